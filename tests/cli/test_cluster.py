@@ -9,6 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+import pytest
+
+import rawlog
 from tests.kraft_data import data_dir, image
 
 SECRET = "NAZSe3JgWhjjADe7y6NWHhR2ETwEvZLoKXfaMOt37ZU="
@@ -149,6 +153,66 @@ def test_no_verb_shows_a_secret_unless_asked_to(run: Callable[..., Any], tmp_pat
     rows = run("cat", folder, "--table", "records", "--json", "--bytes", "hex").rows
     [value] = [bytes.fromhex(row["value"]) for row in rows if row["offset"] == offset and len(row["value"]) > 60]
     assert b"*" * len(raw) in value
+
+
+LOSSES = {"rocketmq": "offset", "ambry": "headers,key,offset,topic", "replay": "offset,partition,timestamp,topic"}
+
+
+@pytest.mark.parametrize("form", ["kafka", "replay", "rocketmq", "ambry", "parquet", "jsonl", "csv"])
+def test_no_format_gets_a_secret_unless_asked_to(run: Callable[..., Any], tmp_path: Path, form: str) -> None:
+    """Formats of logs got the salts and keys of users in the clear, and tables did not."""
+    raw = base64.b64decode(SECRET)
+    folder = data_dir("broker-4.3.0") / "__cluster_metadata-0"
+    values = rawlog.read(folder, table="kafka.records", show_secrets=True)["value"].to_pylist()
+    assert any(raw in (value or b"") for value in values)
+    losses = ("--accept-loss", LOSSES[form]) if form in LOSSES else ()
+    if form == "rocketmq":
+        losses += ("--option", "commitlog_size=1000000", "--option", "index_slots=100", "--option", "index_entries=400")
+    for name, more in (("hidden", ()), ("shown", ("--show-secrets",))):
+        target = tmp_path / name
+        ran = run("convert", folder, target, "--to", form, "--engine", "local", *losses, *more)
+        assert ran.code == 0, ran.err
+        assert ("--show-secrets keeps them" in ran.err + ran.text) == (form in (*LOSSES, "kafka") and not more)
+        held = b"".join(
+            path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and target in (path, *path.parents)
+        )
+        if form == "parquet":
+            held += b"".join(value or b"" for value in pq.ParquetDataset(target).read()["value"].to_pylist())
+        forms = (raw, *(base64.b64encode(bytes(skipped) + raw)[4:-4] for skipped in range(3)))
+        assert any(one in held for one in forms) == bool(more), form
+
+
+def test_a_lake_a_report_and_differences_have_no_secrets(run: Callable[..., Any], tmp_path: Path) -> None:
+    raw = base64.b64decode(SECRET)
+    source = data_dir("broker-4.3.0")
+    other = tmp_path / "other"
+    shutil.copytree(source / "__cluster_metadata-0", other / "__cluster_metadata-0")
+    (rewritten := tmp_path / "rewritten").mkdir()
+    run(
+        "convert",
+        other / "__cluster_metadata-0",
+        rewritten / "kafka",
+        "--to",
+        "kafka",
+        "--engine",
+        "local",
+        "--show-secrets",
+    )
+    out = [
+        run("report", source, "-o", tmp_path / "page.html", "--engine", "local").out,
+        run("ingest", other, "--to", tmp_path / "lake", "--engine", "local").out,
+        run("diff", other, rewritten / "kafka", "--engine", "local", "--json").out,
+        run("diff", other, source, "--engine", "local").out,
+        run("find", SECRET[:8], other).out,
+        run("report", tmp_path / "lake", "-o", tmp_path / "lake.html", "--engine", "local").out,
+        (tmp_path / "page.html").read_bytes(),
+        (tmp_path / "lake.html").read_bytes(),
+    ]
+    for path in (tmp_path / "lake").rglob("*.parquet"):
+        out += [repr(row).encode() for row in pq.read_table(path).to_pylist()]
+    forms = (raw, raw.hex().encode(), raw.hex(" ").encode(), repr(raw)[2:-1].encode())
+    forms += tuple(base64.b64encode(bytes(skipped) + raw)[4:-4] for skipped in range(3))
+    assert not any(form in one for one in out for form in forms)
 
 
 def drawn(page: Path) -> bytes:

@@ -118,6 +118,19 @@ def test_an_unfinished_frame_counts_where_another_file_follows(
     assert "unfinished frame, although another file follows" in ran.err
 
 
+@pytest.mark.parametrize("verb", [verb for verb in LOOKING if verb != "ls"])
+def test_a_gap_between_segments_counts_unless_compaction_explains_it(
+    verb: str, partition: Path, run: Callable[..., Any]
+) -> None:
+    first, second, third = segments(partition)[:3]
+    second.unlink()
+    ran = look(run, verb, partition)
+    assert ran.code == 1
+    assert f"{first.name}: offsets {int(second.stem):,} to {int(third.stem) - 1:,} missing" in ran.err
+    (partition.parent / "cleaner-offset-checkpoint").write_text(f"0\n1\nsegments-by-size 0 {int(third.stem)}\n")
+    assert look(run, verb, partition).code == 0
+
+
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_count_goes_by_headers_whatever_the_codec(

@@ -463,3 +463,10 @@ def test_a_file_that_cannot_be_read_is_not_copied(tmp_path: Path) -> None:
     assert made["left_out"] == report.all_left_out
     assert "notes.txt" in (tmp_path / "target.certificate.txt").read_text()
     assert rawlog.verify(tmp_path / "target", certificate=tmp_path / "target.certificate.json").verdict == "clean"
+
+
+def test_a_rocketmq_store_without_a_delayed_message(tmp_path: Path) -> None:
+    """Erasing in the sample ended with an internal error: it looked up the times of delayed messages, of which there are none."""
+    report = rawlog.erase(Path(__file__).parents[2] / "samples" / "rocketmq", tmp_path / "out", find="a")
+    assert report.counts["removed"]
+    assert not rawlog.verify(tmp_path / "out").errors

@@ -275,3 +275,18 @@ def test_nested_columns_have_the_types_of_the_schema() -> None:
         "day": datetime.date(1970, 1, 3),
         "tags": [("a", None), ("b", 5)],
     }
+
+
+def test_a_body_of_many_lists_is_decoded_in_time_by_its_size() -> None:
+    """For each list that had no room, the body was read from its begin and all entries were copied: 3,000 lists did not end."""
+    count, items = 3000, 100
+    fields = [{"name": f"a{number}", "type": {"type": "array", "items": "int"}} for number in range(count)]
+    program = Program(parse(json.dumps({"type": "record", "name": "R", "fields": fields})))
+    one = b"\xc8\x01" + b"\x02" * items + b"\0"
+    data = np.frombuffer(one * count * 2, np.uint8)
+    size = len(one) * count
+    entries = run(program, data, np.array([0, size]), np.array([size, 2 * size]))
+    assert entries.status.tolist() == [0, 0]
+    for type in program.type.inner:
+        assert entries.values(type.node)[:, 0].tolist() == [items, 2 * items]
+        assert set(entries.values(type.inner[-1].node)[:, 0].tolist()) == {1}

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,16 +128,146 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, bare: dict[str, str]) -> I
         yield running
 
 
+# Everything that can run on Spark, with paths relative to the driver's directory, which no executor has.
+RELATIVE = """
+import json, os, sys
+sys.path.insert(0, sys.argv[2])
+import rawlog
+from rawlog.spark import session, sql
+
+spark = session(sys.argv[1], {"spark.executor.memory": "768m"})
+where = {"engine": "spark", "master": sys.argv[1]}
+source = "data/segments-by-size-0"
+done = {
+    "query": [row["n"] for row in rawlog.query("SELECT count(*) AS n FROM records", "data", **where)],
+    "verify": rawlog.verify(source, **where).verdict,
+    "diff": rawlog.diff(source, "other/segments-by-size-0", **where).is_same,
+    "ingest": rawlog.ingest("data", "lake", **where).is_whole,
+    "lake": rawlog.lake("lake", compact=True, older_than="0s", **where).is_whole,
+    "convert": rawlog.convert("data", "rows.parquet", to="parquet", **where).is_whole,
+    "erase": rawlog.erase(source, "erased", key="seg0-0", **where).is_whole,
+    "restore": rawlog.restore("data", "restored", **where).is_whole,
+    "rescue": rawlog.rescue(["data", "other"], to="rescued", **where).is_whole,
+    "report": rawlog.report(source, "report.html", **where) is not None,
+}
+for verb in ("repair", "rebuild", "compact"):
+    done[verb] = getattr(rawlog, verb)(source, verb, **where).is_whole
+done["sql"] = sql("SELECT max(offset) AS last FROM records", "data", spark).collect()[0].last
+frame = spark.read.format("rawlog").option("columns", "offset").load("data")
+done["source"] = [len(frame.limit(3).collect()), frame.count()]
+stream = spark.readStream.format("rawlog").load(source)
+writing = stream.writeStream.format("rawlog").option("to", "kafka").option("checkpointLocation", os.path.abspath("kept"))
+query = writing.trigger(availableNow=True).start("streamed")
+query.awaitTermination()
+done["stream"] = rawlog.count("streamed")
+spark.sparkContext.pythonExec = sys.argv[3]  # a Python that has nothing installed
+try:
+    list(rawlog.query("SELECT count(*) FROM records", "other", **where))
+except rawlog.AccessError as error:
+    done["bare"] = str(error)
+print("RESULT " + json.dumps(done))
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_every_verb_takes_relative_paths_on_a_cluster(
+    tmp_path: Path, bare: dict[str, str], cluster: Standalone
+) -> None:
+    """`verify` with a relative path called all files damaged, because no executor found them; `readStream` failed where workers have no
+    rawlog; a BrokenPipeError followed each query; and what a Python without pyarrow lacks was "Traceback (most recent call last):".
+    """
+    cluster.complete()
+    for name in ("data", "other"):
+        shutil.copytree(SEGMENTS, tmp_path / name / SEGMENTS.name)
+    (tmp_path / "job.py").write_text(RELATIVE)
+    empty = tmp_path / "python"
+    empty.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    empty.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "job.py", cluster.url, str(SOURCE), str(empty)],
+        env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, done.stderr[-3000:]
+    result = json.loads(lines[0].removeprefix("RESULT "))
+    count = rawlog.count(SEGMENTS)
+    assert "has no module" in result["bare"]
+    assert "--archives" in result.pop("bare")
+    assert result.pop("query") == [count]
+    assert result.pop("verify") == "clean"
+    assert result.pop("sql") == rawlog.read(SEGMENTS)["offset"].to_pylist()[-1]
+    assert result.pop("source") == [3, count]
+    assert result.pop("stream") == count
+    assert all(result.values()), result
+    assert rawlog.count(tmp_path / "rescued") == rawlog.count(tmp_path / "rows.parquet") == count
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_what_a_cluster_lacks_is_said_while_spark_waits(
+    tmp_path: Path, bare: dict[str, str], cluster: Standalone, s3: S3Server
+) -> None:
+    """Executors that cannot be placed, and an object store that only the driver finds, gave no message at all, or none with the reason."""
+    cluster.complete()
+    s3.filesystem().create_dir("waiting")
+    with s3.filesystem().open_output_stream("waiting/t-0/00000000000000000000.log") as out:
+        out.write((SEGMENTS / "00000000000000000000.log").read_bytes())
+    others = {name: value for name, value in s3.environment.items() if name != "AWS_ENDPOINT_URL"}
+    conf = [f"spark.executorEnv.{name}={value}" for name, value in others.items()]
+    for path, more, words in (
+        (str(SEGMENTS), ["spark.executor.memory=900g"], "no executor has started"),
+        (
+            "s3://waiting/t-0",
+            ["spark.executor.memory=768m", *conf],
+            "--conf spark.executorEnv.AWS_ENDPOINT_URL=http://127",
+        ),
+    ):
+        script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
+        settings = [word for setting in more for word in ("--conf", setting)]
+        running = subprocess.Popen(
+            [sys.executable, "-c", script, "verify", path, "--master", cluster.url, *settings],
+            env={**bare, **s3.environment}, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert running.stderr is not None
+            lines: list[str] = []
+            for line in running.stderr:
+                lines.append(line)
+                if words in line:
+                    break
+            assert words in lines[-1], lines
+        finally:
+            running.kill()
+            running.communicate()
+
+
 @pytest.mark.slow
 def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[str, str], cluster: Standalone) -> None:
-    """Neither driver nor executors have rawlog, but by the archive that `rawlog submit` makes."""
-    conf = ["--conf", "spark.executor.memory=768m", "--conf", "spark.ui.enabled=false"]
+    """Neither driver nor executors have rawlog, but by the archive that `rawlog submit` makes. The executors' Python is in an archive, as
+    the page on clusters shows it: the driver looked for it where only executors have it. And settings of `--conf` were overridden.
+    """
+    cluster.complete()
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    python = tmp_path / "env" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\necho "$PWD" >> {tmp_path}/ran\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as packed:
+        packed.add(tmp_path / "env" / "bin", "bin")
+    shutil.rmtree(tmp_path / "env")
+    shutil.copytree(SEGMENTS, tmp_path / "data" / SEGMENTS.name)
+    bare = {**bare, "PYSPARK_PYTHON": "./env/bin/python"}
+    conf = ["--conf", "spark.executor.memory=768m", "--conf", "spark.sql.session.timeZone=Asia/Tokyo"]
     script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", script, "submit", "--master", cluster.url, *conf, "query", "--json",
-         "SELECT count(*) AS n, sum(java_hash(topic)) AS h FROM records", str(SEGMENTS)],
+        [sys.executable, "-c", script, "submit", "--master", cluster.url, *conf, "--archives", "env.tar.gz#env", "query",
+         "--json", "SELECT count(*) AS n, sum(java_hash(topic)) AS h, current_timezone() AS z FROM records", "data"],
         env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr[:3000]
+    assert (tmp_path / "ran").read_text().splitlines(), "the executors' Python is that of the archive"
+    assert all(str(cluster.folder) in place for place in (tmp_path / "ran").read_text().splitlines())
+    bare["PYSPARK_PYTHON"] = sys.executable
     missing = subprocess.run(
         [sys.executable, "-c", script, "submit", "--master", cluster.url, *conf, "verify", str(tmp_path / "nowhere")],
         env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
@@ -147,7 +279,8 @@ def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[
     for letter in topic.encode():
         hash = (hash * 31 + letter) & 0xFFFFFFFF
     count = len(rawlog.read(SEGMENTS))
-    assert json.loads(done.stdout) == {"n": count, "h": count * (hash - (1 << 32) * (hash >= 1 << 31))}
+    expected = {"n": count, "h": count * (hash - (1 << 32) * (hash >= 1 << 31)), "z": "Asia/Tokyo"}
+    assert json.loads(done.stdout) == expected
     assert missing.returncode == 3
     assert "nowhere: no such file or directory" in missing.stderr
 
@@ -313,3 +446,39 @@ def test_what_cannot_be_submitted_is_said() -> None:
     assert (ran.exit_code, "no job for a cluster" in ran.stderr) == (2, True)
     ran = CliRunner().invoke(cli, ["submit", "verify", "x", "--master", "yarn"])
     assert (ran.exit_code, "goes before the verb" in ran.stderr) == (2, True)
+    ran = CliRunner().invoke(cli, ["submit", "--conf", "nonsense", "verify", "x"])
+    assert (ran.exit_code, "K=V expected" in ran.stderr) == (2, True)
+    ran = CliRunner().invoke(cli, ["submit", "--master", "nonsense", "verify", "x"])
+    assert (ran.exit_code, "spark://" in ran.stderr) == (2, True)
+    ran = CliRunner().invoke(cli, ["submit", "--master", "spark://h:1", "--deploy-mode", "cluster", "verify", "x"])
+    assert (ran.exit_code, "always on this machine" in ran.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 1", 3), ("echo 1 > $RAWLOG_EXIT; exit 1", 1), ("kill -9 $$", 3)])
+def test_a_verb_that_did_not_run_has_found_no_damage(
+    script: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`submit` ended with 1, which means damage, also if spark-submit never came to run the verb: schedulers did not try again."""
+    from click.testing import CliRunner
+
+    from rawlog.cli import cli
+
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "spark-submit").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "bin" / "spark-submit").chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    ran = CliRunner().invoke(cli, ["submit", "--master", "local[1]", "verify", "x"])
+    assert (ran.exit_code, "the verb did not run" in ran.stderr) == (code, code == 3)
+
+
+def test_a_master_that_does_not_answer_is_named_at_once(tmp_path: Path, bare: dict[str, str]) -> None:
+    """It took 74 seconds and ended with a line of py4j's."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"spark://127.0.0.1:{taken.getsockname()[1]}"
+    script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
+    for words in (["verify", str(SEGMENTS), "--master", url], ["submit", "--master", url, "verify", str(SEGMENTS)]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words], env=bare, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 3
+        assert f"no Spark master answers at {url}" in done.stderr

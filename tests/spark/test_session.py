@@ -138,6 +138,57 @@ def test_the_daemon_imports_nothing_that_starts_threads() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
+def test_what_the_user_sets_anywhere_goes_over_our_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`submit --conf` and spark-defaults.conf were overridden by our defaults in silence."""
+    from rawlog.spark.session import _preset, _settings
+
+    theirs = {
+        "spark.ui.enabled": "true",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.executor.extraJavaOptions": "-Dx=1",
+        "spark.driver.extraJavaOptions": "-XX:+UseG1GC -Dy=2",
+        "spark.driver.memory": "3g",
+        "spark.app.name": "mine",
+    }
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# ours\n"
+        + "".join(
+            f"{key}{' ' if number % 2 else ' = '}{value}  \n" for number, (key, value) in enumerate(theirs.items())
+        )
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS", "--conf spark.ui.enabled=false --conf 'spark.local.dir=/a b' pyspark-shell"
+    )
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    preset = _preset("local[2]")
+    assert preset == theirs | {"spark.ui.enabled": "false", "spark.local.dir": "/a b"}
+    settings = _settings("local[2]", False, {"spark.ui.enabled": "true"}, preset)
+    assert settings["spark.ui.enabled"] == "true"
+    assert settings["spark.ui.showConsoleProgress"] == "false", "what nobody set is ours"
+    for name in ("spark.sql.session.timeZone", "spark.driver.memory", "spark.app.name", "spark.local.dir"):
+        assert name not in settings, "Spark itself reads it"
+    assert settings["spark.executor.extraJavaOptions"].endswith(" -Dx=1")
+    assert settings["spark.driver.extraJavaOptions"].endswith(" -XX:+UseG1GC -Dy=2")
+    assert "ParallelGC" not in settings["spark.driver.extraJavaOptions"], "a JVM has one collector"
+    submitted = _settings("", False, {}, preset)  # the driver's JVM runs already
+    assert "spark.driver.extraJavaOptions" not in submitted
+    assert submitted["spark.executor.extraJavaOptions"].endswith(" -Dx=1")
+
+
+def test_a_session_that_is_not_active_in_a_thread_is_used_as_it_is(spark: SparkSession) -> None:
+    """Our defaults were set on the session of a program that asked from another thread."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(session).result() is spark
+        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
 def test_an_archive_of_classes_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from rawlog.spark import archive
     from rawlog.spark.session import _settings
@@ -160,7 +211,7 @@ def test_workers_of_this_machine_run_behind_our_daemon(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(made, "DAEMON", tmp_path / "daemon.py")
     (tmp_path / "daemon.py").write_text("import sys; print('ours', sys.argv[1:])")
-    python = made._python()
+    python = made.driver_python()
     run = lambda *given: subprocess.run([python, *given], capture_output=True, text=True, check=False)  # noqa: E731
     assert run("-m", "pyspark.daemon", "pyspark.worker").stdout == "ours ['pyspark.worker']\n"
     assert run("-c", "print(1)").stdout == "1\n"

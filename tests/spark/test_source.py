@@ -421,6 +421,38 @@ def test_a_statement_reads_what_it_needs(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
+    "where",
+    [
+        "offset >= 250",
+        "offset BETWEEN 100 AND 110",
+        "topic = 'segments-by-size' AND offset < 20",
+        "topic = 'segments-by-size' AND partition = 0 AND offset = 77 AND key IS NOT NULL",
+    ],
+)
+def test_an_expression_prunes_as_sql_does(where: str) -> None:
+    """The option `where`, and so a temporary view with it, read all files: 1.1 GB where `rawlog.spark.sql` read 6 MB."""
+
+    def bytes_of(reader: Any) -> int:
+        return sum(
+            part.size for task in reader.partitions() if isinstance(task, splits.Splits) for part, _ in task.parts
+        )
+
+    assert bytes_of(make_reader(KAFKA, where=where)) < bytes_of(make_reader(KAFKA)) / 2
+    for others in (
+        {},
+        {"startingOffsets": "30"},
+        {"topic": "segments-by-size"},
+        {"endingOffsets": "105"},
+        {"partition": "0"},
+    ):
+        names = {"startingOffsets": "from_offset", "endingOffsets": "to_offset"}
+        given: Any = {names.get(key, key): int(value) if value.isdigit() else value for key, value in others.items()}
+        assert by_rows(read(SEGMENTS, where=where, **others)) == by_rows(rawlog.read(SEGMENTS, where=where, **given)), (
+            others
+        )
+
+
+@pytest.mark.parametrize(
     ("where", "expected"),
     [
         ("topic IN ('a', 'b.c') AND partition = 3", {"subscribePattern": r"a|b\.c", "partition": "3"}),

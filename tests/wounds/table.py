@@ -13,22 +13,29 @@ REPLICA = "replica"
 
 @cache
 def table() -> dict[str, dict[str, int | None]]:
-    """The codes by kind and column; None where the page has a dash."""
+    """The codes by kind and column, or verb where a cell names one; None where the page has a dash."""
     text = PAGE.read_text().partition("<!-- wounds -->")[2].partition("<!-- /wounds -->")[0]
     head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines()]
-    return {
-        line[0].strip("`"): {name: None if cell == "–" else int(cell) for name, cell in zip(head[2:], line[2:], strict=True)}
-        for line in lines
-    }  # fmt: skip
+    codes: dict[str, dict[str, int | None]] = {}
+    for kind, _, *cells in lines:
+        row = codes[kind.strip("`")] = {}
+        for name, cell in zip(head[2:], cells, strict=True):
+            code, _, exception = cell.partition(" (")
+            row[name] = _code(code)
+            if exception:
+                verb, code = exception.strip(")").split()
+                row[verb.strip("`")] = _code(code)
+    return codes
 
 
-def column(verb: Verb) -> str:
-    assert verb.cls in CLASSES
-    return REPLICA if verb.name == "rescue-replica" else verb.cls
+def _code(text: str) -> int | None:
+    return None if text == "–" else int(text)
 
 
 def code(kinds: list[str], verb: Verb) -> int | None:
     """The code of a verb for wounds of these kinds: the highest one; None if the page does not say."""
-    codes = [table()[kind][column(verb)] for kind in kinds]
+    assert verb.cls in CLASSES
+    column = REPLICA if verb.name == "rescue-replica" else verb.cls
+    codes = [table()[kind].get(verb.name, table()[kind][column]) for kind in kinds]
     known = [code for code in codes if code is not None]
     return max(known) if known and (len(known) == len(codes) or max(known) > 0) else None

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 
 from tests.wounds import suite
 from tests.wounds.wounds import RANDOM
 
-SEEDS = 200 if settings.default is not None and settings.default.max_examples > 1000 else 2
+SEEDS = 200 if suite.IS_DEEP else 2
 ALWAYS = frozenset({"crash", "source", "unstable"})
 
 

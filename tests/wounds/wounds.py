@@ -143,6 +143,8 @@ class Wound:
     on: frozenset[str]
     needs: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
+    #: Another wound of the same kind is enough for subjects that are much like others.
+    is_variant: bool = False
 
     def fits(self, subject: Subject) -> bool:
         fits = subject.family.name in self.on and self.needs <= subject.facts and not self.without & subject.facts
@@ -161,11 +163,13 @@ def wound(
 
     def register(act: Callable[..., None]) -> Callable[..., None]:
         name = act.__name__.replace("_", "-")
-        for value in values or (None,):
+        for number, value in enumerate(values or (None,)):
             full = name if value is None else f"{name}-{value}"
             run = act if value is None else partial(act, value=value)
             facts = frozenset(needs.split()), frozenset(without.split())
-            WOUNDS[full] = Wound(full, run, frozenset(on), *facts)
+            WOUNDS[full] = Wound(
+                full, run, frozenset(on), *facts, number > 0 and value not in ("with-derived", "noise")
+            )
         return act
 
     return register
@@ -214,13 +218,11 @@ def base_offset_high(copy: Copy, value: int) -> None:
     copy.is_a("offset")
 
 
-@wound(1, 8, on=BOTH)
+@wound(1, 8, on=BOTH, without="compacted")
 def base_offset_low(copy: Copy, value: int) -> None:
     frame = copy.frame("middle")
     _shift(copy, frame, -value)
     copy.is_a("offset")
-    if copy.subject.has("compacted"):
-        copy.maybe.append(frame)
 
 
 @wound(on=BOTH)
@@ -274,11 +276,12 @@ def field_of_message(copy: Copy, value: str) -> None:
 
 @wound("queue-offset", "queue-id", on=(ROCKETMQ,))
 def queue_field_of_message(copy: Copy, value: str) -> None:
-    """The consume queues say what it was."""
+    """The checksum among its properties covers it; the consume queues say what it was."""
     frame = copy.frame("middle")
     copy.flip(frame.file, frame.start + {"queue-offset": 27, "queue-id": 15}[value], 1)
     copy.patched.append(frame)
-    copy.is_a("field")
+    copy.maybe.append(frame)
+    copy.is_a("damaged")
 
 
 @wound(on=(AMBRY,))
@@ -338,7 +341,7 @@ def bit(copy: Copy, value: str) -> None:
     at = {ROCKETMQ: 88, AMBRY: frame.size - 12}.get(copy.subject.family.name, frame.size - 2)
     copy.flip(frame.file, frame.start + at)
     copy.lost.append(frame)
-    copy.is_a("damaged")
+    copy.is_a("checksum")
 
 
 @wound(on=(*LOGS, KRAFT))
@@ -372,8 +375,9 @@ def zeroed(copy: Copy, value: int) -> None:
     start = frame.start + frame.size // 2
     stop = min(start + value, copy.frames_of(frame.file)[-1].stop)
     copy.patch(frame.file, start, bytes(stop - start))
-    copy.lost += copy.touching(frame.file, start, stop)
-    copy.is_a("damaged")
+    touched = copy.touching(frame.file, start, stop)
+    copy.lost += touched
+    copy.is_a("checksum" if touched == [frame] else "damaged")
 
 
 @wound(on=(*LOGS, KRAFT))
@@ -531,7 +535,11 @@ def last_file_missing(copy: Copy, value: str) -> None:
     file = copy.file("last")
     copy.lost += copy.frames_of(file)
     copy.delete(file, with_derived=value == "with-derived")
-    copy.is_a("end-lost")
+    if copy.subject.family.name == AMBRY and value == "with-derived":
+        copy.is_a("invisible")
+        copy.has_evidence = False
+    else:
+        copy.is_a("end-lost")
 
 
 @wound(on=(*LOGS, KRAFT))
@@ -582,7 +590,7 @@ def tail(copy: Copy, value: str) -> None:
         data = struct.pack(">q", copy.end) + data[8:]
     if copy.subject.family.name == ROCKETMQ and value == "zeros":
         raise Unfit
-    if copy.subject.family.name == REPLAY and value == "noise":
+    if copy.subject.family.name == REPLAY and value != "unfinished":  # the real tool reads zeros as entries
         raise Unfit
     _tail(copy, {"unfinished": data, "zeros": bytes(4096), "noise": copy.noise(500)}[value])
     copy.unmark()
@@ -774,7 +782,7 @@ def bit_in_one_partition(copy: Copy) -> None:
     frame = frames[len(frames) // 2]
     copy.flip(frame.file, frame.stop - 2)
     copy.lost.append(frame)
-    copy.is_a("damaged")
+    copy.is_a("checksum")
 
 
 @wound("gone", "garbage", on=(ROCKETMQ,), needs="settings")
@@ -838,6 +846,8 @@ PAIRS = [
     ("bit-first", "bit-log-end"),
 ]
 for _pair in PAIRS:
-    _on = frozenset.intersection(*(WOUNDS[name].on for name in _pair))
+    _on = frozenset.intersection(*(WOUNDS[name].on for name in _pair)) - (
+        {AMBRY} if "derived-garbage" in _pair else set()
+    )
     _name = "--".join(_pair)
     WOUNDS[_name] = Wound(_name, lambda copy, names=_pair: _both(copy, *names), _on)

@@ -19,9 +19,9 @@ from rawlog.cli import GROUPS, VERBS, cli
 #: What is worth to know about more than one verb.
 EXIT_CODES = (
     ("0", "clean, whole, the same"),
-    ("1", "damage, differences or loss"),
+    ("1", "damage, differences, loss, something corrected or left out"),
     ("2", "wrong usage"),
-    ("3", "something cannot be read or written"),
+    ("3", "something cannot be read or written, or no file of a known format is there"),
 )
 VARIABLES = (
     ("RAWLOG_LOG_FORMAT", "how messages on stderr are printed if no option says so: text or json"),

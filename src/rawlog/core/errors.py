@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-#: Exit codes: nothing to report; damage, loss or differences; wrong usage; nothing there that can be read, or a result that cannot be
+#: Exit codes: nothing to report; damage, loss or differences; wrong usage; nothing known there, or something that could not be read or
 #: written.
 DONE, FOUND, USAGE, UNREADABLE = 0, 1, 2, 3
 

@@ -261,6 +261,9 @@ class Format:
     #: (frames) -> the first offset of each frame and the one after its last, by their headers alone, for an `ordered` format: reading
     #: notes those that do not rise, or that belong into another file, and ends with 1.
     offsets: Callable[[Frames], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
+    #: (the files of a group, first, stop) -> whether offsets that no file of an `ordered` format has, between two that follow one another,
+    #: are lost; not if compaction took them out, or may have.
+    is_lost: Callable[[Sequence[File], int, int], bool] | None = None
     #: (frames, file) -> the positions of frames that are rows, but not at their place: reading says so, and ends with 1.
     misplaced: Callable[[Frames, File], NDArray[np.int64]] | None = None
     #: (frames with one frame, file) -> the parts of that frame, to the last bit.

@@ -28,7 +28,7 @@ from rawlog.jobs.job import Done, Job, Progress, Split, Stage
 from rawlog.reading.tree import Tree
 from rawlog.spark import daemon
 from rawlog.spark.complaints import reason
-from rawlog.spark.session import endpoint_hint
+from rawlog.spark.session import check_endpoint
 from rawlog.spark.shipping import ship
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
 
     Raises what the first failing split raised, or AccessError if Spark itself failed.
     """
+    check_endpoint(spark, tree.roots)
     with job.timed("plan"):
         splits = job.plan(tree)
     done: list[D] = []
@@ -111,12 +112,10 @@ def _round(
             with _watching(spark, splits, progress, reports):
                 _write(job, splits, spark, answers, reports)
         except Exception as error:
-            raise AccessError(f"the job failed on Spark: {reason(error)}{endpoint_hint(str(error), spark)}") from error
+            raise AccessError(f"the job failed on Spark: {reason(error)}") from error
         # Our own driver process wrote them a moment ago.
         given: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
     for answer in sorted(given, key=lambda one: one.number):
-        if isinstance(answer.result, AccessError):
-            raise AccessError(f"{answer.result}{endpoint_hint(str(answer.result), spark)}")
         if isinstance(answer.result, BaseException):
             raise answer.result
     return [answer.result for answer in given]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, OptionError, UnknownFormatError, unknown
+from rawlog.core.errors import AccessError, CorruptError, OptionError, UnknownFormatError, unknown
 from rawlog.core.findings import Finding, Findings, Severity
 from rawlog.core.format import Rewrite, UnknownFile
 from rawlog.core.report import Action, Report
@@ -29,8 +29,8 @@ from rawlog.reading.tree import Tree, open_tree
 if TYPE_CHECKING:
     from rawlog.core.format import Family, File, Keep
 
-#: The verb whose result is verified: what is still wrong in it is reported.
-REPAIR = "repair"
+#: The verb whose result is verified: what is still wrong in it is reported; and the one that refuses damage.
+REPAIR, REBUILD = "repair", "rebuild"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ class Rewriting(Job[Rewritten, Report]):
     # Commit -----------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[Rewritten]) -> Report:
-        """Put the stores together and give the whole its name."""
+        """Put the stores together and give the whole its name. CorruptError, with nothing written, if `rebuild` met damage."""
         pairs = [(self._splits[one.number], one) for one in done]
         if self.dry_run:
             report = self._joined(pairs, Folder(self.target, named=self.named, dry_run=True))
@@ -306,12 +306,19 @@ class Rewriting(Job[Rewritten, Report]):
         try:
             whole = self._together(pairs)
             report = self._joined(pairs, Folder(whole, named=self.named))
+            self._refuse_damage(report)
             self._verify(report, pairs, whole)
             self._put_aside(pairs)
             self.output.put(whole)
         except OSError as error:
             raise self.output.unwritable(error) from None
         return report
+
+    def _refuse_damage(self, report: Report) -> None:
+        """`rebuild` derives files of sound data: data that is gone or must be corrected is for `repair`."""
+        for entry in report.all_entries() if self.verb == REBUILD else ():
+            if entry.is_loss and entry.action is not Action.DROPPED:
+                raise CorruptError(f"{entry.line()}; `rawlog repair` handles damage", path=self._report.source)
 
     def _together(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> Path:
         """The directory that becomes the target."""

@@ -13,7 +13,7 @@ from rawlog.core.status import Status
 from rawlog.core.tables import Table
 from rawlog.io.walk import walk
 from rawlog.reading.parts import Part
-from rawlog.reading.rows import Rows, read, unfinished
+from rawlog.reading.rows import Gap, Rows, damaged_end, read, skipped, unfinished
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
@@ -48,8 +48,9 @@ class _Scanned:
 
     pieces: list[Part] = field(default_factory=list)
     reached: int | None = None
-    left: int = 0
     error: DataError | None = None
+    #: What was passed over.
+    notes: list[str] = field(default_factory=list)
 
 
 def _scan(part: Part, selection: Selection) -> _Scanned:
@@ -60,13 +61,21 @@ def _scan(part: Part, selection: Selection) -> _Scanned:
         for frames in walk(
             part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors
         ):
+            if result.reached is not None and frames.base > result.reached:
+                result.notes.append(skipped(part.file, result.reached, frames.base))
             if len(frames):
                 result.pieces.append(replace(part, start=frames.base, stop=frames.reached_in_file, first=frames.first))
-            result.reached = frames.reached_in_file
+            result.reached = reached = frames.reached_in_file
             if frames.last and frames.status is Status.TRUNCATED:
-                result.left = (part.file.size if part.stop is None else part.stop) - frames.reached_in_file
+                result.notes.append(
+                    unfinished(part.file, reached, (part.file.size if part.stop is None else part.stop) - reached)
+                )
+            elif frames.last and frames.status.is_damage and selection.errors != "raise":
+                result.notes.append(damaged_end(part, format, reached, selection.errors))
     except DataError as error:
         result.error = error
+    if part.file.size == 0 and part.following is not None:
+        result.notes.append(Gap.between(part.file, part.file.place.start_offset or 0, part.following))
     return result
 
 
@@ -92,12 +101,12 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
             part = replace(part, stop=end if part.stop is None else min(part.stop, end))
         scanned = _scan(part, selection)
         failure = failure or scanned.error
-        if scanned.left and rows.note is not None:
-            rows.note(unfinished(part.file, scanned.reached or 0, scanned.left))
+        for text in scanned.notes if rows.say is not None else ():
+            rows.say(text)
         for piece in reversed(scanned.pieces):
             kept = _Last(count)
             try:
-                for batch in read(piece, rows.table, selection, rows.note):
+                for batch in read(piece, rows.table, selection, rows.say):
                     kept.add(batch)
             except DataError as error:
                 failure = failure or error

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from rawlog.core.html import html_note, html_table
 from rawlog.core.report import SeriousNote
 from rawlog.core.status import Status
 from rawlog.core.tables import RECORDS, Table
-from rawlog.core.text import counted
+from rawlog.core.text import counted, offset_range
 from rawlog.io.walk import walk
 from rawlog.kernels.columns import constant
 from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, plan, reads_itself
@@ -51,6 +51,37 @@ class Misplaced(SeriousNote):
     """A note that rows are not at their place: their offsets do not rise, or belong into another file."""
 
     __slots__ = ()
+
+
+class Gap(SeriousNote):
+    """A note that offsets are missing between a file and the one that follows. Only a `Listener` gets it."""
+
+    __slots__ = ("file", "first", "stop")
+    file: File
+    first: int
+    stop: int
+
+    @classmethod
+    def between(cls, file: File, first: int, stop: int) -> Self:
+        """The note on offsets from `first` to before `stop`."""
+        made = cls(f"{file.path}: {offset_range(first, stop)} missing between this file and the one that follows")
+        made.file, made.first, made.stop = file, first, stop
+        return made
+
+
+class Listener:
+    """Passes notes on. Of a gap it first asks, by all files of the group, whether the offsets are lost; else it says nothing."""
+
+    def __init__(self, tree: Tree, note: Note) -> None:
+        self.tree, self.note = tree, note
+
+    def __call__(self, text: str) -> None:
+        if not isinstance(text, Gap) or self._is_lost(text):
+            self.note(text)
+
+    def _is_lost(self, gap: Gap) -> bool:
+        ask = registry.formats()[str(gap.file.format)].is_lost
+        return ask is not None and ask(self.tree.group_of(gap.file), gap.first, gap.stop)
 
 
 def _findings(part: Part) -> Findings:
@@ -253,6 +284,17 @@ class _Order:
             self._add(frames.positions[self._wrong(*self.offsets(frames))])
         if self.misplaced is not None:
             self._add(self.misplaced(frames, self.part.file))
+        if frames.last and frames.status is Status.OK and frames.reached_in_file >= self.part.file.size:
+            self._end()
+
+    def _end(self) -> None:
+        """Note what is missing before the next file."""
+        file, following = self.part.file, self.part.following
+        end = self.end if self.end is not None or self.part.start else file.place.start_offset
+        if following is None or end is None or end >= following or self.count:
+            return
+        if isinstance(self.note, Listener):
+            self.note(Gap.between(file, end, following))
 
     def _wrong(self, first: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which frames do not go on after the one before, or are outside of what the names of files say."""
@@ -279,7 +321,7 @@ def _walked_frames(
     reached: int | None = None
     for frames in walk(part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors):
         if reached is not None and frames.base > reached:
-            say(Loss(f"{part.file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes skipped"))
+            say(skipped(part.file, reached, frames.base))
         if seen is not None:
             seen(frames)
         order.see(frames)
@@ -291,13 +333,27 @@ def _walked_frames(
             left = (part.file.size if part.stop is None else part.stop) - reached
             say(unfinished(part.file, reached, left))
         elif frames.last and frames.status.is_damage and selection.errors != "raise":
-            say(Loss(f"{part.file.path}: byte {reached:,}: damaged; nothing is read from there on"))
+            say(damaged_end(part, format, reached, selection.errors))
 
 
 def unfinished(file: File, position: int, size: int) -> str:
     """The note on an unfinished frame at the end of a file. It counts if another file follows: nobody will finish it."""
     text = f"{file.path}: byte {position:,}: the last {size:,} bytes are an unfinished frame"
     return Loss(f"{text}, although another file follows") if file.place.sealed else text
+
+
+def skipped(file: File, position: int, stop: int) -> Loss:
+    """The note on damaged bytes that were passed over."""
+    return Loss(f"{file.path}: byte {position:,}: {stop - position:,} damaged bytes skipped")
+
+
+def damaged_end(part: Part, format: Format, position: int, errors: str) -> str:
+    """The note on damage that no sound frame follows. At the end of a log that was searched to its end it is what a crash leaves, as an
+    unfinished frame is.
+    """
+    text = f"{part.file.path}: byte {position:,}: damaged; nothing is read from there on"
+    is_end = errors == "skip" and format.ordered and part.following is None and not part.file.place.sealed
+    return text if is_end else Loss(text)
 
 
 def is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
@@ -444,6 +500,11 @@ class Rows:
     def schema(self) -> pa.Schema:
         return self.selection.wanted(self.table).schema
 
+    @property
+    def say(self) -> Note | None:
+        """What gets the notes of reading; None if nobody listens."""
+        return None if self.note is None else Listener(self.tree, self.note)
+
     def parts(self, split_size: int | None = None) -> list[Part]:
         selection = self._resolved()
         return plan(self.tree, self.table, selection, split_size=split_size)
@@ -460,7 +521,7 @@ class Rows:
         late = self.selection.replace(transforms=changes)
         is_late = self.selection.limit is not None and bool(changes) and not late.tests_changes
         parts = ((part, self._reading(part, one, changes, is_late)) for part, one in self.part_selections())
-        for batch in limited(read_all(parts, self.table, self.note), self.selection.limit):
+        for batch in limited(read_all(parts, self.table, self.say), self.selection.limit):
             yield late.changed(batch, self.table) if is_late else batch
         self.judge(changes)
 
@@ -541,7 +602,7 @@ class Rows:
         total = 0
         limit = self.selection.limit
         for part in plan(self.tree, self.table, self.selection):
-            total += count_part(part, self.table, self.selection, self.note)
+            total += count_part(part, self.table, self.selection, self.say)
             if limit is not None and total >= limit:
                 return limit
         return total

@@ -386,25 +386,24 @@ def run(program: Program, data: Any, starts: NDArray[np.int64], stops: NDArray[n
     status, ends = np.zeros(starts.size, np.int64), stops.astype(np.int64).copy()
     sized = np.zeros(starts.size, np.bool_)
     stack = np.zeros(program.depth + 1, np.int64)
-    words, base = _arena(program, capacity)
+    sizes = np.where(program.stride == 0, 0, capacity * program.stride)
+    base = np.cumsum(sizes) - sizes
+    used = int(sizes.sum())
+    words = np.empty(max(1, used), np.int64)
     done = 0
     while True:
-        done, full, result = k.decode_avro(
+        done, result = k.decode_avro(
             view, starts, stops, done, program.program, program.target_table, program.fill_list, program.row_list,
             base, program.stride, capacity, program.child, words, count, before, stack, status, ends, sized,
         )  # fmt: skip
         if result != k.FULL:
             return Entries(view, words, base, program.stride, count, status, ends, sized)
-        grown = capacity.copy()
-        grown[full] = max(64, 2 * grown[full])
-        bigger, places = _arena(program, grown)
-        for node in range(nodes):
-            size = int(count[node] * program.stride[node])
-            bigger[places[node] : places[node] + size] = words[base[node] : base[node] + size]
-        words, base, capacity = bigger, places, grown
-
-
-def _arena(program: Program, capacity: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    sizes = np.where(program.stride == 0, 0, capacity * program.stride)
-    base = np.concatenate(([0], np.cumsum(sizes)))
-    return np.empty(max(1, int(base[-1])), np.int64), base[:-1].copy()
+        # Nodes that lack room move to the end with twice as much: the others stay, so that all of it takes time by the entries.
+        for full in np.flatnonzero(before > capacity).tolist():
+            capacity[full] = max(64, 2 * capacity[full], before[full])
+            held, size = (int(number[full] * program.stride[full]) for number in (count, capacity))
+            if used + size > words.size:
+                words = np.concatenate((words[:used], np.empty(max(used, size), np.int64)))
+            words[used : used + held] = words[base[full] : base[full] + held]
+            base[full] = used
+            used += size

@@ -87,9 +87,12 @@ class Catalog:
     problems: list[str] = field(default_factory=list)
     #: How many versions were deleted whose text is gone.
     lost: int = 0
-    _users: dict[tuple[str, int], list[Version]] = field(default_factory=dict)
+    #: The versions that an id and a content have.
+    _users: dict[tuple[str, int, tuple[object, ...]], list[Version]] = field(default_factory=dict)
     #: The numbers of the versions of each subject.
     _numbers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    #: The contexts that have a subject.
+    _homes: dict[str, dict[str, None]] = field(default_factory=dict)
     #: The contexts that have an id.
     _contexts: dict[int, list[str]] = field(default_factory=dict)
 
@@ -136,14 +139,15 @@ class Catalog:
         """Add a version of a subject, or replace it. `about` is the registry's own description of it."""
         self.versions[version.context, version.subject, version.version] = version
         self._numbers.setdefault((version.context, version.subject), set()).add(version.version)
+        self._homes.setdefault(version.subject, {})[version.context] = None
         schema = version.schema
         if schema.id is not None:
             if (schema.context, schema.id) not in self.by_id:
                 self._contexts.setdefault(schema.id, []).append(schema.context)
-            known = self.by_id.setdefault((schema.context, schema.id), [])
-            if all(_content(one) != _content(schema) for one in known):
-                known.append(schema)
-            self._users.setdefault((schema.context, schema.id), []).append(version)
+            users = self._users.setdefault((schema.context, schema.id, _content(schema)), [])
+            if not users:
+                self.by_id.setdefault((schema.context, schema.id), []).append(schema)
+            users.append(version)
         guid = guid_of(schema, about or {})
         if guid is not None:
             self.by_guid.setdefault(guid, schema)
@@ -217,7 +221,7 @@ class Catalog:
         content = _content(schema)
         users = (
             self.versions[one.context, one.subject, one.version]
-            for one in self._users.get((schema.context, -1 if schema.id is None else schema.id), ())
+            for one in self._users.get((schema.context, -1 if schema.id is None else schema.id, content), ())
         )
         wanted = (f"{topic}-{side}", f"{topic}-{name}", name)
 
@@ -263,8 +267,13 @@ class Catalog:
 
     def latest(self, subject: str) -> Version | None:
         """The newest version of a subject that is not deleted, in any context, the default one first."""
-        own = [one for one in self.versions.values() if one.subject == subject and one.state == "live"]
+        own = (one for one in self.versions_of(subject) if one.state == "live")
         return max(own, key=lambda one: (one.context == DEFAULT, one.version), default=None)
+
+    def versions_of(self, subject: str) -> Iterator[Version]:
+        """The versions of a subject, in all contexts that have it."""
+        for context in self._homes.get(subject, ()):
+            yield from (self.versions[context, subject, number] for number in sorted(self._numbers[context, subject]))
 
     def subjects(self) -> Iterator[Version]:
         """Every version of every subject, in order."""

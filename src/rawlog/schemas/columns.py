@@ -94,6 +94,13 @@ class _Projection:
 
     def __init__(self, entries: Entries, good: NDArray[np.bool_]) -> None:
         self.entries, self.good = entries, good
+        self._types: dict[int, pa.DataType] = {}
+
+    def type_of(self, reader: Type) -> pa.DataType:
+        """The type of a column, made once for each of the reader's types."""
+        if id(reader) not in self._types:
+            self._types[id(reader)] = column_type(reader)
+        return self._types[id(reader)]
 
     def fail(self, rows: NDArray[np.int64]) -> None:
         self.good[rows] = False
@@ -107,7 +114,7 @@ class _Projection:
         if writer.kind == "null" or reader.kind == "null":
             if writer.kind != reader.kind:
                 self.fail(rows[valid])
-            return pa.nulls(valid.size, column_type(reader))
+            return pa.nulls(valid.size, self.type_of(reader))
         if reader.kind != writer.kind and reader.kind not in _WIDER.get(writer.kind, ()):
             raise SchemaError(f"{writer.kind} cannot be read as {reader.kind}")
         if reader.kind == "record":
@@ -120,50 +127,58 @@ class _Projection:
 
     def _from_union(self, writer: Type, reader: Type, valid: NDArray[np.bool_], rows: NDArray[np.int64]) -> pa.Array:
         branch = self.entries.values(writer.node)[:, 0]
-        place = np.full(valid.size, -1, np.int64)
-        made: list[pa.Array] = []
+        members: dict[int, list[tuple[NDArray[np.bool_], pa.Array]]] = {}
         for number, one in enumerate(writer.inner):
             own = valid & (branch == number)
             try:
-                array = self.make(one, reader, own, rows)
+                member, array = self._member(one, reader, own, rows)
             except SchemaError:
                 self.fail(rows[own])
                 continue
             if one.kind != "null":
-                place[own] = len(made) * valid.size + np.flatnonzero(own)
-                made.append(array)
-        if not made:
-            return pa.nulls(valid.size, column_type(reader))
-        if len(made) == 1:
-            return made[0]
-        return pa.concat_arrays(made).take(pa.array(place, mask=place < 0))
+                members.setdefault(member, []).append((own, array))
+        return self._joined(reader, {member: _merged(some) for member, some in members.items()}, valid.size)
 
     def _to_union(self, writer: Type, reader: Type, valid: NDArray[np.bool_], rows: NDArray[np.int64]) -> pa.Array:
+        member, array = self._member(writer, reader, valid, rows)
+        return self._joined(reader, {member: (valid, array)} if member >= 0 else {}, valid.size)
+
+    def _member(
+        self, writer: Type, reader: Type, valid: NDArray[np.bool_], rows: NDArray[np.int64]
+    ) -> tuple[int, pa.Array]:
+        """Which member of a reader's union values are, -1 for null, and the values; of another type they are the member 0."""
+        if reader.kind != "union" or writer.kind == "union":
+            return 0, self.make(writer, reader, valid, rows)
         number = next((n for n, one in enumerate(reader.inner) if _is_same(writer, one)), None)
         if number is None:
             wider = _WIDER.get(writer.kind, ())
             number = next((n for n, one in enumerate(reader.inner) if one.kind in (writer.kind, *wider)), None)
         if number is None:
             raise SchemaError(f"{writer.kind} is not in the union")
-        type = column_type(reader)
         array = self.make(writer, reader.inner[number], valid, rows)
         if reader.inner[number].kind == "null":
-            return pa.nulls(valid.size, type)
-        if array.type == type:
-            return array
-        member = sum(one.kind != "null" for one in reader.inner[:number])
+            return -1, array
+        return sum(one.kind != "null" for one in reader.inner[:number]), array
+
+    def _joined(self, reader: Type, members: dict[int, tuple[NDArray[np.bool_], pa.Array]], size: int) -> pa.Array:
+        """The values of all members of a reader's union, in one column."""
+        type = self.type_of(reader)
+        if all(array.type == type for _, array in members.values()):
+            return _merged(list(members.values()))[1] if members else pa.nulls(size, type)
         children = [
-            array if index == member else pa.nulls(valid.size, type.field(index).type)
+            members[index][1] if index in members else pa.nulls(size, type.field(index).type)
             for index in range(type.num_fields)
         ]
-        return pa.StructArray.from_arrays(children, fields=list(type), mask=pa.array(~valid))
+        is_null = ~np.logical_or.reduce([own for own, _ in members.values()])
+        return pa.StructArray.from_arrays(children, fields=list(type), mask=pa.array(is_null))
 
     def _record(self, writer: Type, reader: Type, valid: NDArray[np.bool_], rows: NDArray[np.int64]) -> pa.Array:
-        type = column_type(reader)
+        type = self.type_of(reader)
         children = []
+        written = {name: number for number, name in reversed(list(enumerate(writer.names)))}
         for number, (name, one) in enumerate(zip(reader.names, reader.inner, strict=True)):
             known = [name, *(reader.aliases[number] if reader.aliases else ())]
-            there = next((writer.names.index(each) for each in known if each in writer.names), None)
+            there = next((written[each] for each in known if each in written), None)
             if there is not None:
                 children.append(self.make(writer.inner[there], one, valid, rows))
                 continue
@@ -180,7 +195,7 @@ class _Projection:
         all_, own = np.ones(items, np.bool_), np.repeat(rows, np.diff(offsets))
         inner = self.make(writer.inner[-1], reader.inner[-1], all_, own)
         mask = pa.array(~valid)
-        type = column_type(reader)
+        type = self.type_of(reader)
         if reader.kind == "array":
             return pa.ListArray.from_arrays(pa.array(offsets), inner, type=type, mask=mask)
         keys = self._leaf(writer.inner[0], Type("string"), all_, own)
@@ -240,7 +255,8 @@ class _Projection:
     def _enum(
         self, writer: Type, reader: Type, values: NDArray[np.int64], valid: NDArray[np.bool_], rows: NDArray[np.int64]
     ) -> pa.Array:
-        shown = [one if one in reader.symbols else reader.default for one in writer.symbols] or [None]
+        known = frozenset(reader.symbols)
+        shown = [one if one in known else reader.default for one in writer.symbols] or [None]
         unknown = np.array([one is None for one in shown])[values]
         self.fail(rows[valid & unknown])
         return pa.array(shown, pa.string()).take(pa.array(values, mask=~valid))
@@ -291,6 +307,17 @@ class _Projection:
         if is_text:
             return pa.array([None if one is None else format(one, "f") for one in values], pa.string())
         return pa.array(values, _leaf_type(reader))
+
+
+def _merged(parts: list[tuple[NDArray[np.bool_], pa.Array]]) -> tuple[NDArray[np.bool_], pa.Array]:
+    """Columns that have values in different rows as one, and the rows."""
+    if len(parts) == 1:
+        return parts[0]
+    place = np.full(parts[0][0].size, -1, np.int64)
+    for number, (own, _) in enumerate(parts):
+        place[own] = number * place.size + np.flatnonzero(own)
+    array = pa.concat_arrays([array for _, array in parts]).take(pa.array(place, mask=place < 0))
+    return place >= 0, array
 
 
 def _scaled(number: int, scale: int) -> Decimal:

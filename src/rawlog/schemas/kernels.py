@@ -21,12 +21,13 @@ INT_MAX = (1 << 31) - 1
 
 
 @inline
-def put(arena: Any, base: Any, count: Any, stride: Any, node: Any, first: Any, second: Any) -> Any:
-    """Add an entry of one or two words to a node."""
-    at = base[node] + count[node] * stride[node]
-    arena[at] = first
-    if stride[node] == 2:
-        arena[at + 1] = second
+def put(arena: Any, base: Any, count: Any, stride: Any, capacity: Any, node: Any, first: Any, second: Any) -> Any:
+    """Add an entry of one or two words to a node; one that has no room is counted only."""
+    if count[node] < capacity[node]:
+        at = base[node] + count[node] * stride[node]
+        arena[at] = first
+        if stride[node] == 2:
+            arena[at + 1] = second
     count[node] += 1
 
 
@@ -34,16 +35,13 @@ def put(arena: Any, base: Any, count: Any, stride: Any, node: Any, first: Any, s
 def fill(
     arena: Any, base: Any, count: Any, stride: Any, capacity: Any, child: Any, nodes: Any, start: Any, stop: Any
 ) -> Any:
-    """Add an empty entry to every node of a list: 0, or for a loop that it ends where it began. -> a node without room, or -1"""
+    """Add an empty entry to every node of a list: 0, or for a loop that it ends where it began."""
     for index in range(start, stop):
         node = nodes[index]
-        if count[node] >= capacity[node]:
-            return node
         value = np.int64(0)
         if child[node] >= 0:
             value = count[child[node]]
-        put(arena, base, count, stride, node, value, np.int64(0))
-    return np.int64(-1)
+        put(arena, base, count, stride, capacity, node, value, np.int64(0))
 
 
 @kernel
@@ -72,14 +70,15 @@ def decode_avro(
 
     `targets` has for each branch of a union: where it begins in the program, and the range of `fills` with the nodes of the other
     branches. `rows` are the nodes that have an entry for each body; of one that is damaged they get an empty one. `sized` says which
-    bodies have blocks of items with their size in bytes. -> (number of bodies, the node without room or -1, status)
+    bodies have blocks of items with their size in bytes. -> (number of bodies, status); FULL if the next body has more entries than there
+    is room for: `before` then has how many entries all nodes would have after it.
     """
     for number in range(first, starts.size):
         for node in range(count.size):
             before[node] = count[node]
         position, end = np.int64(starts[number]), np.int64(stops[number])
         at, depth = np.int64(0), np.int64(0)
-        result, full = np.int64(OK), np.int64(-1)
+        result = np.int64(OK)
         while result == OK:
             operation, node = program[at, 0], program[at, 1]
             if operation == END:
@@ -87,14 +86,11 @@ def decode_avro(
             if operation == JUMP:
                 at = program[at, 2]
                 continue
-            if operation < LOOP and count[node] >= capacity[node]:
-                result, full = np.int64(FULL), node
-                break
             if operation == BOOL:
                 if end - position < 1:
                     result = np.int64(TRUNCATED)
                     break
-                put(arena, base, count, stride, node, np.int64(read_u8(data, position) != 0), np.int64(0))
+                put(arena, base, count, stride, capacity, node, np.int64(read_u8(data, position) != 0), np.int64(0))
                 position += 1
             elif operation in (LONG, INT, ENUM):
                 value, after = read_varlong(data, position, end)
@@ -107,19 +103,19 @@ def decode_avro(
                 if operation == ENUM and (value < 0 or value >= program[at, 2]):
                     result = np.int64(CORRUPT)
                     break
-                put(arena, base, count, stride, node, np.int64(value), np.int64(0))
+                put(arena, base, count, stride, capacity, node, np.int64(value), np.int64(0))
                 position = after
             elif operation == FLOAT:
                 if end - position < 4:
                     result = np.int64(TRUNCATED)
                     break
-                put(arena, base, count, stride, node, np.int64(read_u32_le(data, position)), np.int64(0))
+                put(arena, base, count, stride, capacity, node, np.int64(read_u32_le(data, position)), np.int64(0))
                 position += 4
             elif operation == DOUBLE:
                 if end - position < 8:
                     result = np.int64(TRUNCATED)
                     break
-                put(arena, base, count, stride, node, np.int64(read_i64_le(data, position)), np.int64(0))
+                put(arena, base, count, stride, capacity, node, np.int64(read_i64_le(data, position)), np.int64(0))
                 position += 8
             elif operation == BYTES:
                 size, after = read_varlong(data, position, end)
@@ -129,33 +125,31 @@ def decode_avro(
                 if end - after < size:
                     result = np.int64(TRUNCATED)
                     break
-                put(arena, base, count, stride, node, np.int64(after), np.int64(size))
+                put(arena, base, count, stride, capacity, node, np.int64(after), np.int64(size))
                 position = after + size
             elif operation == FIXED:
                 size = program[at, 2]
                 if end - position < size:
                     result = np.int64(TRUNCATED)
                     break
-                put(arena, base, count, stride, node, position, size)
+                put(arena, base, count, stride, capacity, node, position, size)
                 position += size
             elif operation == UNION:
                 branch, after = read_varlong(data, position, end)
                 if after < 0 or branch < 0 or branch >= program[at, 2]:
                     result = np.int64(CORRUPT) if after >= 0 or end - position >= 10 else np.int64(TRUNCATED)
                     break
-                put(arena, base, count, stride, node, np.int64(branch), np.int64(0))
+                put(arena, base, count, stride, capacity, node, np.int64(branch), np.int64(0))
                 position = after
                 target = program[at, 3] + branch
-                full = fill(arena, base, count, stride, capacity, child, fills, targets[target, 1], targets[target, 2])
-                if full >= 0:
-                    result = np.int64(FULL)
-                    break
+                fill(arena, base, count, stride, capacity, child, fills, targets[target, 1], targets[target, 2])
                 at = targets[target, 0]
                 continue
             elif operation == MARK:
-                put(arena, base, count, stride, node, position, position)
+                put(arena, base, count, stride, capacity, node, position, position)
             elif operation == CLOSE:
-                arena[base[node] + (count[node] - 1) * stride[node] + 1] = position
+                if count[node] <= capacity[node]:
+                    arena[base[node] + (count[node] - 1) * stride[node] + 1] = position
             else:  # LOOP begins an array or a map, NEXT ends one of its items
                 if operation == LOOP:
                     stack[depth] = 0
@@ -178,10 +172,7 @@ def decode_avro(
                         break
                 if left == 0:
                     depth -= 1
-                    if count[node] >= capacity[node]:
-                        result, full = np.int64(FULL), node
-                        break
-                    put(arena, base, count, stride, node, count[child[node]], np.int64(0))
+                    put(arena, base, count, stride, capacity, node, count[child[node]], np.int64(0))
                     at = program[at, 2]
                     continue
                 count[child[node]] += 1
@@ -192,17 +183,19 @@ def decode_avro(
                 at = program[at, 3]
                 continue
             at += 1
-        if result == FULL:
-            for node in range(count.size):
-                count[node] = before[node]
-            return number, full, np.int64(FULL)
         if result != OK:
             for node in range(count.size):
                 count[node] = before[node]
-            full = fill(arena, base, count, stride, capacity, child, rows, np.int64(0), np.int64(rows.size))
-            if full >= 0:
-                for node in range(count.size):
-                    count[node] = before[node]
-                return number, full, np.int64(FULL)
+            fill(arena, base, count, stride, capacity, child, rows, np.int64(0), np.int64(rows.size))
+        is_full = False
+        for node in range(count.size):
+            if count[node] > capacity[node]:
+                is_full = True
+        if is_full:
+            for node in range(count.size):
+                needed = count[node]
+                count[node] = before[node]
+                before[node] = needed
+            return np.int64(number), np.int64(FULL)
         status[number], ends[number] = result, position
-    return np.int64(starts.size), np.int64(-1), np.int64(OK)
+    return np.int64(starts.size), np.int64(OK)

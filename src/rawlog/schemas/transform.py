@@ -449,7 +449,7 @@ def _common(side: str, wish: Wish, catalog: Catalog, topics: Sequence[str]) -> R
     if len(topics) != 1:
         raise SchemaError(f"rows of {counted(len(topics), 'topic')}; --topic names one")
     subject = f"{topics[0]}-{side}"
-    known = [one for one in catalog.versions.values() if one.subject == subject]
+    known = list(catalog.versions_of(subject))
     kinds = {one.schema.type for one in known}
     if not known:
         raise SchemaError(f"no subject {subject}")

@@ -25,24 +25,15 @@ Names = Callable[[], Collection[str]]
 class translated:  # noqa: N801
     """A block in which Spark's errors become rawlog's. `tables`, `columns` and `functions` are asked for the names that there are."""
 
-    def __init__(
-        self,
-        tables: Names = list,
-        columns: Names = list,
-        functions: Names = list,
-        hint: Callable[[str], str] = lambda _: "",
-    ) -> None:
-        """`hint` adds what to do to the text of an AccessError."""
+    def __init__(self, tables: Names = list, columns: Names = list, functions: Names = list) -> None:
         self.known = {"table": tables, "column": columns, "function": functions}
-        self.hint = hint
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, RawlogError):
-            found = self.of(error)
-            raise (AccessError(f"{found}{self.hint(str(error))}") if type(found) is AccessError else found) from error
+            raise self.of(error) from error
 
     def of(self, error: Exception) -> RawlogError:
         """The error of ours that an error of Spark carries."""

@@ -12,7 +12,7 @@ from rawlog.io.storage import is_remote
 from rawlog.reading.select import Selection
 from rawlog.schemas.transform import Decode
 from rawlog.spark.complaints import translated
-from rawlog.spark.session import endpoint_hint, is_connect
+from rawlog.spark.session import check_endpoint, is_connect
 from rawlog.spark.shipping import ship
 from rawlog.spark.staging import Stage
 from rawlog.sql import functions, text
@@ -135,7 +135,6 @@ class SparkEngine(Engine):
             tables=self.names,
             columns=lambda: {name for view in needed.values() for name in view.table.names},
             functions=self.functions,
-            hint=lambda text: endpoint_hint(text, self.spark),
         )
 
     # Where rows come from -------------------------------------------------------------------------
@@ -150,6 +149,7 @@ class SparkEngine(Engine):
                 ddl = files.table.subset(staged.columns).ddl
                 return self.spark.read.schema(ddl).parquet(staged.path.as_uri())
         self._register_source()
+        check_endpoint(self.spark, files.directory.paths)
         mode = "FAILFAST" if files.directory.errors == "raise" else "DROPMALFORMED"
         reader = self.spark.read.format("rawlog").option("table", files.table.name).option("mode", mode)
         reader = reader.option("replicas", files.directory.reading.replicas).options(**_options(bounds))
@@ -163,6 +163,7 @@ class SparkEngine(Engine):
         files, plain = rows.files(bounds), rows.plain(columns)
         if not files:
             return self.spark.createDataFrame([], rows.table.ddl)
+        check_endpoint(self.spark, files)
         if plain is not None and not any(is_remote(file) for file in files):
             return self.spark.read.schema(plain.ddl).parquet(*files)
         # Nor has it jars for object stores. Tasks read those with pyarrow, and payloads that are stored in another table.

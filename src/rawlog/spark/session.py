@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
@@ -147,16 +147,20 @@ def _active() -> SparkSession | None:
     return active
 
 
-def endpoint_hint(text: str, spark: SparkSession) -> str:
-    """What to do if tasks cannot reach an object store, and only this machine knows the store's own address; else nothing."""
-    if not re.search(r"\bs3://|AWS Error", text) or is_connect(spark) or runs_here(spark):
-        return ""
-    conf = spark.sparkContext.getConf()
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
-        value = os.environ.get(name)
-        if value and not conf.contains(f"spark.executorEnv.{name}"):
-            return f"; {name} is set here, but not for the executors: --conf spark.executorEnv.{name}={value}"
-    return ""
+def check_endpoint(spark: SparkSession, paths: Iterable[str]) -> None:
+    """Warn once if paths are in an object store whose address only this machine knows: tasks would look for them at Amazon's, and give up
+    after minutes with an error that does not name the reason.
+    """
+    names = [name for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if os.environ.get(name)]
+    if not names or is_connect(spark) or runs_here(spark) or not any(path.startswith("s3://") for path in paths):
+        return
+    context, name = spark.sparkContext, names[0]
+    if getattr(spark, "_rawlog_endpoint", False) or context.getConf().contains(f"spark.executorEnv.{name}"):
+        return
+    vars(spark)["_rawlog_endpoint"] = True
+    if not any(context.parallelize([names], 1).map(lambda wanted: any(map(os.environ.get, wanted))).collect()):
+        setting = f"spark.executorEnv.{name}={re.sub(r'//[^/]*@', '//', os.environ[name])}"
+        log.warning("%s is set here, but not for the executors, which will look elsewhere: --conf %s", name, setting)
 
 
 def is_local(master: str) -> bool:
@@ -344,7 +348,7 @@ def java_options(ours: str, theirs: str) -> str:
 @contextmanager
 def _environment(target: str, remote: bool) -> Iterator[None]:
     """What the JVM inherits. Only the interpreter stays set: later workers ask for it."""
-    os.environ.setdefault("PYSPARK_PYTHON", _python() if is_local(target) and not remote else sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", driver_python() if is_local(target) and not remote else sys.executable)
     changes: dict[str, str | None] = {}
     if not remote:
         changes["SPARK_REMOTE"] = None  # PySpark refuses a master next to it
@@ -354,6 +358,8 @@ def _environment(target: str, remote: bool) -> Iterator[None]:
         changes["SPARK_LAUNCHER_OPTS"] = os.environ.get(
             "SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         )
+        # For what the JVM itself starts here, such as the look for sources; tasks elsewhere run $PYSPARK_PYTHON.
+        changes["PYSPARK_DRIVER_PYTHON"] = os.environ.get("PYSPARK_DRIVER_PYTHON", driver_python())
         if is_local(target):
             changes["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
             if paths := _family_paths():
@@ -395,7 +401,7 @@ def _put(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _python() -> str:
+def driver_python() -> str:
     """The interpreter for workers on this machine: this one, started by a script, if there is a place for one."""
     script = PYTHON.format(daemon=shlex.quote(str(DAEMON)), python=shlex.quote(sys.executable))
     path = cache_directory() / "python" / f"python-{hashlib.blake2b(script.encode(), digest_size=6).hexdigest()}"

@@ -116,9 +116,10 @@ class Files:
     def _batches(self, columns: Sequence[str] | None, bounds: Bounds) -> Iterator[pa.RecordBatch]:
         selection = bounds.selection(self.directory.reading).begun()
         selection = selection.replace(columns=None if columns is None else tuple(columns), limit=None)
+        listener = rows.Listener(self.directory.tree, self._note)
         for part in self.parts(bounds):
             try:
-                yield from rows.read(part, self.stored, selection, self._note)
+                yield from rows.read(part, self.stored, selection, listener)
             except DataError as error:
                 if self.directory.errors != "skip":
                     raise

@@ -253,7 +253,8 @@ def test_different_content_is_reported_as_undecided(tmp_path: Path) -> None:
     replica(tmp_path / "a" / "9", [put(content=b"one"), *FILL])
     replica(tmp_path / "b" / "9", [put(content=b"two"), *FILL])
     report = rescued([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
-    assert report.total("blobs_undecided") == 1
+    assert report.total("blobs_undecided") == len(report.with_action(Action.UNDECIDED)) == 1
+    assert report.exit_code == 1
     assert any(ID in text for text in report.facts["plan"][0]["unknown"])
 
 

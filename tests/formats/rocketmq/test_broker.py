@@ -12,12 +12,12 @@ import pytest
 
 import rawlog
 from tests.conftest import needed
-from tests.formats.rocketmq.rewriting import repaired, written
+from tests.formats.rocketmq.rewriting import repaired, rewritten, said, written
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page
 from tests.golden_data import golden_path
 from tests.reference import rocketmq as reference
-from tests.services.rocketmq import ROCKETMQ_4, ROCKETMQ_5, RocketBroker
+from tests.services.rocketmq import FOUND, ROCKETMQ_4, ROCKETMQ_5, ROCKETMQ_55, RocketBroker, split
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 SIZES = {
@@ -31,7 +31,7 @@ CONFIG = {
     "mappedFileSizeCommitLog": "524288", "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "500", "maxIndexNum": "600",
     "mapperFileSizeBatchConsumeQueue": "4600",
 }  # fmt: skip
-VERSIONS = (ROCKETMQ_4, ROCKETMQ_5)
+VERSIONS = (ROCKETMQ_4, ROCKETMQ_5, ROCKETMQ_55)
 GET_CONSUME_STATS = 208
 #: What is said of each queue; the answer is not JSON, for its names are objects.
 STATS = re.compile(r'"queueId":(\d+),"topic":"([^"]+)"}:{"brokerOffset":(\d+),"consumerOffset":(\d+)')
@@ -259,3 +259,82 @@ def test_groups_are_those_that_the_admin_tools_show(tmp_path: Path) -> None:
         broker.__exit__(None, None, None)
     assert len(ours) == 15
     assert ours == theirs
+
+
+# 5.5.1 ------------------------------------------------------------------------------------------------------------------------
+
+PLACES = ("namesrvAddr", "listenPort", "haListenPort", "storePathRootDir", "storePathCommitLog")
+
+
+def settings(name: str) -> dict[str, str]:
+    """What the broker of a store was configured with, but not where it ran."""
+    lines = (store(name).parent / "broker.conf").read_text().splitlines()
+    pairs = [line.split("=", 1) for line in lines if "=" in line]
+    return {key: value for key, value in pairs if key not in PLACES} | {"timerWheelEnable": "false"}
+
+
+def serves_all(broker: RocketBroker, root: Path) -> int:
+    """Whether a broker gives out every message of a log, and finds each by its tag; how many tags."""
+    tags: dict[tuple[str, str], set[bytes]] = {}
+    by_address = {
+        row["physical_offset"]: row["tags"]
+        for row in rawlog.read(root, table="rocketmq.messages", columns=["physical_offset", "tags"]).to_pylist()
+    }
+    for (topic, queue_id), rows in entries(root).items():
+        if topic.endswith("bcq"):
+            continue  # 5.5.1 itself cannot serve a topic of batches from RocksDB
+        # Delayed messages that are due by now are delivered after what was there.
+        assert broker.pull(topic, queue_id)[: len(rows)] == [row["bytes"] for row in rows], (topic, queue_id)
+        for row in rows:
+            if tag := by_address[row["physical_offset"]]:
+                tags.setdefault((topic, tag), set()).add(row["bytes"])
+    for (topic, tag), wanted in tags.items():
+        answer, body = broker.call(
+            12, topic=topic, key=tag, maxNum=64, beginTimestamp=0, endTimestamp=(1 << 63) - 1, indexType="T"
+        )
+        assert answer["code"] == FOUND, (topic, tag, answer)
+        found = set(split(body))
+        assert found <= wanted or len(wanted) >= 64, (topic, tag)
+        assert len(found) == min(64, len(wanted)), (topic, tag)
+    return len(tags)
+
+
+@pytest.mark.parametrize("verb", ["rebuild", "repair"])
+@pytest.mark.parametrize(
+    "name", ["broker-5.5.1", "broker-5.5.1-rocksdb", "broker-5.5.1-rocksdb-crashed", "broker-5.5.1-rocksdb-v2"]
+)
+def test_a_55_broker_serves_what_was_written_again(name: str, verb: str, tmp_path: Path) -> None:
+    """Look-ups by tag found 0 of 17, and the first message of a store with queues in RocksDB was in no queue."""
+    report = rewritten(verb, store(name), tmp_path / "out")
+    assert report.is_whole, said(report)
+    with needed(), RocketBroker(ROCKETMQ_55, tmp_path / "out", settings(name)) as broker:
+        assert serves_all(broker, store(name)) > 10
+
+
+@pytest.mark.parametrize("name", ["broker-5.5.1", "broker-5.5.1-rocksdb", "broker-5.5.1-doublewrite"])
+def test_a_55_broker_serves_what_was_kept_of_a_damaged_store(name: str, tmp_path: Path) -> None:
+    root = copy(name, tmp_path)
+    flip_body(root)
+    report = repaired(root, tmp_path / "out")
+    assert not report.is_whole
+    told = re.search(r"commitLogRecoverMaxNum=\d+", said(report))
+    config = settings(name) | (dict([told[0].split("=")]) if told else {})
+    with needed(), RocketBroker(ROCKETMQ_55, tmp_path / "out", config) as broker:
+        assert serves_all(broker, tmp_path / "out") > 10
+
+
+def test_a_55_broker_builds_the_queues_of_a_long_log_with_the_setting_that_is_named(tmp_path: Path) -> None:
+    """It served 148 of 400 messages: it reads the last ten files alone."""
+    rows = rawlog.read(store("broker-4.9.7"), topic="gold4_*").slice(0, 200)
+    small = {"commitlog_size": "4096"}
+    rows = rows.filter([len(value) < 1000 for value in rows["value"].to_pylist()])
+    written(rows.to_batches(), tmp_path / "store", small | {"derived": "none"})
+    report = repaired(tmp_path / "store", tmp_path / "out")
+    told = re.search(r"commitLogRecoverMaxNum=\d+", said(report))
+    assert told is not None
+    config = {"mappedFileSizeCommitLog": "4096"} | dict([told[0].split("=")])
+    queues = entries(tmp_path / "out")
+    assert len(log_files(tmp_path / "out")) > 10
+    with needed(), RocketBroker(ROCKETMQ_55, tmp_path / "out", config) as broker:
+        for (topic, queue_id), wanted in queues.items():
+            assert broker.pull(topic, queue_id) == [row["bytes"] for row in wanted], (topic, queue_id)

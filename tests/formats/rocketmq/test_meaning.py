@@ -98,3 +98,17 @@ def test_text_files_without_frames_are_explained(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\x00")
     with pytest.raises(UnknownFormatError, match=r"recognised as rocketmq\.epochs, which cannot be explained"):
         rawlog.explain(path)
+
+
+@pytest.mark.parametrize("name", ["broker-5.3.3", "broker-4.9.7-crashed"])
+def test_transactions_are_those_of_the_table(name: str) -> None:
+    """The verb said that none were found, while the table had rows."""
+    wanted = [(row["unique_key"], row["state"], row["topic"]) for row in rows(name, "transactions")]
+    shown = [
+        (row["transactional_id"], row["status"], row["partitions"][0].rpartition("-")[0])
+        for row in rawlog.transactions(store(name))
+    ]
+    assert wanted
+    assert sorted(shown) == sorted(wanted)
+    states = [state for _, state, _ in shown]
+    assert states == sorted(states, key=lambda state: state != "pending")

@@ -33,13 +33,16 @@ FILE = 4096
 SIZES = {"commitlog_size": FILE, "queue_size": 2000, "index_slots": 50, "index_entries": 150}
 Place = tuple[str, int, int]
 
+#: Files of golden stores that no broker wrote.
+NOTES = shutil.ignore_patterns("timerwheel.gz")
+
 
 def copies(name: str, to: Path, count: int = 2) -> list[Path]:
     """Copies of a golden store that a test may change, each in the directory of a broker."""
     made = []
     for number in range(count):
         made.append(to / f"broker{number}" / "store")
-        shutil.copytree(store(name), made[-1], copy_function=shutil.copyfile)
+        shutil.copytree(store(name), made[-1], copy_function=shutil.copyfile, ignore=NOTES)
     return made
 
 
@@ -366,7 +369,7 @@ def test_logs_of_real_brokers_with_dledger_and_on_several_disks(name: str, tmp_p
     rng, roots = random.Random(5), []
     for number in range(3):
         roots.append(tmp_path / f"member{number}")
-        shutil.copytree(store(name).parent, roots[-1], copy_function=shutil.copyfile)
+        shutil.copytree(store(name).parent, roots[-1], copy_function=shutil.copyfile, ignore=NOTES)
         logs = [path for path in sorted(roots[-1].rglob("0*")) if path.parent.name.startswith(("data", "commitlog"))]
         for path in (path for path in logs if path.is_file()):
             raw = bytearray(path.read_bytes())

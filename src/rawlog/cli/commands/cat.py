@@ -30,9 +30,10 @@ TEMPLATE_HELP = r"""\b
 """.replace(r"\b", "\b", 1)  # click's mark for "leave these lines as they are"
 
 EXIT_HELP = """
-Files below a directory that cannot be opened are reported on stderr and the rest is read; the exit code is 3 then. Damage ends the run
-with exit code 1 and its place, unless --errors says otherwise; rows lost by stop or skip give exit code 1 as well. An unfinished last
-frame is normal in a live log and only noted. With --decode, keys and values that were not decoded give exit code 1 too.
+Files that cannot be opened, and paths without a file of a known format, are reported on stderr and the rest is read; the exit code is 3
+then. Damage ends the run with exit code 1 and its place, unless --errors says otherwise; rows lost by stop or skip give exit code 1 as
+well. An unfinished last frame is normal in a live log and only noted, unless another file follows it. Exit code 1 is also for rows that
+are not at their place, whose offsets do not rise or belong into another file, and with --decode for keys and values that were not decoded.
 """
 
 

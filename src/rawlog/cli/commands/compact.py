@@ -14,7 +14,7 @@ from rawlog.cli import engine, options, report
         "rawlog compact /var/kafka-logs/customers-0 compacted/",
         "rawlog compact /var/kafka-logs compacted/ --topic 'customers*' --option delete.retention.ms=0 --roll",
         "rawlog compact ambry-store/ compacted/ --now 2024-09-11T09:00:00Z",
-        more="Exit codes: 0 done; 1 records were lost; 2 wrong usage; 3 cannot be read or written.",
+        more="Exit codes: 0 done; 1 records were lost, or files left out; 2 wrong usage; 3 cannot be read or written.",
     )
 )
 @report.arguments

@@ -16,7 +16,8 @@ from rawlog.cli import engine, options, report
         "rawlog erase rocketmq-store/ out/ --where \"value.user = 'alice'\" --certificate alice.json",
         "rawlog erase /var/kafka-logs out/ --topic orders --decode value=auto --where \"value.user = 'alice'\"",
         "rawlog erase /data/ambry/9 out/ --blob AAYIAQSSAAgAAQAAAAAAAAAJ",
-        more="Exit codes: 0 done; 1 something of it is still there, or records were lost; 2 wrong usage, or an id that does not exist; "
+        more="Exit codes: 0 done; 1 something of it is still there, records were lost, or files left out; 2 wrong usage, "
+        "or an id that does not exist; "
         "3 cannot be read or written. A key that no record has is noted.",
     )
 )

@@ -14,8 +14,8 @@ from rawlog.cli import engine, options, report
         "rawlog repair /var/kafka-logs repaired/",
         "rawlog repair orders-0/ repaired/ --dry-run --json",
         "rawlog repair orders-0/ repaired/ --quarantine cut/",
-        more="Exit codes: 0 done, nothing lost; 1 something had to be dropped, or findings remain; 2 wrong usage; 3 cannot be read or "
-        "written.",
+        more="Exit codes: 0 done, nothing lost; 1 something was dropped, corrected or left out, or findings remain; 2 wrong usage; "
+        "3 cannot be read or written.",
     )
 )
 @report.arguments

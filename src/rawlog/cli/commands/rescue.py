@@ -22,7 +22,8 @@ Unit = Mapping[str, Any]
         "rawlog rescue /mnt/disk1 /mnt/disk2 /mnt/disk3 --plan",
         "rawlog rescue /mnt/disk* --to /restored",
         "rawlog rescue /mnt/disk* --to /restored --brokers 3 --resume",
-        more="Exit codes: 0 nothing is lost; 1 something is lost or damaged in every copy; 2 wrong usage; 3 cannot be read or written.",
+        more="Exit codes: 0 nothing is lost; 1 something is lost, corrected, undecided or left out; 2 wrong usage; 3 cannot be read or "
+        "written.",
     )
 )
 @click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="DIR...")

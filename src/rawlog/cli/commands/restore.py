@@ -14,7 +14,8 @@ from rawlog.cli import engine, options, report
         "rawlog restore /var/kafka-logs /restored --until 2024-09-11T09:00:00Z",
         "rawlog restore /disk1 /disk2 /disk3 /restored",
         "rawlog restore lake /restored --topic 'orders*' --rename orders=orders-old",
-        more="Exit codes: 0 everything was restored; 1 something was lost or is damaged; 2 wrong usage; 3 cannot be read or written.",
+        more="Exit codes: 0 everything was restored; 1 something was lost, corrected or is damaged; 2 wrong usage; 3 cannot be read or "
+        "written.",
     )
 )
 @click.argument("source", nargs=-1, required=True, type=options.PATH, metavar="SRC...")

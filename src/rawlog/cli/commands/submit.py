@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -130,12 +129,14 @@ def _whole(archives: str | None) -> str | None:
 
 
 def _stand_in(folder: Path, environment: dict[str, str]) -> str | None:
-    """Let the driver run with this Python where $PYSPARK_PYTHON is inside the archives: the directory to start it in, if it must be another.
+    """Let the driver run with this Python where $PYSPARK_PYTHON is inside the archives: the directory to start it in, if not this one.
 
     Spark unpacks archives for executors only, and starts the processes that plan a read on this machine by the same relative path. So the
     driver runs in a directory where that path is this Python.
     """
-    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from rawlog.spark.session import driver_python
+
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", driver_python())
     named = environment.get("PYSPARK_PYTHON", "")
     if not os.path.dirname(named) or os.path.isabs(named) or os.path.exists(named):
         return None
@@ -143,7 +144,7 @@ def _stand_in(folder: Path, environment: dict[str, str]) -> str | None:
     if not script.resolve().is_relative_to(folder.resolve()):
         raise OptionError(f"PYSPARK_PYTHON={named}: a path inside the archives expected, such as ./env/bin/python")
     script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(driver_python())} "$@"\n')
     script.chmod(0o755)
     return str(folder / "driver")
 

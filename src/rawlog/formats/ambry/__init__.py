@@ -45,6 +45,7 @@ LOG = Format(
     match=paths.is_log,
     sniff=paths.sniff_log,
     begin=paths.begin,
+    presume=paths.presume,
     by_position=True,
     scan=Deferred(_READER, "scan"),
     decode=Deferred(_READER, "decode"),
@@ -133,7 +134,7 @@ FAMILY = Family(
     copy_ids=Deferred(f"{_AMBRY}.content", "copy_ids"),
     part_ids=Deferred(f"{_AMBRY}.content", "part_ids"),
     rewrites={
-        "rebuild": _rewrite("rebuild", "rewrite", "max_entries", "probability"),
+        "rebuild": _rewrite("rebuild", "repair", "max_entries", "probability"),
         "repair": _rewrite(
             "repair",
             "repair",

@@ -17,6 +17,7 @@ from rawlog.formats.ambry.layouts import CRC_SIZE, HEADERS, SEGMENT_HEADER, SEGM
 
 if TYPE_CHECKING:
     from rawlog.core.store import Store
+    from rawlog.io.storage import Source
 
 _LOG = re.compile(r"(?:(\d{1,18})_(\d{1,18})_log|log_current)(_temp)?")
 _INDEXED = re.compile(r"(?:(\d{1,18})_(\d{1,18})_)?(\d{1,18})_(index|bloom)")
@@ -151,6 +152,11 @@ def _is_message_header(head: bytes) -> bool:
 def _sealed(head: bytes, size: int) -> bool:
     """Whether the last eight of `size` bytes are the checksum of those before."""
     return len(head) >= size and int.from_bytes(head[size - CRC_SIZE : size], "big") == crc32(head[: size - CRC_SIZE])
+
+
+def presume(source: Source) -> list[Origin]:
+    """Where messages begin if the header of a segment is damaged."""
+    return [Origin(SEGMENT_HEADER.size)]
 
 
 def begin(head: bytes, size: int) -> Origin:

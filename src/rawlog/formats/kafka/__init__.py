@@ -58,6 +58,7 @@ LOG = Format(
     **_from("seek", count="count"),
     near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
     **_from("store.survey", summary="SegmentFold"),
+    **_from("store.continuity", is_lost="is_lost"),
     **_from("overview", tally="tally"),
     **_from("checkpoints", floor="log_start"),
     **_from("seek", seek="seek", cuts="cuts"),

@@ -256,7 +256,7 @@ def _walked(file: File, start: int, stop: int | None) -> Iterator[Skimmed]:
 def count(file: File, start: int, stop: int | None, following: int | None = None) -> tuple[int, int]:
     """The records from `start` on that are no control records, and up to which byte the headers of batches tell their number: up to a batch
     whose content only tells it, or the window before one whose offsets do not rise, or are not between the file's own name and
-    `following`. No checksum is compared, whatever the codec.
+    `following`; or the last window, if it does not reach up to that. No checksum is compared, whatever the codec.
     """
     total, end = 0, file.place.start_offset or 0
     last = (0, start)  # the same without the last window
@@ -271,7 +271,7 @@ def count(file: File, start: int, stop: int | None, following: int | None = None
         last = (total, start)
         total += int(number[~head.has(Attributes.CONTROL)].sum())
         start = after
-    return total, start
+    return last if following is not None and end < following else (total, start)
 
 
 def _headers(file: File, start: int, stop: int | None) -> Iterator[tuple[Heads, int]]:

@@ -22,6 +22,8 @@ from rawlog.kernels import columns
 SEARCH = 1 << 20
 RATIO = DEFAULT_ENTRIES // DEFAULT_SLOTS
 SAMPLE = 16
+SEARCHED = 1 << 20
+"""The largest file whose number of slots is searched for."""
 MOST_STEPS = 1 << 20
 """Links that a look-up follows in one slot: a chain that bites its tail must end."""
 
@@ -155,10 +157,31 @@ def survey(source: Source) -> Origin:
 
 
 def presume(source: Source) -> list[Origin]:
-    """Where entries begin if the header does not fit them: brokers make four times as many entries as slots."""
-    slots, left = divmod(source.size - INDEX_HEADER.size, SLOT.size + RATIO * INDEX_ENTRY.size)
-    at = INDEX_HEADER.size + slots * SLOT.size + INDEX_ENTRY.size
-    return [Origin(at, slots)] if slots > 0 and not left else []
+    """Where entries begin if the header does not fit them: after as many slots as make the first entries those that their slots lead to.
+
+    Brokers make four times as many entries as slots unless their settings say otherwise, which only small files are searched for.
+    """
+    words = (source.size - INDEX_HEADER.size) // SLOT.size
+    unit = INDEX_ENTRY.size // SLOT.size
+    usual = words // (1 + RATIO * unit)
+    others = range(words % unit, words - unit, unit) if source.size <= SEARCHED else ()
+    slots = next((one for one in (usual, *others) if one > 0 and _leads(source, one)), None)
+    return [] if slots is None else [Origin(INDEX_HEADER.size + slots * SLOT.size + INDEX_ENTRY.size, slots)]
+
+
+def _leads(source: Source, slots: int) -> bool:
+    """Whether the first entries are there, and their slots lead to them or to newer ones of the same slot."""
+    at = INDEX_HEADER.size + slots * SLOT.size
+    room = (source.size - at) // INDEX_ENTRY.size
+    for number in range(1, min(room, SAMPLE)):
+        entry = _entry(source, at, number)
+        hash = int(entry["key_hash"])
+        if not hash and not int(entry["physical_offset"]):
+            return number > 1
+        newest = _slot(source, hash, slots) if hash >= 0 else -1
+        if not number <= newest < room or int(_entry(source, at, newest)["key_hash"]) % slots != hash % slots:
+            return False
+    return room > 1
 
 
 def scan(data: Bytes, kind: int) -> Frames:

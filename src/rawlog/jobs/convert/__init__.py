@@ -128,6 +128,7 @@ class Convert(Job[Written, Report]):
         self.output = Output(target.path, overwrite=target.overwrite)
         self._splits: list[ConvertSplit] = []
         self._not_loaded: list[str] = []
+        self._masked: list[str] = []
         self._roots: tuple[str, ...] = ()
         self.payloads: Payloads | None = None
 
@@ -153,7 +154,9 @@ class Convert(Job[Written, Report]):
             self.stage = self.output.open()
         splits = self._sifting(tree)
         if splits is None:
-            groups = self._groups(list(self._sources(tree)))
+            sources = list(self._sources(tree))
+            groups = self._groups(sources)
+            self._masked = self._masked_of(tree, sources)
             splits = [ConvertSplit(tuple(group), limit=self.selection.limit) for group in groups]
         self._splits, self._roots, self.payloads = splits, tree.roots, lake_payloads(tree)
         return [Split(number, one.size, one) for number, one in enumerate(splits)]
@@ -201,8 +204,19 @@ class Convert(Job[Written, Report]):
             splits[name] = ConvertSplit(files=tuple(files), name=name, is_copied=folder in copied)
         return list(splits.values()) if any(not one.is_copied for one in splits.values()) else None
 
+    def _masked_of(self, tree: Tree, sources: Sequence[RowSource]) -> list[str]:
+        """The metadata logs that are written again as logs, row by row, without the secrets in them."""
+        is_shown = str(self.selection.options.get("showSecrets")).lower() == "true"
+        if not isinstance(self.target, FormatOutlet) or is_shown:
+            return []
+        claimed = {group for family in registry.families() for group in _claimed(tree, family.name)}
+        groups = {one.part.file.place.group for one in sources if one.part is not None}
+        return sorted(str(group) for group in groups & claimed)
+
     def _sources(self, tree: Tree) -> Iterator[RowSource]:
-        table, selection = self.target.source, self._reading()
+        table, selection = self.target.source, self.selection
+        if isinstance(self.target, FormatOutlet):
+            selection = selection.replace(columns=None)
         tables = self._sheets(tree)
         if not tables:
             rows = Rows(tree, table, selection)
@@ -233,12 +247,6 @@ class Convert(Job[Written, Report]):
     def _sheets(self, tree: Tree) -> list[File]:
         """The files that are tables, where there is nothing else to read."""
         return [] if any(_is_read(file, self.target) for file in tree) else sheets(tree)
-
-    def _reading(self) -> Selection:
-        """The selection to read with: what is written for machines has its secrets, what is for people only if asked for."""
-        if isinstance(self.target, FormatOutlet) and "showSecrets" in registry_options():
-            return self.selection.replace(columns=None, options={**self.selection.options, "showSecrets": "true"})
-        return self.selection
 
     def _groups(self, sources: list[RowSource]) -> list[list[RowSource]]:
         """What goes to the same output, in the order of the rows."""
@@ -315,6 +323,10 @@ class Convert(Job[Written, Report]):
         rows = sum(one.split.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
         notes += tuple(self.selection.judge(one.tallies for one in done if one.tallies))
+        notes += tuple(
+            f"{group}: salts, keys and passwords of users are masked; --show-secrets keeps them"
+            for group in self._masked
+        )
         refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
         if refused and not self.dry_run:
             raise LossError(self.target.name, refused, rows, self.target.accepted)
@@ -524,11 +536,6 @@ def _claimed(tree: Tree, system: str) -> set[str | None]:
     hosted = [family for family in registry.families() if family.host == system]
     files = [file for family in hosted for file in family.files_for(None, tree.files)]
     return {file.place.group for file in files if file.place.topic is not None}
-
-
-def registry_options() -> set[str]:
-    """The names of options that only some systems have."""
-    return {name for family in registry.families() for name in family.options}
 
 
 def _packed(sources: list[RowSource]) -> list[list[RowSource]]:

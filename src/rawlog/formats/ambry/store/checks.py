@@ -20,9 +20,11 @@ from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
 from rawlog.formats.ambry.paths import segment_of
 from rawlog.formats.ambry.store.evidence import elect_partition, most_named, partitions
 from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
-from rawlog.formats.ambry.store.store import BlobStore, blob_stores, with_logs
+from rawlog.formats.ambry.store.store import BlobStore, blob_stores, lost_words, with_logs
 
 Files = Sequence[File]
+SHOWN = 10
+"""So many blobs of a lost segment are named."""
 VIOLATIONS = {
     kernels.PUT_AGAIN: "a PUT of a blob that the store already knows",
     kernels.LOWER_LIFE: "a life version lower than before",
@@ -109,7 +111,18 @@ def lost_segment(files: Files) -> Iterator[Mark]:
     Ambry ignores the index files and starts: blobs of the segment are gone, and blobs that were deleted in it are live again. Restore the
     segment from another copy. `rawlog repair` names the lost blobs and keeps deleted ones deleted. Where the segment only has another name
     now, repair gives it back its own.
+
+    It is a warning if the index files are gone, too, and a gap between the positions of segments, or an index file that was complete, is
+    all that shows it: a compaction may have removed the segment, though neither its log, nor a generation above 0, nor the file of its
+    policy says that one has ever run here.
     """
+    for store in with_logs(files):
+        orphans = store.blobs_without_put()
+        named = ", ".join(keys.text_of(store.catalog.key(row)) for row in orphans[:SHOWN].tolist())
+        more = f"; only updates are left of {counted(orphans.size, 'blob')}: {named}" if orphans.size else ""
+        more += ", …" if orphans.size > SHOWN else ""
+        for position in store.lost_positions():
+            yield Mark(f"{lost_words(position)}{more}", path=store.folder, severity=Severity.WARNING)
     for store in blob_stores(files):
         for segment, parts in store.lost_segments().items():
             entries = Entries.join([index.entries for index in map(_read, parts) if index is not None])
@@ -136,8 +149,8 @@ def _read(file: File) -> IndexFile | None:
 def index_end(files: Files) -> Iterator[Mark]:
     """An index file covers more than its log segment holds.
 
-    The log lost its end, and the store does not start. Messages after the end of the log are gone; `rawlog rebuild` makes an index of
-    those that are there.
+    The log lost its end, and the store does not start. Messages after the end of the log are gone; `rawlog repair` names them and makes
+    an index of those that are there.
     """
     for store, number, index in _indexes(files):
         if index.end > (size := store.logs[number].size):
@@ -356,7 +369,8 @@ def history(files: Files) -> Iterator[Mark]:
 def orphan_update(files: Files) -> Iterator[Mark]:
     """A TTL update or undelete of a blob of which the log has nothing before it: compaction took the rest.
 
-    The index still knows the blob. Without index files Ambry refuses to start on this log, unless a DELETE follows.
+    The index still knows the blob. Without index files Ambry refuses to start on this log, unless a DELETE follows. It is a warning if
+    nothing shows that a compaction has ever run here: then the PUT is lost.
     """
     for store in with_logs(files):
         folded, kind = store.folded, store.catalog.kind
@@ -370,6 +384,7 @@ def orphan_update(files: Files) -> Iterator[Mark]:
                 path=path,
                 position=position,
                 size=size,
+                severity=None if store.is_compacted else Severity.WARNING,
             )
 
 

@@ -17,6 +17,7 @@ from rawlog.core.store import Store
 from rawlog.formats.ambry.index import MAX_ENTRIES
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag
 from rawlog.formats.ambry.paths import Segment, segment_of
+from rawlog.formats.ambry.store.repair import refuse_damage
 from rawlog.formats.ambry.store.rewrite import (
     Plan,
     Style,
@@ -24,7 +25,7 @@ from rawlog.formats.ambry.store.rewrite import (
     number_option,
     other_files,
     probability_option,
-    report_losses,
+    report_tails,
 )
 from rawlog.formats.ambry.store.state import DELETE, ORPHANS, PUT, TTL_UPDATE, Fold, expired, fold
 from rawlog.formats.ambry.store.store import BlobStore, now_of, with_logs
@@ -54,9 +55,9 @@ def compact(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """
     [store] = with_logs(files)
     task, report = _task(store, options), Report()
-    store.check_log()
+    refuse_damage(store)
     folded = fold(store.catalog, store.sound_indexes, ORPHANS)
-    report_losses(store, files, report)
+    report_tails(store, report)
     kept = survivors(folded, task)
     report.count("messages", int(kept.sum()))
     report.notes.append(f"{kept.size - int(kept.sum()):,} of {kept.size:,} messages dropped")

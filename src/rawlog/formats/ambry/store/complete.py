@@ -24,9 +24,9 @@ from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.formats.ambry.index import Entries, read_index
 from rawlog.formats.ambry.keys import Identities, text_of
-from rawlog.formats.ambry.layouts import NONE, Flag, Kind
-from rawlog.formats.ambry.store.state import DELETE, PUT, Fold
-from rawlog.formats.ambry.store.store import BlobStore, now_of, with_logs
+from rawlog.formats.ambry.layouts import Kind
+from rawlog.formats.ambry.store.state import PUT
+from rawlog.formats.ambry.store.store import BlobStore, lost_words, may_lack_put, now_of, with_logs
 
 Files = Sequence[File]
 LIVE, DELETED, EXPIRED = range(3)
@@ -58,7 +58,7 @@ def _of_store(store: BlobStore) -> Accounted:
     sound = _sound(store)
     is_sound = np.zeros(put.size, np.bool_)
     is_sound[put >= 0] = sound[put[put >= 0]]
-    gone, forced = put < 0, _forced(folded)
+    gone, forced = put < 0, may_lack_put(folded)
     is_bad = np.where(gone, was_there | (~forced & (not store.is_compacted)), (states == LIVE) & ~is_sound)
     gone &= ~forced | store.is_compacted
     for blob in np.flatnonzero(is_bad).tolist():
@@ -66,8 +66,8 @@ def _of_store(store: BlobStore) -> Accounted:
     for number in np.flatnonzero(alone).tolist():
         message = f"blob {text_of(lost.key(number))}: the index has its PUT, and the log nothing of it"
         missing.append(Mark(message, int(lost.offset[number]), path=store.folder))
-    for position in _lost_positions(store):
-        message = f"log segment {position} does not exist, nor its index, and no compaction removed it: nothing says what it had"
+    for position in store.lost_positions():
+        message = f"{lost_words(position)}: nothing says what it had"
         missing.append(Mark(message, path=store.folder))
     good = ~is_bad
     counts = {
@@ -88,14 +88,6 @@ def _of_store(store: BlobStore) -> Accounted:
         **found,
     )
     return Accounted(account, missing)
-
-
-def _forced(folded: Fold) -> NDArray[np.bool_]:
-    """Which blobs may never have had a PUT here: Ambry takes a DELETE of a blob that it does not know, and notes nothing of a PUT."""
-    first = folded.first
-    alone = (folded.put < 0) & (folded.catalog.kind[first] == DELETE) & (folded.flags[first] == int(Flag.DELETE))
-    result: NDArray[np.bool_] = alone & (folded.original[first] == NONE) & (folded.expires[first] == NONE)
-    return result
 
 
 def _sound(store: BlobStore) -> NDArray[np.bool_]:
@@ -142,12 +134,6 @@ def _among(mine: Identities, theirs: Identities) -> tuple[NDArray[np.bool_], NDA
     blob = both.numbers()
     own, other = blob[: len(mine)], blob[len(mine) :]
     return np.isin(own, other), ~np.isin(other, own)
-
-
-def _lost_positions(store: BlobStore) -> list[int]:
-    """Segments that a store without compaction must have: their positions rise by one, from 0 on."""
-    there = {one.position for one in store.segments} | {one.position for one in store.lost_segments()}
-    return [] if store.is_compacted else sorted(set(range(max(there) + 1)) - there)
 
 
 def _mark(store: BlobStore, blob: int, was_there: bool) -> Mark:

@@ -19,7 +19,8 @@ from rawlog.formats.ambry import LOG, keys
 from rawlog.formats.ambry.layouts import SEGMENT_HEADER, Kind
 from rawlog.formats.ambry.paths import Segment
 from rawlog.formats.ambry.reader import decode
-from rawlog.formats.ambry.store.rewrite import Style, as_it_is, carry_out, other_files, report_losses
+from rawlog.formats.ambry.store.repair import refuse_damage
+from rawlog.formats.ambry.store.rewrite import Style, as_it_is, carry_out, other_files, report_tails
 from rawlog.formats.ambry.store.state import DELETED, ORPHANS, PUT, STATES, Catalog, catalog_of_messages, fold
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
 from rawlog.formats.ambry.writer import hard_deleted, update_message
@@ -41,11 +42,12 @@ def erase(files: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
     texts = [text.strip() for text in options.get("blobs", "").split(",") if text.strip()]
     named = {keys.identity_of(keys.from_text(text)): text for text in texts}
     [store] = with_logs(files)
+    refuse_damage(store)
     wanted = {*named, *(_refused(store, keep) if keep is not None else ())}
     if not wanted and keep is None:
         raise OptionError("no blob named: nothing to erase")
     plan, report = as_it_is(store, kept=other_files(store)), Report()
-    report_losses(store, files, report)
+    report_tails(store, report)
     catalog, made, met = store.catalog, dict[int, bytes](), set()
     puts = np.flatnonzero(catalog.kind == PUT)
     for row, identity in zip(puts.tolist(), catalog.identity.take(puts).tuples, strict=True):
@@ -67,6 +69,7 @@ def erase(files: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
         made |= {len(catalog) + number: raw for number, (_, raw) in enumerate(deletes)}
         plan.catalog = catalog.join(added)
         plan.segment = plan.catalog.segment
+    if deletes or len(store.sound_indexes) < len(store.index_files) or len(store.blooms) < len(store.bloom_files):
         known = store.sound_indexes
         plan.entries, plan.entry_segment = fold(plan.catalog, known, ORPHANS).entries, plan.segment
         plan.style = Style.of(store, known, frozenset((number, index.start) for number, index in known), options)
@@ -80,7 +83,7 @@ def _refused(store: BlobStore, keep: Keep) -> Iterator[Identity]:
     """The blobs of which a row is not to stay."""
     columns = tuple(dict.fromkeys((*keep.columns, "key")))
     for file in store.logs:
-        for frames in walk(file, LOG, errors="raise"):
+        for frames in walk(file, LOG, errors="skip"):  # damage was refused
             for batch in decode(frames, Want(RECORDS.subset(columns), file, keep.limit)):
                 rows = np.flatnonzero(~keep.test(batch.select(list(keep.columns))))
                 for key in batch.column("key").take(rows).to_pylist():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.core.errors import CorruptError
 from rawlog.core.format import File
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store
@@ -39,10 +40,13 @@ from rawlog.formats.ambry.store.rewrite import (
     DESCRIPTOR_NAME,
     Plan,
     Style,
+    as_it_is,
     carry_out,
     descriptor,
     number_option,
+    other_files,
     probability_option,
+    report_tails,
 )
 from rawlog.formats.ambry.store.state import (
     DELETE,
@@ -58,7 +62,7 @@ from rawlog.formats.ambry.store.state import (
     is_refused,
     read_log,
 )
-from rawlog.formats.ambry.store.store import BlobStore, with_logs
+from rawlog.formats.ambry.store.store import LOG_FORMAT, BlobStore, lost_words, with_logs
 from rawlog.formats.ambry.structures import DESCRIPTOR
 from rawlog.formats.ambry.writer import CAPACITY
 from rawlog.io.output import Folder
@@ -78,6 +82,43 @@ def repair(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     policy = StoreRepair(store, options)
     policy.decide()
     return carry_out(policy.plan(), folder, policy.report)
+
+
+def rebuild(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Copy a store with index and bloom files built from its log.
+
+    Options: `max_entries` of an index file, `probability` of the blooms. Without them new files are cut as the old ones were. What the log
+    does not say any more (the expiry of a blob whose PUT was compacted away) is taken from the old index, if that is sound. The
+    unfinished message that a crash leaves at the end of the log is dropped and reported: Ambry would not start on it.
+    CorruptError if the log is damaged: repair it first.
+    """
+    [store] = with_logs(files)
+    probability_option(options)
+    refuse_damage(store)
+    plan, report = as_it_is(store, kept=other_files(store)), Report()
+    report_tails(store, report)
+    known = store.sound_indexes
+    folded = fold(store.catalog, known, ORPHANS)
+    plan.entries, plan.entry_segment = folded.entries, store.catalog.segment
+    plan.style = Style.of(store, known, frozenset((number, index.start) for number, index in known), options)
+    report.count("messages", len(store.catalog))
+    return carry_out(plan, folder, report)
+
+
+def refuse_damage(store: BlobStore) -> None:
+    """CorruptError, for verbs that do not repair, if `repair` would drop, change, move or miss anything but an unfinished end."""
+    policy = StoreRepair(store, {})
+    policy.decide()
+    policy.kept()
+    losses = [one for one in policy.report.entries if one.is_loss or one.action is Action.MOVED]
+    if losses:
+        more = f", and {counted(len(losses) - 1, 'other fault')}" if len(losses) > 1 else ""
+        raise CorruptError(
+            f"{losses[0].reason}{more}: repair the store first",
+            path=losses[0].path or store.folder,
+            position=losses[0].start,
+            format=LOG_FORMAT,
+        )
 
 
 def _capacity(read: Sequence[LogSummary], options: Mapping[str, str]) -> int:
@@ -145,6 +186,8 @@ class StoreRepair:
         self.losses: list[Loss] = []
         #: Messages of other partitions, and the segments, by number, that have no others.
         self.aside: list[tuple[int, Damage]] = []
+        #: The positions of segments of which nothing is there.
+        self.gaps: list[int] = []
         self.foreign: set[int] = set()
 
     def read_logs(self) -> Sequence[LogSummary]:
@@ -193,35 +236,92 @@ class StoreRepair:
         self._set_foreign_aside()
 
     def _set_foreign_aside(self) -> None:
-        """Take out the messages of another partition: their file, or a part of it, is of another store.
+        """Take out what is of another store, and segments that are copies of others."""
+        catalog = self.catalog
+        aside = self._foreign_messages()
+        for number in np.unique(catalog.segment[aside]).tolist():
+            inside = np.flatnonzero(aside & (catalog.segment == number))
+            for rows in np.split(inside, np.flatnonzero(np.diff(inside) != 1) + 1):
+                others = ", ".join(map(str, np.unique(self.named[rows]).tolist()))
+                why = f"{counted(rows.size, 'message')} of partition {others}, and this store is of {self.partition}"
+                self._set_aside(number, rows, why)
+        for number, original in self._copied_segments().items():
+            rows = np.arange(len(catalog))[catalog.rows_in(number)]
+            aside[rows] = True
+            self._set_aside(number, rows, f"a copy of {self.store.segments[original].log_name()}")
+        if not aside.any():
+            return
+        numbers, left = np.unique(catalog.segment[aside]), np.unique(catalog.segment[~aside])
+        self.foreign = set(np.setdiff1d(numbers, left).tolist())
+        self.damages += self.aside
+        kept = np.flatnonzero(~aside)
+        self.catalog, self.named = catalog.take(kept), self.named[kept]
+        self.dead = np.zeros(len(self.catalog), np.bool_)
+        self.rows = self.catalog.rows_of(self.evidence.entries)
+
+    def _set_aside(self, number: int, rows: NDArray[np.int64], why: str) -> None:
+        offset, size = self.catalog.offset[rows], self.catalog.size[rows]
+        damage = Damage(int(offset[0]), int(offset[-1] + size[-1]), f"{why}: set aside")
+        self.aside.append((number, damage))
+
+    def _foreign_messages(self) -> NDArray[np.bool_]:
+        """Which messages are of another partition: their file, or a part of it, is of another store.
 
         A single message that names another partition has a damaged blob id, and so has one whose blob is known here.
         """
         catalog = self.catalog
-        odd = self.named != self.partition
-        odd[self.rows[self.trusted & (self.rows >= 0)]] = False
-        if not odd.any():
-            return
+        foreign = self.named != self.partition
+        foreign[self.rows[self.trusted & (self.rows >= 0)]] = False
+        if not foreign.any():
+            return foreign
         known = set(catalog.identity.take(np.flatnonzero(self.named == self.partition)).tuples)
-        rows = np.flatnonzero(odd)
-        odd[rows] = [blob not in known for blob in catalog.identity.take(rows).tuples]
-        for number in np.unique(catalog.segment[odd]).tolist():
-            inside = np.flatnonzero(odd & (catalog.segment == number))
+        rows = np.flatnonzero(foreign)
+        foreign[rows] = [blob not in known for blob in catalog.identity.take(rows).tuples]
+        for number in np.unique(catalog.segment[foreign]).tolist():
+            inside = np.flatnonzero(foreign & (catalog.segment == number))
             others, counts = np.unique(self.named[inside], return_counts=True)
-            odd[inside[np.isin(self.named[inside], others[counts == 1])]] = False
-            inside = inside[odd[inside]]
-            for rows in np.split(inside, np.flatnonzero(np.diff(inside) != 1) + 1) if inside.size else ():
-                start, stop = int(catalog.offset[rows[0]]), int(catalog.offset[rows[-1]] + catalog.size[rows[-1]])
-                others = ", ".join(map(str, np.unique(self.named[rows]).tolist()))
-                why = f"{counted(rows.size, 'message')} of partition {others}, and this store is of {self.partition}: set aside"
-                self.aside.append((number, Damage(start, stop, why)))
-            if inside.size and inside.size == len(catalog.offset[catalog.rows_in(number)]):
-                self.foreign.add(number)
-        self.damages += self.aside
-        kept = np.flatnonzero(~odd)
-        self.catalog, self.named = catalog.take(kept), self.named[kept]
-        self.dead = np.zeros(len(self.catalog), np.bool_)
-        self.rows = self.catalog.rows_of(self.evidence.entries)
+            foreign[inside[np.isin(self.named[inside], others[counts == 1])]] = False
+        return foreign
+
+    def _copied_segments(self) -> dict[int, int]:
+        """Segments that have the same messages as another one at the same places, or the first of them; each with that other one.
+
+        The one that index files know is the original, else the first.
+        """
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for number in range(len(self.read)):
+            rows = self.catalog.rows_in(number)
+            if rows.start < rows.stop:
+                alike.setdefault(self._fact(rows.start), []).append(number)
+        found: dict[int, int] = {}
+        for numbers in alike.values():
+            ranked = sorted(numbers, key=lambda number: (-self._indexed_messages(number), number))
+            for number in ranked[1:]:
+                mine, other = self.catalog.rows_in(number), self.catalog.rows_in(ranked[0])
+                count = mine.stop - mine.start
+                if count <= other.stop - other.start and all(
+                    self._fact(mine.start + at) == self._fact(other.start + at) for at in range(count)
+                ):
+                    found[number] = ranked[0]
+        return found
+
+    def _fact(self, row: int) -> tuple[int, ...]:
+        """What tells a message from others, and its place in its segment."""
+        catalog, identity = self.catalog, self.catalog.identity
+        columns = (identity.group, identity.high, identity.low, catalog.kind, catalog.life_version, catalog.size)
+        return tuple(int(column[row]) for column in (*columns, catalog.time, catalog.offset))
+
+    def _indexed_messages(self, number: int) -> int:
+        """How many messages of a segment the index files of its name have at their places."""
+        evidence, entries = self.evidence, self.evidence.entries
+        segment = self.store.segments[number]
+        if segment not in evidence.segments:
+            return 0
+        mine = np.flatnonzero(self.trusted & (evidence.segment == evidence.segments.index(segment)))
+        rows = self.catalog.rows_at(number, entries.offset[mine])
+        there = rows >= 0
+        same = entries.identities.take(mine[there]).equal(self.catalog.identity.take(rows[there]))
+        return int(same.sum())
 
     def _find_known(self) -> None:
         """The entries whose messages are in the segment that they name, in the order of segments and offsets."""
@@ -459,7 +559,8 @@ class StoreRepair:
         self.reported.add(keys.identity_of(entries.key(entry)))
         kind, blob = Kind(int(entries.kind[entry])).name, keys.text_of(entries.key(entry))
         reason = f"{kind} of blob {blob} written again from {evidence.name(entry)}"
-        self.report.add(Action.ADDED, reason, self._path(segment), start=offset, stop=offset + int(entries.size[entry]))
+        place = {"start": offset, "stop": offset + int(entries.size[entry])}
+        self.report.add(Action.CHANGED, f"{reason}, which has its time in seconds", self._path(segment), **place)
 
     def _report_damages(self) -> None:
         """What is dropped, and the blob ids that can be read in it and are not reported yet."""
@@ -471,15 +572,45 @@ class StoreRepair:
                 self._add(Action.CHANGED, reason, number, 0, SEGMENT_HEADER.size)
         for number, source in self._sources():
             for one in sorted((one for log, one in self.damages if log == number), key=lambda one: one.start):
-                self._add(Action.DROPPED, one.reason, number, one.start, one.stop)
                 data = source.read(one.start, min(one.stop - one.start, MOST_SEARCHED))
-                for key in [one.key] if one.key is not None else named_in(data, self.partition):
+                named = [one.key] if one.key is not None else named_in(data, self.partition)
+                is_end = self._is_unconfirmed_end(number, one) and not (named and self.read[number].ends_in_damage)
+                place = {"start": one.start, "stop": one.stop}
+                self.report.add(Action.DROPPED, one.reason, self.store.logs[number].path, is_expected=is_end, **place)
+                for key in named if not is_end else ():
                     if keys.identity_of(key) not in self.reported:
                         self.reported.add(keys.identity_of(key))
                         reason = f"blob {keys.text_of(key)}: a damaged message names it; what it said is not known"
                         path = self.store.logs[number].path
                         self._lose(Loss(key, None, None, path, one.start, one.stop, reason))
         self._report_lost_segments()
+        self._report_lost_positions()
+
+    def _is_unconfirmed_end(self, number: int, damage: Damage) -> bool:
+        """Whether damaged bytes are what a crash leaves: after the last message of the log, and no index file covers them."""
+        tail = self.read[number].tail
+        if tail is None or damage.start != tail[0]:
+            return False
+        is_last = self.names[number] == max(self.names, key=lambda name: name.order)
+        pairs = zip(self.logs_of_files.tolist(), self.evidence.files, strict=True)
+        return is_last and not any(log == number and index.end > damage.start for log, index in pairs if index.crc_ok)
+
+    def _report_lost_positions(self) -> None:
+        """Segments of which nothing is there, and the blobs whose PUT must have been in them."""
+        store = self.store
+        for position in store.lost_positions():
+            self.gaps.append(position)
+            self.report.add(Action.LOST, lost_words(position), self._path(Segment(position, 0)))
+        catalog = store.catalog
+        for row in store.blobs_without_put().tolist():
+            key = catalog.key(row)
+            if keys.identity_of(key) not in self.reported:
+                self.reported.add(keys.identity_of(key))
+                path, start, size = store.place(row)
+                reason = (
+                    f"blob {keys.text_of(key)}: its PUT is lost; a {Kind(int(catalog.kind[row])).name} of it is left"
+                )
+                self._lose(Loss(key, PUT, int(catalog.life_version[row]), path, start, start + size, reason))
 
     def _report_lost_segments(self) -> None:
         evidence = self.evidence

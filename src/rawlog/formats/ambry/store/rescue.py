@@ -118,7 +118,8 @@ class Rescue:
             for plan in plans:
                 for span in plan.lost:
                     self.report.add(Action.LOST, f"partition {plan.name}: {span.reason}")
-                self.report.notes += [f"partition {plan.name}: undecided: {text}" for text in plan.unknown]
+                for text in plan.unknown:
+                    self.report.add(Action.UNDECIDED, f"partition {plan.name}: {text}")
         return [RescueSplit(one.split.unit, one.split.size, one.found[0]) for one in found]
 
     # What is written

@@ -28,8 +28,7 @@ from rawlog.formats.ambry.kernels.encode import place_messages
 from rawlog.formats.ambry.layouts import BLOOM_TABLE, SEGMENT_HEADER
 from rawlog.formats.ambry.paths import Segment, is_current_compaction, split
 from rawlog.formats.ambry.reader import Messages, scan, trouble
-from rawlog.formats.ambry.store.checks import index_end, lost_segment
-from rawlog.formats.ambry.store.state import ORPHANS, Catalog, Columns, catalog_of, fold, tail_words
+from rawlog.formats.ambry.store.state import Catalog, Columns, catalog_of, fold, tail_words
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
 from rawlog.formats.ambry.writer import CAPACITY, Choice, encode_batch, sealed, segment_header
 from rawlog.io.output import Folder, Output
@@ -447,42 +446,17 @@ def other_files(store: BlobStore) -> list[File]:
     ]
 
 
-def report_losses(store: BlobStore, files: Sequence[File], report: Report) -> None:
-    """What follows the last whole message of segments and is dropped (Ambry does not start on it), and what only the index files know of
-    messages that the log does not have: an index built from the log forgets it.
-    """
+def report_tails(store: BlobStore, report: Report) -> None:
+    """What follows the last whole message of segments and is dropped: Ambry does not start on it."""
     for file, one in zip(store.logs, store.read, strict=True):
         if one.tail is not None:
-            report.add(Action.DROPPED, tail_words(one.tail[1]), file.path, start=one.tail[0], stop=file.size)
-    for mark in (mark for one in (lost_segment, index_end) for mark in one.check(files)):
-        report.add(
-            Action.LOST, f"{mark.message}; `rawlog repair` keeps what the index files say of them", mark.path or ""
-        )
+            place = {"start": one.tail[0], "stop": file.size}
+            report.add(Action.DROPPED, tail_words(one.tail[1]), file.path, is_expected=True, **place)
 
 
 # Policies -------------------------------------------------------------------------------------------------------------------
 
 
 def as_it_is(store: BlobStore, **more: Any) -> Plan:
-    """All messages of a store at their places. DataError if the log is damaged."""
-    store.check_log()
+    """All messages of a store at their places."""
     return Plan(store, store.segments, store.capacities, store.catalog, store.catalog.segment, **more)
-
-
-def rebuild(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
-    """Copy a store with index and bloom files built from its log.
-
-    Options: `max_entries` of an index file, `probability` of the blooms. Without them new files are cut as the old ones were. What the log
-    does not say any more (the expiry of a blob whose PUT was compacted away) is taken from the old index, if that is sound. The
-    unfinished message that a crash leaves at the end of the log is dropped and reported: Ambry would not start on it.
-    DataError if the log is damaged: repair it first.
-    """
-    [store] = with_logs(files)
-    plan, report = as_it_is(store, kept=other_files(store)), Report()
-    report_losses(store, files, report)
-    known = store.sound_indexes
-    folded = fold(store.catalog, known, ORPHANS)
-    plan.entries, plan.entry_segment = folded.entries, store.catalog.segment
-    plan.style = Style.of(store, known, frozenset((number, index.start) for number, index in known), options)
-    report.count("messages", len(store.catalog))
-    return carry_out(plan, folder, report)

@@ -282,6 +282,11 @@ class LogSummary:
         segment = segment_of(self.file.path)
         return segment is not None and segment.name != "" and self.capacity is None
 
+    @property
+    def ends_in_damage(self) -> bool:
+        """Whether what follows the last message is neither unfinished nor zeros."""
+        return self.tail is not None and self.tail[1].is_damage
+
     def see(self, frames: Frames) -> None:
         """Take in a window."""
         reached, self._reached = self._reached, frames.reached_in_file

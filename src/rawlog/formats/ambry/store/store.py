@@ -31,7 +31,17 @@ from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import NONE, Flag, Kind
 from rawlog.formats.ambry.paths import COPYING, Segment, is_current_compaction, is_log, segment_of, split, start_of
 from rawlog.formats.ambry.reader import Messages, text_ids
-from rawlog.formats.ambry.store.state import ALWAYS, STATES, Catalog, Fold, LogSummary, catalog_of, fold, read_log
+from rawlog.formats.ambry.store.state import (
+    ALWAYS,
+    DELETE,
+    STATES,
+    Catalog,
+    Fold,
+    LogSummary,
+    catalog_of,
+    fold,
+    read_log,
+)
 from rawlog.formats.ambry.structures import Compaction, Cursor, read_compaction
 from rawlog.formats.ambry.tables import BLOBS, CHUNKS
 from rawlog.io.storage import Entry as Listed
@@ -45,6 +55,7 @@ LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
     "ambry.bloom",
     "ambry.compaction",
 )
+POLICY_FORMAT = "ambry.policy"
 ROWS = 1 << 16
 METADATA_BLOB = 1
 
@@ -201,12 +212,6 @@ class BlobStore:
         """What the headers of the segments say; None for a segment without a sound header."""
         return [one.capacity for one in self.read]
 
-    def check_log(self) -> None:
-        """DataError if the log is damaged."""
-        for one in self.read:
-            if one.error is not None:
-                raise one.error
-
     def between(self, number: int, start: int, stop: int) -> NDArray[np.int64]:
         """Where messages of a segment begin, from `start` to before `stop`."""
         places = self.catalog.offset[self.catalog.rows_in(number)]
@@ -258,10 +263,31 @@ class BlobStore:
 
     @cached_property
     def is_compacted(self) -> bool:
-        """Whether a compaction has ever run here: it raises the generation of what it writes, and leaves a log."""
+        """Whether something shows that a compaction has run here: the generation of what it wrote, its log, or the file of its policy."""
         return any(one.generation > 0 for one in self.segments) or any(
-            file.format == COMPACTION_FORMAT for file in self.others
+            file.format in (COMPACTION_FORMAT, POLICY_FORMAT) for file in self.others
         )
+
+    def lost_positions(self) -> list[int]:
+        """Segments that a store without compaction must have, and of which neither log nor index is there: positions rise by one from 0
+        on, and an index file with a bloom is complete, so another one followed it.
+        """
+        there = {one.position for one in (*self.segments, *self.lost_segments()) if one.name}
+        if self.is_compacted or not there:
+            return []
+        found = sorted(set(range(max(there) + 1)) - there)
+        last = max(self.indexes, key=lambda index: (self.numbers[index.segment], index.start), default=None)
+        if last is not None and last.segment == self.segments[-1] and (last.segment, last.start) in self.blooms:
+            number = len(self.segments) - 1
+            if last.end >= self.logs[number].size and not self.lost_segments():
+                found.append(last.segment.position + 1)
+        return found
+
+    def blobs_without_put(self) -> NDArray[np.int64]:
+        """The blobs of a store without compaction, by their first rows, of which the log has updates and not the PUT."""
+        folded = self.state
+        wanted = (folded.put < 0) & ~may_lack_put(folded)
+        return np.sort(folded.first[wanted]) if not self.is_compacted else np.empty(0, np.int64)
 
     def lost_segments(self) -> dict[Segment, list[File]]:
         """Log segments that are not there although their index files are, with these: nothing says that a compaction removed them."""
@@ -297,6 +323,19 @@ class BlobStore:
 
     def __repr__(self) -> str:
         return f"BlobStore({self.folder!r}, {len(self.logs)} log segments)"
+
+
+def lost_words(position: int) -> str:
+    """What is said of a segment of which nothing is there."""
+    return f"log segment {Segment(position, 0).log_name()} is not there, nor its index: lost, or compacted away"
+
+
+def may_lack_put(folded: Fold) -> NDArray[np.bool_]:
+    """Which blobs may never have had a PUT here: Ambry takes a DELETE of a blob that it does not know, and notes nothing of a PUT."""
+    first = folded.first
+    alone = (folded.put < 0) & (folded.catalog.kind[first] == DELETE) & (folded.flags[first] == int(Flag.DELETE))
+    result: NDArray[np.bool_] = alone & (folded.original[first] == NONE) & (folded.expires[first] == NONE)
+    return result
 
 
 def _segment(file: File) -> Segment:

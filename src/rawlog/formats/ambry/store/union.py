@@ -40,13 +40,15 @@ from rawlog.formats.ambry.store.state import (
     is_refused,
     summarised,
 )
-from rawlog.formats.ambry.store.store import BlobStore
+from rawlog.formats.ambry.store.store import BlobStore, lost_words
 from rawlog.formats.ambry.writer import update_message
 from rawlog.io.checksums import crc32_spans
 
 RANK = {PUT: 0, UNDELETE: 0, TTL_UPDATE: 1, DELETE: 2}
 """The order of messages of one life version."""
 MOST_NOTES = 100
+RESTORED = -2
+"""In place of a checksum: an update that was written again from an index entry, which has its time in seconds only."""
 Identity = tuple[int, int, int]
 
 
@@ -97,6 +99,7 @@ class Replica(StoreRepair):
         """Of each message the checksum of its content (-1: not known), and whether that is all zeros."""
         merged, count = self.messages.merged, len(self.messages.merged)
         sums, zeros = np.full(count, NONE, np.int64), np.zeros(count, np.bool_)
+        sums[(self.messages.number >= 0) & (merged.kind != PUT)] = RESTORED
         for number, one in enumerate(self.contents):
             rows = np.flatnonzero((merged.segment == number) & (self.messages.number < 0) & (merged.kind == PUT))
             sums[rows], zeros[rows] = one.contents(merged.offset[rows])
@@ -114,7 +117,7 @@ class Replica(StoreRepair):
     @property
     def is_sound(self) -> bool:
         """Whether nothing of it is damaged or lost."""
-        return not self.damages and not self.losses
+        return not self.damages and not self.losses and not self.gaps
 
 
 # One blob --------------------------------------------------------------------------------------------------------------------
@@ -144,7 +147,7 @@ def choose(messages: Sequence[Message]) -> Choice:
     """What a blob is in the result, from its messages in all replicas, which are in the order of preference."""
     puts = [one for one in messages if one.kind == PUT]
     updates: dict[tuple[int, int], Message] = {}
-    for one in messages:
+    for one in sorted(messages, key=lambda one: one.sum == RESTORED):
         if one.kind != PUT:
             updates.setdefault((one.kind, one.life), one)
     undeletes = [life for kind, life in updates if kind == UNDELETE]
@@ -273,12 +276,12 @@ class Blobs:
         if self.count == 1:
             return []
         alone = self.has[:, number] & (self.has.sum(axis=1) == 1)
-        found: list[int] = self.row[alone[self.blob] & (self.sum != NONE)].tolist()
+        found: list[int] = self.row[alone[self.blob] & (self.sum >= 0)].tolist()
         return found
 
     def contents_without(self, number: int) -> dict[tuple[int, int], tuple[int, int]]:
         """The blobs that a replica does not have, by their content: replica and row of one that has it."""
-        rows = np.flatnonzero(~self.has[self.blob, number] & (self.sum != NONE))
+        rows = np.flatnonzero(~self.has[self.blob, number] & (self.sum >= 0))
         places = list(zip(self.replica[rows].tolist(), self.row[rows].tolist(), strict=True))
         return {self.replicas[index].content(row): (index, row) for index, row in places}
 
@@ -441,7 +444,7 @@ class Union:
         self.undecided.append(text)
         self.report.count("blobs_undecided")
         if len(self.undecided) <= MOST_NOTES:
-            self.report.notes.append(f"undecided: {text}")
+            self.report.add(Action.UNDECIDED, text)
 
     def _judge_losses(self, known: Mapping[Identity, set[tuple[int, int, int]]]) -> None:
         """Which messages that a replica has lost no other replica has."""
@@ -496,6 +499,11 @@ class Union:
     def _report_damage(self) -> None:
         """What is damaged in each replica; nothing is lost by it if another one has what was there."""
         is_whole = any(one.is_sound for one in self.replicas)
+        for one in self.replicas if not any(not one.gaps for one in self.replicas) else ():
+            for position in one.gaps:
+                self.report.add(
+                    Action.LOST, lost_words(position), f"{one.store.folder}/{Segment(position, 0).log_name()}"
+                )
         lost = {(loss.path, loss.start) for loss in self.lost}
         for number, one in enumerate(self.replicas):
             named = {(loss.path, loss.start) for loss in one.losses} - lost

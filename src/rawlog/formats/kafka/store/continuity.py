@@ -291,6 +291,21 @@ def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
     return runs
 
 
+def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
+    """Whether offsets that are missing between two segments are lost. The log is read only where names, checkpoints and settings do not
+    say that compaction may have taken them out.
+    """
+    place = files[0].place
+    if place.topic in INTERNAL.values():
+        return False
+    if place.topic is not None and place.partition is not None and place.group is not None:
+        folder = parent_of(place.group)
+        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
+        if (dirty is not None and stop <= dirty) or is_compacted_topic(folder, place.topic):
+            return False
+    return any(gap.first < stop and first <= gap.last for gap in continuity(files).gaps)
+
+
 def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:
     """What is missing between segments, whatever the reason."""
     gaps = []

@@ -159,6 +159,9 @@ class Rescue:
             names.add(name)
             splits.append(self._decide(name, group))
         self.report.facts["plan"] = plan_facts(self._plans)
+        for plan in self._plans:
+            for span in plan.undecided:
+                self.report.add(Action.UNDECIDED, f"{plan.name}: kept from address {span.start:,} on: {span.reason}")
         if self.asked.is_plan:
             for plan in self._plans:
                 for span in plan.lost:

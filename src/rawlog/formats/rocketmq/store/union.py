@@ -189,22 +189,27 @@ class Union(Salvage):
         texts = [_bytes(run) for _, run in versions]
         votes = [texts.count(text) for text in texts]
         best = [one for one, vote in zip(versions, votes, strict=True) if vote == max(votes)]
-        why = f"{max(votes)} of {len(versions)} copies have the one that is taken"
+        why, is_decided = f"{max(votes)} of {len(versions)} copies have the one that is taken", True
         if max(votes) * 2 <= len(versions):
             known = {(slot.topic, slot.queue_id, slot.number) for slot in self.slots.between(address, address + 1)}
             fitting = [one for one in best if place_of(one[1].rows) in known]
             formed = [one for one in fitting or best if _is_well_formed(one[1], self.derived.last_time)]
             is_known, is_formed = 0 < len(fitting) < len(best), 0 < len(formed) < len(fitting or best)
             best = formed or fitting or best
-            why = "undecided; the first one is taken"
-            if is_known or is_formed:
+            why = "the first one is taken, nothing tells which is right"
+            is_decided = is_known or is_formed
+            if is_decided:
                 why = f"the one that is taken {'is in the consume queues' if is_known else 'is well-formed, another is not'}"
-            self.report.count("messages_undecided", 0 if is_known or is_formed else 1)
+            self.report.count("messages_undecided", 0 if is_decided else 1)
         self.report.count("messages_judged")
         if self.report.counts["messages_judged"] <= MOST_NOTES:
             topic, queue, number = place_of(best[0][1].rows)
             what = f"message at address {address:,} ({topic} queue {queue}, {number:,}): copies differ where no checksum covers it"
-            self.report.notes.append(f"{what}: {why}, of {self.copies[best[0][0]].root}")
+            text = f"{what}: {why}, of {self.copies[best[0][0]].root}"
+            if is_decided:
+                self.report.notes.append(text)
+            else:
+                self.report.add(Action.UNDECIDED, text)
         return best[0]
 
 
