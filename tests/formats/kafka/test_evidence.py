@@ -100,6 +100,15 @@ def test_a_log_cut_below_what_checkpoints_count_is_a_loss_for_every_verb(keep: s
     assert refuses(disk, tmp_path / "rebuild")
 
 
+def test_a_restore_up_to_a_time_reports_a_lost_end_unless_the_time_is_before_it(tmp_path: Path) -> None:
+    disk = copied(tmp_path / "disk")
+    times = rawlog.read(disk)["timestamp"].to_pylist()
+    cut(disk, lambda size: size * 2 // 3)
+    late = rawlog.restore(disk, tmp_path / "late", until="2100-01-01T00:00:00Z")
+    assert late.lost == [(192, 215)]
+    assert rawlog.restore(disk, tmp_path / "early", until=times[40]).lost == []
+
+
 @pytest.mark.parametrize("snapshots", [True, False])
 def test_an_unfinished_batch_that_is_confirmed_is_a_loss(snapshots: bool, tmp_path: Path) -> None:
     """restore took every unfinished last batch for what a crash leaves, in 13 of 13 cases; an unfinished batch also hid the snapshot of
