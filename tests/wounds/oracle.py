@@ -296,9 +296,11 @@ def _names(thing: dict[str, Any], frame: Frame) -> bool:
             stop = thing.get(last)
             if thing[first] <= frame.last and (stop is None or frame.first < stop):
                 return True
-    if str(thing.get("code", "")).endswith(".beyond") and str(thing.get("found", "")).isdigit():
-        if thing["offset"] <= frame.first < int(thing["found"]):  # the log ends at `offset`, a checkpoint says `found`
-            return True
+    is_beyond = str(thing.get("code", "")).endswith(".beyond") and str(thing.get("found", "")).isdigit()
+    if is_beyond and thing["offset"] <= frame.first < int(
+        thing["found"]
+    ):  # the log ends at `offset`, a checkpoint says `found`
+        return True
     if isinstance(thing.get("offset"), int) and frame.first <= thing["offset"] <= frame.last:
         return True
     if any(f"queue/{record.place.replace('-', '/')}/" in str(path) for record in frame.records):
