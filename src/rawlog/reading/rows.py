@@ -330,7 +330,7 @@ def _walked_frames(
         if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):
             return
         if frames.last and frames.status is Status.TRUNCATED:
-            left = frames.data.size - frames.reached
+            left = (part.file.size if part.stop is None else part.stop) - reached
             say(unfinished(part.file, reached, left, is_followed=part.is_followed))
         elif frames.last and frames.status.is_damage and selection.errors != "raise":
             say(damaged_end(part, format, reached, selection.errors))
