@@ -147,6 +147,16 @@ def test_records_that_nothing_contradicts_are_kept_and_reported_as_undecided(tmp
     assert report.exit_code == 1
 
 
+def test_that_nothing_tells_who_was_in_sync_is_only_noted_where_all_replicas_agree(tmp_path: Path) -> None:
+    """The directory of a partition alone is healthy: there is no evidence of what was committed, and none against it."""
+    disks = write_disks(tmp_path / "disks", {KEY: filled(4)})
+    for number in (1, 2):
+        shutil.copytree(disks[number] / "orders-0", tmp_path / f"bare-{number}" / "orders-0")
+    report = rawlog.rescue([tmp_path / "bare-1", tmp_path / "bare-2"], to=tmp_path / "out")
+    assert plan_of(report)["undecided"]
+    assert report.exit_code == 0, report.lines()
+
+
 def test_after_an_unclean_election_the_history_at_death_counts(tmp_path: Path) -> None:
     one = Partition(1, (1, 2), unclean=True)
     for _ in range(3):

@@ -341,8 +341,8 @@ def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
             folder.write(name, data)
         else:
             report.add(Action.DROPPED, "damaged, left out", path, start=0, stop=len(data))
-    if not (folder.path / META).exists() and (data := known_identity(source)) is not None:
-        folder.write(META, data)
+    if not (folder.path / META).exists() and (identity := known_identity(source)) is not None:
+        folder.write(META, identity)
         reason = "missing or damaged; written as the metadata log and the directories next to it say whose it is"
         report.add(Action.ADDED, reason, f"{source}/{META}")
 

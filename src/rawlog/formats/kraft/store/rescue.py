@@ -29,7 +29,7 @@ from rawlog.core.rescue import (
 )
 from rawlog.core.restore import Asked, Known, Offer, RestoredPartition, RestoreSplit
 from rawlog.core.store import Store
-from rawlog.core.text import counted, plain_time
+from rawlog.core.text import counted, offset_range, plain_time
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, offsets_in
 from rawlog.formats.kafka.layouts import NONE
@@ -556,6 +556,10 @@ def part_report(plan: UnitPlan) -> Report:
         place = {"first_offset": one.start, "stop_offset": one.stop}
         report.add(Action.MOVED, reason, plan.copies[number].path, **place)
     for one in plan.undecided:
+        if all(copy.end >= (one.stop or 0) for copy in plan.copies if not copy.state):
+            # That nothing tells more is no contradiction: every replica that is here has them.
+            report.notes.append(f"{offset_range(one.start, one.stop or 0)}: kept: {_with_times(one)}")
+            continue
         place = {"first_offset": one.start, "stop_offset": one.stop}
         report.add(Action.UNDECIDED, f"kept: {_with_times(one)}", **place)
     report.notes += plan.unknown
