@@ -17,7 +17,7 @@ from rawlog.core.format import Format
 from rawlog.formats.ambry.content import make_envelope, open_envelope
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
 from rawlog.jobs.target import Passage
-from tests.formats.ambry.stores import CLOCK, STEP, copy_store, expected, small_key, small_messages
+from tests.formats.ambry.stores import CLOCK, STEP, copy_store, expected, small_key, small_messages, store_path
 
 
 def crc(data: bytes) -> bytes:

@@ -82,7 +82,7 @@ def test_a_segment_that_is_gone_is_unexplained(with_index: bool, tmp_path: Path)
         assert "the index has its PUT" in text
     else:
         assert one.unexplained > 1
-        assert "log segment 1 does not exist" in text
+        assert "log segment 1_0_log is not there, nor its index" in text
     assert found.verdict == "damaged"
 
 

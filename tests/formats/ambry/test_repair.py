@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import EncodeError
+from rawlog.core.errors import CorruptError, EncodeError
 from rawlog.core.report import Action
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import read_index
@@ -94,7 +94,8 @@ def test_a_cut_segment_keeps_the_updates_that_its_index_knows(tmp_path: Path) ->
         blob: after[blob][0] for blob in gone & after.keys()
     }
     assert {blob for blob in gone if before[blob][0] == "deleted"} <= after.keys()
-    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+    serious = {one.code for one in rawlog.verify(tmp_path / "out") if one.severity != "info"}
+    assert serious <= {"ambry.store.orphan-update"}  # the loss stays known
 
 
 def test_a_damaged_update_that_no_index_knows_is_reported_by_blob_id(tmp_path: Path) -> None:
@@ -233,6 +234,7 @@ def test_an_update_whose_put_is_gone_keeps_its_index_entry(verb: str, name: str,
     store = copy_store(name, tmp_path / "store")
     for path in [*store.glob("0_0_*")]:
         path.unlink()
+    (store / "compactionPolicyInfoV2.json").write_text("{}")  # a compaction took them
     gone = {one["blob_id"] for one in messages_of(name, "PUT") if one["segment"] == "0_0_log"}
     left = [one for one in messages_of(name) if one["segment"] != "0_0_log" and one["blob_id"] in gone]
     permanent = {one["blob_id"] for one in left if one["kind"] == "TTL_UPDATE"}
@@ -278,10 +280,10 @@ def test_the_tail_that_a_crash_leaves_is_dropped_and_reported(verb: str, tmp_pat
     report = rewritten(verb, store_path("store-crashed"), tmp_path / "out", **options)
     cut = expected("store-crashed")["cut_message"]
     assert (tmp_path / "out" / "5_0_log").stat().st_size == cut["offset"]
-    [entry] = [one for one in report.with_action(Action.DROPPED) if one.is_loss]
+    [entry] = [one for one in report.with_action(Action.DROPPED) if str(one.path).endswith("5_0_log")]
     assert (entry.start, entry.stop) == (cut["offset"], cut["offset"] + cut["bytes_written"])
     assert (entry.path, entry.reason) == (str(store_path("store-crashed") / "5_0_log"), "an unfinished message")
-    assert not report.is_whole
+    assert report.is_whole  # nothing confirms that it was a message
 
 
 @pytest.mark.parametrize("verb", ["rebuild", "compact"])
@@ -292,7 +294,8 @@ def test_zeros_after_the_last_message_are_dropped_and_reported(verb: str, tmp_pa
             out.write(bytes(50))
     options = {"now": str(NOW), "segments": "0_0,1_0"} if verb == "compact" else {}
     report = rewritten(verb, store, tmp_path / "out", **options)
-    assert len(dropped(report)) == 2
+    assert len([one for one in report.with_action(Action.DROPPED) if str(one.path).endswith("_log")]) == 2
+    assert report.is_whole
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
 
@@ -349,7 +352,7 @@ def test_a_lost_log_segment_is_found_and_its_blobs_are_named(tmp_path: Path) -> 
     assert all(path.name in finding.message for path in broken.glob("1_0_*_index"))
     outcome = rewritten("repair", broken, tmp_path / "out")
     assert not outcome.is_whole
-    assert not outcome.remaining
+    assert {one.code for one in outcome.remaining} <= {"ambry.store.orphan-update"}  # the loss stays known
     blobs = {one["blob_id"] for one in messages_of("store-ops", "PUT") if one["segment"] == "1_0_log"}
     assert all(any(blob in line for line in lost(outcome)) for blob in blobs)
     before, after = states(store_path("store-ops")), states(tmp_path / "out")
@@ -387,7 +390,9 @@ def test_swapped_and_renamed_segments_get_back_their_places(with_index: bool, tm
             path.unlink()
     report = rewritten("repair", broken, tmp_path / "out")
     assert not dropped(report)
-    assert not lost(report)
+    # Without an index nothing says that the positions between these names were never there.
+    assert all("is not there, nor its index" in line for line in lost(report))
+    assert bool(lost(report)) == (not with_index)
     if with_index:
         for path in store_path("store-ops").glob("*_log"):
             assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
@@ -458,7 +463,7 @@ def test_a_partition_that_nothing_sets_right_remains_and_is_reported(tmp_path: P
 
 @pytest.mark.parametrize("verb", ["rebuild", "compact"])
 @pytest.mark.parametrize("loss", ["segment", "end"])
-def test_rebuild_and_compact_report_what_only_the_old_index_knows(verb: str, loss: str, tmp_path: Path) -> None:
+def test_rebuild_and_compact_refuse_what_only_the_old_index_knows(verb: str, loss: str, tmp_path: Path) -> None:
     """Both ended with exit 0 and nothing to say: their new index forgot the lost blobs, and showed deleted ones as live."""
     broken = copy_store("store-ops", tmp_path / "42")
     if loss == "segment":
@@ -466,10 +471,70 @@ def test_rebuild_and_compact_report_what_only_the_old_index_knows(verb: str, los
     else:
         rows = rawlog.read(broken / "1_0_log", table="ambry.messages").to_pylist()
         (broken / "1_0_log").write_bytes((broken / "1_0_log").read_bytes()[: rows[-5]["position"]])
-    report = rewritten(verb, broken, tmp_path / "out")
+    with pytest.raises(CorruptError, match="repair the store first"):
+        rewritten(verb, broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["rebuild", "compact"])
+def test_verbs_that_do_not_repair_refuse_a_flipped_blob(verb: str, tmp_path: Path) -> None:
+    """`rebuild` accepted it, exit 0, and its result did not verify."""
+    broken = copy_store("store-small", tmp_path / "9")
+    flip(broken / "0_0_log", 240 + 180)
+    with pytest.raises(CorruptError, match="repair the store first"):
+        rewritten(verb, broken, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_copy_of_a_segment_is_set_aside(tmp_path: Path) -> None:
+    """Its undeletes stayed in the result, all segments were renamed, and a second repair changed the result again."""
+    broken = copy_store("store-small", tmp_path / "9")
+    (broken / "3_0_log").write_bytes((broken / "0_0_log").read_bytes())
+    report = rewritten("repair", broken, tmp_path / "out")
+    assert dropped(report) == [f"dropped {broken / '3_0_log'}, bytes 18 to 1,298: a copy of 0_0_log: set aside"]
+    for name in ("0_0_log", "1_0_log", "2_0_log"):
+        assert (tmp_path / "out" / name).read_bytes() == (store_path("store-small") / name).read_bytes()
+    assert_index_is_golden("store-small", tmp_path / "out")
+    assert not (tmp_path / "out" / "3_0_log").exists()
+    assert rewritten("repair", tmp_path / "out", tmp_path / "again").is_whole
+
+
+# Segments of which nothing is there -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["store-ops", "store-small"])
+def test_a_segment_that_is_gone_with_its_index_is_noticed(name: str, tmp_path: Path) -> None:
+    """Nobody noticed it: verify was clean, and repair named none of the lost blobs."""
+    broken = copy_store(name, tmp_path / "store")
+    for path in broken.glob("1_0_*"):
+        path.unlink()
+    [finding] = [one for one in rawlog.verify(broken) if one.code == "ambry.store.lost-segment"]
+    assert finding.severity == "warning"
+    assert finding.message.startswith("log segment 1_0_log is not there, nor its index: lost, or compacted away")
+    puts = {one["blob_id"] for one in messages_of(name, "PUT") if one["segment"] == "1_0_log"}
+    later = {
+        one["blob_id"]
+        for one in messages_of(name, "TTL_UPDATE", "UNDELETE")
+        if one["segment"] not in ("0_0_log", "1_0_log")
+    }
+    report = rewritten("repair", broken, tmp_path / "out")
     assert not report.is_whole
-    assert lost(report)
-    assert all("`rawlog repair` keeps what the index files say" in line for line in lost(report))
+    assert any("1_0_log is not there, nor its index" in line for line in lost(report))
+    assert all(any(blob in line for line in lost(report)) for blob in puts & later)
+    # Where something shows a compaction, that explains it.
+    (broken / "compactionPolicyInfoV2.json").write_text("{}")
+    assert rawlog.verify(broken).verdict == "clean"
+    assert not [one for one in rawlog.verify(broken, complete=True) if one.severity != "info"]
+
+
+def test_a_last_segment_that_is_gone_with_its_index_is_noticed(tmp_path: Path) -> None:
+    """An index file with a bloom was complete: another one followed."""
+    broken = copy_store("store-small", tmp_path / "9")
+    for path in broken.glob("2_0_*"):
+        path.unlink()
+    [finding] = [one for one in rawlog.verify(broken) if one.severity != "info"]
+    assert "2_0_log is not there" in finding.message
+    assert any("2_0_log is not there" in line for line in lost(rewritten("repair", broken, tmp_path / "out")))
 
 
 # Files of another store ----------------------------------------------------------------------------------------------------

@@ -22,18 +22,18 @@ def test_what_the_recorder_wrote_is_complete() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 30, 50])
-def test_an_unfinished_end_is_a_missing_entry(cut: int, tmp_path: Path) -> None:
-    """The same end is normal for a live recording: only who asks whether something is missing gets to know."""
+def test_an_unfinished_end_is_no_missing_entry(cut: int, tmp_path: Path) -> None:
+    """It is what a recorder leaves that was stopped: nothing confirms the entry, and all verbs say the same."""
     whole = golden_path("replay", "v2", "basic.log").read_bytes()
     path = tmp_path / "messages.log"
     path.write_bytes(whole[:-cut])
     assert rawlog.verify(path).verdict == "clean"
     found = rawlog.verify(path, complete=True)
     [one] = found.accounts
-    [item] = [item for item in found if item.code == "replay.complete.unexplained"]
-    assert one.unexplained == 1
-    assert item.offset == one.present == rawlog.read(path, columns=["offset"]).num_rows
-    assert found.verdict == "damaged"
+    assert [item.code for item in found] == ["replay.recording.unfinished"]
+    assert one.unexplained == 0
+    assert one.present == rawlog.read(path, columns=["offset"]).num_rows
+    assert found.verdict == "clean"
 
 
 def test_a_stretch_that_is_no_entry_is_found_with_its_place() -> None:
@@ -45,5 +45,14 @@ def test_a_stretch_that_is_no_entry_is_found_with_its_place() -> None:
 
 
 def test_a_rule_that_is_named_runs_without_asking_for_all() -> None:
-    [item] = rawlog.verify(golden_path("replay", "damaged", "v1-cut-value.log"), rule="replay.complete.unexplained")
-    assert item.offset == 9
+    [item] = rawlog.verify(golden_path("replay", "damaged", "v2-hole.log"), rule="replay.complete.unexplained")
+    assert item.offset == 4
+
+
+def test_a_damaged_header_is_no_missing_entry(tmp_path: Path) -> None:
+    whole = golden_path("replay", "v2", "basic.log").read_bytes()
+    path = tmp_path / "messages.log"
+    path.write_bytes(b"\0\0\0\6" + whole[4:])
+    found = rawlog.verify(path, complete=True)
+    assert [item.code for item in found] == ["replay.recording.header"]
+    assert [one.unexplained for one in found.accounts] == [0]

@@ -78,6 +78,7 @@ def test_an_unfinished_entry_and_zeros_at_the_end_are_cut(tmp_path: Path) -> Non
         copy, report = repaired(data + tail, tmp_path)
         assert copy == data
         assert len(data) in {one.start for one in report.with_action(Action.DROPPED)}
+        assert report.is_whole  # nothing confirms that it was an entry
 
 
 def test_zeros_between_entries_are_entries(tmp_path: Path) -> None:

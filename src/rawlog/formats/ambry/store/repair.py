@@ -49,6 +49,7 @@ from rawlog.formats.ambry.store.rewrite import (
     report_tails,
 )
 from rawlog.formats.ambry.store.state import (
+    ALWAYS,
     DELETE,
     ORPHANS,
     PUT,
@@ -62,7 +63,15 @@ from rawlog.formats.ambry.store.state import (
     is_refused,
     read_log,
 )
-from rawlog.formats.ambry.store.store import LOG_FORMAT, BlobStore, lost_words, with_logs
+from rawlog.formats.ambry.store.store import (
+    COMPACTION_FORMAT,
+    LOG_FORMAT,
+    POLICY_FORMAT,
+    BlobStore,
+    lost_words,
+    may_lack_put,
+    with_logs,
+)
 from rawlog.formats.ambry.structures import DESCRIPTOR
 from rawlog.formats.ambry.writer import CAPACITY
 from rawlog.io.output import Folder
@@ -587,30 +596,39 @@ class StoreRepair:
         self._report_lost_positions()
 
     def _is_unconfirmed_end(self, number: int, damage: Damage) -> bool:
-        """Whether damaged bytes are what a crash leaves: after the last message of the log, and no index file covers them."""
+        """Whether damaged bytes are what a crash leaves: after the last message of the log, or where the index of a segment ends, and no
+        index file covers them.
+        """
         tail = self.read[number].tail
         if tail is None or damage.start != tail[0]:
             return False
-        is_last = self.names[number] == max(self.names, key=lambda name: name.order)
         pairs = zip(self.logs_of_files.tolist(), self.evidence.files, strict=True)
-        return is_last and not any(log == number and index.end > damage.start for log, index in pairs if index.crc_ok)
+        ends = [index.end for log, index in pairs if log == number and index.crc_ok]
+        is_last = self.names[number] == max(self.names, key=lambda name: name.order)
+        return max(ends, default=0) <= damage.start and (is_last or damage.start in ends)
 
     def _report_lost_positions(self) -> None:
-        """Segments of which nothing is there, and the blobs whose PUT must have been in them."""
-        store = self.store
-        for position in store.lost_positions():
+        """Segments of which nothing is there."""
+        for position in self.store.lost_positions(self.names[: len(self.store.logs)]):
             self.gaps.append(position)
             self.report.add(Action.LOST, lost_words(position), self._path(Segment(position, 0)))
-        catalog = store.catalog
-        for row in store.blobs_without_put().tolist():
-            key = catalog.key(row)
-            if keys.identity_of(key) not in self.reported:
-                self.reported.add(keys.identity_of(key))
-                path, start, size = store.place(row)
-                reason = (
-                    f"blob {keys.text_of(key)}: its PUT is lost; a {Kind(int(catalog.kind[row])).name} of it is left"
-                )
-                self._lose(Loss(key, PUT, int(catalog.life_version[row]), path, start, start + size, reason))
+
+    def _report_lost_puts(self, kept: Catalog, merged: Catalog, entry_rows: NDArray[np.int64]) -> None:
+        """Blobs of which only updates are left, where nothing shows that a compaction took the rest."""
+        if self.store.is_compacted:
+            return
+        trusted = self.trusted_entries
+        folded = fold(kept, use=ALWAYS, remembered=[(entry_rows[trusted], self.evidence.entries.take(trusted))])
+        for row in np.sort(folded.first[(folded.put < 0) & ~may_lack_put(folded)]).tolist():
+            key = kept.key(row)
+            if keys.identity_of(key) in self.reported:
+                continue
+            self.reported.add(keys.identity_of(key))
+            number, start = int(merged.segment[row]), int(merged.offset[row])
+            reason = f"blob {keys.text_of(key)}: its PUT is lost; a {Kind(int(kept.kind[row])).name} of it is left"
+            path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
+            life = int(kept.life_version[row])
+            self._lose(Loss(key, PUT, life, path, start, start + int(kept.size[row]), reason))
 
     def _report_lost_segments(self) -> None:
         evidence = self.evidence
@@ -654,7 +672,9 @@ class StoreRepair:
         rows = np.flatnonzero(~refused)
         segments = [self.names[one] for one in order]
         entry_rows = _renumbered(entry_rows, rows, len(ranked))
-        return Kept(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
+        made = Kept(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
+        self._report_lost_puts(made.ranked, made.merged, entry_rows)
+        return made
 
     def plan(self) -> Plan:
         """All messages that are written, in their order and at their new places."""
@@ -730,13 +750,14 @@ class StoreRepair:
         return frozenset(found)
 
     def _identity(self) -> dict[str, Any]:
-        """The store's descriptor, or a new one."""
+        """The store's descriptor, or a new one; and what shows that compactions have run."""
         sound = [file for file in self.store.others if file.format == "ambry.descriptor" and _is_sound(file)]
+        shown = [file for file in other_files(self.store) if file.format in (COMPACTION_FORMAT, POLICY_FORMAT)]
         if sound:
-            return {"kept": sound[:1]}
+            return {"kept": [sound[0], *shown]}
         path = f"{self.store.folder}/{DESCRIPTOR_NAME}"
         self.report.add(Action.ADDED, "a new incarnation id", path, is_expected=True)
-        return {"files": {DESCRIPTOR_NAME: descriptor(str(uuid.uuid4()))}}
+        return {"files": {DESCRIPTOR_NAME: descriptor(str(uuid.uuid4()))}, "kept": shown}
 
 
 def _renumbered(rows: NDArray[np.int64], kept: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -104,6 +104,8 @@ def _placed(file: File, live: dict[Segment, str], bases: dict[Segment, int], com
         state = _log_state(file.path, compaction)
         if state is None and live.get(segment) != file.path:
             state = "temp"
+        if state is None and start is not None and start < max(bases.values()):
+            file = replace(file, place=replace(file.place, sealed=True))
     else:
         state = None if segment in live else "orphan"
         start = None if start is None else start + start_of(file.path)
@@ -268,14 +270,16 @@ class BlobStore:
             file.format in (COMPACTION_FORMAT, POLICY_FORMAT) for file in self.others
         )
 
-    def lost_positions(self) -> list[int]:
+    def lost_positions(self, names: Sequence[Segment] | None = None) -> list[int]:
         """Segments that a store without compaction must have, and of which neither log nor index is there: positions rise by one from 0
-        on, and an index file with a bloom is complete, so another one followed it.
+        on, and an index file with a bloom is complete, so another one followed it. `names` are the right ones of the segments.
         """
-        there = {one.position for one in (*self.segments, *self.lost_segments()) if one.name}
+        there = {one.position for one in (*(names or self.segments), *self.lost_segments()) if one.name}
         if self.is_compacted or not there:
             return []
         found = sorted(set(range(max(there) + 1)) - there)
+        if names is not None and list(names) != self.segments:
+            return found
         last = max(self.indexes, key=lambda index: (self.numbers[index.segment], index.start), default=None)
         if last is not None and last.segment == self.segments[-1] and (last.segment, last.start) in self.blooms:
             number = len(self.segments) - 1
@@ -331,9 +335,13 @@ def lost_words(position: int) -> str:
 
 
 def may_lack_put(folded: Fold) -> NDArray[np.bool_]:
-    """Which blobs may never have had a PUT here: Ambry takes a DELETE of a blob that it does not know, and notes nothing of a PUT."""
-    first = folded.first
-    alone = (folded.put < 0) & (folded.catalog.kind[first] == DELETE) & (folded.flags[first] == int(Flag.DELETE))
+    """Which blobs may never have had a PUT here: Ambry takes a DELETE of a blob that it does not know, and notes nothing of a PUT. It takes
+    no other update of such a blob.
+    """
+    first, kind = folded.first, folded.catalog.kind
+    has_others = np.zeros(first.size, np.bool_)
+    has_others[folded.blob[kind != DELETE]] = True
+    alone = (folded.put < 0) & ~has_others & (folded.flags[first] == int(Flag.DELETE))
     result: NDArray[np.bool_] = alone & (folded.original[first] == NONE) & (folded.expires[first] == NONE)
     return result
 

@@ -544,7 +544,10 @@ class Union:
         capacity = None if first.store.segments == [Segment()] else max(one.capacity for one in self.replicas)
         folded, kept = self._settled(final, capacity)
         catalog = joined.take(chosen[kept])
-        segments = [Segment()] if capacity is None else [Segment(number, 0) for number in range(_count(folded.catalog))]
+        # A generation above 0 says that a compaction took what updates without a PUT are about.
+        generation = int(any(one.store.is_compacted for one in self.replicas))
+        numbers = range(_count(folded.catalog))
+        segments = [Segment()] if capacity is None else [Segment(number, generation) for number in numbers]
         made_rows = {row: raws[int(source)] for row, source in enumerate(chosen[kept].tolist()) if int(source) in raws}
         store = BlobStore(first.store.folder, first.store.files)
         nowhere = next(file for file in self._logs if file is not None)

@@ -1,7 +1,7 @@
 """Is anything missing in a recording? Where entries must have been: `rawlog verify --complete`.
 
 A recording has no offsets: an entry is known by its number only, and one that was cut out whole leaves no trace. What does leave one is
-an end inside of an entry, and bytes that are not an entry.
+bytes that are not an entry. An end inside of an entry is what a recorder leaves that was stopped: nothing confirms that entry.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Recorded:
 
     def see(self, frames: Frames) -> None:
         """Take in the next window."""
+        if frames.status is Status.BAD_HEADER:
+            return  # a finding of its own
         if self.reached is not None and frames.base > self.reached:
             self._lost(self.reached, frames.base)
         if len(frames) and frames.kind:
@@ -51,10 +53,6 @@ class Recorded:
         self.reached = frames.reached_in_file
         if frames.last and frames.status.is_damage:
             self._lost(self.reached, self.file.size)
-        elif frames.last and frames.status is Status.TRUNCATED:
-            message = f"the recording ends inside of entry {self.entries:,}"
-            left = self.file.size - self.reached
-            self.missing.append(Mark(message, self.reached, left, self.entries, path=self.file.path))
 
     def _lost(self, start: int, stop: int) -> None:
         message = f"{stop - start:,} bytes are no entry; nothing says how many entries are missing"
@@ -116,11 +114,11 @@ def _read(file: File) -> Recorded:
 
 @rule("replay.complete.unexplained", Severity.ERROR)
 def unexplained(files: Sequence[File]) -> Iterator[Mark]:
-    """Entries of a recording are missing: it ends inside of one, or has bytes that are no entry. (With `--complete` only.)
+    """Entries of a recording are missing: it has bytes that are no entry. (With `--complete` only.)
 
-    A recorder that was stopped while it wrote leaves half an entry at the end: that record was not recorded. Record it again, or
-    compare with the topic (`rawlog diff`). Entries that were cut out whole leave no trace, since the format has neither offsets nor a
-    checksum.
+    Record the topic again, or compare with it (`rawlog diff`). Half an entry at the end is what a recorder leaves that was stopped while it
+    wrote, and does not count (`replay.recording.unfinished`). Entries that were cut out whole leave no trace, since the format has neither
+    offsets nor a checksum.
     """
     for one in _recorded(files):
         yield from one.missing

@@ -96,8 +96,8 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
 def _repaired(file: File, report: Report) -> Iterator[bytes]:
     """The bytes of a repaired recording, in pieces; what is dropped and changed goes into the report."""
 
-    def drop(start: int, stop: int, reason: str) -> None:
-        report.add(Action.DROPPED, reason, file.path, start=start, stop=stop)
+    def drop(start: int, stop: int, reason: str, is_expected: bool = False) -> None:
+        report.add(Action.DROPPED, reason, file.path, start=start, stop=stop, is_expected=is_expected)
 
     with Source(file.path) as opened:
         origin = _origin(file, opened, report)
@@ -118,10 +118,10 @@ def _repaired(file: File, report: Report) -> Iterator[bytes]:
                 zeros, zeros_from = 0, frames.base + end
             zeros += frames.reached - end
             if frames.last and reached < opened.size:
-                what = "an unfinished entry" if frames.status is Status.TRUNCATED else "damaged bytes"
-                drop(reached, opened.size, what)
+                is_unfinished = frames.status is Status.TRUNCATED
+                drop(reached, opened.size, "an unfinished entry" if is_unfinished else "damaged bytes", is_unfinished)
         if zeros:
-            drop(zeros_from, zeros_from + zeros, "zero bytes that were never recorded")
+            drop(zeros_from, zeros_from + zeros, "zero bytes that were never recorded", is_expected=True)
 
 
 def _pieces(windows: Iterable[Frames], source: Source) -> Iterator[Frames]:
