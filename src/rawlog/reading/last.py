@@ -107,8 +107,9 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
             part = replace(part, stop=end if part.stop is None else min(part.stop, end))
         scanned = _scan(part, selection)
         failure = failure or scanned.error
-        for text in scanned.notes if say is not None else ():
-            say(text)
+        if say is not None:
+            for text in scanned.notes:
+                say(text)
         for piece in reversed(scanned.pieces):
             kept = _Last(count)
             try:

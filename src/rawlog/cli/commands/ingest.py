@@ -114,7 +114,8 @@ def command(
         output.json_line(done.as_json())
     else:
         _show(done, given["catalog"])
-    return done.exit_code
+    code: int = done.exit_code
+    return code
 
 
 def _remark(done: Report, said: set[str]) -> None:

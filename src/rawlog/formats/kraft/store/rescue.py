@@ -553,15 +553,15 @@ def part_report(plan: UnitPlan) -> Report:
         report.add(Action.LOST, _with_times(one, "after", "and before"), first_offset=one.start, stop_offset=one.stop)
     for number, one in plan.divergent:
         reason = f"kept next to the result: {_with_times(one)}"
-        place = {"first_offset": one.start, "stop_offset": one.stop}
-        report.add(Action.MOVED, reason, plan.copies[number].path, **place)
+        where = plan.copies[number].path
+        report.add(Action.MOVED, reason, where, first_offset=one.start, stop_offset=one.stop)
     for one in plan.undecided:
         if all(copy.end >= (one.stop or 0) for copy in plan.copies if not copy.state):
             # That nothing tells more is no contradiction: every replica that is here has them.
             report.notes.append(f"{offset_range(one.start, one.stop or 0)}: kept: {_with_times(one)}")
             continue
-        place = {"first_offset": one.start, "stop_offset": one.stop}
-        report.add(Action.UNDECIDED, f"kept: {_with_times(one)}", **place)
+        reason = f"kept: {_with_times(one)}"
+        report.add(Action.UNDECIDED, reason, first_offset=one.start, stop_offset=one.stop)
     report.notes += plan.unknown
     return report
 
