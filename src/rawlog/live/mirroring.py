@@ -111,7 +111,7 @@ class _Mirror:
 
         A topic is created when the first records for it were read and can be sent: one that nothing can be copied to does not appear.
         """
-        lanes = {}
+        lanes: dict[TopicPartition, TopicPartition] = {}
         for name, topic in self.topics.items():
             target = self.asked.topic_map.get(name, name)
             lanes |= {
@@ -309,9 +309,9 @@ class _Mirror:
         for gap in self.fetcher.gaps:
             reason = "deleted by the broker before it was read"
             report.add(Action.LOST, reason, str(gap.partition), first_offset=gap.start, stop_offset=gap.stop)
-        for one, reason in sorted(self.refused.items()):
-            report.add(Action.LOST, f"{reason}", str(one), first_offset=self.expected.get(one))
-            report.facts.setdefault("error", str(reason))
+        for one, refusal in sorted(self.refused.items()):
+            report.add(Action.LOST, str(refusal), str(one), first_offset=self.expected.get(one))
+            report.facts.setdefault("error", str(refusal))
         if self.left_out:
             report.notes.append(f"{self.left_out:,} batches are left out: transaction markers and aborted transactions")
         if error is not None or failed:
