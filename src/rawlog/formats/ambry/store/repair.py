@@ -585,7 +585,8 @@ class StoreRepair:
                 named = [one.key] if one.key is not None else named_in(data, self.partition)
                 is_end = self._is_unconfirmed_end(number, one) and not (named and self.read[number].ends_in_damage)
                 place = {"start": one.start, "stop": one.stop}
-                self.report.add(Action.DROPPED, one.reason, self.store.logs[number].path, is_expected=is_end, **place)
+                reason = f"{one.reason} of blob {keys.text_of(named[0])}" if is_end and named else one.reason
+                self.report.add(Action.DROPPED, reason, self.store.logs[number].path, is_expected=is_end, **place)
                 for key in named if not is_end else ():
                     if keys.identity_of(key) not in self.reported:
                         self.reported.add(keys.identity_of(key))
