@@ -204,22 +204,53 @@ def test_a_lake_of_another_catalog_keeps_its_files(run: Run, lake: Path, logs: P
     assert files_in(lake).items() >= before.items()
 
 
-def test_metadata_that_name_files_elsewhere_remove_none(run: Run, lake: Path, logs: Path) -> None:
-    """PyIceberg removes the metadata files that the log of a table names, whatever they are, when there are too many."""
+def change_metadata(lake: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Give the table of records other metadata, as whoever made a lake could."""
     import sqlite3
 
-    victim = lake.parent / "victim"
-    victim.write_text("precious")
     table = Lake(str(lake)).load("rawlog.records")
     path = Path(table.metadata_location.removeprefix("file://"))
     metadata = json.loads(path.read_text())
-    metadata["properties"]["write.metadata.previous-versions-max"] = "1"
-    metadata["metadata-log"].insert(0, {"metadata-file": f"file://{victim}", "timestamp-ms": 1})
+    change(metadata)
     (path.parent / "hostile.metadata.json").write_text(json.dumps(metadata))
     with sqlite3.connect(lake / "catalog.db") as catalog:
         place = f"file://{path.parent}/hostile.metadata.json"
         catalog.execute("UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'records'", (place,))
+
+
+def test_metadata_that_name_files_elsewhere_remove_none(run: Run, lake: Path, logs: Path) -> None:
+    """PyIceberg removes the metadata files that the log of a table names, whatever they are, when there are too many."""
+    victim = lake.parent / "victim"
+    victim.write_text("precious")
+
+    def change(metadata: dict[str, Any]) -> None:
+        metadata["properties"]["write.metadata.previous-versions-max"] = "1"
+        metadata["metadata-log"].insert(0, {"metadata-file": f"file://{victim}", "timestamp-ms": 1})
+
+    change_metadata(lake, change)
     record(logs / "new.log", 5, first=9000)
     ran = run("ingest", logs, "--to", lake, "--engine", "local")
     assert (ran.code, victim.exists()) == (3, True)
     assert "has metadata of another place" in ran.err
+
+
+@pytest.mark.parametrize("name", ["py-io-impl", "write.py-location-provider.impl"])
+def test_a_lake_runs_no_code(
+    run: Run, lake: Path, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A table may name a class for PyIceberg to import and call: opening a lake of somebody else ran it."""
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    change_metadata(lake, lambda metadata: metadata["properties"].update({name: "evil.Files"}))
+    for arguments in (
+        ("lake", lake),
+        ("lake", lake, "--compact"),
+        ("query", "SELECT * FROM records", lake, "--engine", "duckdb"),
+        ("ingest", logs, "--to", lake, "--engine", "local"),
+        ("convert", lake, tmp_path / "rows.jsonl", "--to", "jsonl", "--engine", "local"),
+        ("report", lake, "-o", tmp_path / "page.html", "--engine", "local"),
+    ):
+        ran = run(*arguments)
+        assert ran.code == 3, arguments
+        assert f"names Python code to run ({name})" in ran.err
+    assert not (tmp_path / "ran").exists()

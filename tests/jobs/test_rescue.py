@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.core.report import Action, Report
+from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.core.report import Action, Entry, Report
+from tests.golden_data import golden_path
 from tests.jobs import dead_cluster as model
 from tests.jobs.dead_cluster import Partition, damage, write_disks, write_epochs, write_log
 from tests.trees import digests
@@ -144,6 +145,16 @@ def test_records_that_nothing_contradicts_are_kept_and_reported_as_undecided(tmp
     assert (entry.first_offset, entry.stop_offset) == (extra[0].base, one.logs[1].end)
     assert report.is_lossless
     assert report.exit_code == 1
+
+
+def test_that_nothing_tells_who_was_in_sync_is_only_noted_where_all_replicas_agree(tmp_path: Path) -> None:
+    """The directory of a partition alone is healthy: there is no evidence of what was committed, and none against it."""
+    disks = write_disks(tmp_path / "disks", {KEY: filled(4)})
+    for number in (1, 2):
+        shutil.copytree(disks[number] / "orders-0", tmp_path / f"bare-{number}" / "orders-0")
+    report = rawlog.rescue([tmp_path / "bare-1", tmp_path / "bare-2"], to=tmp_path / "out")
+    assert plan_of(report)["undecided"]
+    assert report.exit_code == 0, report.lines()
 
 
 def test_after_an_unclean_election_the_history_at_death_counts(tmp_path: Path) -> None:
@@ -370,6 +381,114 @@ def test_stray_directories_are_used_on_request(tmp_path: Path) -> None:
     assert records(tmp_path / "out") == expected(one.history())
     with pytest.raises(OptionError, match="strays"):
         rawlog.rescue(list(disks.values()), plan=True, include="strays")
+
+
+def deleted_elsewhere(folder: Path, *, metadata: bool) -> tuple[Partition, dict[int, Path]]:
+    """Disks 1 and 2 have marked the directory of a topic as deleted, disk 3 has it under its plain name."""
+    one = filled(5)
+    disks = write_disks(folder, {KEY: one}, metadata=metadata)
+    for node in (1, 2):
+        (disks[node] / "orders-0").rename(disks[node] / f"orders-0.{'c' * 32}-delete")
+    return one, disks
+
+
+def doubts(report: Report) -> list[Entry]:
+    """What is undecided because it is deleted elsewhere."""
+    return [entry for entry in report.with_action(Action.UNDECIDED) if "-delete" in entry.reason]
+
+
+def test_a_topic_that_is_deleted_on_some_disks_is_undecided_without_metadata(tmp_path: Path) -> None:
+    """It was rescued as live without a word. Whether the topic was deleted or its replicas were moved, no file tells."""
+    one, disks = deleted_elsewhere(tmp_path / "disks", metadata=False)
+    report = rawlog.rescue(list(disks.values()), to=tmp_path / "out")
+    assert records(tmp_path / "out") == expected(one.history())
+    [entry] = doubts(report)
+    assert (entry.first_offset, entry.stop_offset) == (0, one.history()[-1].end)
+    assert "was deleted while a disk was away, or its replicas were moved" in entry.reason
+    assert "disk1/orders-0" in entry.reason
+    assert "--exclude-deleted" in entry.reason
+    assert not report.is_whole
+    left = rawlog.rescue(list(disks.values()), to=tmp_path / "left", exclude_deleted=True)
+    assert not (tmp_path / "left" / "orders-0").exists()
+    assert plan_of(left)["action"] == "leave"
+    assert not doubts(left)
+
+
+def test_a_metadata_log_decides_whether_a_topic_was_deleted(tmp_path: Path) -> None:
+    """Where the metadata knows the topic, replicas were moved; where it does not, the topic is left out."""
+    one, disks = deleted_elsewhere(tmp_path / "known", metadata=True)
+    report = rawlog.rescue(list(disks.values()), to=tmp_path / "moved")
+    assert records(tmp_path / "moved") == expected(one.history())
+    assert not doubts(report)
+    gone = write_disks(tmp_path / "removed", {("other", 0): filled(1)})
+    write_log(gone[3] / "orders-0", one.history(), topic_id=b"\x78" * 16)
+    write_log(gone[1] / f"orders-0.{'c' * 32}-delete", one.history(), topic_id=b"\x78" * 16)
+    report = rawlog.rescue(list(gone.values()), to=tmp_path / "out")
+    assert plan_of(report)["action"] == "leave"
+    assert not doubts(report)
+
+
+def test_a_leader_whose_directory_is_missing_is_not_a_missing_disk(tmp_path: Path) -> None:
+    """The plan said that the disk of the leader was not here, and people looked for a disk that was in their hands."""
+    disks = write_disks(tmp_path / "disks", {KEY: filled(5)})
+    shutil.rmtree(disks[1] / "orders-0")
+    report = rawlog.rescue(list(disks.values()), plan=True)
+    assert "the leader: the directory is missing on the disk of broker 1" in plan_of(report)["reason"]
+    shutil.rmtree(disks.pop(1))
+    report = rawlog.rescue(list(disks.values()), plan=True)
+    assert "the leader: no disk of broker 1 is here" in plan_of(report)["reason"]
+
+
+def test_the_systems_that_can_be_rescued_are_named(tmp_path: Path) -> None:
+    """The list had Kafka's metadata, and not Kafka."""
+    shutil.copy(next(golden_path("replay", "v2").glob("*.log")), tmp_path)
+    with pytest.raises(UnknownFormatError, match=r"these systems can be: .*Apache Kafka"):
+        rawlog.rescue([tmp_path], plan=True)
+
+
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_what_compaction_took_before_the_first_batch_of_an_old_log_is_not_lost(cleaned: bool, tmp_path: Path) -> None:
+    """The first segment of a log of magic 1 was compacted down to its last batch, and rescue reported the offsets before it as lost.
+    Nothing in such batches shows compaction.
+    """
+    name = "mixed-compacted-0"
+    source = golden_path("kafka", "legacy", "broker-0.10.2.2", "data")
+    disk = tmp_path / "disk"
+    (disk / name).mkdir(parents=True)
+    shutil.copy(source / name / f"{0:020}.log", disk / name)
+    if cleaned:
+        shutil.copy(source / "cleaner-offset-checkpoint", disk)
+    report = rawlog.rescue(disk, to=tmp_path / "out")
+    assert lost_in(report, name) == []
+    assert report.is_lossless
+    assert any("0 to 95" in text for text in plan_of(report, name)["unknown"]) == (not cleaned)
+
+
+def test_the_settings_for_the_broker_are_written_next_to_the_result(tmp_path: Path) -> None:
+    """The settings that were printed lacked listeners: a broker ended at once with exactly these."""
+    disks = list(write_disks(tmp_path / "disks", {KEY: filled(2)}).values())
+    report = rawlog.rescue(disks, to=tmp_path / "new ü")
+    text = (tmp_path / "new ü.server.properties").read_text("ascii")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert lines[6] == f"log.dirs={tmp_path}/new \\u00fc"
+    assert [line.partition("=")[0] for line in lines] == [
+        line.partition("=")[0] for line in report.facts["server_properties"]["1"]
+    ]
+    assert {"listeners", "controller.listener.names", "listener.security.protocol.map"} <= {
+        line.partition("=")[0] for line in lines
+    }
+    rawlog.rescue(disks, to=tmp_path / "two", brokers=2)
+    assert sorted(path.name for path in tmp_path.glob("two.*")) == [
+        "two.broker-1.server.properties",
+        "two.broker-2.server.properties",
+    ]
+    assert not list(tmp_path.glob("*plan*"))
+    (tmp_path / "taken.server.properties").write_text("mine")
+    with pytest.raises(AccessError, match=r"taken\.server\.properties: exists already"):
+        rawlog.rescue(disks, to=tmp_path / "taken")
+    assert (tmp_path / "taken.server.properties").read_text() == "mine"
+    rawlog.rescue(disks, to=tmp_path / "taken", force=True)
+    assert "node.id=1" in (tmp_path / "taken.server.properties").read_text()
 
 
 def test_replicas_of_a_compacted_log_are_not_mixed_but_where_one_is_damaged(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 import rawlog
-from tests.conftest import needed
+from tests.conftest import needed, running
+from tests.golden_data import golden_path
 from tests.rescue.judge import consume
+from tests.services import free_ports
 from tests.services.cluster import JUDGE, KafkaCluster
-from tests.services.kafka import KAFKA_4, KafkaBroker
+from tests.services.kafka import KAFKA_3, KAFKA_4, KafkaBroker
 
 pytestmark = pytest.mark.broker
 
@@ -174,3 +176,26 @@ def test_a_broker_starts_where_all_metadata_is_lost(dead: Dead, tmp_path: Path) 
         assert group_offset(broker.bootstrap) == dead.committed
     found = {row["topic"]: row["topic_id"] for row in rawlog.read(tmp_path / "new", table="kraft.topics").to_pylist()}
     assert found == dead.topic_ids
+
+
+class WrittenSettings(KafkaBroker):
+    """A broker that starts with exactly the settings that `rescue` wrote; only the ports are free ones."""
+
+    def _configure(self) -> None:
+        broker, controller = free_ports(2)
+        self.bootstrap = f"localhost:{broker}"
+        text = Path(f"{self.data_dir}.server.properties").read_text("ascii")
+        text = text.replace(":9092", f":{broker}").replace(":9093", f":{controller}")
+        (self._home / "server.properties").write_text(text, "ascii")
+
+
+@pytest.mark.parametrize("version", [KAFKA_3, KAFKA_4])
+def test_a_broker_starts_with_exactly_the_settings_that_were_written(version: str, tmp_path: Path) -> None:
+    """The settings that were printed had no listeners: a broker of 3.9.2 ended at once with exactly these."""
+    source = golden_path("kafka", f"broker-{version}", "data")
+    target = tmp_path / "new cluster ü"
+    rawlog.rescue(source, to=target, topic="segments-by-size")
+    expected = rawlog.read(source / "segments-by-size-0")["offset"].to_pylist()
+    with running(WrittenSettings(version, target)) as broker:
+        found, _ = consume(broker.bootstrap, [("segments-by-size", 0)], "read_uncommitted")
+        assert sorted(found["segments-by-size", 0]) == expected

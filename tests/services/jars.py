@@ -79,7 +79,8 @@ def java() -> str:
 def lock(name: str, roots: Iterable[str], alone: Iterable[str] = ()) -> Path:
     """Resolve `roots` with all they need at run time, and write which jars that is."""
     repository = _repository()
-    asked, needed = repository.resolver.resolve([repository.create_dependency(root) for root in roots])
+    wanted = [repository.create_dependency(root) for root in roots]
+    asked, needed = repository.resolver.resolve(wanted) if wanted else ([], [])
     artifacts = [each.artifact for each in (*asked, *(n for n in needed if n.scope in ("compile", "runtime")))]
     artifacts += [repository.create_dependency(each).artifact for each in alone]
     lines = []
@@ -91,7 +92,7 @@ def lock(name: str, roots: Iterable[str], alone: Iterable[str] = ()) -> Path:
         lines.append(f"{artifact.groupId}:{artifact.artifactId}:{artifact.version} {digest}\n")
     path = LOCKS / f"{name}.txt"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"# {' '.join(roots)}\n" + "".join(dict.fromkeys(lines)))
+    path.write_text(f"# {' '.join([*roots, *alone])}\n" + "".join(dict.fromkeys(lines)))
     return path
 
 
@@ -151,7 +152,7 @@ def _javas() -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Lock a set of jars.")
     parser.add_argument("name")
-    parser.add_argument("roots", nargs="+", metavar="group:artifact:version")
+    parser.add_argument("roots", nargs="*", metavar="group:artifact:version")
     parser.add_argument("--alone", action="append", default=[], metavar="group:artifact:version")
     given = parser.parse_args()
     print(lock(given.name, given.roots, given.alone))

@@ -147,6 +147,10 @@ def _printed(outcome: Outcome, family: Family) -> None:
 
 
 def _lake(outcome: Outcome, family: Family) -> None:
+    """The rows of its table `records`; its table `findings` says what was found."""
+    for file in sorted(outcome.target.glob("rawlog/findings/data/**/*.parquet")):
+        findings = pyarrow.parquet.read_table(file, partitioning=None).to_pylist()
+        outcome.out += "".join(f"{json.dumps(finding, default=str)}\n" for finding in findings)
     files = sorted(outcome.target.glob("**/records/data/**/*.parquet"))
     if outcome.target.exists():
         tables = [pyarrow.parquet.read_table(file, partitioning=None) for file in files if "/rawlog/" in str(file)]

@@ -260,6 +260,7 @@ def rescue(
     plan: bool = False,
     topic: str | Sequence[str] = (),
     include: str | Iterable[str] = (),
+    exclude_deleted: bool = False,
     brokers: int = 1,
     node_id: int = 1,
     cluster_id: str | None = None,
@@ -275,9 +276,10 @@ def rescue(
 
     `paths` are log directories of brokers, or directories above them; some may be missing or damaged. `facts["plan"]` of the Report
     lists for each partition the replicas found, the choice and its reason, what is lost and what cannot be known; with `plan`
-    nothing is written. `include` names states of directories to use that a broker does not load: "stray", "delete". `resume` goes
-    on with a run that was killed. `html` is a file to write as a self-contained page. OptionError for disks of several clusters or
-    of a running broker; AccessError if `to` exists and not `force`.
+    nothing is written. `include` names states of directories to use that a broker does not load: "stray", "delete".
+    `exclude_deleted` leaves out topics that are marked as deleted on some disks only. `resume` goes on with a run that was killed.
+    `html` is a file to write as a self-contained page. OptionError for disks of several clusters or of a running broker; AccessError if
+    `to` exists and not `force`.
 
     >>> import rawlog
     >>> report = rawlog.rescue("samples/kafka", plan=True)
@@ -292,6 +294,7 @@ def rescue(
     asked = RescueAsked(
         topics=_texts(topic),
         include=states,
+        exclude_deleted=exclude_deleted,
         brokers=brokers,
         node=node_id,
         cluster_id=cluster_id,

@@ -254,6 +254,8 @@ class Format:
     resync: Callable[[Bytes, int, int], int] | None = None
     #: Whether every frame has a checksum, and `resync` gives only beginnings of frames whose checksum is right.
     checked: bool = False
+    #: Whether a system appends to the file and cuts off, when it starts, what is no frame at its end: such bytes are an unfinished frame.
+    appended: bool = False
     #: (frames whose status is damage) -> the error that says what is there.
     fault: Callable[[Frames], DataError] | None = None
     #: (frames) -> the first offset of each frame and the one after its last, by their headers alone, for an `ordered` format: reading

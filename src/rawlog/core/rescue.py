@@ -28,12 +28,14 @@ INCLUDED = ("stray", "delete")
 class RescueAsked:
     """What to rescue, and as what.
 
-    `include` names states of directories that are used although the system would not load them. `brokers` is the number of data
+    `include` names states of directories that are used although the system would not load them; `exclude_deleted` leaves out what some
+    disks have marked as deleted and others have not. `brokers` is the number of data
     directories to write. `node`, `cluster_id` and `level` describe the new cluster; `options` are for one family only.
     """
 
     topics: tuple[str, ...] = ()
     include: frozenset[str] = frozenset()
+    exclude_deleted: bool = False
     brokers: int = 1
     node: int = 1
     cluster_id: str | None = None
@@ -52,6 +54,7 @@ class RescueAsked:
         given = {
             "topic": bool(self.topics),
             "include": bool(self.include),
+            "exclude-deleted": self.exclude_deleted,
             "brokers": self.brokers != 1,
             "node-id": self.node != 1,
             "cluster-id": self.cluster_id is not None,
@@ -133,6 +136,11 @@ class Rescuer(Protocol):
 
     def decide(self, found: Sequence[Surveyed]) -> list[RescueSplit]:
         """What is written of each unit, from which copies, and why. Reads no data."""
+
+    def adjacent_files(self) -> Mapping[str, str | None]:
+        """Files next to the target, after `decide`: what their names end with, which begin with that of the target, and their texts, which
+        are None before `finish`.
+        """
 
     def carry(self, split: RescueSplit, folder: Folder, aside: Folder, advance: Callable[[int], None]) -> Report:
         """Write one unit into a new directory below `folder`, under the split's name; what must not be in the result but is to stay

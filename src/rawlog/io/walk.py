@@ -160,6 +160,8 @@ class _Walk:
                 frames = replace(frames, status=Status.BAD_LENGTH)
             if frames.status.is_damage or (frames.status is Status.TRUNCATED and at_end):
                 frames = self.without_wrong_length(frames)
+            if frames.status.is_damage and self.is_tail(frames):
+                frames = replace(frames, status=Status.TRUNCATED, last=True)
             if frames.status.is_damage:
                 following = self.damaged(frames)
                 if following is None:
@@ -277,9 +279,18 @@ class _Walk:
                 return replace(frames.slice(0, hiding), reached=int(starts[hiding]), status=Status.BAD_LENGTH)
         return frames
 
+    def is_tail(self, frames: Frames) -> bool:
+        """Whether the bytes to the end of the file are no frames: what a crash leaves in a file that a system appends to."""
+        can_tell = self.format.appended and not self.sealed and self.lost is None and self.end >= self.source.size
+        return can_tell and frames.error is None and self.following(frames) is None and self.lost is None
+
     def damaged(self, frames: Frames) -> int | None:
         """Where to go on after damage, or None to end there."""
-        if self.errors != "skip" or self.format.resync is None:
+        return self.following(frames) if self.errors == "skip" else None
+
+    def following(self, frames: Frames) -> int | None:
+        """Where a frame begins after those of a window; None if there is none."""
+        if self.format.resync is None:
             return None
         position = frames.reached_in_file + 1
         window = self.held

@@ -78,6 +78,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         before, after = _origin(req.full_url), _origin(newurl)
         if after[0] not in ("http", "https") or (before[0], after[0]) == ("https", "http"):
+            fp.close()
             raise urllib.error.URLError(f"redirects from {before[0]} to {after[0]}, which is refused")
         if req.data is not None:
             raise urllib.error.HTTPError(req.full_url, code, f"{msg}: a redirect, which is not followed", headers, fp)

@@ -100,7 +100,8 @@ class Survey(Verify):
                 found += made if own.asked == "groups" else [made]
             except RawlogError as error:
                 notes.append(f"{own.asked} of {family.title}: {str(error).splitlines()[0]}")
-        return Known(split.number, **{own.asked: tuple(found)}, notes=tuple(notes))
+        known: dict[str, Any] = {own.asked: tuple(found)}
+        return Known(split.number, **known, notes=tuple(notes))
 
     def commit(self, done: Sequence[Found]) -> Surveyed:
         """Put everything together."""

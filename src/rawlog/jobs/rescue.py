@@ -20,6 +20,7 @@ from rawlog.core.format import Family, File, UnknownFile
 from rawlog.core.report import Action, Entry, Report
 from rawlog.core.rescue import RescueAsked, RescuedUnit, RescueSplit, Surveyed, SurveySplit
 from rawlog.core.store import Store
+from rawlog.io.files import writing
 from rawlog.io.output import Folder, Output
 from rawlog.io.storage import is_remote, local_path, read_regular
 from rawlog.jobs.job import Done, Job, Split, Stage, unreadable
@@ -118,6 +119,11 @@ class Rescue(Job[Rescued, Report]):
         self._resumed, left = [], []
         if self.asked.is_plan:
             return []
+        for name in self.rescuer.adjacent_files():
+            if os.path.lexists(f"{self.target}{name}") and not (self.asked.overwrite or self.resume):
+                raise AccessError(
+                    f"{self.target}{name}: exists already; choose another name for the result, or --force"
+                )
         for split in made:
             ready = _finished(Path(self.stage or "") / FINISHED / split.key, split) if self.resume else None
             if ready is None:
@@ -172,6 +178,9 @@ class Rescue(Job[Rescued, Report]):
             self.output.put(folder.path)
         except OSError as error:
             raise self.output.unwritable(error) from None
+        for name, text in rescuer.adjacent_files().items():
+            with writing(f"{self.target}{name}", overwrite=self.asked.overwrite or self.resume) as file:
+                file.write((text or "").encode())
         self._name_unknown(rescuer.report)
         return rescuer.report
 
@@ -202,13 +211,16 @@ def _family(tree: Tree) -> Family:
     able = [family for family in registry.families() if family.rescuer is not None]
     found = [family for family in able if _files(family, tree)]
     if len(found) > 1:
-        raise OptionError(
-            f"files of {' and '.join(one.title for one in found)} are here; name the directories of one system"
-        )
+        raise OptionError(f"files of {' and '.join(map(_system, found))} are here; name the directories of one system")
     if not found:
-        names = ", ".join(one.title for one in able)
+        names = ", ".join(map(_system, able))
         raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be rescued; these systems can be: {names}")
     return found[0]
+
+
+def _system(family: Family) -> str:
+    """The name of the system that a family is of."""
+    return next(one.title for one in registry.families() if one.name == (family.host or family.name))
 
 
 # What a run leaves for the next one -------------------------------------------------------------------------------------

@@ -312,7 +312,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
         """
         frames = seen.frames
         if frames.last and frames.status is Status.TRUNCATED:
-            left = frames.data.size - frames.reached
+            left = (seen.file.size if seen.end is None else seen.end) - frames.reached_in_file
             yield Mark(f"the last {left:,} bytes are an unfinished frame", frames.reached_in_file, left)
 
     return (

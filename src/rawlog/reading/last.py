@@ -67,7 +67,14 @@ def _scan(part: Part, selection: Selection) -> _Scanned:
                 result.pieces.append(replace(part, start=frames.base, stop=frames.reached_in_file, first=frames.first))
             result.reached = reached = frames.reached_in_file
             if frames.last and frames.status is Status.TRUNCATED:
-                result.notes.append(unfinished(part.file, reached, frames.data.size - frames.reached))
+                result.notes.append(
+                    unfinished(
+                        part.file,
+                        reached,
+                        (part.file.size if part.stop is None else part.stop) - reached,
+                        is_followed=part.is_followed,
+                    )
+                )
             elif frames.last and frames.status.is_damage and selection.errors != "raise":
                 result.notes.append(damaged_end(part, format, reached, selection.errors))
     except DataError as error:

@@ -11,7 +11,8 @@ import numpy as np
 from rawlog import registry
 from rawlog.core.errors import AccessError
 from rawlog.core.format import File, Format
-from rawlog.core.tables import Table
+from rawlog.core.store import Store
+from rawlog.core.tables import RECORDS, Table
 from rawlog.io.walk import walk
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -25,7 +26,7 @@ class Part:
     """A stretch of a file, cut at frames; or, for a table made from several files, all of those.
 
     `floor` is the first offset that counts as a row of `records`: what lies before was trimmed away. `following` is the offset that the
-    next file of an ordered format begins at, if one follows.
+    next file of an ordered format begins at, if one follows; `is_followed` says that one does, whatever the format.
     """
 
     files: tuple[File, ...]
@@ -35,9 +36,20 @@ class Part:
     context: Any = None
     floor: int | None = None
     following: int | None = None
+    is_followed: bool = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Part, (self.files, self.start, self.stop, self.first, self.context, self.floor, self.following)
+        fields = (
+            self.files,
+            self.start,
+            self.stop,
+            self.first,
+            self.context,
+            self.floor,
+            self.following,
+            self.is_followed,
+        )
+        return Part, fields
 
     @property
     def file(self) -> File:
@@ -110,8 +122,9 @@ def _cut(
     if format.ordered and not selection.reaches(file, group):
         return []
     part = whole(file, group, table, selection)
-    if format.ordered and file.place.remote is None:
-        part = replace(part, following=group.following(file))
+    if file.place.remote is None:
+        following = group.following(file) if format.ordered else None
+        part = replace(part, following=following, is_followed=is_followed(file, group))
     if part.floor is not None and selection.to_offset is not None and part.floor >= selection.to_offset:
         return []
     if format.seek is not None and (selection.from_offset is not None or selection.since is not None):
@@ -121,6 +134,12 @@ def _cut(
         if picked is not None:
             return [replace(part, start=first, stop=stop) for first, stop in picked]
     return [part] if split_size is None else cut(part, group, split_size)
+
+
+def is_followed(file: File, group: Store) -> bool:
+    """Whether another file with data goes on after one: the system does not append to it any more."""
+    has_data = any(table is RECORDS for table in registry.formats()[str(file.format)].tables)
+    return has_data and file.place.start_offset is not None and group.following(file) is not None
 
 
 def asked_of(table: Table, selection: Selection) -> dict[str, str]:

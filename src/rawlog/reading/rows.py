@@ -330,16 +330,16 @@ def _walked_frames(
         if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):
             return
         if frames.last and frames.status is Status.TRUNCATED:
-            left = frames.data.size - frames.reached
-            say(unfinished(part.file, reached, left))
+            left = (part.file.size if part.stop is None else part.stop) - reached
+            say(unfinished(part.file, reached, left, is_followed=part.is_followed))
         elif frames.last and frames.status.is_damage and selection.errors != "raise":
             say(damaged_end(part, format, reached, selection.errors))
 
 
-def unfinished(file: File, position: int, size: int) -> str:
+def unfinished(file: File, position: int, size: int, *, is_followed: bool) -> str:
     """The note on an unfinished frame at the end of a file. It counts if another file follows: nobody will finish it."""
     text = f"{file.path}: byte {position:,}: the last {size:,} bytes are an unfinished frame"
-    return Loss(f"{text}, although another file follows") if file.place.sealed else text
+    return Loss(f"{text}, although another file follows") if is_followed else text
 
 
 def skipped(file: File, position: int, stop: int) -> Loss:
@@ -352,7 +352,7 @@ def damaged_end(part: Part, format: Format, position: int, errors: str) -> str:
     unfinished frame is.
     """
     text = f"{part.file.path}: byte {position:,}: damaged; nothing is read from there on"
-    is_end = errors == "skip" and format.ordered and part.following is None and not part.file.place.sealed
+    is_end = errors == "skip" and format.ordered and not part.is_followed
     return text if is_end else Loss(text)
 
 

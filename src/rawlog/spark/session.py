@@ -113,10 +113,11 @@ def session(
     if active is not None:
         return _reuse(active, master, wanted)
     target, remote = _target(master)
-    preset = _preset(target)
-    place = target or preset.get("spark.master", "")
-    refuse_silence(place)
+    place = target
     try:
+        preset = _preset(target)
+        place = target or preset.get("spark.master", "")
+        refuse_silence(place)
         with _environment(target, remote), warnings.catch_warnings():
             # A Connect client sends its settings twice: to the server it starts, then to the session, which may no longer take them.
             warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
@@ -223,7 +224,8 @@ def refuse_silence(url: str) -> None:
         except (OSError, ValueError) as problem:
             error = problem
     what = "Spark Connect server" if scheme == "sc" else "Spark master"
-    raise AccessError(f"no {what} answers at {url}: {error}; is it running, and is the address right?") from error
+    shown = url.partition(";")[0]  # what follows in a Connect server's may be a token
+    raise AccessError(f"no {what} answers at {shown}: {error}; is it running, and is the address right?") from error
 
 
 def _watch_executors(spark: SparkSession, master: str) -> None:
@@ -262,7 +264,7 @@ def _preset(target: str) -> dict[str, str]:
 
 
 def read_defaults(file: str | None = None) -> dict[str, str]:
-    """The settings of a properties file of Spark's, by default spark-defaults.conf. None if there is no such file."""
+    """The settings of a properties file of Spark's, by default spark-defaults.conf; none if there is no such file."""
     home = os.environ.get("SPARK_HOME") or os.path.dirname(importlib.import_module("pyspark").__file__ or "")
     folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
     settings = {}

@@ -383,7 +383,7 @@ def test_a_log_start_beyond_the_end_deletes_the_log(directory: Path) -> None:
 
 def test_a_watermark_beyond_the_end_is_a_loss(directory: Path) -> None:
     (directory / "replication-offset-checkpoint").write_text("0\n1\ncodec-none 1 100000\n")
-    assert codes(directory) == {"kafka.checkpoint.beyond"}
+    assert codes(directory) == {"kafka.checkpoint.beyond", "kafka.partition.gap"}
 
 
 @pytest.mark.parametrize(
@@ -436,11 +436,11 @@ def test_a_partition_that_a_checkpoint_lists_and_that_is_not_here(directory: Pat
 def test_repair_reports_what_only_a_checkpoint_still_counts(directory: Path, tmp_path: Path) -> None:
     """The checkpoint is made to fit the log, and the result is clean: the report has to say that records were there."""
     (directory / "replication-offset-checkpoint").write_text("0\n1\ncodec-none 1 70\n")
-    assert codes(directory) == {"kafka.checkpoint.beyond"}
+    assert codes(directory) == {"kafka.checkpoint.beyond", "kafka.partition.gap"}
     report = rawlog.repair(directory, tmp_path / "out")
     [entry] = report.with_action(Action.LOST)
     assert (entry.first_offset, entry.stop_offset) == (66, 70)
-    assert entry.path == str(directory / "replication-offset-checkpoint")
+    assert entry.reason == "replication-offset-checkpoint counts them"
     assert codes(tmp_path / "out") == set()
     assert rawlog.repair(tmp_path / "out", tmp_path / "again").is_whole
 

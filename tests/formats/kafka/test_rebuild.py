@@ -86,26 +86,29 @@ def test_damage_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["codec-none-0"]
 
 
-@pytest.mark.parametrize("verb", ["rebuild", "compact"])
-def test_a_missing_segment_is_reported_by_the_verbs_that_copy(verb: str, tmp_path: Path) -> None:
+def test_a_missing_segment_is_reported_by_compact_and_refused_by_rebuild(tmp_path: Path) -> None:
     """verify and repair named the 60 lost offsets, rebuild and compact ended with exit 0 and said nothing."""
     folder = tmp_path / "segments-by-size-0"
     shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0"), folder)
-    assert rewritten(verb, folder, tmp_path / "whole").is_whole
+    for verb in ("rebuild", "compact"):
+        assert rewritten(verb, folder, tmp_path / verb).is_whole
     for path in folder.glob(f"{120:020}.*"):
         path.unlink()
-    report = rewritten(verb, folder, tmp_path / "out")
+    with pytest.raises(CorruptError, match="offsets 120 to 179 are missing before this segment"):
+        rewritten("rebuild", folder, tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    report = rewritten("compact", folder, tmp_path / "out")
     assert not report.is_whole
     assert report.lost == [(120, 179)]
     assert f"{180:020}.log, offsets 120 to 179: missing before this segment" in "\n".join(report.lines())
 
 
-def test_swapped_segments_are_reported_by_rebuild(tmp_path: Path) -> None:
+def test_swapped_segments_are_refused_by_rebuild(tmp_path: Path) -> None:
     folder = tmp_path / "segments-by-size-0"
     shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0"), folder)
     (folder / f"{60:020}.log").rename(folder / "moved")
     (folder / f"{120:020}.log").rename(folder / f"{60:020}.log")
     (folder / "moved").rename(folder / f"{120:020}.log")
-    report = rewritten("rebuild", folder, tmp_path / "out")
-    assert report.counts["gaps"] == 2
-    assert not report.is_whole
+    with pytest.raises(CorruptError, match="out of order"):
+        rewritten("rebuild", folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

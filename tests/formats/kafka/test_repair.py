@@ -333,7 +333,7 @@ def test_a_segment_that_is_gone_is_reported_and_the_next_one_is_named_for_it(tmp
         assert rawlog.verify(target).verdict == "clean"
         dry = rewritten("repair", folder, target, policy=policy, dry_run=True, overwrite=True)
         assert dry.entries == report.entries
-    with pytest.raises(CorruptError, match="gone; the policy is strict"):
+    with pytest.raises(CorruptError, match="missing before this segment; the policy is strict"):
         rewritten("repair", folder, tmp_path / "c" / "segments-by-size-0", policy="strict")
 
 

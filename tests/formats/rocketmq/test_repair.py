@@ -360,7 +360,7 @@ def test_a_message_with_a_wrong_address_is_kept(name: str, file: int, message: i
     flip_address(root, file, message, bit)
     notes: list[str] = []
     assert rawlog.count(root, note=notes.append) == records
-    assert ["1 message from here on, not at the place" in note for note in notes] == [True]
+    assert ["1 frame from here on not at the right place" in note for note in notes] == [True]
     report = repaired(root, tmp_path / "repaired")
     assert places(tmp_path / "repaired") == whole
     [change] = report.with_action(Action.CHANGED)
@@ -420,7 +420,7 @@ def test_rows_of_swapped_files_are_read(tmp_path: Path) -> None:
     notes: list[str] = []
     assert rawlog.count(root, note=notes.append) == records
     assert len(notes) == 2
-    assert all("not at the place that they name" in note for note in notes)
+    assert all("not at the right place" in note for note in notes)
     assert not any(rawlog.read(root, table="rocketmq.messages")["stale"].to_pylist())
 
 

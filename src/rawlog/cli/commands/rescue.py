@@ -35,6 +35,7 @@ Unit = Mapping[str, Any]
     metavar="STATE,...",
     help=f"Use directories too that a broker does not load: {', '.join(INCLUDED)} (deleted topics).",
 )
+@click.option("--exclude-deleted", is_flag=True, help="Leave out topics that are marked as deleted on other disks.")
 @click.option(
     "--brokers", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Write N data directories."
 )

@@ -51,6 +51,7 @@ LOG = Format(
     sniff=paths.sniff_log,
     ordered=True,
     checked=True,
+    appended=True,
     **_from("log", scan="scan", spans="spans", offsets="offsets", resync="resync", fault="fault"),
     **_from("secrets", decode="decode", decode_together="decode_together"),
     **_from("store.transactions", context="context", undone="undone"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from rawlog.core.errors import CorruptError, RawlogError
 from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.formats.kafka.paths import split
-from rawlog.io.storage import Source
+from rawlog.io.storage import Source, is_remote, is_view, local_path
 
 LARGEST = 64 << 20
 _LINE = re.compile("\r\n?|\n")  # as Java; Python's lines end at more than that
@@ -40,7 +42,7 @@ def parse(data: bytes) -> dict[tuple[str, int], int]:
 
 
 @lru_cache(maxsize=64)
-def _log_starts(folder: str, stamp: object) -> dict[tuple[str, int], int]:
+def _log_starts(folder: str, stamp: object) -> Mapping[tuple[str, int], int]:
     """The log start offsets of a log directory; none where the file is missing or malformed, as for a broker."""
     return offsets_in(folder, LOG_START)
 
@@ -70,10 +72,28 @@ def parse_epochs(data: bytes) -> list[tuple[int, int]] | None:
     return [(epoch, start) for epoch, start in rows]
 
 
-def offsets_in(folder: str, name: str) -> dict[tuple[str, int], int]:
-    """The offsets of a checkpoint file of a log directory; none where it is missing or malformed."""
+def offsets_in(folder: str, name: str) -> Mapping[tuple[str, int], int]:
+    """The offsets of a checkpoint file of a log directory; none where it is missing or malformed. A file is read once for all partitions
+    that ask, unless it changes.
+    """
+    path = f"{folder}/{name}"
+    if is_remote(path) or is_view(path):
+        return _offsets_of(path)
     try:
-        with Source(f"{folder}/{name}") as source:
+        found = os.stat(local_path(path))
+    except OSError:
+        return {}
+    return _cached_offsets(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+
+
+@lru_cache(maxsize=64)
+def _cached_offsets(path: str, stamp: object) -> Mapping[tuple[str, int], int]:
+    return MappingProxyType(_offsets_of(path))
+
+
+def _offsets_of(path: str) -> dict[tuple[str, int], int]:
+    try:
+        with Source(path) as source:
             return parse(source.read(0, min(source.size, LARGEST)))
     except RawlogError:
         return {}

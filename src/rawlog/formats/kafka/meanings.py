@@ -1,7 +1,7 @@
 """What the numbers in messages stand for, and which of their fields are secret.
 
 Authority: ResourceType, AclOperation, SecurityProtocol, MetadataVersion and others at apache/kafka 1eb7644349cb; levels from 26 on by
-the 4.3.0 jar.
+the 4.3.0 and 4.4.0 jars.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ ACL_PERMISSIONS = {2: "deny", 3: "allow"}
 ACL_OPERATIONS = {
     2: "all", 3: "read", 4: "write", 5: "create", 6: "delete", 7: "alter", 8: "describe", 9: "cluster-action",
     10: "describe-configs", 11: "alter-configs", 12: "idempotent-write", 13: "create-tokens", 14: "describe-tokens",
+    15: "two-phase-commit",
 }  # fmt: skip
 SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 MIGRATION_STATES = {0: "none", 1: "migration", 2: "pre-migration", 3: "post-migration", 4: "zk"}
@@ -25,7 +26,8 @@ RECOVERY_STATES = {0: "recovered", 1: "recovering"}
 LEVELS = (
     "", "3.0-IV1", "3.1-IV0", "3.2-IV0", "3.3-IV0", "3.3-IV1", "3.3-IV2", "3.3-IV3", "3.4-IV0", "3.5-IV0", "3.5-IV1", "3.5-IV2",
     "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1", "3.7-IV2", "3.7-IV3", "3.7-IV4", "3.8-IV0", "3.9-IV0", "4.0-IV0",
-    "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0", "4.1-IV1", "4.2-IV0", "4.2-IV1", "4.3-IV0",
+    "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0", "4.1-IV1", "4.2-IV0", "4.2-IV1", "4.3-IV0", "4.4-IV0",
+    "4.4-IV1", "4.4-IV2", "4.5-IV0",
 )  # fmt: skip
 """Releases by level of metadata.version."""
 NEWEST_LEVEL = len(LEVELS) - 1
@@ -78,5 +80,5 @@ def meaning(schema: str, field: str, value: Any, message: Mapping[str, Any]) -> 
     if (schema, field) in _BY_FIELD:
         return _BY_FIELD[schema, field].get(value, "")
     if schema == "FeatureLevelRecord" and field == "featureLevel" and message.get("name") == "metadata.version":
-        return LEVELS[value] if 0 < value < len(LEVELS) else "newer than 4.3"
+        return LEVELS[value] if 0 < value < len(LEVELS) else f"newer than {LEVELS[-1]}"
     return ""

@@ -1,6 +1,7 @@
 """Kafka's message schemas as its own generator reads them: fields, versions, tags. What they mean in bytes is `codec`'s.
 
-Authority: the message JSON files of apache/kafka 1eb7644349cb, brought up to the SCHEMAS of the 4.3.0 jar; `schemas/*.json` hold them.
+Authority: the message JSON files of apache/kafka 1eb7644349cb, brought up to the SCHEMAS of the 4.3.1 jars and to what is known of 4.4;
+`schemas/*.json` hold them.
 """
 
 from __future__ import annotations

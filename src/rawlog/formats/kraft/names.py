@@ -39,5 +39,6 @@ LEAST_LEVEL: dict[tuple[str, int], int] = {
     ("RemoveUserScramCredentialRecord", 0): 11, ("BeginTransactionRecord", 0): 13, ("EndTransactionRecord", 0): 13,
     ("AbortTransactionRecord", 0): 13, ("DelegationTokenRecord", 0): 14, ("RemoveDelegationTokenRecord", 0): 14,
     ("RegisterControllerRecord", 0): 15, ("ZkMigrationStateRecord", 0): 8, ("ClearElrRecord", 0): 23,
+    ("UnregisterControllerRecord", 0): 33,
 }  # fmt: skip
 """The metadata.version from which on a record of that version may be written; others always."""

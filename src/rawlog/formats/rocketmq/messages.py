@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,6 @@ from rawlog.formats.rocketmq.layouts import (
     FILLER_FLAG,
     HEAD,
     HOST_V4,
-    MAGIC_V1,
-    MAGIC_V2,
     NAME_VALUE,
     SysFlag,
 )
@@ -108,12 +107,14 @@ class Messages:
         return found
 
     def leftovers(self, file: File) -> NDArray[np.bool_]:
-        """Which messages are copies that stay after the end of a log that was cut: they say that they are at another place, and there is
-        one that says so, too. Any other that is not at its place was moved there, or its address was changed.
+        """Which messages are copies that stay after the end of a log that was cut: they say that they are at another place, and the same
+        message is there. Any other that is not at its place was moved there, or its address was changed.
         """
         found = self.stale
         if found.any():
-            found[found] = are_taken(file, self.start, self[kernels.F_PHYSICAL][found])
+            starts = self[kernels.F_START][found].tolist()
+            heads = [bytes(self.data[start : start + HEAD.size]) for start in starts]
+            found[found] = are_copies(file, self.start, self[kernels.F_PHYSICAL][found], heads)
         return found
 
     @property
@@ -192,27 +193,25 @@ class Messages:
         )
 
 
-def are_taken(file: File, start: int, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """At which addresses of the commit log a message is that says so. `file` begins at the address `start`; others lie next to it."""
+def are_copies(file: File, start: int, addresses: NDArray[np.int64], heads: Sequence[bytes]) -> NDArray[np.bool_]:
+    """Of the heads of messages: which are also at the address that they name. `file` begins at the address `start`; the other files of the
+    log lie next to it.
+    """
     from rawlog.io.storage import Source
 
-    taken = np.zeros(addresses.size, np.bool_)
+    copies = np.zeros(addresses.size, np.bool_)
     if not file.size:
-        return taken
+        return copies
     starts = np.where((addresses >= start) & (addresses < start + file.size), start, addresses // file.size * file.size)
     for first in np.unique(starts[addresses >= 0]).tolist():
         path = file.path if first == start else f"{file.path.rpartition('/')[0]}/{first:020}"
         try:
             with Source(path) as source:
                 for row in np.flatnonzero(starts == first).tolist():
-                    head = source.read(int(addresses[row]) - first, HEAD.size)
-                    if len(head) == HEAD.size:
-                        fields = np.frombuffer(head, HEAD.dtype)[0]
-                        is_message = int(fields["magic"]) in (MAGIC_V1, MAGIC_V2)
-                        taken[row] = is_message and int(fields["physical_offset"]) == int(addresses[row])
+                    copies[row] = source.read(int(addresses[row]) - first, HEAD.size) == heads[row]
         except (RawlogError, OSError):
             continue  # no such file
-    return taken
+    return copies
 
 
 def micros(milliseconds: NDArray[np.int64]) -> pa.Array:

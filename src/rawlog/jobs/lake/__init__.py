@@ -70,6 +70,8 @@ CATALOG_NAME = "rawlog"
 #: The newest version of a table. 2: its rows refer, or are referred to, by `lake_split` and `lake_row`; an older rawlog would lose that.
 #: 3: `records`, which records for each source which rows came from it.
 VERSION = 3
+#: Properties of a table by which PyIceberg imports Python code.
+CODE = ("py-io-impl", "write.py-location-provider.impl")
 #: How often a commit is tried when others commit at the same time, and the longest wait between two tries, in seconds.
 ATTEMPTS, PATIENCE = 30, 1.0
 #: Seconds to wait for a catalog that another process has locked.
@@ -102,8 +104,16 @@ def _catalog_file(uri: str, location: str) -> Any:
     """A catalog in a SQLite file, with its tables."""
     from pyiceberg.catalog.sql import SqlCatalog
 
+    class OwnCatalog(SqlCatalog):
+        """Tables are read and written as the environment says. PyIceberg imports and calls the class that a property of a table names, and
+        a lake may be anybody's.
+        """
+
+        def _load_file_io(self, properties: Any = None, location: str | None = None) -> Any:
+            return super()._load_file_io({}, location)
+
     def opened() -> Any:
-        return SqlCatalog(CATALOG_NAME, uri=uri, warehouse=location, **_object_store())
+        return OwnCatalog(CATALOG_NAME, uri=uri, warehouse=location, **_object_store())
 
     try:
         return opened()
@@ -238,6 +248,8 @@ class Lake:
                 raise self._refused(name, _line(error)) from None
         if self.writer is not None:
             self._check_owned(name, table)
+        if named := [key for key in CODE if key in table.properties]:
+            raise AccessError(f"{self.path}: table {name} names Python code to run ({named[0]}): remove that property")
         version = int(table.properties.get("rawlog.lake", VERSION))
         if version > VERSION:
             raise AccessError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,10 @@ class Rescue:
         return [RescueSplit(one.split.unit, one.split.size, one.found[0]) for one in found]
 
     # What is written
+
+    def adjacent_files(self) -> Mapping[str, str | None]:
+        """No file next to the target is needed."""
+        return {}
 
     def carry(self, split: RescueSplit, folder: Folder, aside: Folder, advance: Callable[[int], None]) -> Report:
         """Write one partition."""

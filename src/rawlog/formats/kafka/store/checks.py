@@ -37,8 +37,11 @@ def overlap(files: Files) -> Iterator[Mark]:
 @rule("kafka.partition.gap", Severity.WARNING)
 def gap(files: Files) -> Iterator[Mark]:
     """Offsets are missing between two segments, and compaction does not explain it: a segment, or the end of one, is gone. Or they are
-    missing at the end of the log, although a snapshot of the producers was taken after them or an index of their segment is there, and no
-    unfinished batch is.
+    missing at the end of the log, although a high watermark, a recovery point, a snapshot of the producers or an index of their segment
+    says that they were there. Or they are missing at its beginning, and retention does not explain it.
+
+    Retention deletes the indexes of a segment with it, and leaves no log start and no leader epoch before the first segment. Without the
+    mark of a clean stop the last two may only be old, and nothing tells which. Of a topic with remote storage it is a remark.
 
     Compaction explains a gap if `cleaner-offset-checkpoint` or the topic's settings say that the topic is compacted, or if batches show it.
     Look for the records in a backup or on another replica. Consumers skip the gap without an error.
@@ -59,7 +62,9 @@ def displaced(files: Files) -> Iterator[Mark]:
 
 @rule("kafka.partition.truncated", Severity.WARNING)
 def truncated(files: Files) -> Iterator[Mark]:
-    """A segment ends inside a batch, or in zeros, although another segment follows it: the end of the segment is lost.
+    """A segment ends inside a batch, or in zeros, although another segment follows it: the end of the segment is lost. Or the last one ends
+    inside a batch or in other bytes, although `.kafka_cleanshutdown` says that its broker was stopped cleanly: a broker does not start on
+    some of these, and appends after others.
 
     A broker finishes a segment before it begins the next, and preallocates only the one that it appends to. If it has to recover the log,
     it deletes every later segment. `rawlog repair` keeps them.

@@ -6,7 +6,7 @@ partition is never more than what its replicas and the cluster's metadata say; e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rawlog.core.rescue import CopyPlan, PiecePlan, Span, UnitPlan
@@ -51,27 +51,37 @@ def decide(
     copies: Sequence[Copy],
     known: Assignment | None,
     *,
-    is_compacted: bool = False,
+    is_compacted: bool | None = False,
     left_out: Sequence[CopyPlan] = (),
     unknown: Sequence[str] = (),
+    nodes: Collection[int] = (),
 ) -> Decision:
-    """Decide on a partition. `known` is None where no metadata tells of it; `left_out` are copies that are only listed."""
+    """Decide on a partition. `known` is None where no metadata tells of it; `left_out` are copies that are only listed. `is_compacted` is
+    None where nothing tells. `nodes` are the brokers of which a disk is here.
+    """
     usable = [one for one in copies if not one.is_blank] or list(copies)
     if not usable:
         lost = (Span(0, None, "no replica of it is here"),)
         return Decision(
             UnitPlan(name, "lost", 0, 0, "no replica was found", tuple(left_out), lost=lost, unknown=tuple(unknown))
         )
-    return _Decider(name, usable, known, is_compacted, list(unknown)).decide(copies, left_out)
+    return _Decider(name, usable, known, is_compacted, list(unknown), nodes).decide(copies, left_out)
 
 
 class _Decider:
     """The steps of the decision on a partition."""
 
     def __init__(
-        self, name: str, copies: Sequence[Copy], known: Assignment | None, is_compacted: bool, unknown: list[str]
+        self,
+        name: str,
+        copies: Sequence[Copy],
+        known: Assignment | None,
+        is_compacted: bool | None,
+        unknown: list[str],
+        nodes: Collection[int],
     ) -> None:
         self.name, self.copies, self.is_compacted, self.unknown = name, copies, is_compacted, unknown
+        self.nodes = nodes
         newest = max(one.written_epoch for one in copies)
         self.is_outdated = known is not None and newest > known.epoch
         self.known = None if self.is_outdated else known
@@ -107,7 +117,7 @@ class _Decider:
         synced = [one for one in plain if one.node in known.isr]
         if synced:
             best = _furthest(synced)
-            gone = f"; the disk of the leader, broker {known.leader}, is not here" if known.leader >= 0 else ""
+            gone = f"; the leader: {self._absent([known.leader])}" if known.leader >= 0 else ""
             return best, f"broker {best.node} was in sync at death, epoch {known.epoch}{gone}"
         best = _furthest(plain)
         return best, f"no in-sync replica is here ({brokers(known.isr)}): {_why(best, plain)}"
@@ -127,9 +137,9 @@ class _Decider:
             bases = [run.base for one in members for run in one.runs if run.base <= floor < run.end]
             begin = max(begin, min(bases, default=floor))
         ranked = [(one, self.limits[one.number]) for one in (self.winner, *self.others)]
-        union = unite(ranked, begin, end, is_compacted=self.is_compacted)
+        union = unite(ranked, begin, end, is_compacted=bool(self.is_compacted))
         taken = [(one.start, one.stop) for one in union.pieces]
-        lost = self._lost(subtract([(begin, end)], taken))
+        lost = [*self._lost_start(begin, floor), *self._lost(subtract([(begin, end)], taken))]
         lost += self._lost_tail(members)
         self._note_crowded()
         self._note_filled(union.pieces)
@@ -150,16 +160,34 @@ class _Decider:
         )
         return Decision(plan, pieces, begin if pieces else end, floor)
 
+    def _lost_start(self, begin: int, floor: int | None) -> Iterable[Span]:
+        """What the replica that decides had before all logs that are here."""
+        trace = self.winner.first_trace
+        if trace is None or max(trace.offset, floor or 0) >= begin:
+            return
+        start = max(trace.offset, floor or 0)
+        if trace.is_remote:
+            self.unknown.append(
+                f"offsets {start:,} to {begin - 1:,} are in remote storage, which is not among the paths"
+            )
+        else:
+            yield span(self.agreeing, start, begin, trace.text)
+
     def _lost(self, missing: Sequence[tuple[int, int]]) -> list[Span]:
         """Offsets that no replica has. Those before the first segment of the replica that decides were perhaps deleted by retention."""
         made = []
         for start, stop in missing:
-            older = min(stop, self.winner.start)
+            trace = self.winner.first_trace
+            older = min(stop, self.winner.start if trace is None or trace.is_remote else trace.offset)
             if start < older:
                 self.unknown.append(
                     f"offsets {start:,} to {older - 1:,} are on no disk: deleted by retention, or lost; nothing tells which"
                 )
-            if max(start, older) < stop:
+            if self.is_compacted is None and self._is_head(start, stop):
+                self.unknown.append(
+                    f"offsets {start:,} to {stop - 1:,} were compacted away, or are lost; nothing tells which"
+                )
+            elif max(start, older) < stop:
                 damaged = any(
                     one.first < stop and (one.end is None or one.end > start)
                     for copy in self.copies
@@ -168,6 +196,12 @@ class _Decider:
                 reason = "damaged, and no other replica has them" if damaged else "no replica has them"
                 made.append(span(self.agreeing, max(start, older), stop, reason))
         return made
+
+    def _is_head(self, start: int, stop: int) -> bool:
+        """Whether offsets are those before the first batch of a log, in a segment that has nothing else there."""
+        runs, damage = self.winner.runs, self.winner.damage
+        is_first = bool(runs) and start == self.winner.start and stop == runs[0].first and runs[0].start == 0
+        return is_first and not any(one.first < stop for one in damage)
 
     def _note_crowded(self) -> None:
         """List sound batches that are left out because others have their offsets."""
@@ -200,11 +234,7 @@ class _Decider:
             return [span(self.agreeing, end, max(traced, marked), f"{what}; no replica has them")]
         synced = [] if known is None else [one for one in whole if one.node in known.isr]
         if known is not None and known.isr and not synced:
-            reason = (
-                f"no disk of {brokers(known.isr)}, which alone was in sync, is here; how much they had is not known"
-            )
-            if len(known.isr) > 1:
-                reason = reason.replace("which alone was in sync", "which were in sync")
+            reason = f"in sync at death: {self._absent(known.isr)}; how much was there is not known"
             return [span(self.agreeing, end, None, reason)]
         cut = [
             one for one in whole if one.sound_end == end and any(bad.is_last and bad.end is None for bad in one.damage)
@@ -235,9 +265,7 @@ class _Decider:
                 committed = max(committed, min(ends.values()))
                 reason = "not on all in-sync replicas: acknowledged with acks=1 at most"
             elif absent:
-                reason = (
-                    f"no high watermark covers them, and the disk of {brokers(absent)}, in sync at death, is not here"
-                )
+                reason = f"no high watermark covers them; in sync at death: {self._absent(absent)}"
         if committed < end and end > start:
             first = max(committed, start)
             inside = [run for one in self.agreeing for run in one.runs if run.end > first and run.since >= 0]
@@ -262,6 +290,12 @@ class _Decider:
             if marked > limit:
                 reason += f"; committed up to offset {marked - 1:,} before an unclean election"
             yield one.number, Span(limit, one.sound_end, reason, inside[0].since, max(run.until for run in inside))
+
+    def _absent(self, nodes: Iterable[int]) -> str:
+        """Why these brokers have no copy: their disks are not here, or the directory is missing on them."""
+        empty, gone = [one for one in nodes if one in self.nodes], [one for one in nodes if one not in self.nodes]
+        texts = [f"the directory is missing on the disk of {brokers(empty)}"] if empty else []
+        return ", and ".join(texts + ([f"no disk of {brokers(gone)} is here"] if gone else []))
 
     # In words ------------------------------------------------------------------------------------------------------------
 

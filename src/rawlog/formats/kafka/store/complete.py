@@ -25,13 +25,13 @@ from rawlog.core.findings import Account, Few, Mark, Rule, Severity, rule
 from rawlog.core.format import File
 from rawlog.core.ranges import between, clipped, total
 from rawlog.core.store import Store
-from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in
+from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in
 from rawlog.formats.kafka.internal import offsets
 from rawlog.formats.kafka.layouts import NONE
 from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC, split, takes
 from rawlog.formats.kafka.store.continuity import Continuity
 from rawlog.formats.kafka.store.identity import is_compacted_topic, parent_of
-from rawlog.formats.kafka.store.survey import Survey, epochs_in, fold_segment, surveyed
+from rawlog.formats.kafka.store.survey import Survey, fold_segment, surveyed
 from rawlog.formats.kafka.store.tally import Tally
 
 #: The internal topics that brokers compact.
@@ -116,22 +116,19 @@ class _Partition:
         self.covered = self.covered[np.argsort(self.covered[:, 0], kind="stable")]
 
     def start(self) -> int:
-        """The first offset that should be there. Retention sets it: in the checkpoint of log starts where it is not that of a segment, and
-        in that of leader epochs, which begins with the log.
+        """The first offset that should be there: by the checkpoint of log starts, else that of the first segment, or an earlier one that
+        retention does not explain.
         """
         known = self.checkpoint(LOG_START)
-        if known is not None:
+        if known is not None and known >= self.base:
             return known
-        epochs = epochs_in(self.store)
-        first = self.base if epochs is None else min(self.base, int(epochs[0, 1]))
-        return max(0, first)
+        return min([self.base, *(one.first for one in self.whole.gaps if not one.is_remote)])
 
     def stop(self) -> int:
         """The end of the log, or what is known to have been its end."""
         found = [self.base, *(one.first for one in self.whole.extents), *(one.last + 1 for one in self.whole.gaps)]
         found += [int(self.covered[:, 1].max()) + 1] if len(self.covered) else []
-        reached = (self.checkpoint(name) for name in (HIGH_WATERMARK, RECOVERY_POINT))
-        return max([*found, *(one for one in reached if one is not None)])
+        return max(found)
 
     def checkpoint(self, name: str) -> int | None:
         """What a checkpoint file of the log directory says of the partition."""
@@ -167,13 +164,9 @@ class _Partition:
 
     def reason(self, first: int, last: int) -> str:
         """What is known of why offsets are missing."""
-        if last < self.base:
-            if self.checkpoint(LOG_START) is None:
-                return "the leader epoch checkpoint says that the log begins before its first segment"
-            return "the log start checkpoint says that the log begins before its first segment; it may be in remote storage"
-        end = int(self.covered[:, 1].max()) if len(self.covered) else self.base - 1
-        if first > end:
-            return "a checkpoint or a snapshot of the producers says that the log was longer"
+        for gap in self.whole.gaps:
+            if gap.trace and gap.first <= first and last <= gap.last:
+                return gap.trace
         for low, high in self.whole.lost:
             if low <= first and (high is None or last <= high) and not self._is_gap(first):
                 return "the bytes there are damaged"

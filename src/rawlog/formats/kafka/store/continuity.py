@@ -12,38 +12,47 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain, groupby
 
 import numpy as np
 
+from rawlog.core.errors import CorruptError, TruncatedError
 from rawlog.core.format import File
 from rawlog.core.report import Action
 from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.heads import Heads
-from rawlog.formats.kafka.indexes import scan_index, scan_timeindex
-from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, TIME_INDEX_ENTRY
+from rawlog.formats.kafka.layouts import BATCH, NONE
 from rawlog.formats.kafka.paths import INTERNAL
-from rawlog.formats.kafka.store.extents import Extent, Span, bytes_of, read_extent
-from rawlog.formats.kafka.store.identity import is_compacted_topic, parent_of
+from rawlog.formats.kafka.store.evidence import first_trace, last_trace
+from rawlog.formats.kafka.store.extents import Extent, Span, read_extent
+from rawlog.formats.kafka.store.identity import Identity, is_compacted_topic, parent_of
 from rawlog.formats.kafka.store.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.store.salvage import HUGE, NEAR, PADDING, UNFINISHED, longest
 
 
+class Side(Enum):
+    """Where in a log offsets are missing."""
+
+    START, BETWEEN, END = range(3)
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `first` to `last` that are missing before the segment `file`; or after it at the end of the log, as a `trace` shows."""
+    """Offsets `first` to `last` that are missing before the segment `file`; or after it at the end of the log. A `trace` says what knows of
+    them at the start and at the end of a log. `is_remote`: remote storage has them.
+    """
 
     first: int
     last: int
     file: File
+    side: Side = Side.BETWEEN
     trace: str = ""
-
-    @property
-    def is_end(self) -> bool:
-        """Whether they are missing at the end of the log."""
-        return bool(self.trace)
+    is_remote: bool = False
 
     def __str__(self) -> str:
+        if self.is_remote:
+            return f"offsets {self.first} to {self.last} are in remote storage, which is not among the paths"
         return f"offsets {self.first} to {self.last} are missing{self.trace and ': '}{self.trace}"
 
 
@@ -108,6 +117,7 @@ class Continuity:
 
 def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Continuity:
     """Put the segments among a partition's files together. `known` are extents of segments that were read already, by path."""
+    every = files
     files = [one for one in files if one.place.state is None and one.problem is None]
     segments = sorted(
         (one for one in files if one.format == "kafka.log"), key=lambda one: (one.place.start_offset or 0, one.path)
@@ -125,9 +135,54 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
     gaps = [one for one in gaps if one.first >= _cleaned_up_to(files, extents)] if gaps else []
-    gaps += _end_gap(files, extents, pieces)
+    gaps = [*_start_gap(every, extents), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
     return Continuity(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files))
+
+
+# What is refused ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_damage(whose: Identity | None, found: Continuity, why: str, *, allows_tail: bool) -> None:
+    """CorruptError for the first thing that repair would drop or change; `why` ends its message. With `allows_tail` this does not count
+    what a crash leaves at the end of a log, unless other files say that records were there.
+    """
+    if whose is not None and whose.change is not None:
+        raise CorruptError(f"{whose.change}; {why}", path=whose.path)
+    for number, extent in enumerate(found.extents):
+        batches, chosen = extent.found, extent.chosen
+        if chosen is None or batches is None:
+            continue
+        holes = [one for one in batches.holes if one.reason != PADDING]
+        holes = [one for one in holes if not extent.is_crash_tail(one)] if allows_tail else holes
+        for hole in holes:
+            error = TruncatedError if hole.reason == UNFINISHED else CorruptError
+            message = f"{hole.stop - hole.start:,} bytes are not a sound batch ({hole.reason}); {why}"
+            raise error(message, path=extent.file.path, position=hole.start, format="kafka.log", layout=BATCH.name)
+        if chosen.dropped or chosen.rebased or chosen.order != list(range(len(batches.head))) or number in found.placed:
+            at = min([*chosen.dropped, *chosen.rebased, *chosen.moved], default=0)
+            raise CorruptError(
+                f"a batch at offset {int(batches.head['base_offset'][at])} out of order; {why}",
+                path=extent.file.path,
+                position=int(batches.starts[at]),
+                format="kafka.log",
+                layout=BATCH.name,
+                field="base_offset",
+            )
+    for piece in found.pieces:
+        extent = found.extents[piece.segment]
+        if piece.start != extent.first:
+            raise CorruptError(f"a name that does not fit its offsets; {why}", path=extent.file.path)
+    for gap in found.gaps:
+        if not gap.is_remote:
+            before = " before this segment" if gap.side is Side.BETWEEN else ""
+            raise CorruptError(f"{gap}{before}; {why}", path=gap.file.path)
+    for one in found.corrections[:1]:
+        what = f"leader epoch {one.wrong} at offset {one.first}, {one.right} expected"
+        raise CorruptError(f"{what}; {why}", path=found.extents[0].file.path)
+
+
+# How segments are put together -------------------------------------------------------------------------------------------
 
 
 def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
@@ -267,41 +322,23 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     return gaps
 
 
+def _start_gap(files: Sequence[File], extents: Sequence[Extent]) -> list[Gap]:
+    """What is missing at the start, and retention does not explain."""
+    trace = first_trace(files)
+    if trace is None or not extents:
+        return []
+    return [Gap(trace.offset, extents[0].first - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
+
+
 def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
-    """What is missing at the end: a snapshot of the producers is named by an offset that the log had reached, and the cleaner keeps it; the
-    index of a segment that is gone says how far that one went.
-    """
+    """What is missing at the end, although other files say that the log had reached it."""
     if not extents:
         return []
-    # One of the same name as a segment may have been renamed with it.
-    names = {one.first for one in extents}
-    snapshots = {one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot"}
-    taken, trace = max(snapshots - names, default=0), "a snapshot of the producers was taken after them"
-    for one in files:
-        base = one.place.start_offset or 0
-        if one.format in ("kafka.index", "kafka.timeindex") and base > max(names):
-            reached = base + _indexed(one)
-            if reached > taken:
-                taken, trace = reached, f"{base:020d}.{one.format[6:]} is there without its segment"
+    trace = last_trace(files)
     end = max((one.last + 1 for one in pieces), default=extents[-1].first)
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
-    last = extents[pieces[-1].segment] if pieces and extents[-1].has_batches else extents[-1]
-    # An unfinished batch at the end is normal, and says itself that something is missing; not so in a segment that others follow.
-    holes = last.found.holes if last.found is not None and not last.file.place.sealed else []
-    is_unfinished = any(one.reason == UNFINISHED for one in holes)
-    return [Gap(end, taken - 1, extents[-1].file, trace)] if taken > end and not is_unfinished else []
-
-
-def _indexed(index: File) -> int:
-    """How many offsets an index says its segment has at least; 0 for an empty one, and for one whose entries do not rise."""
-    layout = INDEX_ENTRY if index.format == "kafka.index" else TIME_INDEX_ENTRY
-    data = bytes_of(index)
-    frames = scan_index(data, 0) if layout is INDEX_ENTRY else scan_timeindex(data, 0)
-    entries = layout.take(data, frames.starts)["relative_offset"].astype(np.int64)
-    if not entries.size or entries[0] < 0 or (np.diff(entries) < 0).any():
-        return 0
-    return int(entries[-1]) + 1
+    return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
 
 
 def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent]) -> int:
@@ -324,7 +361,7 @@ def _lost(
     extents: Sequence[Extent], pieces: Sequence[Piece], gaps: Sequence[Gap], placed: Mapping[int, set[int]]
 ) -> list[tuple[int, int | None]]:
     """The gaps, and the offsets around every place where bytes are no sound batch or a batch has no place in the log."""
-    spans: list[tuple[int, int | None]] = [(one.first, one.last) for one in gaps]
+    spans: list[tuple[int, int | None]] = [(one.first, one.last) for one in gaps if not one.is_remote]
     first: dict[int, int] = {}
     for at, piece in enumerate(pieces):
         first.setdefault(piece.segment, at)
@@ -346,7 +383,7 @@ def _around_damage(
     found, chosen = extent.numbered()
     bases, lasts = (one.tolist() for one in extent.offsets())
     kept = extent.in_order(placed)
-    cut = [one.start for one in found.holes if one.reason != PADDING]
+    cut = [one.start for one in found.holes if not extent.is_crash_tail(one)]
     cut += [int(found.starts[number]) for number in chosen.dropped if number not in placed]
     cut += [int(found.starts[number]) for number in placed.difference(kept)]
     edges = found.starts[kept]
@@ -395,4 +432,4 @@ def _without(spans: Iterable[tuple[int, int | None]], covered: Sequence[Span]) -
     return [(low, None if high == HUGE else high) for low, high in left]
 
 
-__all__ = ["Continuity", "Fate", "Gap", "Piece", "continuity"]
+__all__ = ["Continuity", "Fate", "Gap", "Piece", "Side", "continuity", "refuse_damage"]

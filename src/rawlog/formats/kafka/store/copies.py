@@ -8,7 +8,7 @@ of the topic: then the names decide, unless two directories are of brokers with 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -49,7 +49,7 @@ def copies(stores: Sequence[Store], known: Callable[[Store], tuple[int, int]] | 
     `known` gives an epoch and an offset that a directory is known to reach by other files than those of a partition.
     """
     owner: Callable[[str], dict[str, str]] = cache(_properties)
-    offsets: Callable[[str, str], dict[tuple[str, int], int]] = cache(offsets_in)
+    offsets: Callable[[str, str], Mapping[tuple[str, int], int]] = cache(offsets_in)
     by_name: dict[tuple[str | None, int | None], list[Store]] = defaultdict(list)
     for store in stores:
         by_name[store[0].place.topic, store[0].place.partition].append(store)
@@ -123,7 +123,7 @@ def _text(path: str) -> bytes:
 
 def _ranks(
     stores: Sequence[Store],
-    offsets: Callable[[str, str], dict[tuple[str, int], int]],
+    offsets: Callable[[str, str], Mapping[tuple[str, int], int]],
     known: Callable[[Store], tuple[int, int]],
 ) -> list[tuple[tuple[int, ...], str]]:
     """How far each replica is: by its last leader epoch, then by its end, then by its high watermark.

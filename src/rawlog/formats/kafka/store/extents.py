@@ -18,7 +18,17 @@ from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import unwrap
 from rawlog.formats.kafka.store.leader_epochs import EpochRuns
-from rawlog.formats.kafka.store.salvage import HUGE, PADDING, Chosen, Found, choose, find_sound, longest
+from rawlog.formats.kafka.store.salvage import (
+    HUGE,
+    PADDING,
+    UNFINISHED,
+    Chosen,
+    Found,
+    Hole,
+    choose,
+    find_sound,
+    longest,
+)
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 
@@ -53,6 +63,11 @@ class Extent:
     wrappers: int = 0
     #: The leader epochs of its batches; None: to be taken from `found`.
     epochs: EpochRuns | None = None
+
+    def is_crash_tail(self, hole: Hole) -> bool:
+        """Whether bytes are what a crash leaves at the end of a log: an unfinished batch, zeros, or anything that is no batch."""
+        is_last = hole.stop >= self.file.size and not self.file.place.sealed and self.stop == HUGE
+        return hole.reason == PADDING or (hole.reason == UNFINISHED and is_last)
 
     def is_before(self, stop: int) -> bool:
         """Whether everything in it is before an offset."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rawlog.core.errors import DataError, RawlogError
+from rawlog.core.errors import AccessError, DataError, RawlogError
 from rawlog.core.format import File, Place
 from rawlog.formats.kafka.internal import read_records
 from rawlog.formats.kafka.messages import decode_record, framed_types
-from rawlog.formats.kafka.paths import METADATA_TOPIC, directory_place, split
+from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC, directory_place, split
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kafka.store.partition_writer import METADATA
 from rawlog.formats.kafka.texts import properties, topic_id
@@ -106,17 +107,33 @@ def _in_metadata(folder: str, topic: str) -> bytes | None:
 
 def is_compacted_topic(source: str, topic: str) -> bool:
     """Whether the metadata log in a log directory says that a topic is compacted, or was."""
-    types = {schema.name: key for key, schema in framed_types().items()}
-    changed = types["ConfigRecord"]
+    return any("compact" in value.split(",") for value in _settings(source, topic, "cleanup.policy"))
+
+
+def is_tiered_topic(source: str, topic: str) -> bool:
+    """Whether a topic has segments in remote storage, or had: as the metadata log in a log directory says; without one, as the list of
+    remote segments does, if the directory has a part of it.
+    """
+    if exists(f"{source}/{_METADATA_DIRECTORY}"):
+        return "true" in _settings(source, topic, "remote.storage.enable")
+    name = INTERNAL["kafka.remote"]
     try:
-        return any(
-            key == changed
-            and (message["resourceType"], message["resourceName"], message["name"]) == (TOPIC, topic, "cleanup.policy")
-            and "compact" in (message["value"] or "").split(",")
-            for key, message in _metadata_records(f"{source}/{_METADATA_DIRECTORY}")
-        )
-    except RawlogError:
+        return any(True for _ in listing(f"{glob.escape(source)}/{name}-*"))
+    except AccessError:
         return False
+
+
+def _settings(source: str, topic: str, name: str) -> list[str]:
+    """All values that a setting of a topic has had, as the metadata log in a log directory says; up to damage."""
+    changed = next(key for key, schema in framed_types().items() if schema.name == "ConfigRecord")
+    values = []
+    try:
+        for key, message in _metadata_records(f"{source}/{_METADATA_DIRECTORY}"):
+            if key == changed and (message["resourceType"], message["resourceName"]) == (TOPIC, topic):
+                values += [message["value"] or ""] if message["name"] == name else []
+    except RawlogError:
+        pass
+    return values
 
 
 def _metadata_records(folder: str) -> Iterator[tuple[int, dict[str, Any]]]:

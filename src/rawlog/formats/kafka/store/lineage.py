@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from rawlog.core.rescue import Span
 from rawlog.formats.kafka.layouts import NONE
+from rawlog.formats.kafka.store.evidence import Trace
 from rawlog.formats.kafka.store.leader_epochs import EpochRuns
 from rawlog.formats.kafka.store.leader_epochs import Run as EpochRun
 
@@ -86,6 +87,8 @@ class Copy:
     high_watermark: int | None = None
     is_compacted: bool = False
     size: int = 0
+    #: Where the log began, if that is before its first segment and retention does not explain it.
+    first_trace: Trace | None = None
 
     @property
     def sound_end(self) -> int:

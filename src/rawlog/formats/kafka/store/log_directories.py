@@ -139,7 +139,7 @@ class Node:
     def is_complete(self) -> bool:
         """Whether all log directories that the node has registered are here."""
         known = None if self.assignments is None or self.id is None else self.assignments.directories.get(self.id)
-        return bool(known) and known <= {one.id for one in self.directories}
+        return known is not None and bool(known) and known <= {one.id for one in self.directories}
 
     def fails_at(self, directory: LogDirectory) -> bool:
         """Whether the node ends if it cannot use one of its directories: the last one, or the one with the metadata."""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, OptionError, TruncatedError
+from rawlog.core.errors import OptionError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.report import Action, Report
@@ -23,9 +23,9 @@ from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker
 from rawlog.formats.kafka.heads import Heads
-from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE
+from rawlog.formats.kafka.layouts import MAGIC_V2, NONE
 from rawlog.formats.kafka.paths import split
-from rawlog.formats.kafka.store.continuity import Continuity, Piece, continuity
+from rawlog.formats.kafka.store.continuity import Continuity, Piece, Side, continuity, refuse_damage
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.extents import Extent, batches_of, bytes_of
 from rawlog.formats.kafka.store.identity import Identity, identity
@@ -34,7 +34,7 @@ from rawlog.formats.kafka.store.marker_ledger import Ledger
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.quarantine import Quarantine
 from rawlog.formats.kafka.store.rewrite import NewSegment, new_report, rewrite, segments_of
-from rawlog.formats.kafka.store.salvage import HUGE, PADDING, UNFINISHED, Chosen, Found, find_sound, patched
+from rawlog.formats.kafka.store.salvage import HUGE, Found, find_sound, patched
 from rawlog.io.output import Folder
 
 SALVAGE, BROKER, STRICT = POLICIES = ("salvage", "broker", "strict")
@@ -57,7 +57,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
     log_start = segments_of(store)[0].place.start_offset or 0
     whose, found = identity(store), continuity(store)
     if policy == STRICT:
-        _refuse(whose, found)
+        refuse_damage(whose, found, "the policy is strict", allows_tail=False)
     metadata = None if whose is None else whose.data
     quarantine = None if aside is None else Quarantine(aside)
 
@@ -85,7 +85,8 @@ def _report(
     """What was done to the batches, and all the rest: the offsets that are lost, their transactions, the files around the log."""
     report = work.report
     for first, last in work.lost():
-        report.add(Action.LOST, first_offset=first, stop_offset=None if last is None else last + 1)
+        reason = next((gap.trace for gap in work.found.gaps if gap.first <= first and last == gap.last), "")
+        report.add(Action.LOST, reason, first_offset=first, stop_offset=None if last is None else last + 1)
     for one in transactions:
         if one.marker_offset is None:
             report.add(Action.LOST, one.line())
@@ -99,54 +100,6 @@ def _report(
     report.facts |= {"policy": policy, "end_offset": writer.end_offset, "rebuilt": sorted(writer.derived)}
     report.facts["transactions"] = [asdict(one) for one in transactions]
     return report
-
-
-# What strict refuses -------------------------------------------------------------------------------------------------
-
-
-def _refuse(whose: Identity | None, found: Continuity) -> None:
-    """CorruptError if anything would be dropped or changed."""
-    if whose is not None and whose.change is not None:
-        raise CorruptError(f"{whose.change}; the policy is strict", path=whose.path)
-    for number, extent in enumerate(found.extents):
-        batches, chosen = extent.found, extent.chosen
-        if chosen is None or batches is None:
-            continue
-        harmless = not extent.has_damage and not chosen.dropped and not chosen.rebased
-        if not harmless or chosen.order != list(range(len(batches.head))) or number in found.placed:
-            raise _refusal(extent.file, batches, chosen)
-    for piece in found.pieces:
-        extent = found.extents[piece.segment]
-        if piece.start != extent.first:
-            raise CorruptError("a name that does not fit its offsets; the policy is strict", path=extent.file.path)
-    for gap in found.gaps:
-        what = str(gap) if gap.is_end else "a segment before this one is gone"
-        raise CorruptError(f"{what}; the policy is strict", path=gap.file.path)
-    for one in found.corrections[:1]:
-        what = f"leader epoch {one.wrong} at offset {one.first}, {one.right} expected"
-        raise CorruptError(f"{what}; the policy is strict", path=found.extents[0].file.path)
-
-
-def _refusal(file: File, found: Found, chosen: Chosen) -> CorruptError | TruncatedError:
-    for hole in found.holes:
-        if hole.reason != PADDING:
-            what = TruncatedError if hole.reason == UNFINISHED else CorruptError
-            return what(
-                f"{hole.stop - hole.start:,} bytes are not a sound batch ({hole.reason}); the policy is strict",
-                path=file.path,
-                position=hole.start,
-                format="kafka.log",
-                layout=BATCH.name,
-            )
-    number = min([*chosen.dropped, *chosen.rebased, *chosen.moved], default=0)
-    return CorruptError(
-        f"a batch at offset {int(found.head['base_offset'][number])} out of order; the policy is strict",
-        path=file.path,
-        position=int(found.starts[number]),
-        format="kafka.log",
-        layout=BATCH.name,
-        field="base_offset",
-    )
 
 
 # The policies --------------------------------------------------------------------------------------------------------
@@ -196,12 +149,13 @@ class Repair:
         stop: int = 0,
         reason: str = "",
         offsets: tuple[int, int] | None = None,
+        *,
+        is_expected: bool = False,
     ) -> None:
         """Report what became of bytes, or of the file as a whole. `offsets` are the first and the last."""
         if action is Action.DROPPED:
             self.report.count("bytes_cut", stop - start)
         place: dict[str, Any] = {} if offsets is None else {"first_offset": offsets[0], "stop_offset": offsets[1] + 1}
-        is_expected = reason == PADDING
         self.report.add(action, reason, file.path, start=start, stop=stop, is_expected=is_expected, **place)
 
     def put_aside(self, file: File, data: Bytes, start: int, stop: int) -> None:
@@ -228,6 +182,7 @@ class Cutting(Repair):
         """Each segment up to the damaged one."""
         ended = False
         extents = self.found.extents
+        self.damage += [(gap.first, gap.last) for gap in self.found.gaps if gap.trace and not gap.is_remote]
         for number, extent in enumerate(extents):
             file, data = extent.file, bytes_of(extent.file)
             if ended:
@@ -244,9 +199,10 @@ class Cutting(Repair):
                 offsets = (int(head["base_offset"][0]), last)
                 self.add(Action.KEPT, file, 0, int(found.stops[count - 1]), offsets=offsets)
             if ended := end < data.size:
-                self.add(Action.DROPPED, file, end, data.size, reason)
+                is_tail = bool(found.holes) and found.holes[0].start == end and extent.is_crash_tail(found.holes[0])
+                self.add(Action.DROPPED, file, end, data.size, reason, is_expected=is_tail)
                 self.put_aside(file, data, end, data.size)
-                if reason != PADDING:
+                if not is_tail:
                     self.damage.append((last + 1, None))
             frames = Frames(data, found.starts[:count], found.stops[:count], data.size, Status.OK)
             self.ledger.add(frames, head)
@@ -255,7 +211,7 @@ class Cutting(Repair):
     def _base(self, file: File, first: int, writer: PartitionWriter) -> int:
         """Where a segment begins that a broker keeps."""
         end = writer.end_offset
-        is_gap = any(gap.file.path == file.path and not gap.is_end for gap in self.found.gaps)
+        is_gap = any(gap.file.path == file.path and gap.side is Side.BETWEEN for gap in self.found.gaps)
         if not writer.batches or end >= first or not is_gap:
             return first
         self.damage.append((end, first - 1))
@@ -333,6 +289,7 @@ class Salvage(Repair):
         found, fates = batches_of(extent, data)[0], self.found.fates(number)
         rows: list[tuple[int, int, Action, str, tuple[int, int] | None]] = []
         rows += [(one.start, one.stop, Action.DROPPED, one.reason, None) for one in found.holes]
+        tails = {one.start for one in found.holes if extent.is_crash_tail(one)}
         places = zip(found.starts.tolist(), found.stops.tolist(), strict=True)
         offsets = zip(found.head["base_offset"].tolist(), found.head["last_offset"].tolist(), strict=True)
         for at, (place, held) in enumerate(zip(places, offsets, strict=True)):
@@ -342,7 +299,8 @@ class Salvage(Repair):
         for start, end, action, reason, span in sorted(rows, key=lambda one: one[0]):
             self.report.count("bytes_added", max(reached - start, 0))  # bytes that two batches share are written twice
             reached = end
-            self.add(action, extent.file, start, end, reason, span)
+            is_tail = action is Action.DROPPED and start in tails
+            self.add(action, extent.file, start, end, reason, span, is_expected=is_tail)
             if action is Action.DROPPED:
                 self.put_aside(extent.file, data, start, end)
 

@@ -20,9 +20,9 @@ from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in, wri
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.log import scan, sound
 from rawlog.formats.kafka.paths import INTERNAL, OFFSET_CHECKPOINTS, remote_directory, split
-from rawlog.formats.kafka.store.continuity import continuity
+from rawlog.formats.kafka.store.continuity import Side, continuity, refuse_damage
 from rawlog.formats.kafka.store.derived import Derivation, Limits
-from rawlog.formats.kafka.store.identity import META
+from rawlog.formats.kafka.store.identity import META, identity, is_tiered_topic
 from rawlog.formats.kafka.store.log_directories import known_identity, node_of
 from rawlog.formats.kafka.store.missing import COUNTING, missing_partitions
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
@@ -155,26 +155,24 @@ def topic_id_of(files: Sequence[File]) -> bytes | None:
     return None
 
 
-def report_gaps(files: Sequence[File], report: Report, *, is_expected: bool = False) -> None:
-    """Report what is missing between the segments of a partition or is in the wrong one, as verify finds it. `is_expected`: what the verb
-    does is whole all the same.
+def report_gaps(files: Sequence[File], report: Report, *, is_copy: bool = False) -> None:
+    """Report what is missing in a partition or is in the wrong segment, as verify finds it. `is_copy`: what is in the wrong segment stays
+    there, and is no loss.
     """
     found = continuity(files)
     for gap in found.gaps:
         span = {"first_offset": gap.first, "stop_offset": gap.last + 1}
-        report.add(
-            Action.LOST,
-            "missing before this segment" if not gap.is_end else str(gap),
-            gap.file.path,
-            is_expected=is_expected,
-            **span,
-        )
+        reason = "missing before this segment" if gap.side is Side.BETWEEN else str(gap)
+        if gap.is_remote:
+            report.notes.append(reason)
+        else:
+            report.add(Action.LOST, reason, gap.file.path, **span)
     for piece in found.pieces:
         extent = found.extents[piece.segment]
         if piece.start != extent.first:
             reason = "they belong to another segment, where readers look for them; `rawlog repair` puts them there"
             span = {"first_offset": piece.first, "stop_offset": piece.last + 1}
-            report.add(Action.LOST, reason, extent.file.path, is_expected=is_expected, **span)
+            report.add(Action.LOST, reason, extent.file.path, is_expected=is_copy, **span)
     report.count("gaps", len(report.entries))
 
 
@@ -194,19 +192,19 @@ class Copying:
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Each segment of the source."""
         for file in self.files:
-            batches = whole_batches(file, self.report, is_last=file is self.files[-1])
+            batches = whole_batches(file, self.report, is_last=file is self.files[-1], is_tail_lost=False)
             yield NewSegment(file.place.start_offset or 0, batches, file.modified)
 
 
 def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """Write a partition again: the log as it is, and everything that is derived from it.
 
-    `index_interval_bytes` among the options is the topic's. An unfinished batch at the end of the log is left out; DataError for damage,
-    which `repair` handles.
+    `index_interval_bytes` among the options is the topic's. What a crash leaves at the end of the log is cut off; DataError for damage and
+    for records that are missing, which `repair` handles.
     """
     report = new_report(bytes_lost=0, gaps=0)
     policy = Copying(store, report, Limits.from_options(options).index_interval_bytes)
-    report_gaps(store, report)
+    refuse_damage(identity(store), continuity(store), "`rawlog repair` handles damage", allows_tail=True)
     writer = rewrite(folder, policy)
     report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}
     report.facts["end_offset"] = writer.end_offset
@@ -276,7 +274,8 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
     if len(sources) == 1:
         [source] = sources
         _report_missing(source, stores, report)
-        _keep_checkpoints(source, report.parts, folder)
+        bases = {store.name: segments_of(store)[0].place.start_offset or 0 for store in stores}
+        _keep_checkpoints(source, report.parts, bases, folder)
         keep_surroundings(source, folder, report)
     return report
 
@@ -304,11 +303,16 @@ def _report_missing(source: str, stores: Sequence[Store], report: Report) -> Non
                 own.add(Action.LOST, reason, f"{source}/{name}", first_offset=reached, stop_offset=offset)
 
 
-def _keep_checkpoints(source: str, done: Mapping[str, Report], folder: Folder) -> None:
+def _keep_checkpoints(source: str, done: Mapping[str, Report], bases: Mapping[str, int], folder: Folder) -> None:
+    """Write the checkpoints as far as they are true of the result. A log start before the first segment says that records are missing,
+    which was reported, or that remote storage has them.
+    """
     for name in OFFSET_CHECKPOINTS:
         offsets = {}
         for (topic, partition), offset in offsets_in(source, name).items():
-            report = done.get(f"{topic}-{partition}")
+            report, base = done.get(f"{topic}-{partition}"), bases.get(f"{topic}-{partition}", 0)
+            if name == LOG_START and offset < base and not is_tiered_topic(source, topic):
+                continue
             if report is not None and (name != LOG_START or offset <= report.facts["end_offset"]):
                 offsets[topic, partition] = min(offset, report.facts["end_offset"])
         if name == CLEANER:
@@ -337,8 +341,8 @@ def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
             folder.write(name, data)
         else:
             report.add(Action.DROPPED, "damaged, left out", path, start=0, stop=len(data))
-    if not (folder.path / META).exists() and (data := known_identity(source)) is not None:
-        folder.write(META, data)
+    if not (folder.path / META).exists() and (identity := known_identity(source)) is not None:
+        folder.write(META, identity)
         reason = "missing or damaged; written as the metadata log and the directories next to it say whose it is"
         report.add(Action.ADDED, reason, f"{source}/{META}")
 

@@ -33,7 +33,7 @@ from rawlog.formats.kafka.layouts import (
 )
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.formats.kafka.seek import index_entries, time_entries
-from rawlog.formats.kafka.store.continuity import Continuity, continuity
+from rawlog.formats.kafka.store.continuity import Continuity, Side, continuity
 from rawlog.formats.kafka.store.extents import Extent, Plain
 from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
@@ -107,6 +107,8 @@ class SegmentFold:
         self.first: First | None = None
         self.last_offset = NONE
         self.latest = NONE
+        #: Where an unfinished last batch begins.
+        self.unfinished: int | None = None
         self.compacted = False
         #: Where the sound batches end that it begins with, and the offset after them; and whether nothing else was seen.
         self.sound_position, self.is_sound = start, True
@@ -151,6 +153,7 @@ class SegmentFold:
             self._reach(frames, head)
         if len(frames):
             self._batches(frames, head)
+        self.unfinished = frames.reached_in_file if unfinished else None
         if unfinished and file.place.sealed:
             left = file.size - frames.reached_in_file
             message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
@@ -341,7 +344,7 @@ class SegmentFold:
             (low, high, max(top, self.latest), time, magic) for low, high, top, time, magic in following.wrappers
         ]
         self.latest = max(self.latest, following.latest)
-        self.stop = following.stop
+        self.stop, self.unfinished = following.stop, following.unfinished
         return self
 
     def finish(self, files: Sequence[File]) -> SegmentFold:
@@ -404,6 +407,7 @@ class Survey:
         self.snapshots = {one.place.start_offset: one for one in store if _is(one, "kafka.snapshot")}
         #: Where the batches of the last segment end, if it is without damage.
         self.end_position: int | None = None
+        self.unfinished: int | None = None
 
     def mark(self, code: str, mark: Mark) -> None:
         self.found[code][mark.path].append(mark)
@@ -440,6 +444,7 @@ class Survey:
         rows = [row for part in self.producers.aborts[known:] for row in part.tolist()]
         self.transaction_index(file, rows)
         self.last_file = file
+        self.unfinished = fold.unfinished
         self.end_position = fold.plain.end if fold.plain is not None and fold.plain.is_plain else None
 
     def transaction_index(self, file: File, aborts: Sequence[Sequence[int]]) -> None:
@@ -533,17 +538,29 @@ class Survey:
         message = f"{counted(size, 'zero byte')} after the last batch, {what}"
         self.mark("zeros", Mark(message, position, size, path=file.path, severity=severity))
 
+    def tail(self) -> None:
+        """An unfinished batch at the end of a log whose broker was stopped cleanly."""
+        file, position = self.last_file, self.unfinished
+        if file is None or position is None or file.place.sealed or file.place.topic in (None, METADATA_TOPIC):
+            return
+        if exists(f"{split(split(file.path)[0])[0]}/{MARK}"):
+            size = file.size - position
+            message = f"the last {size:,} bytes are no batch, although {MARK} is there: a broker does not start, or appends after them"
+            self.mark("truncated", Mark(message, position, size, path=file.path))
+
     def end(self) -> None:
         """What only the whole log tells."""
         self.zeros()
+        self.tail()
         end = self.last_offset + 1
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:
                 self.snapshot(offset)
         self.whole = whole = continuity(self.store.files, self.extents)
         for gap in whole.gaps:
-            position = gap.file.size if gap.is_end else 0
-            self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path))
+            position = gap.file.size if gap.side is Side.END else 0
+            severity = Severity.INFO if gap.is_remote else None
+            self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path, severity=severity))
         self.displaced(whole)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.

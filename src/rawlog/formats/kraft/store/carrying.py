@@ -113,11 +113,12 @@ class Carrier:
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """The segments of the source, the markers of transactions that are aborted, and what is added at the end."""
         logs = segments_of(self.files)
-        is_cut = self.wish.until is not None
+        is_cut = False
         for segment in logs:
             if not (yield from self.segment(writer, segment, is_last=segment is logs[-1])):
                 is_cut = True
                 break
+        is_cut |= self.report.counts["records_cut"] > 0
         self.note_gaps(self.files, writer.end_offset if is_cut else None)
         if self.wish.abort_open:
             yield NewSegment(None, self.abort_open(writer))
@@ -164,7 +165,9 @@ class Carrier:
     def note_gaps(self, files: Sequence[File], end: int | None) -> None:
         """Report the offsets that are missing between segments, up to where the copy was cut."""
         for gap in continuity(files, self.extents).gaps:
-            if end is None or gap.last < end:
+            if gap.is_remote:
+                self.report.notes.append(str(gap))
+            elif end is None or gap.last < end:
                 place = {"first_offset": gap.first, "stop_offset": gap.last + 1}
                 self.report.add(Action.LOST, str(gap), gap.file.path, **place)
 

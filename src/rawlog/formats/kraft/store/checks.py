@@ -135,9 +135,9 @@ class _Survey:
                 loaded = MetadataStore([one], store.folder, store.summaries).fold()
             except RawlogError:
                 continue  # reported elsewhere
-            if grown.open_transaction is not None or list(map(str, grown.image())) == list(map(str, loaded.image())):
+            if grown.open_transaction is not None or grown.image_lines() == loaded.image_lines():
                 continue
-            here, there = {str(each) for each in loaded.image()}, {str(each) for each in grown.image()}
+            here, there = set(loaded.image_lines()), set(grown.image_lines())
             message = (
                 f"{len(here - there)} of its records are not what the log leads to, and {len(there - here)} are missing"
             )

@@ -14,6 +14,7 @@ from rawlog.core.errors import OptionError
 from rawlog.core.report import Report
 from rawlog.formats.kafka.checkpoints import LOG_START
 from rawlog.formats.kafka.checkpoints import write as offset_checkpoint
+from rawlog.formats.kafka.meanings import LEVELS
 from rawlog.formats.kraft.store.blueprint import Blueprint, Topic
 from rawlog.formats.kraft.store.state import State
 from rawlog.io.output import Folder
@@ -137,27 +138,58 @@ def _write_offsets(folder: Folder, parts: Sequence[Part], *, is_replicated: bool
 
 # How to start them ---------------------------------------------------------------------------------------------------------
 
+PROPERTIES = ".server.properties"
+"""What the name of a file of settings ends with; it begins with that of the data directory."""
+FIRST_OF_4 = LEVELS.index("4.0-IV0")
+
 
 def server_properties(cluster: Blueprint, target: str) -> dict[str, list[str]]:
-    """The lines that the `server.properties` of each node must have, by node id; host names and ports are for the operator to fill in."""
+    """The settings that the broker of each node starts with, by node id. Of several nodes the names of hosts are for the operator to fill
+    in.
+    """
     many = len(cluster.nodes) > 1
     factor = min(3, len(cluster.nodes))
-    voters = ",".join(f"{node.id}@{f'host-{node.id}' if many else 'localhost'}:9093" for node in cluster.nodes)
+    hosts = {node.id: f"host-{node.id}" if many else "localhost" for node in cluster.nodes}
+    voters = ",".join(f"{number}@{host}:9093" for number, host in hosts.items())
+    shared = ["share.coordinator.state.topic"] if cluster.level >= FIRST_OF_4 else []
     return {
         str(node.id): [
             "process.roles=broker,controller",
             f"node.id={node.id}",
+            f"listeners=PLAINTEXT://{hosts[node.id]}:9092,CONTROLLER://{hosts[node.id]}:9093",
+            "controller.listener.names=CONTROLLER",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             f"controller.quorum.voters={voters}",
             f"log.dirs={os.path.join(target, home(node.id)) if many else target}",
             f"offsets.topic.replication.factor={factor}",
-            f"transaction.state.log.replication.factor={factor}",
-            f"transaction.state.log.min.isr={min(2, factor)}",
+            *(
+                f"{name}.{setting}"
+                for name in ("transaction.state.log", *shared)
+                for setting in (f"replication.factor={factor}", f"min.isr={min(2, factor)}")
+            ),
         ]
         for node in cluster.nodes
     }
 
 
-def start_notes(cluster: Blueprint, target: str) -> list[str]:
+def properties_names(nodes: Sequence[int]) -> dict[str, str]:
+    """What the names of the files of settings end with, by node id; each begins with that of the target."""
+    return {str(node): f".{home(node)}{PROPERTIES}" if len(nodes) > 1 else PROPERTIES for node in nodes}
+
+
+def properties_file(lines: Sequence[str]) -> str:
+    """The text of a file of settings, one on each line. Java reads it as Latin-1, and backslashes as escapes."""
+    made = [
+        "# Written by `rawlog rescue`. Put in the names of your hosts, and settings of your own. Do not format the directory."
+    ]
+    for line in lines:
+        text = line.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
+        codes = [int.from_bytes(text[at : at + 2], "big") for at in range(0, len(text), 2)]
+        made.append("".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes))
+    return "\n".join(made) + "\n"
+
+
+def start_notes(nodes: Sequence[int], target: str) -> list[str]:
     """How the new cluster is started, one line for each node."""
-    lines = server_properties(cluster, target).items()
-    return [f"server.properties of node {number}: {' '.join(own)}" for number, own in lines]
+    names = properties_names(nodes).items()
+    return [f"start node {node} with its settings: kafka-server-start.sh {target}{name}" for node, name in names]

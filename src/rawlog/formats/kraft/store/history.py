@@ -166,6 +166,7 @@ _TEXTS: dict[str, _Text] = {
     "UNFENCE_BROKER_RECORD": lambda self, m, t: f"broker {m['id']} is unfenced",
     "BROKER_REGISTRATION_CHANGE_RECORD": Narrator._broker_change,
     "REGISTER_CONTROLLER_RECORD": lambda self, m, t: f"controller {m['controllerId']} registers",
+    "UNREGISTER_CONTROLLER_RECORD": lambda self, m, t: f"controller {m['controllerId']} is unregistered",
     "ACCESS_CONTROL_ENTRY_RECORD": Narrator._acl,
     "REMOVE_ACCESS_CONTROL_ENTRY_RECORD": lambda self, m, t: f"access control entry {uuid_text(m['id'])} is removed",
     "CLIENT_QUOTA_RECORD": Narrator._quota,

@@ -29,19 +29,20 @@ from rawlog.core.rescue import (
 )
 from rawlog.core.restore import Asked, Known, Offer, RestoredPartition, RestoreSplit
 from rawlog.core.store import Store
-from rawlog.core.text import counted, plain_time
+from rawlog.core.text import counted, offset_range, plain_time
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
+from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, offsets_in
 from rawlog.formats.kafka.layouts import NONE
 from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
 from rawlog.formats.kafka.paths import directory_place, split
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kafka.store.choice import FUTURE, NOT_ASSIGNED, NOT_LOADED, Assignment, Decision, decide
 from rawlog.formats.kafka.store.copy_survey import SegmentSurvey, joined, sound_end, survey_segment
+from rawlog.formats.kafka.store.evidence import first_trace, last_trace
 from rawlog.formats.kafka.store.lineage import Copy
 from rawlog.formats.kafka.store.survey import epochs_in
 from rawlog.formats.kraft.store.blueprint import INTERNAL_CONFIGS, TOPIC
-from rawlog.formats.kraft.store.directories import COPIES, duplicate
+from rawlog.formats.kraft.store.directories import COPIES, duplicate, properties_file, properties_names
 from rawlog.formats.kraft.store.disks import Disk, Disks, find_disks, infer_nodes
 from rawlog.formats.kraft.store.elected import ClusterMetadata, elect
 from rawlog.formats.kraft.store.endings import Endings, InternalLook, TransactionState, largest_producer, look
@@ -54,8 +55,7 @@ from rawlog.io.storage import is_remote, is_view, local_path
 
 #: So many bytes of a replica are surveyed in one split.
 SURVEYED = 256 << 20
-HIGH_WATERMARK, RECOVERY_POINT = "replication-offset-checkpoint", "recovery-point-offset-checkpoint"
-OFFSETS = (HIGH_WATERMARK, RECOVERY_POINT, LOG_START)
+OFFSETS = (HIGH_WATERMARK, LOG_START)
 Key = tuple[str, int]
 
 
@@ -130,10 +130,15 @@ class Rescuer:
         self.disks = Disks({})
         self.cluster: ClusterMetadata | None = None
         self.replicas: list[Replica] = []
+        #: Partitions of topics that other disks have marked as deleted: the directories that say so.
+        self.doubtful: dict[Key, list[str]] = {}
+        #: Partitions that a cleaner has worked on.
+        self.cleaned: set[Key] = set()
         self.decisions: dict[str, Decision] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {"report": Report(), "disks": Disks({}), "cluster": None, "replicas": [], "decisions": {}}
+        kept = {"report": Report(), "disks": Disks({}), "cluster": None, "replicas": []}
+        kept |= {"doubtful": {}, "cleaned": set(), "decisions": {}}
         return {**self.__dict__, **kept}
 
     # What is there ------------------------------------------------------------------------------------------------------
@@ -145,6 +150,7 @@ class Rescuer:
         infer_nodes(self.disks, self.cluster.state, partitions_on(self.disks, stores))
         self._check_topics(stores)
         self.replicas = list(self._replicas(stores))
+        self._doubt_deleted()
         if not self.replicas and not self.cluster.partitions:
             raise UnknownFormatError(f"{', '.join(roots)}: no partition is here")
         used = [one for one in self.replicas if one.why is None]
@@ -178,6 +184,22 @@ class Rescuer:
             if one.segments:
                 one.rank, one.why = self._judge(one)
                 yield one
+
+    def _doubt_deleted(self) -> None:
+        """Find the topics that some disks have marked as deleted, and of which no metadata log says whether they were."""
+        assert self.cluster is not None
+        marked: dict[bytes, list[str]] = {}
+        for one in self.replicas:
+            if one.state == "delete" and one.topic_id is not None and "delete" not in self.asked.include:
+                marked.setdefault(one.topic_id, []).append(one.group)
+        for one in self.replicas:
+            paths = marked.get(one.topic_id or b"", [])
+            if not paths or one.state is not None or self.cluster.verdict(one.key[0], one.topic_id) != "unknown":
+                continue
+            if self.asked.exclude_deleted:
+                one.why = f"{paths[0]} is marked -delete and has the same topic id"
+            else:
+                self.doubtful[one.key] = paths
 
     def _judge(self, one: Replica) -> tuple[int, str | None]:
         """How much a replica counts, and why it does not count at all."""
@@ -233,6 +255,7 @@ class Rescuer:
         for one in found:
             surveyed.setdefault(one.split.content.group, []).extend(one.found)
         self._rebuild(surveyed, looks)
+        self.cleaned = {key for disk in self.disks for key in offsets_in(disk.path, CLEANER)}
         copies = self._copies(surveyed)
         keys = sorted({one.key for one in self.replicas} | set(filter(self._is_asked, self.cluster.partitions)))
         offer = self._offer()
@@ -250,6 +273,12 @@ class Rescuer:
         wanted = [topic for topic in offer.topics if self.restorer.wants(topic, offer)]
         return [self._split(one) for one in self.restorer.plan(offer, wanted)]
 
+    def adjacent_files(self) -> dict[str, str | None]:
+        """The settings that each broker starts with."""
+        names = properties_names([node.id for node in self.restorer.nodes])
+        settings: Mapping[str, Sequence[str]] = self.report.facts.get("server_properties", {})
+        return {name: properties_file(settings[node]) if node in settings else None for node, name in names.items()}
+
     def _cleanup_policy(self, topic: str) -> str:
         """The setting of a topic, empty if it is not known."""
         assert self.cluster is not None
@@ -262,12 +291,15 @@ class Rescuer:
     def _decide(self, key: Key, copies: Sequence[Copy], left_out: Sequence[CopyPlan]) -> Decision:
         assert self.cluster is not None
         policy = self._cleanup_policy(key[0])
-        is_compacted = "compact" in policy or (not policy and any(one.is_compacted for one in copies))
+        is_compacted: bool | None = "compact" in policy
+        if not policy:
+            is_compacted = key in self.cleaned or any(one.is_compacted for one in copies) or None
         if not copies and self._record(key) is None:
             plan = UnitPlan(f"{key[0]}-{key[1]}", "leave", 0, 0, left_out[0].use, tuple(left_out))
             return Decision(plan)
         known, name = self._assignment(key), f"{key[0]}-{key[1]}"
-        return decide(name, copies, known, is_compacted=is_compacted, left_out=left_out)
+        nodes = self.disks.nodes
+        return decide(name, copies, known, is_compacted=is_compacted, left_out=left_out, nodes=nodes)
 
     def _rebuild(self, surveyed: Mapping[str, Sequence[SegmentSurvey]], looks: Mapping[str, InternalLook]) -> None:
         """Complete the metadata by what only directories tell, and leave out those of topics that were created again."""
@@ -325,7 +357,7 @@ class Rescuer:
             others = [end for group, end in ends[one.key].items() if group != one.group]
             runs, damage, is_compacted = joined(
                 surveyed.get(one.group, ()),
-                is_compacted="compact" in self._cleanup_policy(one.key[0]),
+                is_compacted="compact" in self._cleanup_policy(one.key[0]) or one.key in self.cleaned,
                 other_ends=others,
             )
             table = epochs_in(tuple(replace(file, place=replace(file.place, state=None)) for file in one.files))
@@ -347,12 +379,13 @@ class Rescuer:
                     one.state or "",
                     one.rank,
                     start,
-                    max([*named, stated.get(RECOVERY_POINT) or 0]),
+                    max([*named, 0 if one.state is not None else last_trace(one.files).offset]),
                     () if table is None else tuple((epoch, offset) for epoch, offset in table.tolist()),
                     stated.get(LOG_START),
                     stated.get(HIGH_WATERMARK),
                     is_compacted,
                     one.size,
+                    first_trace(one.files) if one.state is None else None,
                 )
             )
         return made
@@ -409,8 +442,21 @@ class Rescuer:
                 report.not_loaded += [one.path for one in plan.copies]
             elif plan.action == "rescue":
                 report.parts[plan.name] = part_report(plan)
+                self._report_doubt(plan, report.parts[plan.name])
         lost = [one for plan in plans for one in plan.lost]
         report.counts["offsets_lost"] = sum(one.stop - one.start for one in lost if one.stop is not None)
+
+    def _report_doubt(self, plan: UnitPlan, report: Report) -> None:
+        """Report that a partition is kept although its topic was perhaps deleted."""
+        topic, _, number = plan.name.rpartition("-")
+        paths = self.doubtful.get((topic, int(number)))
+        if paths is not None:
+            more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+            reason = (
+                f"kept, but {paths[0]}{more} with the same topic id is marked -delete: the topic was deleted while a disk was away, or its "
+                "replicas were moved to other disks; no metadata log tells. --exclude-deleted leaves it out"
+            )
+            report.add(Action.UNDECIDED, reason, first_offset=plan.start, stop_offset=plan.end)
 
     # One partition, and the whole -----------------------------------------------------------------------------------------
 
@@ -510,6 +556,10 @@ def part_report(plan: UnitPlan) -> Report:
         place = {"first_offset": one.start, "stop_offset": one.stop}
         report.add(Action.MOVED, reason, plan.copies[number].path, **place)
     for one in plan.undecided:
+        if all(copy.end >= (one.stop or 0) for copy in plan.copies if not copy.state):
+            # That nothing tells more is no contradiction: every replica that is here has them.
+            report.notes.append(f"{offset_range(one.start, one.stop or 0)}: kept: {_with_times(one)}")
+            continue
         place = {"first_offset": one.start, "stop_offset": one.stop}
         report.add(Action.UNDECIDED, f"kept: {_with_times(one)}", **place)
     report.notes += plan.unknown

@@ -71,6 +71,13 @@ MOST_MISSING = 10_000
 NEVER = (METADATA_TOPIC, "__remote_log_metadata")
 #: The lowest metadata.version that a cluster can start with.
 LEAST_LEVEL = 4
+#: The metadata.version from which on access rules may name ranges of addresses.
+CIDR_LEVEL = LEVELS.index("4.4-IV1")
+#: Records of a cluster that are written again as they are, or that say nothing of the new one, whose nodes are others.
+CARRIED = (
+    "AccessControlEntryRecord", "UserScramCredentialRecord", "DelegationTokenRecord", "RegisterBrokerRecord", "UnregisterBrokerRecord",
+    "FenceBrokerRecord", "UnfenceBrokerRecord", "BrokerRegistrationChangeRecord", "RegisterControllerRecord", "UnregisterControllerRecord",
+)  # fmt: skip
 COMMIT, ABORT = int(ControlType.COMMIT), int(ControlType.ABORT)
 SUMS = (
     "records", "bytes", "records_cut", "transactions_aborted", "transactions_committed", "offsets_committed", "bytes_lost",
@@ -312,7 +319,7 @@ class Restorer:
             self.topics,
             old,
             next_producer_id=(largest // PRODUCER_BLOCK + 1) * PRODUCER_BLOCK if largest >= 0 else 0,
-            whole=not self.asked.topics,
+            whole=self._takes_settings,
         )
         if old is not None and old.kraft_version:
             self.report.notes.append(
@@ -327,6 +334,8 @@ class Restorer:
             made.level = self.asked.level
         elif old is not None:
             made.level = max(old.level, LEAST_LEVEL)
+        if old is not None:
+            self._report_uncarried(old, made.level)
         release = level_text(METADATA_VERSION, made.level)
         facts: dict[str, Any] = {
             "cluster_id": made.cluster_id,
@@ -336,9 +345,31 @@ class Restorer:
         if self.report.verb != "restore":
             facts["nodes"] = [node.id for node in made.nodes]
             facts["server_properties"] = server_properties(made, str(self.target))
-            self.report.notes += start_notes(made, str(self.target))
+            self.report.notes += start_notes(facts["nodes"], str(self.target))
         self.report.facts |= {**facts, **({} if release is None else {"release": release})}
         return made
+
+    def _report_uncarried(self, old: State, level: int) -> None:
+        """Report settings of newer releases that the new cluster does not get, or gets unchecked."""
+        if level > NEWEST_LEVEL:
+            self.report.notes.append(
+                f"metadata.version {level} is newer than {LEVELS[-1]}, the newest that is known here: records are written as that one has "
+                "them. Start a broker of the same release as before, or choose a known one with --metadata-version"
+            )
+        ranges = sorted({one["host"] for one in old.acls.values() if "/" in one["host"]})
+        if ranges and level < CIDR_LEVEL and self._takes_settings:
+            self.report.notes.append(
+                f"access rules name ranges of addresses ({', '.join(ranges[:3])}), which brokers below {LEVELS[CIDR_LEVEL]} do not match: "
+                "write these rules again"
+            )
+        lost = old.uncarried_tags(CARRIED if self._takes_settings else ())
+        if lost is not None:
+            self.report.add(Action.LOST, lost)
+
+    @property
+    def _takes_settings(self) -> bool:
+        """Whether users, access rules and quotas of the old cluster are taken over."""
+        return not self.asked.topics
 
     def _write_offsets(
         self, scratch: Sequence[RestoredPartition], done: Sequence[RestoredPartition], folder: Folder
@@ -403,7 +434,7 @@ def metadata_level(text: str) -> int:
     found = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
     if not found or max(found) < LEAST_LEVEL:
         raise OptionError(
-            f"metadata version {text}: a release such as 3.9-IV0 or 4.3 expected; the newest known one is {LEVELS[-1]}"
+            f"metadata version {text}: a release such as 3.9-IV0 or 4.4 expected; the newest known one is {LEVELS[-1]}"
         )
     return max(found)
 

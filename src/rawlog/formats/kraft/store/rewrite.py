@@ -20,8 +20,10 @@ from rawlog.core.store import Store, stores_below
 from rawlog.formats.kafka.layouts import BATCH, ControlType
 from rawlog.formats.kafka.messages import decode_record, framed_types
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.store.extents import bytes_of
 from rawlog.formats.kafka.store.rewrite import keep_surroundings
 from rawlog.formats.kafka.store.rewrite import rebuild as rebuild_partition
+from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED, find_sound
 from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.formats.kraft.paths import (
     CHECKPOINT_FORMAT,
@@ -32,7 +34,7 @@ from rawlog.formats.kraft.paths import (
     snapshot_id,
 )
 from rawlog.formats.kraft.store.placing import Batch, Placed, is_gapped, place_batches, read_batches
-from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.state import IMAGED, State
 from rawlog.formats.kraft.store.store import LARGEST_TEXT, MetadataStore, is_misnamed, last_time, stores, traced_end
 from rawlog.formats.kraft.writer import checkpoint_name, write_checkpoint
 from rawlog.io.output import Folder
@@ -92,19 +94,19 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """A metadata directory with the derived files of its log rebuilt; snapshots and the vote, which no log holds, as they are.
 
-    A snapshot that is not whole is left out, as a controller leaves it. DataError for damage in the log.
+    DataError for damage in the log, for a snapshot that is not whole, and for offsets that are missing: `repair` handles them.
     """
     metadata = _readable(store)
+    for first, stop in metadata.missing(traced_end(store)):
+        message = f"offsets {first} to {stop - 1} are missing; `rawlog repair` handles damage"
+        raise CorruptError(message, path=metadata.folder)
+    snapshots = [file for file in store if file.format == CHECKPOINT_FORMAT and file.place.state is None]
+    for file in snapshots:
+        if not metadata.is_whole(file):
+            raise CorruptError("the snapshot is not whole; `rawlog repair` handles damage", path=file.path)
     report = rebuild_partition(Store((file for file in store if file.system == "kafka"), store.name), folder, options)
-    plan = Plan(report)
-    for file in store:
-        if file.format == CHECKPOINT_FORMAT and file.place.state is None and not metadata.is_whole(file):
-            report.add(Action.DROPPED, "not whole, left out", file.path, start=0, stop=file.size)
-            report.count("bytes_lost", file.size)
-        elif file.format == QUORUM_FORMAT or (file.format == CHECKPOINT_FORMAT and file.place.state is None):
-            plan.copies.append(file)
-    _report_missing(metadata, traced_end(store), report)
-    return plan.write(folder)
+    votes = [file for file in store if file.format == QUORUM_FORMAT]
+    return Plan(report, copies=[*snapshots, *votes]).write(folder)
 
 
 def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
@@ -161,6 +163,9 @@ class Plan:
             self.report.count("bytes_kept", _write_batches(batches, folder, segment_name(offset)))
         if self.state is not None:
             write_checkpoint(folder, self.state)
+            lost = self.state.uncarried_tags(IMAGED)
+            if lost is not None:
+                self.report.add(Action.LOST, lost)
         if self.is_new:
             folder.write(segment_name(0), b"")
         for file in self.copies:
@@ -401,7 +406,7 @@ class _Repair:
             grown, loaded = State(), State()
             _replay(grown, kept, one.offset)
             one.load(loaded)
-            same = list(map(str, grown.image())) == list(map(str, loaded.image()))
+            same = grown.image_lines() == loaded.image_lines()
             if one.offset == 0 or one.offset > kept[-1].end or grown.open_transaction is not None or same:
                 agreed.append(one)
             else:
@@ -456,10 +461,13 @@ class _Repair:
                         why for (path, at), why in reasons.items() if path == segment.path and position <= at < start
                     ]
                     padding = start == segment.size and _is_zero(segment, position)
+                    is_last = start == segment.size and segment is self.store.segments[-1]
+                    is_tail = padding or (is_last and position > 0 and not inside and _is_tail(segment, position))
                     reason = "zeros" if padding else inside[0] if inside else "not in the log that is kept"
+                    reason = UNFINISHED if is_tail and not padding else reason
                     if any(path == segment.path and position <= at < start for path, at in folded):
                         reason += "; what can be read of them is in the new snapshot"
-                    _drop(self.report, segment, position, start, reason, is_expected=padding)
+                    _drop(self.report, segment, position, start, reason, is_expected=is_tail)
                 position = stop
         for one in kept:
             _report_changes(one, self.report)
@@ -508,17 +516,18 @@ class _Repair:
         return max(end, reached)
 
     def has_more(self, batches: Sequence[Batch], reached: int) -> bool:
-        """Whether bytes that are not a batch, and not zeros, follow the last batch of the log."""
+        """Whether bytes follow the last batch of the log that are no batch, and not what a crash leaves."""
         segments = self.store.segments
         if not batches:
             return any(segment.size and not _is_zero(segment, 0) for segment in segments)
         last = batches[-1]
         if last.end < reached:
             return False
-        ends = [(last.file, last.stop)]
         held = {one.file.path for one in batches}
-        ends += [(one, 0) for one in segments if one.path not in held and (one.place.start_offset or 0) >= last.first]
-        return any(position < file.size and not _is_zero(file, position) for file, position in ends)
+        others = [one for one in segments if one.path not in held and (one.place.start_offset or 0) >= last.first]
+        if any(one.size and not _is_zero(one, 0) for one in others):
+            return True
+        return last.stop < last.file.size and not _is_tail(last.file, last.stop)
 
 
 def _by_file(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
@@ -557,6 +566,12 @@ def _is_zero(file: File, position: int) -> bool:
                 return False
             position += len(piece)
     return True
+
+
+def _is_tail(file: File, position: int) -> bool:
+    """Whether the bytes of a segment from a position on are what a crash leaves: zeros, or no whole batch."""
+    found = find_sound(bytes_of(file)[position:])
+    return not len(found.head) and all(hole.reason in (PADDING, UNFINISHED) for hole in found.holes)
 
 
 def _replay(state: State, batches: Sequence[Batch], stop: int | None = None) -> None:

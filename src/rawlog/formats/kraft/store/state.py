@@ -6,20 +6,30 @@ kept as a problem, and not applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from rawlog.core.errors import DataError
+from rawlog.core.text import counted
 from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import decode_control, decode_record, framed_types
+from rawlog.formats.kafka.schema import UNKNOWN
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import METADATA_VERSION, MIGRATING, SAME_LEADER, record_version
 
 MOST_PROBLEMS = 1000
 _LISTS = ("isr", "replicas", "removingReplicas", "addingReplicas", "eligibleLeaderReplicas", "lastKnownElr")
 _BEGIN, _END, _ABORT = 23, 24, 25
+#: Types of records with structures in them: brokers, quotas, controllers.
+_NESTED = frozenset({0, 14, 27})
+IMAGED = (
+    "RegisterBrokerRecord", "RegisterControllerRecord", "PartitionRecord", "AccessControlEntryRecord", "UserScramCredentialRecord",
+    "DelegationTokenRecord",
+)  # fmt: skip
+"""The records of a state that keep fields which no schema knows."""
 
 
 class Refused(Exception):
@@ -73,6 +83,8 @@ class State:
     timestamp: int = -1
     records: int = 0
     problems: list[Problem] = field(default_factory=list)
+    #: How many records have a tagged field that their schemas do not know, by name of the record and tag.
+    unknown_tags: Counter[tuple[str, int]] = field(default_factory=Counter)
     _open: list[tuple[int, int, Message]] | None = None
     _began: int = -1
 
@@ -86,6 +98,8 @@ class State:
             self.add_problem(offset, error.message, "unknown")
             return
         self.records += 1
+        if UNKNOWN in message or key in _NESTED:
+            self.unknown_tags.update((framed_types()[key].name, tag) for tag in _unknown_tags(message))
         if _BEGIN <= key <= _ABORT:
             self._bracket(offset, key)
         elif self._open is not None:
@@ -207,6 +221,10 @@ class State:
     def _register_controller(self, message: Message) -> None:
         self.controllers[message["controllerId"]] = message
 
+    def _unregister_controller(self, message: Message) -> None:
+        if self.controllers.pop(message["controllerId"], None) is None:
+            raise Refused(f"the unknown controller {message['controllerId']} is unregistered")
+
     def _topic(self, message: Message) -> None:
         self.topics[message["topicId"]] = Topic(message["name"])
         self.topic_ids[message["name"]] = message["topicId"]
@@ -324,6 +342,18 @@ class State:
 
     # ------------------------------------------------------------------ giving it out again
 
+    def image_lines(self) -> list[str]:
+        """The records of `image` as texts to compare, without fields that no schema knows: a controller that does not know them either
+        leaves them out of its snapshots.
+        """
+        return [str((name, version, _known_fields(message))) for name, version, message in self.image()]
+
+    def uncarried_tags(self, carried: Collection[str]) -> str | None:
+        """The tagged fields that no schema knows and that are not among the records of these types, in words; None if there are none."""
+        found = sorted((key, count) for key, count in self.unknown_tags.items() if key[0] not in carried)
+        named = ", ".join(f"{name} tag {tag} ({counted(count, 'record')})" for (name, tag), count in found)
+        return f"tagged fields that are not known are lost: {named}" if found else None
+
     def image(self) -> Iterator[tuple[str, int, Message]]:
         """The state as the records of a snapshot (name, version, message).
 
@@ -383,7 +413,26 @@ def _at_level(message: Message, name: str, level: int) -> Message:
     version = record_version(name, level)
     fields = next(schema for schema in framed_types().values() if schema.name == name).fields
     there = {one.name for one in fields if version in one.versions}
-    return {key: value for key, value in message.items() if key in there}
+    return {key: value for key, value in message.items() if key in there or key == UNKNOWN}
+
+
+def _unknown_tags(message: Message) -> set[int]:
+    """The tags of a record, and of the structures in it, that its schema does not know."""
+    found = {tag for tag, _ in message.get(UNKNOWN, ())}
+    for value in message.values():
+        for one in value if isinstance(value, list) else ():
+            found |= _unknown_tags(one) if isinstance(one, dict) else set()
+    return found
+
+
+def _known_fields(message: Message) -> Message:
+    """A record without the tagged fields that its schema does not know."""
+    made = {}
+    for name, value in message.items():
+        if name != UNKNOWN:
+            is_list = isinstance(value, list) and value and isinstance(value[0], dict)
+            made[name] = [_known_fields(one) for one in value] if is_list else value
+    return made
 
 
 _REPLAY: dict[int, Callable[[State, Any], None]] = {
@@ -410,4 +459,5 @@ _REPLAY: dict[int, Callable[[State, Any], None]] = {
     26: State._remove_token,
     27: State._register_controller,
     28: State._clear_elr,
+    29: State._unregister_controller,
 }

@@ -30,6 +30,7 @@ from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.compaction import FORMATS, change_queue, units_of
 from rawlog.formats.rocketmq.store.dispatch import U_BATCH, Derived
 from rawlog.formats.rocketmq.store.placeholders import Slot, covering, placeholder_size
+from rawlog.formats.rocketmq.store.repair import check_log
 from rawlog.formats.rocketmq.store.rewrite import (
     DATABASES,
     DERIVED,
@@ -70,12 +71,13 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
     for file in store:
         if file.format is not None and file.format not in own_way and file.problem is None:
             copy(folder, file, report)
+    settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
+    check_log(store, sizes, settings)
     derived, logs = Derived(), dispatch.commit_logs(store)
     ended = False
     for file in logs:
         ended = _write_log(file, folder, keep, derived, report, is_ended=ended)
     _write_compacted(store, folder, keep, report)
-    settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
     carry_databases(store, folder, report, ())  # they cannot be read, so nobody knows what is in them
     write_derived(derived, store, folder, sizes, settings, report, is_intact=False)
     if report.counts["removed"]:
@@ -111,18 +113,11 @@ def _put(out: IO[bytes], start: int, data: Bytes) -> int:
 
 def _windows(file: File, format: Format, keep: Keep | None, report: Report) -> Iterator[Window]:
     """The messages of a log, up to its end. What is not a message there (stale bytes of a reused file) is left out."""
-    for frames in walk(file, format, errors="raise"):
+    # Nothing of a commit log that is damaged comes here (`check_log`); what a crash left after its end is left out.
+    for frames in walk(file, format, errors="stop" if format is COMMIT_LOG else "raise"):
         rows = Messages.take(frames, file)
         if stale := rows.stale.any():
             first = int(np.argmax(rows.stale))
-            moved = rows.stale & ~rows.leftovers(file)
-            if format is COMMIT_LOG and moved.any():
-                raise CorruptError(
-                    "a message that is not at its place; repair the store first",
-                    path=file.path,
-                    position=rows.frame_position(int(np.argmax(moved))),
-                    format=format.name,
-                )
             frames = frames.slice(0, int(rows[fields.F_FRAME][first]))
             rows = Messages.take(frames, file)
         if not rows.crc_ok.all():

@@ -30,7 +30,7 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
     SysFlag,
 )
-from rawlog.formats.rocketmq.messages import Messages, are_taken
+from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.reader import scan
 from rawlog.formats.rocketmq.store import dispatch
@@ -317,7 +317,7 @@ class Placement:
         if fits and after == (stop, self.shift) and (follows or begin + self.shift >= self.end):
             is_corrected = True
         elif after is None and follows and len(held) == 1:
-            is_corrected = not self._is_leftover(held[0]) and not self._is_moved(held[0])
+            is_corrected = not held[0].leftovers(self.file)[0] and not self._is_moved(held[0])
         else:
             is_corrected = False
         for rows in held:
@@ -325,10 +325,6 @@ class Placement:
                 yield from self._put(corrected(rows, self.shift), self.shift, is_corrected=True)
             else:
                 yield from self._put(rows, shift_of(rows))
-
-    def _is_leftover(self, rows: Messages) -> bool:
-        """Whether the place that a message names has a message that says so: then this one is a copy, from before the log was cut."""
-        return bool(are_taken(self.file, self.first, rows[fields.F_PHYSICAL]).any())
 
     def _is_moved(self, rows: Messages) -> bool:
         """Whether the last message of a file lies where it does because others before it were removed."""

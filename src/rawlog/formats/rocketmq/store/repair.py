@@ -20,6 +20,7 @@ from rawlog.core.errors import CorruptError, DataError, OptionError
 from rawlog.core.format import File
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store
+from rawlog.core.text import counted
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as fields
@@ -122,8 +123,9 @@ def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> 
     write_derived(derived, files, folder, sizes, settings, report, only_known=True, is_intact=is_intact)
 
 
-def check_log(store: Store, sizes: Sizes, settings: Settings) -> dispatch.Derived:
-    """What the messages of a store give. CorruptError if `repair` would change its commit log, or report a loss of it.
+def check_log(store: Store, sizes: Sizes, settings: Settings) -> tuple[dispatch.Derived, dict[str, int]]:
+    """What the messages of a store give, and where its log ends in files with other bytes after it, by path. CorruptError if `repair`
+    would change the log, or report a loss of it.
 
     What a crash leaves after the last message is no damage: no queue and no index has it.
     """
@@ -137,12 +139,13 @@ def check_log(store: Store, sizes: Sizes, settings: Settings) -> dispatch.Derive
     for entry in report.entries:
         if entry.action is Action.MOVED or is_added or (entry.action is not Action.REBUILT and entry.is_loss):
             raise CorruptError(
-                f"the commit log is damaged: {entry.reason or entry.action}; nothing was rebuilt, use `rawlog repair`",
+                f"the commit log is damaged: {entry.reason or entry.action}; nothing was written, use `rawlog repair`",
                 path=entry.path,
                 position=entry.start,
                 format=COMMIT_LOG.name,
             )
-    return salvage.derived
+    tails = [entry for entry in report.entries if entry.action is Action.DROPPED and entry.path is not None]
+    return salvage.derived, {str(entry.path): entry.start or 0 for entry in tails}
 
 
 # Sound messages --------------------------------------------------------------------------------------------------------
@@ -466,14 +469,15 @@ class Salvage:
             found = runs.setdefault((slot.topic, slot.queue_id), [])
             if found and found[-1][1] == slot.number:
                 found[-1][1] += slot.count
+                found[-1][3] = address + slot.size
             else:
-                found.append([slot.number, slot.number + slot.count, address])
+                found.append([slot.number, slot.number + slot.count, address, address + slot.size])
         for (topic, queue_id), found in runs.items():
-            for first, stop, address in found:
-                self._lose(topic, queue_id, first, stop - first, address, "placeholders have the places")
+            for first, stop, address, end in found:
+                self._lose(topic, queue_id, first, stop - first, address, "placeholders have the places", end - address)
 
-    def _lose(self, topic: str, queue_id: int, first: int, count: int, address: int, then: str) -> None:
-        """Report lost messages of a queue, which were at or after an address."""
+    def _lose(self, topic: str, queue_id: int, first: int, count: int, address: int, then: str, size: int = 0) -> None:
+        """Report lost messages of a queue, which were at or after an address, in so many bytes if that is known."""
         path, position = self._place(address)
         self.report.count("messages_lost", count)
         self.report.add(
@@ -481,7 +485,7 @@ class Salvage:
             f"{topic} queue {queue_id}: lost; {then}",
             path,
             start=position,
-            stop=position,
+            stop=None if position is None else position + size,
             first_offset=first,
             stop_offset=first + count,
         )
@@ -535,15 +539,28 @@ class Salvage:
 
     def _report_known(self, start: int, stop: int, where: str) -> None:
         """Report messages in a stretch of the log that is not here, of which queues or the key index still know."""
-        lost: dict[str, int] = {}
+        lost: dict[str, list[Slot]] = {}
         for slot in self.slots.between(start, stop):
-            lost[slot.path] = lost.get(slot.path, 0) + slot.count
-        who = "that the queue knows"
-        if not lost:
-            lost, who = _indexed(self.files, start, stop), "that the key index knows"
-        for path, count in lost.items():
+            lost.setdefault(slot.path, []).append(slot)
+        for path, slots in lost.items():
+            count = sum(slot.count for slot in slots)
             self.report.count("messages_lost", count)
-            self.report.add(Action.LOST, f"{count:,} messages {who} {where} are lost", path)
+            log, position = self._place(slots[0].address)
+            size = slots[-1].address + slots[-1].size - slots[0].address
+            self.report.add(
+                Action.LOST,
+                f"{counted(count, 'message')} of {slots[0].topic} queue {slots[0].queue_id} {where}, which the queue knows",
+                path if position is None else log,
+                start=position,
+                stop=None if position is None else position + size,
+                first_offset=min(slot.number for slot in slots),
+                stop_offset=max(slot.number + slot.count for slot in slots),
+            )
+        if not lost:
+            for path, count in _indexed(self.files, start, stop).items():
+                self.report.count("messages_lost", count)
+                what = f"{counted(count, 'message')} {where}, which the key index knows"
+                self.report.add(Action.LOST, what, path)
 
     def message(self, queue: dispatch.Queue, number: int) -> bytes | None:
         """The bytes of a message of the source's log, by its queue and number; None if they are lost."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,10 @@ class Rescue:
         return RescueSplit(name, sum(file.size for one in group for file in one.store.logs), content)
 
     # What is written
+
+    def adjacent_files(self) -> Mapping[str, str | None]:
+        """No file next to the target is needed."""
+        return {}
 
     def carry(self, split: RescueSplit, folder: Folder, aside: Folder, advance: Callable[[int], None]) -> Report:
         """Write one store."""

@@ -132,7 +132,7 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 
     report = new_report()
     settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
-    derived = check_log(store, sizes, settings)
+    derived, ends = check_log(store, sizes, settings)
     unwanted = {
         *DERIVED,
         *NEVER_COPIED,
@@ -141,7 +141,11 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     }
     for file in store:
         if file.format is not None and file.format not in unwanted and file.problem is None:
-            copy(folder, file, report)
+            copy(folder, file, report, ends.get(file.path))
+    for path, end in ends.items():
+        report.notes.append(
+            f"{path}: byte {end:,}: what follows the last message is left out: nothing shows that it was one"
+        )
     carry_databases(store, folder, report, tuple(DATABASES))
     write_derived(derived, store, folder, sizes, settings, report)
     return report
@@ -287,13 +291,15 @@ def write_sized(folder: Folder, path: str, pieces: Iterable[NDArray[Any] | bytes
         pad(file, used, size)
 
 
-def copy(folder: Folder, file: File, report: Report) -> None:
-    """The same bytes at the same place below the root; runs of zeros stay holes."""
+def copy(folder: Folder, file: File, report: Report, stop: int | None = None) -> None:
+    """The same bytes at the same place below the root, with zeros from `stop` on; runs of zeros stay holes."""
     with folder.create(below_root(file)) as out:
         if not folder.dry_run:
             with Source(file.path) as source:
                 position = used = 0
                 while piece := source.read(position, PIECE):
+                    if stop is not None and position + len(piece) > stop:
+                        piece = piece[: max(0, stop - position)].ljust(len(piece), b"\0")
                     if piece.count(0) < len(piece):
                         out.seek(position)
                         out.write(piece)
@@ -473,7 +479,7 @@ def write_derived(
 def _leave_queues(
     files: Sequence[File], folder: Folder, last: int, index_until: int, report: Report, *, is_carried: bool
 ) -> None:
-    """The checkpoint of a store whose queues are a database, and what makes a broker build these where they are left out or behind.
+    """The checkpoint of a store whose queues are a database, and what makes a broker build these where they are left out or incomplete.
 
     A broker that starts after a clean stop does not build the unit of the very first message.
     """
@@ -490,7 +496,7 @@ def _leave_queues(
 
 
 def _name_setting(count: int, report: Report, *, is_always: bool = False) -> None:
-    """Say what a broker has to be told, so that it reads all of the commit log."""
+    """Name the setting with which a broker reads all of the commit log."""
     if is_always or count > RECOVERED_FILES:
         report.notes.append(
             f"a broker from 5.4.0 on builds queues from the last {RECOVERED_FILES} commit-log files alone, and here are {count:,}: "

@@ -168,6 +168,8 @@ class Union(Salvage):
 
     def _agreed(self, copies: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:
         """The run of the first of several copies; messages that others have otherwise are judged."""
+        # What one copy had to correct, another may have as it was.
+        copies = [one for one in copies if not one[1].is_corrected] or copies
         (source, run), others = copies[0], copies[1:]
         if all(_bytes(run) == _bytes(other) for _, other in others):
             yield source, run
