@@ -610,7 +610,8 @@ class StoreRepair:
 
     def _report_lost_positions(self) -> None:
         """Segments of which nothing is there."""
-        for position in self.store.lost_positions(self.names[: len(self.store.logs)]):
+        settled = self.store.lost_positions(self.names[: len(self.store.logs)])
+        for position in sorted(set(settled) & set(self.store.lost_positions())):
             self.gaps.append(position)
             self.report.add(Action.LOST, lost_words(position), self._path(Segment(position, 0)))
 
