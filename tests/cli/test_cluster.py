@@ -95,8 +95,10 @@ def test_strays_and_missing_partitions_are_found(run: Callable[..., Any], tmp_pa
 
 def test_where_there_is_no_metadata_that_is_said(run: Callable[..., Any], tmp_path: Path) -> None:
     done = run("cluster", tmp_path)
-    assert done.code == 3
-    assert "no metadata log" in done.err
+    assert (done.code, "no file of any known format" in done.err) == (3, True)
+    shutil.copytree(Path(data_dir("broker-4.3.0")) / "transactions-0", tmp_path / "transactions-0")
+    done = run("cluster", tmp_path)
+    assert (done.code, "no metadata log" in done.err) == (3, True)
 
 
 def test_a_damaged_log_ends_with_1(run: Callable[..., Any], tmp_path: Path) -> None:

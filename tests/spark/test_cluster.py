@@ -133,6 +133,7 @@ RELATIVE = """
 import json, os, sys
 sys.path.insert(0, sys.argv[2])
 import rawlog
+from rawlog.core.errors import AccessError
 from rawlog.spark import session, sql
 
 spark = session(sys.argv[1], {"spark.executor.memory": "768m"})
@@ -163,7 +164,7 @@ done["stream"] = rawlog.count("streamed")
 spark.sparkContext.pythonExec = sys.argv[3]  # a Python that has nothing installed
 try:
     list(rawlog.query("SELECT count(*) FROM records", "other", **where))
-except rawlog.AccessError as error:
+except AccessError as error:
     done["bare"] = str(error)
 print("RESULT " + json.dumps(done))
 spark.stop()

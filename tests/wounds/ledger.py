@@ -95,6 +95,9 @@ SUGGESTIONS = [
     ("new 2", "kafka-lz4/(none|tail|derived|first-file-expired|.*without-indexes)", "rescue", "code"),
     ("rule 3", "kafka-lz4/.*(missing-with-derived|without-indexes)", ".*", "code"),
     ("new 3", "rocketmq-broker/", "verify-complete", "code|disagrees"),
+    ("new 6", "kraft.*middle", "repair", "silent"),
+    ("new 4", "rocketmq.*/(bit-first|start-zeroed)", "diff", ".*"),
+    ("new 5", "rocketmq.*field", "rescue-replica", "code"),
     ("22", "ambry.*segment-header", ".*", ".*"),
     ("15", "rocketmq", "cat|count|tail|convert", "loses|count"),
     ("25 ⌂", ".", "diff", "count"),
@@ -111,6 +114,8 @@ SUGGESTIONS = [
     ("21 ⌂", "base-offset.*segment-end", "repair", ".*"),
     ("21a ⌂", "base-offset", "repair", ".*"),
     ("rule 2 ⌂", "base-offset", "rescue.*", ".*"),
+    ("21b", "recording-cut", ".*", ".*"),
+    ("rule 2 ⌂", "garbage-inserted", "rescue", ".*"),
     ("7 ⌂", "frame-missing", ".*", ".*"),
     ("6", "first-file", ".*", ".*"),
     ("8", "end-cut-inside", "restore", ".*"),
@@ -119,8 +124,9 @@ SUGGESTIONS = [
     ("11 ⌂", "duplicate|foreign", ".*", ".*"),
     ("14a ⌂", "swapped-first-last", "rescue.*", ".*"),
     ("20 ⌂", "swapped|renamed", "rescue.*|restore", ".*"),
+    ("rule 2 ⌂", "legacy-compacted/.*middle-file", ".*", ".*"),
     ("27", "legacy-compacted/none", "rescue", ".*"),
-    ("14 ⌂", "legacy-(codecs|compacted)/(bit|zeroed|bytes|garbage|length)", "rescue.*", ".*"),
+    ("14 ⌂", "legacy-(codecs|compacted)/(bit|zeroed|bytes|garbage|length|start)", "rescue.*", ".*"),
 ]
 ABOUT: dict[str, str] = {
     "S7": "erase of a RocketMQ store ends with an internal error",
@@ -159,5 +165,8 @@ ABOUT: dict[str, str] = {
     "new 1": "erase and compact accept a store with wrong base offsets or epochs, holes or a lost end: exit 0, and the fault is copied",
     "new 2": "rescue of a sound partition without a high watermark: all of it is undecided, exit 1",
     "new 3": "verify --complete of a sound RocketMQ store with an open half message: a warning, exit 1",
+    "new 4": "diff of a RocketMQ store whose first message is damaged: wrong usage, exit 2, as if it had one topic",
+    "new 5": "rescue of a RocketMQ store with a sound replica corrects a message that the replica has unharmed: exit 1",
+    "new 6": "repair of a metadata log without a file in the middle begins at a snapshot and does not name the offsets that are gone",
     UNSORTED: "find the row of each, or describe it under `new`",
 }

@@ -99,6 +99,7 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
         return
     found: deque[pa.RecordBatch] = deque()
     failure: DataError | None = None
+    say = rows.say
     for part, selection in reversed(list(rows.part_selections())):
         if (end := (ends or {}).get(part.file.path)) is not None:
             if end <= (part.start or 0):
@@ -106,12 +107,12 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
             part = replace(part, stop=end if part.stop is None else min(part.stop, end))
         scanned = _scan(part, selection)
         failure = failure or scanned.error
-        for text in scanned.notes if rows.say is not None else ():
-            rows.say(text)
+        for text in scanned.notes if say is not None else ():
+            say(text)
         for piece in reversed(scanned.pieces):
             kept = _Last(count)
             try:
-                for batch in read(piece, rows.table, selection, rows.say):
+                for batch in read(piece, rows.table, selection, say):
                     kept.add(batch)
             except DataError as error:
                 failure = failure or error

@@ -372,22 +372,23 @@ class Follower:
         """The mark after the last whole frame up to `limit`, or after one frame from `at_least`; the last window if that was reached."""
         errors = "stop" if self.errors == "raise" else self.errors
         start = mark.position or None
-        with contextlib.suppress(TruncatedError):  # the file's own header is not whole yet
-            for frames in walk(file, line.format, start=start, stop=file.size, first=mark.frames, errors=errors):
-                if len(frames):
-                    count = int(np.searchsorted(frames.stops + frames.base, limit, side="right"))
-                    if not count and mark.position > at_least:
+        for frames in walk(file, line.format, start=start, stop=file.size, first=mark.frames, errors=errors):
+            if isinstance(frames.error, TruncatedError):  # the file's own header is not whole yet
+                return mark, None
+            if len(frames):
+                count = int(np.searchsorted(frames.stops + frames.base, limit, side="right"))
+                if not count and mark.position > at_least:
+                    return mark, None
+                count = max(count, 1)
+                if allowance is not None:
+                    count = allowance.take(line.format, frames.slice(0, count), file)
+                    if not count:
                         return mark, None
-                    count = max(count, 1)
-                    if allowance is not None:
-                        count = allowance.take(line.format, frames.slice(0, count), file)
-                        if not count:
-                            return mark, None
-                    mark = _after(frames.slice(0, count), mark, line.format, file)
-                    if count < len(frames):
-                        return mark, None
-                if frames.last:
-                    return mark, frames
+                mark = _after(frames.slice(0, count), mark, line.format, file)
+                if count < len(frames):
+                    return mark, None
+            if frames.last:
+                return mark, frames
         return mark, None
 
 

@@ -15,6 +15,8 @@ class Undecoded(SeriousNote):
     """A note on keys or values that were not decoded: which `side` of the records, and the `number` of them."""
 
     __slots__ = ("number", "side")
+    side: str
+    number: int
 
     def __new__(cls, text: str, side: str = "value", number: int = 0) -> Self:
         note = super().__new__(cls, text)

@@ -545,7 +545,7 @@ class Salvage:
         for path, slots in lost.items():
             count = sum(slot.count for slot in slots)
             self.report.count("messages_lost", count)
-            log, position = self._place(slots[0].address)
+            log, position = self._place(slots[0].address) if self.present else (None, None)
             size = slots[-1].address + slots[-1].size - slots[0].address
             self.report.add(
                 Action.LOST,
