@@ -527,16 +527,6 @@ def test_a_segment_that_is_gone_with_its_index_is_noticed(name: str, tmp_path: P
     assert not [one for one in rawlog.verify(broken, complete=True) if one.severity != "info"]
 
 
-def test_a_last_segment_that_is_gone_with_its_index_is_noticed(tmp_path: Path) -> None:
-    """An index file with a bloom was complete: another one followed."""
-    broken = copy_store("store-small", tmp_path / "9")
-    for path in broken.glob("2_0_*"):
-        path.unlink()
-    [finding] = [one for one in rawlog.verify(broken) if one.severity != "info"]
-    assert "2_0_log is not there" in finding.message
-    assert any("2_0_log is not there" in line for line in lost(rewritten("repair", broken, tmp_path / "out")))
-
-
 # Files of another store ----------------------------------------------------------------------------------------------------
 
 

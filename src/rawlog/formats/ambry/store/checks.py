@@ -17,7 +17,7 @@ from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import Entries, IndexFile, read_index
 from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
-from rawlog.formats.ambry.paths import segment_of
+from rawlog.formats.ambry.paths import Segment, segment_of
 from rawlog.formats.ambry.store.evidence import elect_partition, most_named, partitions
 from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, lost_words, with_logs
@@ -112,9 +112,8 @@ def lost_segment(files: Files) -> Iterator[Mark]:
     segment from another copy. `rawlog repair` names the lost blobs and keeps deleted ones deleted. Where the segment only has another name
     now, repair gives it back its own.
 
-    It is a warning if the index files are gone, too, and a gap between the positions of segments, or an index file that was complete, is
-    all that shows it: a compaction may have removed the segment, though neither its log, nor a generation above 0, nor the file of its
-    policy says that one has ever run here.
+    It is a warning if the index files are gone, too, and a gap between the positions of segments is all that shows it: a compaction may
+    have removed the segment, though neither its log, nor a generation above 0, nor the file of its policy says that one has ever run here.
     """
     for store in with_logs(files):
         orphans = store.blobs_without_put()
@@ -122,7 +121,8 @@ def lost_segment(files: Files) -> Iterator[Mark]:
         more = f"; only updates are left of {counted(orphans.size, 'blob')}: {named}" if orphans.size else ""
         more += ", …" if orphans.size > SHOWN else ""
         for position in store.lost_positions():
-            yield Mark(f"{lost_words(position)}{more}", path=store.folder, severity=Severity.WARNING)
+            path = f"{store.folder}/{Segment(position, 0).log_name()}"
+            yield Mark(f"{lost_words(position)}{more}", path=path, severity=Severity.WARNING)
     for store in blob_stores(files):
         for segment, parts in store.lost_segments().items():
             entries = Entries.join([index.entries for index in map(_read, parts) if index is not None])
@@ -377,6 +377,7 @@ def orphan_update(files: Files) -> Iterator[Mark]:
         deleted = np.zeros(folded.first.size, np.bool_)
         deleted[folded.blob[kind == DELETE]] = True
         orphans = folded.first[np.isin(kind[folded.first], (TTL_UPDATE, UNDELETE)) & ~deleted]
+        orphans = orphans if store.is_compacted else np.union1d(orphans, store.blobs_without_put())
         for row in np.sort(orphans).tolist():
             path, position, size = store.place(row)
             yield Mark(

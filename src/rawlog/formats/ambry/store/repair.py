@@ -279,7 +279,7 @@ class StoreRepair:
         A single message that names another partition has a damaged blob id, and so has one whose blob is known here.
         """
         catalog = self.catalog
-        foreign = self.named != self.partition
+        foreign: NDArray[np.bool_] = self.named != self.partition
         foreign[self.rows[self.trusted & (self.rows >= 0)]] = False
         if not foreign.any():
             return foreign
@@ -585,7 +585,8 @@ class StoreRepair:
                 named = [one.key] if one.key is not None else named_in(data, self.partition)
                 is_end = self._is_unconfirmed_end(number, one) and not (named and self.read[number].ends_in_damage)
                 place = {"start": one.start, "stop": one.stop}
-                self.report.add(Action.DROPPED, one.reason, self.store.logs[number].path, is_expected=is_end, **place)
+                reason = f"{one.reason} of blob {keys.text_of(named[0])}" if is_end and named else one.reason
+                self.report.add(Action.DROPPED, reason, self.store.logs[number].path, is_expected=is_end, **place)
                 for key in named if not is_end else ():
                     if keys.identity_of(key) not in self.reported:
                         self.reported.add(keys.identity_of(key))
@@ -609,7 +610,8 @@ class StoreRepair:
 
     def _report_lost_positions(self) -> None:
         """Segments of which nothing is there."""
-        for position in self.store.lost_positions(self.names[: len(self.store.logs)]):
+        settled = self.store.lost_positions(self.names[: len(self.store.logs)])
+        for position in sorted(set(settled) & set(self.store.lost_positions())):
             self.gaps.append(position)
             self.report.add(Action.LOST, lost_words(position), self._path(Segment(position, 0)))
 

@@ -272,20 +272,12 @@ class BlobStore:
 
     def lost_positions(self, names: Sequence[Segment] | None = None) -> list[int]:
         """Segments that a store without compaction must have, and of which neither log nor index is there: positions rise by one from 0
-        on, and an index file with a bloom is complete, so another one followed it. `names` are the right ones of the segments.
+        on. `names` are the right ones of the segments.
         """
-        there = {one.position for one in (*(names or self.segments), *self.lost_segments()) if one.name}
-        if self.is_compacted or not there:
+        logs = {one.position for one in (names or self.segments) if one.name}
+        if self.is_compacted or not logs:
             return []
-        found = sorted(set(range(max(there) + 1)) - there)
-        if names is not None and list(names) != self.segments:
-            return found
-        last = max(self.indexes, key=lambda index: (self.numbers[index.segment], index.start), default=None)
-        if last is not None and last.segment == self.segments[-1] and (last.segment, last.start) in self.blooms:
-            number = len(self.segments) - 1
-            if last.end >= self.logs[number].size and not self.lost_segments():
-                found.append(last.segment.position + 1)
-        return found
+        return sorted(set(range(max(logs))) - logs - {one.position for one in self.lost_segments()})
 
     def blobs_without_put(self) -> NDArray[np.int64]:
         """The blobs of a store without compaction, by their first rows, of which the log has updates and not the PUT."""
