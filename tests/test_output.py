@@ -242,12 +242,11 @@ def hostile_store(place: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("number", range(7))
-@pytest.mark.parametrize("verb", ["repair", "rebuild"])
-def test_a_queue_of_a_hostile_topic_is_reported_and_left_out(verb: str, number: int, place: Path) -> None:
-    """A topic named `/tmp/x` or `../../x` in a commit log made both verbs write outside of DST, exit 0."""
+def test_a_queue_of_a_hostile_topic_is_reported_and_left_out(number: int, place: Path) -> None:
+    """A topic named `/tmp/x` or `../../x` in a commit log made repair and rebuild write outside of DST, exit 0."""
     name = names(place)[number]
     source = hostile_store(place, name)
-    done = run(verb, source, place / "out", "--json")
+    done = run("repair", source, place / "out", "--json")
     assert done.exit_code == 1, done.stderr
     report = json.loads(done.stdout)
     assert (report["queues_left_out"], report["is_whole"]) == (1, False)
@@ -256,8 +255,18 @@ def test_a_queue_of_a_hostile_topic_is_reported_and_left_out(verb: str, number: 
     assert [path.name for path in (place / "out" / "consumequeue").iterdir()] == ["sound"]
     # The messages themselves stay in the log, and the same command says the same again.
     assert contents(place / "out" / "commitlog") == contents(source / "commitlog")
-    if verb == "repair":
-        assert run(verb, source, place / "aside", "--dry-run").exit_code == 1
+    assert run("repair", source, place / "aside", "--dry-run").exit_code == 1
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_rebuild_refuses_a_store_with_a_hostile_topic(number: int, place: Path) -> None:
+    """A queue that nobody can write would be lost: rebuild names the topic and writes nothing."""
+    name = names(place)[number]
+    done = run("rebuild", hostile_store(place, name), place / "out", "--json")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert repr(name) in done.stderr
+    assert "left out" in done.stderr
+    assert not (place / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["%RETRY%group", "%DLQ%group", "a.b", "a|b", "ä"])
@@ -326,9 +335,14 @@ def test_a_store_named_after_an_object_does_not_lead_out(place: Path) -> None:
     from rawlog.jobs.rewrite import Rewriting
 
     file = File("s3://b/k/../00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/.."))
-    other = File("s3://b/k/t-0/00000000000000000000.log", 1, None, "kafka.log", Place("t", 0, 0, "s3://b/k/t-0"))
+    other = File("s3://b/k/u/00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/u"))
     with Rewriting("rebuild", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
         job.plan(Tree(("s3://b/k",), (file, other)))
+    # Next to a partition it is no store: it is named and left out.
+    partition = File("s3://b/k/t-0/00000000000000000000.log", 1, None, "kafka.log", Place("t", 0, 0, "s3://b/k/t-0"))
+    with Rewriting("rebuild", str(place / "out")) as job:
+        assert [split.content.place for split in job.plan(Tree(("s3://b/k",), (file, partition)))] == ["t-0"]
+        assert job._report.left_out == [file.path]
 
 
 # Appearing -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What `verify` finds in the result of a repair is in the report of the repair, and makes its exit code 1."""
+"""What `verify` finds in the result of a repair, an erasure or a compaction is in its report, and makes its exit code 1."""
 
 from __future__ import annotations
 
@@ -104,3 +104,22 @@ def test_a_clean_result_has_nothing_that_remains(tmp_path: Path) -> None:
     result = run("repair", KAFKA / "idempotent-0", tmp_path / "idempotent-0", "--json")
     assert result.exit_code == 0
     assert "remaining" not in json.loads(result.output)
+
+
+@pytest.mark.parametrize(
+    "verb", [["erase", "--find", "no record has this text"], ["compact"]], ids=lambda words: words[0]
+)
+def test_a_fault_that_is_copied_is_reported(verb: list[str], tmp_path: Path) -> None:
+    """`erase` and `compact` copied a batch with a wrong epoch and a wrong base offset, and ended with 0: only `repair` looked at its
+    result.
+    """
+    source, target = tmp_path / "segments-by-size-0", tmp_path / "out" / "segments-by-size-0"
+    shutil.copytree(KAFKA / "segments-by-size-0", source)
+    log = min(source.glob("*.log"))
+    rewritten(log, 2, "base_offset", ">q", 1 + struct.unpack_from(">q", log.read_bytes())[0])
+    name, *options = verb
+    result = run(name, source, target, *options, "--json")
+    assert result.exit_code == 1, result.output
+    if target.exists():
+        remaining = json.loads(result.stdout.splitlines()[-1])["remaining"]
+        assert {one["code"] for one in remaining} == {one["code"] for one in serious(target)} != set()

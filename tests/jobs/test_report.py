@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
+from rawlog.core.errors import OptionError, UnknownFormatError
 from rawlog.core.findings import Findings
 from rawlog.core.profile import Profile, merged
 from rawlog.engines import local
@@ -84,14 +84,16 @@ def test_the_page_shows_what_each_system_has(tmp_path: Path) -> None:
 
 
 def test_files_of_no_known_format_are_not_called_healthy(tmp_path: Path) -> None:
-    """A directory with nothing but unknown files was answered with "Nothing needs repair"."""
-    source = tmp_path / "source"
+    """A directory with nothing but unknown files was answered with "Nothing needs repair". Next to known files they are named."""
+    source, page = tmp_path / "source", tmp_path / "report.html"
     source.mkdir()
     (source / "notes.bin").write_bytes(b"\x93nothing that rawlog knows")
-    rawlog.report(source, output=tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "of no known format" in page
-    assert "Nothing needs repair" not in page
+    with pytest.raises(UnknownFormatError, match="no file of any known format"):
+        rawlog.report(source, output=page)
+    assert not page.exists()
+    shutil.copytree(SAMPLES / "kafka" / "codec-none-0", source / "codec-none-0")
+    rawlog.report(source, output=page)
+    assert "1 file of no known format: nothing in them was checked" in page.read_text()
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:

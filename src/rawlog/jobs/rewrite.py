@@ -29,8 +29,8 @@ from rawlog.reading.tree import Tree, open_tree
 if TYPE_CHECKING:
     from rawlog.core.format import Family, File, Keep
 
-#: The verb whose result is verified: what is still wrong in it is reported; and the one that refuses damage.
-REPAIR, REBUILD = "repair", "rebuild"
+#: Verbs whose result is verified, so that what is still wrong in it is reported; and the one that refuses damage.
+VERIFIED, REBUILD = frozenset({"repair", "compact", "erase"}), "rebuild"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +273,8 @@ class Rewriting(Job[Rewritten, Report]):
             else:
                 folder.copy(file.path, path)
                 copied.append(file.path)
+                if in_store and "files" in report.facts:
+                    report.facts["files"] = sorted([*report.facts["files"], path])
         report.notes += _few_paths(copied, "copied unchanged: rawlog does not know what it is")
         report.notes += _few_paths(remade, "not copied: the system makes it again by itself")
 
@@ -281,7 +283,7 @@ class Rewriting(Job[Rewritten, Report]):
         groups of files.
         """
         written = path.exists()
-        chosen = Chosen() if self.verb == REPAIR and written else self._unrepaired(own.family)
+        chosen = Chosen() if self.verb in VERIFIED and written else self._unrepaired(own.family)
         if chosen is None:
             return (), ()
         tree = open_tree(str(path)) if written else Tree((), own.store.files)
@@ -374,7 +376,7 @@ class Rewriting(Job[Rewritten, Report]):
         together; and what the system would do when it starts. The files of a store are compared with one another again only where that
         found something: files around the store may explain it.
         """
-        if self.verb != REPAIR:
+        if self.verb not in VERIFIED:
             return
         tree = open_tree(str(whole))
         found = [finding for _, one in pairs for finding in one.remaining]
