@@ -42,7 +42,7 @@ lint: $(STAMP) ## style, types, imports and words; changes nothing
 	$(BIN)/lint-imports
 	$(BIN)/python docs/words.py
 
-fuzz: setup ## the property tests with the deep profile, for as long as it takes
+fuzz: setup ## the property tests with the deep profile, and every kind of wound, for as long as it takes
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
 
 faults: setup ## ingest killed at thirty random moments and started again; the disks of thirty dead clusters rescued

@@ -88,6 +88,7 @@ SUGGESTIONS = [
     ("S7", "rocketmq", "erase.*", "crash"),
     ("24", "rocketmq.*start-zeroed", ".*", "crash"),
     ("2", "tail-after-clean-stop", ".*", ".*"),
+    ("rule 5 ⌂", "/tail-", "convert|ingest", ".*"),
     ("21b", "/tail-", ".*", ".*"),
     ("1", "kafka-whole/.*gone", ".*", ".*"),
     ("3", "meta-properties", ".*", ".*"),

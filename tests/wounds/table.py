@@ -20,10 +20,10 @@ def table() -> dict[str, dict[str, int | None]]:
     for kind, _, *cells in lines:
         row = codes[kind.strip("`")] = {}
         for name, cell in zip(head[2:], cells, strict=True):
-            code, _, exception = cell.partition(" (")
+            code, _, exceptions = cell.partition(" (")
             row[name] = _code(code)
-            if exception:
-                verb, code = exception.strip(")").split()
+            for exception in exceptions.strip(")").split(", ") if exceptions else ():
+                verb, code = exception.split()
                 row[verb.strip("`")] = _code(code)
     return codes
 

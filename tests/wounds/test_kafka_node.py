@@ -8,6 +8,6 @@ from tests.wounds import suite
 from tests.wounds.checking import check
 
 
-@pytest.mark.parametrize(("subject", "wound"), suite.cases("kafka-node"))
+@pytest.mark.parametrize(("subject", "wound"), suite.chosen("kafka-node"))
 def test_one_wound_one_answer(subject: str, wound: str) -> None:
     check(subject, wound)

@@ -8,6 +8,6 @@ from tests.wounds import suite
 from tests.wounds.checking import check
 
 
-@pytest.mark.parametrize(("subject", "wound"), suite.cases("legacy-v0", "legacy-codecs", "legacy-compacted"))
+@pytest.mark.parametrize(("subject", "wound"), suite.chosen("legacy-v0", "legacy-codecs", "legacy-compacted"))
 def test_one_wound_one_answer(subject: str, wound: str) -> None:
     check(subject, wound)

@@ -592,9 +592,11 @@ def tail(copy: Copy, value: str) -> None:
         raise Unfit
     if copy.subject.family.name == REPLAY and value != "unfinished":  # the real tool reads zeros as entries
         raise Unfit
-    _tail(copy, {"unfinished": data, "zeros": bytes(4096), "noise": copy.noise(500)}[value])
+    room = 400 if copy.subject.family.name == AMBRY else 4096  # a segment of Ambry is not longer than its capacity
+    _tail(copy, {"unfinished": data, "zeros": bytes(room), "noise": copy.noise(min(room, 500))}[value])
     copy.unmark()
-    copy.is_a("tail")
+    is_refused = copy.subject.family.name == AMBRY and value != "unfinished"  # Ambry does not start on it
+    copy.is_a("tail-refused" if is_refused else "tail")
 
 
 @wound("unfinished", "zeros", "noise", needs="clean")
@@ -603,7 +605,7 @@ def tail_after_clean_stop(copy: Copy, value: str) -> None:
     frame = copy.frame("log-end")
     data = struct.pack(">q", copy.end) + copy.read(frame.file)[frame.start + 8 : frame.start + frame.size // 2]
     _tail(copy, {"unfinished": data, "zeros": bytes(4096), "noise": copy.noise(500)}[value])
-    copy.is_a("tail-after-clean-stop")
+    copy.is_a("tail-refused")
 
 
 # Whole files at a wrong place ---------------------------------------------------------------------------------------------
