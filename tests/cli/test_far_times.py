@@ -18,9 +18,9 @@ SHOWN = "+011476-08-15T05:20:00.000Z"
 
 @pytest.fixture
 def logs(tmp_path):
-    """A metadata log and an ordinary one whose records are of that time."""
+    """A metadata log and an ordinary one whose records are of that time, each a directory that was copied alone."""
     feature = bytes((1, 12, 0, 17)) + b"metadata.version" + bytes((0, 7, 0))
-    for name, value in (("__cluster_metadata-0", feature), ("plain-0", b"value")):
+    for name, value in (("controller/__cluster_metadata-0", feature), ("plain-0", b"value")):
         folder = tmp_path / "logs" / name
         folder.mkdir(parents=True)
         records = reference.encode_record(0, 0, None, value)

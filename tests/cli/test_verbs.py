@@ -272,14 +272,12 @@ def test_verify(run, log):
 def test_one_lost_segment_is_one_message(run, tmp_path):
     """Six findings of one lost file were six messages, and 80 units of a queue 80 lines."""
     kafka, store = tmp_path / "kafka", tmp_path / "store"
-    shutil.copytree(SAMPLES / "kafka" / "segments-by-size-0", kafka / "segments-by-size-0")
-    for one in (SAMPLES / "kafka").glob("*checkpoint"):
-        shutil.copy(one, kafka)
+    shutil.copytree(SAMPLES / "kafka", kafka)
     (kafka / "segments-by-size-0" / f"{240:020}.log").unlink()
     shutil.copytree(SAMPLES / "rocketmq" / "store", store)
     (store / "commitlog" / f"{65536:020}").unlink()
     for place, code in ((kafka, "kafka.partition.gap"), (store, "rocketmq.store.missing-file")):
-        done = run("verify", place)
+        done = run("verify", place, "--skip", "kafka.log.open-transaction")
         assert done.code == 1
         messages = [line for line in done.text.splitlines() if re.match(r"  (error|warning|info) ", line)]
         assert len(messages) == 1, done.text

@@ -273,6 +273,8 @@ class Rewriting(Job[Rewritten, Report]):
             else:
                 folder.copy(file.path, path)
                 copied.append(file.path)
+                if in_store and "files" in report.facts:
+                    report.facts["files"] = sorted([*report.facts["files"], path])
         report.notes += _few_paths(copied, "copied unchanged: rawlog does not know what it is")
         report.notes += _few_paths(remade, "not copied: the system makes it again by itself")
 

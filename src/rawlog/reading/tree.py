@@ -182,8 +182,10 @@ def open_known(
 
 def _without_known(root: str) -> str:
     """What a path without a file of a known format is."""
-    if is_remote(root) or not os.path.isfile(local := local_path(root)):
+    if is_remote(root) or os.path.isdir(local := local_path(root)) or not os.path.exists(local):
         return "no file of any known format here"
+    if (problem := kind_problem(os.stat(local).st_mode)) is not None:
+        return problem
     return "an empty file" if os.path.getsize(local) == 0 else "not a file of any known format"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rawlog.core.report import Action, Report
+from rawlog.core.report import Action, Entry, Report
 from rawlog.engines import local
+from rawlog.formats.ambry.paths import is_log
 from rawlog.formats.ambry.store.extract import extract
 from rawlog.io.output import Output
 from rawlog.jobs.rewrite import Rewriting
@@ -33,6 +34,12 @@ def _lines(report: Report, *actions: Action) -> list[str]:
 def dropped(report: Report) -> list[str]:
     """The bytes that are not in the result, one line each."""
     return _lines(report, Action.DROPPED)
+
+
+def cut_ends(report: Report) -> list[Entry]:
+    """The ends of log segments that are not in the result, and that nothing confirms as messages."""
+    cut = [one for one in report.with_action(Action.DROPPED) if not one.is_alteration and one.start]
+    return [one for one in cut if one.path is not None and is_log(one.path)]
 
 
 def lost(report: Report) -> list[str]:

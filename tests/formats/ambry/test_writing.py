@@ -30,7 +30,7 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.kernels import byte_view
-from tests.formats.ambry.rewriting import dropped, extracted, lost, reconstructed, rewritten
+from tests.formats.ambry.rewriting import cut_ends, dropped, extracted, lost, reconstructed, rewritten
 from tests.formats.ambry.stores import (
     STORES,
     copy_store,
@@ -235,7 +235,8 @@ def test_repair_keeps_all_that_is_whole_and_is_done_once(tmp_path: Path) -> None
     before = {path.name: path.read_bytes() for path in broken.iterdir()}
     report = rewritten("repair", broken, tmp_path / "repaired")
     assert {path.name: path.read_bytes() for path in broken.iterdir()} == before
-    assert len(dropped(report)) == 3
+    assert len(dropped(report)) == 2
+    assert [(one.path, one.start, one.stop) for one in cut_ends(report)] == [(str(log), len(data), len(data) + 7)]
     assert rawlog.verify(tmp_path / "repaired").verdict == "clean"
     # What follows a lost PUT of the same blob may stay: it is what a compaction leaves too. The DELETE is written again by its index.
     assert [known[number]["kind"] for number in (3, 10)] == ["PUT", "DELETE"]
@@ -249,8 +250,16 @@ def test_repair_keeps_all_that_is_whole_and_is_done_once(tmp_path: Path) -> None
 
 
 def test_repair_of_the_crashed_store_cuts_where_ambry_cuts(tmp_path: Path) -> None:
-    assert len(dropped(rewritten("repair", store_path("store-crashed"), tmp_path / "repaired", dry_run=True))) == 1
-    rewritten("repair", store_path("store-crashed"), tmp_path / "repaired")
+    """What a crash leaves after the last message is cut with a note: nothing confirms it, and nothing is lost."""
+    planned = rewritten("repair", store_path("store-crashed"), tmp_path / "repaired", dry_run=True)
+    done = rewritten("repair", store_path("store-crashed"), tmp_path / "repaired")
+    for report in (planned, done):
+        assert report.is_whole
+        [cut] = cut_ends(report)
+        assert (cut.path, cut.start) == (
+            str(store_path("store-crashed") / "5_0_log"),
+            expected("store-crashed")["cut_message"]["offset"],
+        )
     assert (tmp_path / "repaired" / "5_0_log").stat().st_size == expected("store-crashed")["cut_message"]["offset"]
     assert rawlog.verify(tmp_path / "repaired").verdict == "clean"
 

@@ -77,6 +77,12 @@ def shown_pairs(message: reference.Message) -> list[tuple[str, str]]:
     return [tuple(java_string(part) for part in pair) for pair in kept]  # type: ignore[misc]
 
 
+def is_leftover(data: bytes, message: reference.Message) -> bool:
+    """Whether a message is a copy of the one at the address that it names. Any other that is not at its place is a row all the same."""
+    start, named, size = message.position, message.physical_offset, message.size
+    return named != start and named >= 0 and data[named : named + size] == data[start : start + size]
+
+
 def records_of(message: reference.Message) -> list[dict[str, Any]]:
     """The rows of `records` that a message gives; ValueError if it cannot be read."""
     pieces = [(message.queue_offset, message.body, message.properties)]
@@ -148,7 +154,7 @@ class TestCommitLog(FormatTests):
         rows: list[dict[str, Any]] = []
         try:
             for each in reference.messages(data):
-                if each.physical_offset != each.position:
+                if is_leftover(data, each):
                     continue
                 if not each.crc_ok:
                     break
@@ -287,7 +293,7 @@ class TestCompactionLog(TestCommitLog):
                         "queue_offset": each.queue_offset,
                         "body": each.body,
                         "crc_ok": each.crc_ok,
-                        "stale": each.physical_offset != each.position,
+                        "stale": is_leftover(data, each),
                         "properties": shown_pairs(each),
                     }
                 )

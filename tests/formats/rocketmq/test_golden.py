@@ -187,7 +187,9 @@ def test_the_roll_rule_writes_the_same_files(name: str, tmp_path: Path) -> None:
 def test_rebuilt_queues_and_index_are_the_engines_own(name: str, tmp_path: Path) -> None:
     source, target = store(name), tmp_path / "rebuilt"
     report = rebuilt(source, target)
-    assert not report.notes
+    unknown = source / "timerwheel.gz"  # packed in the golden data: no file of a broker
+    notes = [f"{unknown}: copied unchanged: rawlog does not know what it is"] if unknown.exists() else []
+    assert report.notes == notes
     assert not report.entries
     for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
         theirs = {

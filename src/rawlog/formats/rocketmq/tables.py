@@ -31,7 +31,7 @@ _MESSAGE = (
     Column("message_id", "string", "upstream offsetMsgId: store host and physical offset"),
     Column("unique_key", "string", "property UNIQ_KEY"),
     Column("transaction", "string", "none, prepared, commit, rollback"),
-    Column("stale", "boolean", "after the logical end: the physical offset is not that of the place"),
+    Column("stale", "boolean", "after the logical end: a copy of the message at the physical offset that it names"),
 )
 
 MESSAGES = Table(

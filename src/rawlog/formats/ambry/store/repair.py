@@ -116,6 +116,9 @@ def rebuild(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 
 def refuse_damage(store: BlobStore) -> None:
     """CorruptError, for verbs that do not repair, if `repair` would drop, change, move or miss anything but an unfinished end."""
+    for file in store.files:
+        if file.format == LOG_FORMAT and file.problem is not None and file.place.state is None:
+            raise CorruptError(f"it cannot be read: {file.problem}", path=file.path, format=LOG_FORMAT)
     policy = StoreRepair(store, {})
     policy.decide()
     policy.kept()

@@ -135,7 +135,7 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
     gaps = [one for one in gaps if one.first >= _cleaned_up_to(files, extents)] if gaps else []
-    gaps = [*_start_gap(every, extents), *gaps, *_end_gap(files, extents, pieces)]
+    gaps = [*_start_gap(every, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
     return Continuity(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files))
 
@@ -322,12 +322,15 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     return gaps
 
 
-def _start_gap(files: Sequence[File], extents: Sequence[Extent]) -> list[Gap]:
-    """What is missing at the start, and retention does not explain."""
+def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
+    """What is missing at the start, and retention does not explain. Batches may be before the name of the first segment."""
     trace = first_trace(files)
     if trace is None or not extents:
         return []
-    return [Gap(trace.offset, extents[0].first - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
+    start = min([extents[0].first, *(one.first for one in pieces[:1])])
+    if trace.offset >= start:
+        return []
+    return [Gap(trace.offset, start - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
 
 
 def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:

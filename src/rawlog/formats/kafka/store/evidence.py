@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rawlog.core.format import File
-from rawlog.formats.kafka.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in, parse_epochs
+from rawlog.formats.kafka.checkpoints import HIGH_WATERMARK, LARGEST, LOG_START, RECOVERY_POINT, offsets_in, parse_epochs
 from rawlog.formats.kafka.indexes import scan_index, scan_timeindex
 from rawlog.formats.kafka.layouts import INDEX_ENTRY, TIME_INDEX_ENTRY
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
@@ -109,7 +109,7 @@ def _indexed(index: File) -> int:
 def _epochs(files: Sequence[File]) -> list[tuple[int, int]] | None:
     """The leader epochs of the checkpoint with their first offsets; None where there is none, or it cannot be read."""
     file = next((one for one in files if one.format == "kafka.epochs" and one.place.state is None), None)
-    return None if file is None or file.problem is not None else parse_epochs(bytes(bytes_of(file)))
+    return None if file is None or file.problem is not None else parse_epochs(bytes(bytes_of(file)[:LARGEST]))
 
 
 __all__ = ["Trace", "first_trace", "last_trace"]

@@ -16,7 +16,7 @@ from rawlog.core.errors import CorruptError, RawlogError
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
 from rawlog.core.status import Status
-from rawlog.formats.kafka.checkpoints import log_start, parse_epochs
+from rawlog.formats.kafka.checkpoints import LARGEST, log_start, parse_epochs
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, OUTLINE, TIME_INDEX_ENTRY
 from rawlog.formats.kafka.log import sound
@@ -180,7 +180,7 @@ def _epochs(files: Sequence[File]) -> bytes | None:
     for file in files:
         if file.format == "kafka.epochs":
             with Source(file.path) as source:
-                data = source.read(0, source.size)
+                data = source.read(0, min(source.size, LARGEST))
             return bytes(data) if parse_epochs(data) is not None else None
     return None
 

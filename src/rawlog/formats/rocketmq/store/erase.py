@@ -72,7 +72,7 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
         if file.format is not None and file.format not in own_way and file.problem is None:
             copy(folder, file, report)
     settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
-    check_log(store, sizes, settings)
+    check_log(store, settings, options)
     derived, logs = Derived(), dispatch.commit_logs(store)
     ended = False
     for file in logs:

@@ -123,14 +123,21 @@ def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> 
     write_derived(derived, files, folder, sizes, settings, report, only_known=True, is_intact=is_intact)
 
 
-def check_log(store: Store, sizes: Sizes, settings: Settings) -> tuple[dispatch.Derived, dict[str, int]]:
+def check_log(
+    store: Store, settings: Settings, options: Mapping[str, str]
+) -> tuple[dispatch.Derived, dict[str, int]]:
     """What the messages of a store give, and where its log ends in files with other bytes after it, by path. CorruptError if `repair`
     would change the log, or report a loss of it.
 
-    What a crash leaves after the last message is no damage: no queue and no index has it.
+    What a crash leaves after the last message is no damage: no queue and no index has it. An option says how large the files of the log
+    are only if they do not show it: they stay as they are.
     """
     report = new_report()
-    files = evidence.locate(evidence.recognise(store), sizes.commit_log, report, move=False)
+    files = evidence.recognise(store)
+    sizes = sizes_of(files)
+    if "commit_log" not in sizes.known:
+        sizes = sizes.with_options(options)
+    files = evidence.locate(files, sizes.commit_log, report, move=False)
     salvage = Salvage(files, Folder("nowhere", dry_run=True), sizes.commit_log, report, move=False)
     salvage.may_be_dledger = True
     salvage.take_all(skip=True)

@@ -132,7 +132,7 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 
     report = new_report()
     settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
-    derived, ends = check_log(store, sizes, settings)
+    derived, ends = check_log(store, settings, options)
     unwanted = {
         *DERIVED,
         *NEVER_COPIED,
