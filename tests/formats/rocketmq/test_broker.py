@@ -295,10 +295,11 @@ def serves_all(broker: RocketBroker, root: Path) -> int:
             12, topic=topic, key=tag, maxNum=64, beginTimestamp=0, endTimestamp=(1 << 63) - 1, indexType="T"
         )
         assert answer["code"] == FOUND, (topic, tag, answer)
-        found, same = set(split(body)), alike[topic, reference.java_hash(f"{topic}#T#{tag}")]
+        answers, same = split(body), alike[topic, reference.java_hash(f"{topic}#T#{tag}")]
+        # What the broker has delivered since it started is after the end. After a crash an answer may have a message twice.
+        found = {raw for raw in answers if int.from_bytes(raw[28:36], "big") <= max(by_address)}
         assert found <= same, (topic, tag)
-        assert found >= wanted or len(same) > 64, (topic, tag)
-        assert len(found) == min(64, len(same)), (topic, tag)
+        assert found == same >= wanted or (len(same) > 64 and len(answers) == 64), (topic, tag)
     return len(tags)
 
 
