@@ -55,8 +55,8 @@ def certificate_of(target: Path) -> tuple[Path, dict[str, Any]]:
     return path, json.loads(path.read_bytes())
 
 
-def codes(path: Path, certificate: Path) -> set[str]:
-    found = rawlog.verify(path, certificate=certificate)
+def codes(path: Path, certificate: Path, schemas: Path | None = None) -> set[str]:
+    found = rawlog.verify(path, certificate=certificate, schemas=schemas)
     return {one.code for one in found if one.severity in ("error", "warning")}
 
 
@@ -426,7 +426,9 @@ def test_rows_of_inner_batches_can_be_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("topic", "name"), [("orders", "status"), (None, "id")])
 def test_records_are_erased_by_a_decoded_field(topic: str | None, name: str, tmp_path: Path) -> None:
-    """Avro values, in nested columns of one topic, or as JSON text in all topics."""
+    """Avro values, in nested columns of one topic, or as JSON text in all topics. No certificate makes anybody read schemas that the user
+    did not name.
+    """
     data = Path(golden_path("schemas", "confluent", "data"))
     before = decoded(data)
     text = next(value[name] for value in before if value is not None)
@@ -438,8 +440,10 @@ def test_records_are_erased_by_a_decoded_field(topic: str | None, name: str, tmp
     assert decoded(tmp_path / "out") == kept
     path, made = certificate_of(tmp_path / "out")
     assert made["asked"]["decode"] == "value=auto"
-    assert codes(tmp_path / "out", path) == set()
-    assert f"{CODES}.remains" in codes(data, path)
+    assert codes(tmp_path / "out", path, tmp_path / "out") == set()
+    assert f"{CODES}.remains" in codes(data, path, data)
+    with pytest.raises(OptionError, match="name their schemas with --schemas"):
+        rawlog.verify(tmp_path / "out", certificate=path)
     with pytest.raises(OptionError, match="--where is missing"):
         rawlog.erase(data, tmp_path / "x", find="x", decode="value=auto")
 

@@ -201,7 +201,7 @@ def test_every_verb_takes_relative_paths_on_a_cluster(
     assert result.pop("source") == [3, count]
     assert result.pop("stream") == count
     assert all(result.values()), result
-    assert rawlog.count(tmp_path / "rescued") == rawlog.count(tmp_path / "rows.parquet") == count
+    assert rawlog.count(tmp_path / "rescued") == pq.read_metadata(tmp_path / "rows.parquet").num_rows == count
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
 
 

@@ -13,12 +13,18 @@ from rawlog.api import open as open_log
 from rawlog.api import write
 from rawlog.core.errors import EncodeError, OptionError
 from rawlog.core.tables import RECORDS
+from rawlog.reading.rows import Gap
 from rawlog.testing.base import Base, RowList, rows_of, same, shared
 
 
 def records_table(rows: RowList) -> pa.Table:
     """Rows with times in microseconds as a table of `records`."""
     return pa.Table.from_pylist(rows, schema=RECORDS.schema)
+
+
+def _has_rows(gap: Gap, rows: RowList) -> bool:
+    """Whether any row has one of the offsets that a note says are missing."""
+    return any(gap.first <= row["offset"] < gap.stop for row in rows)
 
 
 class Writing(Base):
@@ -45,7 +51,9 @@ class Writing(Base):
         count = write(target, records_table(rows), format=self.format, overwrite=True, **options)
         found, notes = rows_of(self.open(target) if target == scratch else open_log(target), "records")
         same(found, rows)
-        assert (count, notes) == (len(rows), [])
+        # Offsets that the rows leave out may be named where a file ends there; nothing else is.
+        others = [one for one in notes if not isinstance(one, Gap) or _has_rows(one, rows)]
+        assert (count, others) == (len(rows), [])
 
     def test_what_cannot_be_written_says_so(self, tmp_path: Path) -> None:
         if self.subject.is_written:

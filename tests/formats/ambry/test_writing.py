@@ -331,6 +331,21 @@ def test_compaction_leaves_the_messages_that_ambry_left(tmp_path: Path) -> None:
     assert states(tmp_path / "out") == states(store_path("store-small"))
 
 
+def test_compaction_writes_damaged_index_files_of_other_segments_again(tmp_path: Path) -> None:
+    """They were copied as they were: Ambry did not start on the result."""
+    options = {"segments": "0_0,1_0", "now": "1596500000000", "reference_time": "1596499000000"}
+    rewritten("compact", store_path("store-small"), tmp_path / "sound", **options)
+    store = copy_store("store-small", tmp_path / "9")
+    for path in (*store.glob("*_index"), *store.glob("*_bloom")):
+        path.write_bytes(bytes(range(256)) * 3)
+    rewritten("compact", store, tmp_path / "out", **options)
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+    rows = [rawlog.read(tmp_path / name, table="ambry.index").to_pylist() for name in ("sound", "out")]
+    fields = ("key", "kind", "position", "size", "flags", "expires", "original_offset")
+    [sound, again] = [sorted(tuple(row[name] for name in fields) for row in table) for table in rows]
+    assert again == sound
+
+
 def test_the_older_filter_loses_undeleted_blobs_as_upstreams_does(tmp_path: Path) -> None:
     options = {
         "segments": "0_0,1_0",

@@ -276,6 +276,7 @@ def settings(name: str) -> dict[str, str]:
 def serves_all(broker: RocketBroker, root: Path) -> int:
     """Whether a broker gives out every message of a log, and finds each by its tag; how many tags."""
     tags: dict[tuple[str, str], set[bytes]] = {}
+    alike: dict[tuple[str, int], set[bytes]] = {}  # the index has hashes alone: AaAa finds BBBB, too
     by_address = {
         row["physical_offset"]: row["tags"]
         for row in rawlog.read(root, table="rocketmq.messages", columns=["physical_offset", "tags"]).to_pylist()
@@ -288,14 +289,17 @@ def serves_all(broker: RocketBroker, root: Path) -> int:
         for row in rows:
             if tag := by_address[row["physical_offset"]]:
                 tags.setdefault((topic, tag), set()).add(row["bytes"])
+                alike.setdefault((topic, reference.java_hash(f"{topic}#T#{tag}")), set()).add(row["bytes"])
     for (topic, tag), wanted in tags.items():
         answer, body = broker.call(
             12, topic=topic, key=tag, maxNum=64, beginTimestamp=0, endTimestamp=(1 << 63) - 1, indexType="T"
         )
         assert answer["code"] == FOUND, (topic, tag, answer)
-        found = set(split(body))
-        assert found <= wanted or len(wanted) >= 64, (topic, tag)
-        assert len(found) == min(64, len(wanted)), (topic, tag)
+        answers, same = split(body), alike[topic, reference.java_hash(f"{topic}#T#{tag}")]
+        # What the broker has delivered since it started is after the end. After a crash an answer may have a message twice.
+        found = {raw for raw in answers if int.from_bytes(raw[28:36], "big") <= max(by_address)}
+        assert found <= same, (topic, tag)
+        assert found == same >= wanted or (len(same) > 64 and len(answers) == 64), (topic, tag)
     return len(tags)
 
 

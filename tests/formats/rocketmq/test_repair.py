@@ -427,7 +427,9 @@ def test_rows_of_swapped_files_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [delete_last, cut_last, tear_last_entry])
 @pytest.mark.parametrize("name", ["4.9.8", "broker-4.9.7", "broker-5.5.1", "broker-5.5.1-doublewrite"])
 def test_a_second_repair_after_the_loss_of_the_end_changes_nothing(name: str, damage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """One file of the index was left, of which nothing showed how large a broker makes it: the second repair left the index out."""
+    """Of the 5.5.1 store with both kinds of queues, cut, one file of the index was left. Its 389 entries did not show how large a broker
+    makes such files: the second repair left the index out.
+    """
     root = copy(name, tmp_path)
     if damage is delete_last and len(log_files(root)) == 1:
         damage = cut_last

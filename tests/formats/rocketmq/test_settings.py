@@ -100,7 +100,9 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_rebuilt_queues_and_index_are_the_brokers_own(name: str, tmp_path: Path) -> None:
     source, target = store(name), tmp_path / "rebuilt"
-    assert not rebuilt(roots(name), target).notes
+    unknown = source / "timerwheel.gz"  # packed in the golden data: no file of a broker
+    notes = [f"{unknown}: copied unchanged: rawlog does not know what it is"] if unknown.exists() else []
+    assert rebuilt(roots(name), target).notes == notes
     for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
         theirs = {path.relative_to(source): path.read_bytes() for path in (source / folder).rglob("0000*")}
         assert {path.relative_to(target): path.read_bytes() for path in (target / folder).rglob("0000*")} == theirs
@@ -226,7 +228,7 @@ def test_a_partition_is_a_queue_id(table: str) -> None:
 
 
 def test_queues_as_a_database_are_no_missing_queues(tmp_path: Path) -> None:
-    """`storeType=defaultRocksDB`: the commit log has every message all the same, and plain queues can be made from it."""
+    """`storeType=defaultRocksDB`: its broker reads no files of queues. None are written, and the databases stay as they are."""
     root = tmp_path / "store"
     shutil.copytree(store("broker-4.9.7"), root)
     shutil.rmtree(root / "consumequeue")
@@ -237,10 +239,12 @@ def test_queues_as_a_database_are_no_missing_queues(tmp_path: Path) -> None:
         for name in ("CURRENT", "IDENTITY", "LOCK", "MANIFEST-000005", "OPTIONS-000007", "000004.log", "000010.sst"):
             (root / folder / name).write_bytes(b"RocksDB")
     assert rawlog.verify(root).verdict == "clean", list(rawlog.verify(root))
-    rebuilt(root, tmp_path / "out")
+    assert rebuilt(root, tmp_path / "out").is_whole
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
-    assert not (tmp_path / "out" / "consumequeue" / "CURRENT").exists()
-    assert (tmp_path / "out" / "config" / "topics" / "CURRENT").exists()
+    for folder in ("consumequeue", "config/topics"):
+        theirs = {path.name: path.read_bytes() for path in (root / folder).iterdir() if path.name != "LOCK"}
+        ours = {path.name: path.read_bytes() for path in (tmp_path / "out" / folder).iterdir() if path.name != "LOCK"}
+        assert ours == theirs
 
 
 def test_a_copy_of_the_log_next_to_a_store_is_not_taken_for_another_disk(tmp_path: Path) -> None:

@@ -155,7 +155,9 @@ def _keeps_without_undelete(folded: Fold, kind: NDArray[np.int64], task: Task) -
 
 
 def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, options: Mapping[str, str]) -> Plan:
-    """The surviving messages of the replaced segments one after the other; all other segments and their index files as they are."""
+    """The surviving messages of the replaced segments one after the other; all other segments as they are, and their index files unless one
+    is damaged.
+    """
     old, catalog, chosen = store.segments, store.catalog, sorted(task.numbers)
     generation = max(old[number].generation for number in chosen) + 1
     most = store.capacities[chosen[0]] or 0
@@ -171,8 +173,12 @@ def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, o
     segment = catalog.segment.copy()
     segment[catalog.segment > chosen[-1]] += count - len(chosen)
     segment[rows] = target + chosen[0]
-    entries = folded.entries.take(rows)
-    replaced = {old[number] for number in chosen}
+    indexed = task.numbers | _with_damaged_index(store)
+    entry_rows = np.flatnonzero(kept & np.isin(catalog.segment, sorted(indexed)))
+    entries, is_moved = folded.entries.take(entry_rows), np.isin(entry_rows, rows)
+    new_offset, original = entries.offset.copy(), entries.original_offset.copy()
+    new_offset[is_moved], original[is_moved] = offset, _originals(folded, rows, target, offset)
+    replaced = {old[number] for number in indexed}
     derived = (*store.index_files, *store.bloom_files)
     sizes = [len(index.entries) for index in store.indexes]
     return Plan(
@@ -181,19 +187,27 @@ def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, o
         capacities,
         catalog.take(np.flatnonzero(kept)),
         segment[kept],
-        entries=replace(entries, offset=offset, original_offset=_originals(folded, rows, target, offset)),
-        entry_segment=(target + chosen[0]).astype(np.int32),
+        entries=replace(entries, offset=new_offset, original_offset=original),
+        entry_segment=segment[entry_rows],
         style=Style(
             number_option(options, "max_entries", max(sizes, default=MAX_ENTRIES)) or MAX_ENTRIES,
             probability_option(options),
             last_modified=lambda _, run: int(run.operation_time[-1]),
-            seal_last=chosen[-1] != len(old) - 1,
+            seal_last=max(indexed) != len(old) - 1,
         ),
         kept=[
             *(file for file in derived if segment_of(file.path) not in replaced),
             *(file for file in other_files(store) if file.format != "ambry.cleanup"),
         ],
     )
+
+
+def _with_damaged_index(store: BlobStore) -> frozenset[int]:
+    """The segments, by number, that have an index or bloom file that is not sound."""
+    sound = {index.path for _, index in store.sound_indexes} | {path for path, _ in store.blooms.values()}
+    damaged = [file for file in (*store.index_files, *store.bloom_files) if file.path not in sound]
+    found = (store.numbers.get(segment_of(file.path) or Segment()) for file in damaged)
+    return frozenset(number for number in found if number is not None)
 
 
 def place_in_segments(sizes: NDArray[np.int64], most: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -15,7 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from rawlog.core.format import File
-from rawlog.formats.kafka.checkpoints import HIGH_WATERMARK, LARGEST, LOG_START, RECOVERY_POINT, offsets_in, parse_epochs
+from rawlog.formats.kafka.checkpoints import (
+    HIGH_WATERMARK,
+    LARGEST,
+    LOG_START,
+    RECOVERY_POINT,
+    offsets_in,
+    parse_epochs,
+)
 from rawlog.formats.kafka.indexes import scan_index, scan_timeindex
 from rawlog.formats.kafka.layouts import INDEX_ENTRY, TIME_INDEX_ENTRY
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split

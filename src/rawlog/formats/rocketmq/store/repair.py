@@ -123,9 +123,7 @@ def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> 
     write_derived(derived, files, folder, sizes, settings, report, only_known=True, is_intact=is_intact)
 
 
-def check_log(
-    store: Store, settings: Settings, options: Mapping[str, str]
-) -> tuple[dispatch.Derived, dict[str, int]]:
+def check_log(store: Store, settings: Settings, options: Mapping[str, str]) -> tuple[dispatch.Derived, dict[str, int]]:
     """What the messages of a store give, and where its log ends in files with other bytes after it, by path. CorruptError if `repair`
     would change the log, or report a loss of it.
 
