@@ -35,7 +35,7 @@ def _code(text: str) -> int | None:
 def code(kinds: list[str], verb: Verb) -> int | None:
     """The code of a verb for wounds of these kinds: the highest one; None if the page does not say."""
     assert verb.cls in CLASSES
-    column = REPLICA if verb.name == "rescue-replica" else verb.cls
-    codes = [table()[kind].get(verb.name, table()[kind][column]) for kind in kinds]
+    column, name = (REPLICA, "") if verb.name == "rescue-replica" else (verb.cls, verb.command)
+    codes = [table()[kind].get(name, table()[kind][column]) for kind in kinds]
     known = [code for code in codes if code is not None]
     return max(known) if known and (len(known) == len(codes) or max(known) > 0) else None
