@@ -57,14 +57,17 @@ def _is_quick(subject: str, wound: str) -> bool:
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def workplace() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="rawlog-wounds-", dir=MEMORY)
+def workplace(order: str = "a") -> tempfile.TemporaryDirectory[str]:
+    """A directory for wounded copies. Sound ones are after them in the order of names: `rescue` takes the first of replicas that it
+    holds to be alike.
+    """
+    return tempfile.TemporaryDirectory(prefix=f"rawlog-wounds-{order}-", dir=MEMORY)
 
 
 @cache
 def judge(subject: str) -> Judge:
     """The judge of a subject, made once for a process."""
-    place = workplace()
+    place = workplace("b")
     atexit.register(place.cleanup)
     return Judge(Sound(SUBJECTS[subject], Path(place.name)), Path(place.name))
 
