@@ -23,6 +23,6 @@ def test_random_damage(subject: str, seed: int) -> None:
         f"{verdict.verb} {check}: {what}"
         for verdict in verdicts
         for check, what in verdict.wrong.items()
-        if check in ALWAYS or verdict.verb == "repair"
+        if check in ALWAYS or (verdict.verb == "repair" and check != "silent")  # chance may leave no trace of an end
     ]
     assert not wrong, "\n".join([f"{subject}, seed {seed}", *wrong])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rawlog.core.errors import RawlogError
+from rawlog.core.errors import AccessError, RawlogError
 from rawlog.core.findings import Effect, Prediction, Startup
 from rawlog.core.format import File
 from rawlog.core.store import Store
@@ -27,7 +27,7 @@ from rawlog.formats.kafka.store.missing import missing_partitions
 from rawlog.formats.kafka.store.partition_writer import METADATA
 from rawlog.formats.kafka.store.survey import SegmentFold
 from rawlog.formats.kafka.texts import parse_quorum, topic_id
-from rawlog.io.storage import Source, exists
+from rawlog.io.storage import Source, exists, is_remote
 from rawlog.kernels import byte_view
 
 LARGEST_TEXT = 64 << 20
@@ -169,10 +169,11 @@ class _Load:
 
 
 def startups(files: Sequence[File]) -> list[Startup]:
-    """For the log directories of each node, what a broker would do besides what it does with single logs."""
+    """For the log directories of each node, what a broker would do besides what it does with single logs. No broker starts on a bucket."""
+    local = [file for file in files if not is_remote(file.path)]
     return [
         Startup("kafka", tuple(one.path for one in node.directories), node.id, tuple(_node_predictions(node)))
-        for node in nodes(files)
+        for node in nodes(local)
     ]
 
 
@@ -237,10 +238,12 @@ def _texts(node: Node, directory: LogDirectory) -> Iterator[Prediction]:
     for path in directory.loaded.values():
         if not _is_readable(f"{path}/{EPOCHS}", _check_epochs):
             yield Prediction(effect, path, f"{split(path)[1]}: {EPOCHS} cannot be read: {what}")
-        if not _is_readable(f"{path}/{METADATA}", _check_not_empty):
-            yield Prediction(Effect.REFUSES, path, f"{split(path)[1]}: {METADATA} is empty: a broker does not start")
-        elif not _is_readable(f"{path}/{METADATA}", topic_id):
-            yield Prediction(effect, path, f"{split(path)[1]}: {METADATA} cannot be read: {what}")
+        if not _is_readable(f"{path}/{METADATA}", topic_id):
+            if _is_readable(f"{path}/{METADATA}", _check_not_empty):
+                yield Prediction(effect, path, f"{split(path)[1]}: {METADATA} cannot be read: {what}")
+            else:
+                message = f"{split(path)[1]}: {METADATA} is empty: a broker does not start"
+                yield Prediction(Effect.REFUSES, path, message)
     path = f"{directory.path}/{METADATA_DIRECTORY}/{QUORUM}"
     if directory.has_metadata and not _is_readable(path, parse_quorum):
         yield Prediction(Effect.REFUSES, path, f"{QUORUM} cannot be read: a broker does not start")
@@ -249,11 +252,11 @@ def _texts(node: Node, directory: LogDirectory) -> Iterator[Prediction]:
 def _is_readable(path: str, check: object) -> bool:
     """Whether a text can be parsed, or is not there at all."""
     assert callable(check)
-    if not exists(path):
-        return True
     try:
         with Source(path) as source:
             check(source.read(0, min(source.size, LARGEST_TEXT)))
+    except AccessError:
+        return not exists(path)
     except (RawlogError, ValueError, KeyError):
         return False
     return True
