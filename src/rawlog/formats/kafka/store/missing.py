@@ -14,7 +14,7 @@ from rawlog.core.errors import AccessError
 from rawlog.formats.kafka.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.store.log_directories import LogDirectory, Node
-from rawlog.io.storage import listing
+from rawlog.io.storage import is_remote, listing
 
 #: The checkpoints that a broker writes of the partitions it has, and of no others. (The cleaner's keeps lines of deleted topics.)
 COUNTING = (RECOVERY_POINT, HIGH_WATERMARK)
@@ -62,7 +62,12 @@ class Missing:
 
 def missing_partitions(node: Node) -> list[Missing]:
     """The partitions that the directories of a node should have and no segment of which is here, by path."""
-    there = {key for one in node.directories for key, path in one.loaded.items() if has_segment(path)}
+    there: set[tuple[str, int]] = set()
+    for one in node.directories:
+        filled = (
+            directories_with_segments(one.path) if is_remote(one.path) else None
+        )  # one listing instead of one for each
+        there |= {key for key, path in one.loaded.items() if (has_segment(path) if filled is None else path in filled)}
     found: dict[Key, Missing] = {}
     for directory in node.directories:
         for missing in (*_counted(node, directory, there), *_assigned(node, directory)):
@@ -128,6 +133,11 @@ def _is_replica(node: Node, key: Key) -> bool:
 def _is_adding(node: Node, key: Key) -> bool:
     assignment = None if node.assignments is None else node.assignments.names.get(key)
     return assignment is not None and node.id in assignment.adding
+
+
+def directories_with_segments(folder: str) -> set[str]:
+    """The directories below a folder that have a log segment."""
+    return {split(entry.path)[0] for entry in listing(folder) if entry.path.endswith(".log")}
 
 
 def has_segment(directory: str) -> bool:

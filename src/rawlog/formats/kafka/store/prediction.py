@@ -44,6 +44,8 @@ def predictions(files: Sequence[File]) -> list[Prediction]:
     place = store[0].place
     if place.topic is None or place.group is None or place.remote or any(one.place.state for one in store[:1]):
         return []
+    if is_remote(place.group):
+        return []
     return store.share(_predictions)
 
 
