@@ -62,12 +62,10 @@ class Missing:
 
 def missing_partitions(node: Node) -> list[Missing]:
     """The partitions that the directories of a node should have and no segment of which is here, by path."""
-    there: set[tuple[str, int]] = set()
-    for one in node.directories:
-        filled = (
-            directories_with_segments(one.path) if is_remote(one.path) else None
-        )  # one listing instead of one for each
-        there |= {key for key, path in one.loaded.items() if (has_segment(path) if filled is None else path in filled)}
+    there: set[Key] = set()
+    for directory in node.directories:
+        filled = _with_segments(directory)
+        there |= {key for key, path in directory.loaded.items() if path in filled}
     found: dict[Key, Missing] = {}
     for directory in node.directories:
         for missing in (*_counted(node, directory, there), *_assigned(node, directory)):
@@ -135,9 +133,11 @@ def _is_adding(node: Node, key: Key) -> bool:
     return assignment is not None and node.id in assignment.adding
 
 
-def directories_with_segments(folder: str) -> set[str]:
-    """The directories below a folder that have a log segment."""
-    return {split(entry.path)[0] for entry in listing(folder) if entry.path.endswith(".log")}
+def _with_segments(directory: LogDirectory) -> set[str]:
+    """The partition directories of a log directory that have a segment. A bucket is listed once: every listing is a request."""
+    if is_remote(directory.path):
+        return {split(entry.path)[0] for entry in listing(directory.path) if entry.path.endswith(".log")}
+    return {path for path in directory.loaded.values() if has_segment(path)}
 
 
 def has_segment(directory: str) -> bool:
