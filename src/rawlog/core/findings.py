@@ -195,7 +195,7 @@ def rule(
 
 
 #: What an offset, blob or entry can be: it is in exactly one of these classes.
-CLASSES = ("present", "control", "aborted", "compacted", "deleted", "expired", "unexplained")
+CLASSES = ("present", "control", "aborted", "compacted", "deleted", "expired", "remote", "unexplained")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ class Account:
     """The account of every offset of a partition or queue, from 0 to `stop`: the `CLASSES` add up to it.
 
     `unit` says what is counted: offsets, the entries of a recording, or the blobs of a store. `start` is the first that should be there;
-    of offsets, all before it have expired. What is None does not exist in the system.
+    of offsets, all before it have expired, or are in remote storage that is not among the paths. What is None does not exist in the system.
     """
 
     system: str
@@ -219,6 +219,7 @@ class Account:
     compacted: int | None = None
     deleted: int | None = None
     expired: int | None = None
+    remote: int | None = None
     unexplained: int
     broken_sequences: int | None = None
     open_transactions: int | None = None

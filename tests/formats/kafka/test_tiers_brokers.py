@@ -74,10 +74,16 @@ def test_both_tiers_verify_clean_and_complete_4(tiered: Tiered) -> None:
 
 
 def test_the_disk_alone_lacks_what_is_in_remote_storage_4(tiered: Tiered) -> None:
-    for one in rawlog.verify(tiered.data, complete=True).accounts:
-        if one.topic == TOPIC:
-            first = min(int(path.stem) for path in Path(one.path).glob("*.log"))
-            assert one.unexplained == first > 0
+    """It is reported as a part: the offsets that it lacks are neither lost nor expired."""
+    found = rawlog.verify(tiered.data, complete=True)
+    accounts = [one for one in found.accounts if one.topic == TOPIC]
+    assert len(accounts) == 2
+    for one in accounts:
+        first = min(int(path.stem) for path in Path(one.path).glob("*.log"))
+        assert one.start == one.remote == first > 0
+        assert one.expired == one.unexplained == 0
+        [mark] = [item for item in found if item.code == "kafka.partition.gap" and f"/{TOPIC}-{one.partition}/" in str(item.path)]
+        assert f"offsets 0 to {first - 1} are in remote storage, which is not among the paths" in mark.message
 
 
 def test_a_remote_segment_that_is_gone_is_missing_4(tiered: Tiered, tmp_path: Path) -> None:
@@ -106,6 +112,7 @@ def test_a_broker_serves_both_tiers_without_a_person_4(tiered: Tiered, tmp_path:
     report = rawlog.erase(tiered.paths, tmp_path / "out", find=PERSON, engine="local")
     assert report.is_whole
     assert any("__remote_log_metadata" in note for note in report.notes)
+    assert [path.stat().st_size for path in (tmp_path / "out").glob("__remote_log_metadata-*/*.log")] == [0, 0]
     assert places(tiered.tier, PERSON)
     assert places(tmp_path / "out", PERSON) == []
     assert rawlog.verify(tmp_path / "out", certificate=tmp_path / "out.certificate.json").verdict == "clean"

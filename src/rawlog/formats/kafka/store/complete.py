@@ -7,6 +7,7 @@ An offset is in one class:
 - `aborted`: a record of a transaction that was aborted;
 - `compacted`: compaction took it out. Only before the point that the cleaner has reached;
 - `expired`: before the start of the log: deleted by retention or on request;
+- `remote`: before the start of the log, in remote storage that is not among the paths;
 - `unexplained`: none of these. It was there, or must have been.
 
 All of it is computed from what the one pass over the segments leaves, so it is the same for any cut of them. Only a segment in which the
@@ -79,6 +80,7 @@ def _accounted(store: Store) -> Accounted | None:
     there, unexplained = total(rows), total(left) + tally.kept_places
     place, aborted = store[0].place, tally.aborted
     opened = sorted(look.producers.open_transactions().items())
+    remote = sum(gap.last + 1 - gap.first for gap in look.whole.gaps if gap.is_remote and gap.last + 1 == start)
     made = Account(
         system="kafka",
         topic=place.topic,
@@ -90,7 +92,8 @@ def _accounted(store: Store) -> Accounted | None:
         control=tally.control,
         aborted=aborted,
         compacted=explained + tally.removed,
-        expired=start,
+        expired=start - remote,
+        remote=remote or None,
         unexplained=unexplained,
         broken_sequences=sum(few.count for few in look.found.get("sequence", {}).values()),
         open_transactions=len(opened),

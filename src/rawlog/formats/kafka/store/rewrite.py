@@ -20,10 +20,11 @@ from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in, wri
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.log import scan, sound
 from rawlog.formats.kafka.paths import INTERNAL, OFFSET_CHECKPOINTS, remote_directory, split
+from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kafka.store.continuity import Side, continuity, refuse_damage
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META, identity, is_tiered_topic
-from rawlog.formats.kafka.store.log_directories import known_identity, node_of
+from rawlog.formats.kafka.store.log_directories import known_identity, node_of, topic_id_in
 from rawlog.formats.kafka.store.missing import COUNTING, missing_partitions
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
@@ -226,7 +227,7 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
     A directory whose name is not one of a partition counts only if no partition is next to it: a broker ends at such a name.
 
     The list of remote segments is left out if such segments become part of the logs: they are not in remote storage any more. A broker
-    would delete its own copies of what is listed there.
+    would delete its own copies of what is listed there. `join` writes an empty list.
     """
     groups: dict[str, list[File]] = {}
     for file in files:
@@ -267,17 +268,27 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
     report = Report(parts={store.name: one for store, one in zip(stores, reports, strict=True)})
     if any(map(has_remote, stores)):
         report.notes.append(
-            f"segments of remote storage are part of the logs now; {INTERNAL['kafka.remote']}, which lists them, is left out, "
-            "and a broker with tiered storage copies them again"
+            f"segments of remote storage are part of the logs now; the records of {INTERNAL['kafka.remote']}, which list them, are "
+            "left out, and a broker with tiered storage copies the segments again"
         )
     sources = {split(store[0].place.group or "")[0] for store in stores}
     if len(sources) == 1:
         [source] = sources
+        if any(map(has_remote, stores)):
+            _empty_lists(source, folder)
         _report_missing(source, stores, report)
         bases = {store.name: segments_of(store)[0].place.start_offset or 0 for store in stores}
         _keep_checkpoints(source, report.parts, bases, folder)
         keep_surroundings(source, folder, report)
     return report
+
+
+def _empty_lists(source: str, folder: Folder) -> None:
+    """Write the partitions of the list of remote segments without a record: the cluster's metadata assigns them to the directory."""
+    for (topic, _), path in node_of(source).directories[0].loaded.items():
+        if topic == INTERNAL["kafka.remote"]:
+            own = topic_id_in(path)
+            PartitionWriter(folder.folder(split(path)[1]), None, topic_id=uuid_text(own) if own else None).close()
 
 
 def _report_missing(source: str, stores: Sequence[Store], report: Report) -> None:
