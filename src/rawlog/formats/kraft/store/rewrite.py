@@ -490,17 +490,22 @@ class _Repair:
         self.report.add(Action.LOST, reason, path, first_offset=first, stop_offset=stop)
 
     def report_losses(self, batches: Sequence[Batch], whole: Sequence[Snapshot], end: int) -> int:
-        """Report the offsets whose records are neither in a batch that has its place nor in a whole snapshot; the end of the log."""
-        reached = max((one.offset for one in whole), default=0)
+        """Report the offsets whose records are in no batch that has its place; the end of the log. A whole snapshot has the state after
+        what is missing before it; what is before the log, it has replaced.
+        """
+        reached = covered = max((one.offset for one in whole), default=0)
         if self.policy == BROKER:
             reached = max([end, *(one.end for one in batches)])
             if batches and batches[0].first > 0 and not whole:
                 self.lose(0, batches[0].first)
         else:
+            following = batches[0].first if batches else 0
             for one in batches:
-                if one.first > reached:
+                if following < min(one.first, covered):
+                    self.lose(following, one.first, f"not in any sound batch; the snapshot at offset {covered} was taken after them")
+                elif one.first > reached:
                     self.lose(reached, one.first)
-                reached = max(reached, one.end)
+                following, reached = max(following, one.end), max(reached, one.end)
         later = [one for one in self.store.segments if (one.place.start_offset or 0) > reached]
         if later and self.policy != BROKER:
             first = min(one.place.start_offset or 0 for one in later)
