@@ -228,6 +228,28 @@ def test_a_directory_without_identity_is_an_error(directory: Path, tmp_path: Pat
     assert "kafka.directory.no-identity" in {one.code for one in report.remaining}
 
 
+def test_a_controller_without_identity_is_an_error(directory: Path, tmp_path: Path) -> None:
+    """It has no checkpoint of offsets: only `bootstrap.checkpoint` next to the metadata log shows that this is a log directory, and
+    verify, repair and rebuild were clean.
+    """
+    controller = tmp_path / "controller"
+    controller.mkdir()
+    shutil.copytree(directory / "__cluster_metadata-0", controller / "__cluster_metadata-0")
+    assert rawlog.verify(controller).exit_code == 0  # a metadata log alone, as somebody copies it
+    shutil.copy(directory / "bootstrap.checkpoint", controller)
+    [message] = serious(controller)["kafka.directory.no-identity"]
+    assert "restore it, or format the directory" in message
+    assert not rawlog.verify(controller).startups[0].starts
+    for verb in (rawlog.repair, rawlog.rebuild):
+        report = verb(controller, tmp_path / verb.__name__)
+        assert report.exit_code == 1
+        assert [one.code for one in report.remaining] == ["kafka.directory.no-identity"]
+    meta = "version=1\ncluster.id=rawlogWoundsAAAAAAAAAA\nnode.id=9\ndirectory.id=AAAAAAAAAAAAAAAAAAABAA\n"
+    (controller / "meta.properties").write_text(meta)
+    assert serious(controller) == {}
+    assert rawlog.rebuild(controller, tmp_path / "whole").exit_code == 0
+
+
 def test_a_part_of_a_directory_may_be_named(directory: Path) -> None:
     found = rawlog.verify([str(directory / "__cluster_metadata-0"), str(directory / "codec-none-0")])
     assert found.exit_code == 0

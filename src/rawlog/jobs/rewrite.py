@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rawlog.core.format import Family, File, Keep
 
 #: Verbs whose result is verified, so that what is still wrong in it is reported; and the one that refuses damage.
-VERIFIED, REBUILD = frozenset({"repair", "compact", "erase"}), "rebuild"
+VERIFIED, REBUILD = frozenset({"repair", "rebuild", "compact", "erase"}), "rebuild"
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,11 +196,13 @@ def damaged(tmp_path: Path, *, snapshots: bool) -> Path:
 
 
 def test_a_snapshot_after_the_damage_saves_the_state(tmp_path: Path) -> None:
-    """What the newest snapshot and the log after it say is kept whole, although something before them is damaged."""
+    """What the newest snapshot and the log after it say is kept whole, although something before them is damaged. The offset whose record
+    is gone is named.
+    """
     source = damaged(tmp_path, snapshots=True)
     report = repaired(source, tmp_path / "repaired" / "__cluster_metadata-0")
     assert report.counts["bytes_cut"]
-    assert not report.lost
+    assert report.lost == [(23, 23)]
     assert image_of(tmp_path / "repaired") == list(map(str, replica_of(data_dir("broker-4.3.0")).fold().image()))
     cut = repaired(source, tmp_path / "cut" / "__cluster_metadata-0", "broker")
     assert cut.counts["bytes_cut"] > report.counts["bytes_cut"]

@@ -24,6 +24,7 @@ from rawlog.formats.kafka.kernels.indexing import MOST
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.store.cleaner import Counts, KeyMap, Round
 from rawlog.formats.kafka.store.derived import Derivation, Limits, txnindex, whole_number
+from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.loaded import Loaded, Segment, load
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter, segment_name
 from rawlog.formats.kafka.store.rewrite import (
@@ -144,8 +145,8 @@ def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     report.facts["end_offset"] = loaded.end_offset
     report.count("segments_before", len(loaded.segments))
     report.count("bytes_before", sum(one.size for one in loaded.segments))
-    report_gaps(store, report)
-    compaction = Compaction(loaded, settings, report, topic_id_of(store))
+    corrections = report_gaps(store, report)
+    compaction = Compaction(loaded, settings, report, topic_id_of(store), corrections)
     with contextlib.ExitStack() as stack:
         # What a round between leaves is read by the next one, also in a dry run.
         rounds = Folder(stack.enter_context(scratch("compact-"))) if folder.dry_run else folder
@@ -160,8 +161,17 @@ class Compaction:
 
     limits: Limits | None = None
 
-    def __init__(self, loaded: Loaded, settings: Settings, report: Report, metadata: bytes | None) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        settings: Settings,
+        report: Report,
+        metadata: bytes | None,
+        corrections: Sequence[Correction] = (),
+    ) -> None:
         self.loaded, self.settings, self.report, self.metadata = loaded, settings, report, metadata
+        #: The leader epochs to set right.
+        self.corrections = corrections
         self.interval = settings.index_interval_bytes
         self.derivation: Derivation | None = None
         self.source = list(loaded.segments)
@@ -198,7 +208,7 @@ class Compaction:
 
     def _write(self, folder: Folder) -> PartitionWriter:
         self.derivation = _Carried(self.loaded)
-        writer = rewrite(folder, self)
+        writer = rewrite(folder, self, corrections=self.corrections)
         if self.round is not None:
             self._count(self.round.counts)
             self.round = None

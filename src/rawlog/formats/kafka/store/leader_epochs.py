@@ -41,6 +41,12 @@ class Correction:
     wrong: int
     right: int
 
+    def is_wrong(self, head: Heads) -> NDArray[np.bool_]:
+        """Which batches have the wrong epoch."""
+        bases, is_new = head["base_offset"], head["magic"] == MAGIC_V2
+        wrong: NDArray[np.bool_] = (bases >= self.first) & (bases <= self.last) & is_new
+        return wrong & (head["leader_epoch"] == self.wrong)
+
 
 class EpochRuns:
     """The leader epochs of a log as they were read."""

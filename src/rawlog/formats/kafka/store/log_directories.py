@@ -221,7 +221,8 @@ def _adopt(found: dict[object, list[LogDirectory]]) -> None:
 
 
 def _directories(files: Sequence[File]) -> list[LogDirectory]:
-    """The log directories: those with a `meta.properties`; those that have none, and other files that only log directories have.
+    """The log directories: those with a `meta.properties`; those that have none, and other files that only log directories have. A
+    controller has `bootstrap.checkpoint` next to its metadata log, and no other.
 
     A directory whose `meta.properties` is there and was not named is not one: only a part of it was named.
     """
@@ -232,7 +233,11 @@ def _directories(files: Sequence[File]) -> list[LogDirectory]:
         if place.topic is not None and place.partition is not None and place.group is not None and not place.remote:
             groups.setdefault(parent_of(place.group), set()).add(place.topic == METADATA_TOPIC)
     tops = {split(file.path)[0] for file in files if file.format in AT_TOP}
-    tops |= {folder for folder, kinds in groups.items() if len(kinds) == 2}
+    tops |= {
+        folder
+        for folder, kinds in groups.items()
+        if True in kinds and (len(kinds) == 2 or exists(f"{folder}/{BOOTSTRAP}"))
+    }
     found = []
     for path in sorted(tops):
         if path in metas:

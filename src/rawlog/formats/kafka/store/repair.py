@@ -353,8 +353,7 @@ class Salvage(Repair):
         bases, epochs = head["base_offset"], head["leader_epoch"]
         changed = []
         for one in self.found.corrections:
-            wrong = (bases >= one.first) & (bases <= one.last) & (epochs == one.wrong) & (head["magic"] == MAGIC_V2)
-            for at in np.flatnonzero(wrong).tolist():
+            for at in np.flatnonzero(one.is_wrong(head)).tolist():
                 epochs[at] = one.right
                 changed.append(at)
                 offsets = (int(bases[at]), int(head["last_offset"][at]))

@@ -7,8 +7,10 @@ directory around the partitions has files of its own, which `join` writes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+import numpy as np
 
 from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.core.format import File
@@ -24,10 +26,11 @@ from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kafka.store.continuity import Side, continuity, refuse_damage
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META, identity, is_tiered_topic
+from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.log_directories import known_identity, node_of, topic_id_in
 from rawlog.formats.kafka.store.missing import COUNTING, missing_partitions
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
-from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
+from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED, patched
 from rawlog.formats.kafka.store.tiers import has_remote
 from rawlog.formats.kafka.texts import check_meta
 from rawlog.io.output import Folder
@@ -75,10 +78,12 @@ class Policy(Protocol):
         ...
 
 
-def rewrite(folder: Folder, policy: Policy, *, log_start: int = 0) -> PartitionWriter:
+def rewrite(
+    folder: Folder, policy: Policy, *, log_start: int = 0, corrections: Sequence[Correction] = ()
+) -> PartitionWriter:
     """Fill an empty directory with the partition that a policy makes; the writer, which knows what it wrote.
 
-    `log_start` names the only segment of a partition without batches.
+    `log_start` names the only segment of a partition without batches. `corrections` are the leader epochs to set right.
     """
     writer = PartitionWriter(
         folder,
@@ -100,11 +105,22 @@ def rewrite(folder: Folder, policy: Policy, *, log_start: int = 0) -> PartitionW
                 if not is_begun and segment.base is not None:
                     writer.begin(segment.base, segment.modified)
                     is_begun = True
-                writer.append(frames, head)
+                writer.append(*_with_right_epochs(frames, head, corrections))
         writer.close()
     finally:
         writer.abandon()
     return writer
+
+
+def _with_right_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction]) -> tuple[Frames, Heads]:
+    """Batches with the leader epochs that they should have."""
+    wrong = [(at, one.right) for one in corrections for at in np.flatnonzero(one.is_wrong(head)).tolist()]
+    if wrong:
+        frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
+        for at, epoch in wrong:
+            patched(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
+            head["leader_epoch"][at] = epoch
+    return frames, head
 
 
 # What policies read --------------------------------------------------------------------------------------------------
@@ -156,9 +172,9 @@ def topic_id_of(files: Sequence[File]) -> bytes | None:
     return None
 
 
-def report_gaps(files: Sequence[File], report: Report, *, is_copy: bool = False) -> None:
-    """Report what is missing in a partition or is in the wrong segment, as verify finds it. `is_copy`: what is in the wrong segment stays
-    there, and is no loss.
+def report_gaps(files: Sequence[File], report: Report, *, is_copy: bool = False) -> list[Correction]:
+    """Report what is missing in a partition or is in the wrong segment, as verify finds it; and the leader epochs that are wrong, which
+    `rewrite` is to correct. `is_copy`: what is in the wrong segment stays there, and is no loss.
     """
     found = continuity(files)
     for gap in found.gaps:
@@ -175,6 +191,10 @@ def report_gaps(files: Sequence[File], report: Report, *, is_copy: bool = False)
             span = {"first_offset": piece.first, "stop_offset": piece.last + 1}
             report.add(Action.LOST, reason, extent.file.path, is_expected=is_copy, **span)
     report.count("gaps", len(report.entries))
+    for one in found.corrections:
+        reason = f"leader epoch {one.wrong} set to {one.right} where batches are kept, by the batches around them or the epoch checkpoint"
+        report.add(Action.CHANGED, reason, files[0].place.group, first_offset=one.first, stop_offset=one.last + 1)
+    return found.corrections
 
 
 # Rebuild -------------------------------------------------------------------------------------------------------------

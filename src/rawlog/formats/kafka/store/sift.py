@@ -65,9 +65,9 @@ def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -
     `index_interval_bytes` among the options is the topic's. DataError for damage, which `repair` handles.
     """
     report = new_report(records=0, removed=0, batches_rewritten=0, gaps=0, bytes_lost=0)
-    report_gaps(store, report, is_copy=True)
+    corrections = report_gaps(store, report, is_copy=True)
     policy = Sifting(store, report, keep, Limits.from_options(options).index_interval_bytes)
-    writer = rewrite(folder, policy)
+    writer = rewrite(folder, policy, corrections=corrections)
     if policy.removed:
         report.add(Action.REMOVED, policy.text())
     report.counts |= {"batches": writer.batches, "bytes": writer.bytes}
