@@ -400,24 +400,26 @@ def _hole(copy: Copy, frames: list[Frame], is_known: bool) -> None:
     elif copy.subject.family.name == AMBRY:
         copy.is_a("hole-in-blobs")
     else:
-        copy.is_a(
-            "hole-compacted"
-            if copy.subject.has("compacted")
-            else "hole-undecided"
-            if copy.subject.has("ends")
-            else "hole-unknown"
-        )
+        copy.is_a("hole-compacted" if copy.subject.has("compacted") else "hole-unknown")
         copy.has_evidence = False
+
+
+def _index_entries(copy: Copy, file: str) -> set[int]:
+    """The offsets that the index of a segment names."""
+    index = (copy.root / file).with_suffix(".index")
+    data, base = index.read_bytes() if index.exists() else b"", int(index.stem)
+    return {base + struct.unpack_from(">i", data, at)[0] for at in range(0, len(data) - 7, 8)}
+
+
+def _is_indexed(copy: Copy, frame: Frame) -> bool:
+    return any(frame.first <= entry <= frame.last for entry in _index_entries(copy, frame.file))
 
 
 def _indexed(copy: Copy) -> Frame:
     """A frame in the middle whose offset the index of its segment names. Raises Unfit."""
     for frames in copy.segments[1:-1] or copy.segments[:1]:
-        index = (copy.root / frames[0].file).with_suffix(".index")
-        data, base = index.read_bytes() if index.exists() else b"", int(index.stem)
-        entries = {base + struct.unpack_from(">i", data, at)[0] for at in range(0, len(data) - 7, 8)}
         for frame in frames[1:-1]:
-            if any(frame.first <= entry <= frame.last for entry in entries):
+            if _is_indexed(copy, frame):
                 return frame
     raise Unfit
 
@@ -483,7 +485,8 @@ def middle_cut(copy: Copy, value: str) -> None:
         copy.lost += lost
         copy.is_a("damaged")
     else:
-        _hole(copy, lost, is_known=copy.subject.family.name == KAFKA and not copy.subject.has("legacy"))
+        is_known = copy.subject.family.name == KAFKA and any(_is_indexed(copy, frame) for frame in lost)
+        _hole(copy, lost, is_known=is_known)
 
 
 @wound("alone", "with-derived", on=(*LOGS, KRAFT))

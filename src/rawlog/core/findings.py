@@ -195,7 +195,7 @@ def rule(
 
 
 #: What an offset, blob or entry can be: it is in exactly one of these classes.
-CLASSES = ("present", "control", "aborted", "compacted", "deleted", "expired", "remote", "unexplained")
+CLASSES = ("present", "control", "aborted", "compacted", "deleted", "expired", "remote", "undecided", "unexplained")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +220,7 @@ class Account:
     deleted: int | None = None
     expired: int | None = None
     remote: int | None = None
+    undecided: int | None = None
     unexplained: int
     broken_sequences: int | None = None
     open_transactions: int | None = None
@@ -229,7 +230,7 @@ class Account:
     @property
     def is_complete(self) -> bool:
         """Whether everything is explained, every sequence unbroken and every transaction closed."""
-        return not (self.unexplained or self.broken_sequences or self.open_transactions)
+        return not (self.undecided or self.unexplained or self.broken_sequences or self.open_transactions)
 
     def as_row(self) -> dict[str, object]:
         return asdict(self)

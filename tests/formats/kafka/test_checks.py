@@ -314,6 +314,7 @@ def test_epochs_that_fall_or_disagree(tmp_path: Path) -> None:
 
 
 def test_a_missing_segment_is_a_gap(tmp_path: Path) -> None:
+    copy(tmp_path, "__cluster_metadata-0")  # it tells that the topic is not compacted
     folder = copy(tmp_path, "segments-by-size-0")
     gone = segments(folder)[1]
     for path in folder.glob(f"{gone.stem}.*"):

@@ -70,11 +70,13 @@ def test_rules_run_only_if_asked_for() -> None:
 @pytest.mark.parametrize("number", range(9))
 def test_every_removed_segment_is_unexplained(number: int, tmp_path: Path) -> None:
     """Exactly the offsets of segments that were taken out are unexplained, wherever they were; so are those at the beginning, since the
-    leader epochs begin with the log."""
+    leader epochs begin with the log. The metadata log tells that the topic is not compacted.
+    """
     rng = random.Random(number)
     name = PLAIN[number % len(PLAIN)]
     folder = tmp_path / name
     shutil.copytree(data(name), folder)
+    shutil.copytree(data("__cluster_metadata-0"), tmp_path / "__cluster_metadata-0")
     every = bases(folder)
     ends = dict(itertools.pairwise(every))
     gone = sorted(rng.sample(every[:-1], rng.randrange(1, 3)))
@@ -88,6 +90,46 @@ def test_every_removed_segment_is_unexplained(number: int, tmp_path: Path) -> No
     assert runs
     assert runs[0].offset == gone[0]
     assert found.verdict == "damaged"
+
+
+@pytest.mark.parametrize("evidence", ["", "metadata", "cleaner", "index", "snapshot", "entry", "sequences", "marker"])
+def test_a_hole_is_undecided_only_where_nothing_contradicts_compaction(evidence: str, tmp_path: Path) -> None:
+    """Of a partition directory alone, nothing tells its cleanup policy: a segment that is gone with all of its files was reported as
+    lost, though compaction leaves the same.
+    """
+    name = "transactions-0" if evidence in ("sequences", "marker") else "segments-by-size-0"
+    folder = tmp_path / name
+    shutil.copytree(data(name), folder)
+    every = bases(folder)
+    base, stop = {"sequences": (5, 10), "marker": (43, 50)}.get(evidence, (every[2], every[3]))
+    kept = {"index": "index", "snapshot": "snapshot"}.get(evidence)
+    for path in folder.glob(f"{base:020}.*"):
+        if path.suffix != f".{kept}":
+            path.unlink()
+    if evidence == "metadata":
+        shutil.copytree(data("__cluster_metadata-0"), tmp_path / "__cluster_metadata-0")
+    elif evidence == "cleaner":
+        (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\nsegments-by-size 0 {base}\n")
+    elif evidence == "entry":
+        index = folder / f"{every[1]:020}.timeindex"
+        raw = bytearray(index.read_bytes())
+        raw[-4:] = (base - every[1]).to_bytes(4, "big")
+        index.write_bytes(raw)
+    found = rawlog.verify(folder, complete=True)
+    [one] = found.accounts
+    missing = stop - base
+    assert sum(getattr(one, name) or 0 for name in CLASSES) == one.stop
+    if evidence:
+        assert (one.undecided, one.unexplained) == (None, missing)
+        assert found.exit_code == 1
+        assert not one.is_complete
+    else:
+        assert (one.undecided, one.unexplained) == (missing, 0)
+        [item] = found
+        assert (item.code, item.severity) == ("kafka.partition.gap", "info")
+        assert item.message == f"offsets {base} to {stop - 1} are missing: cannot tell compaction from loss"
+        assert found.exit_code == 0
+        assert not one.is_complete
 
 
 def test_a_damaged_batch_is_unexplained(tmp_path: Path) -> None:

@@ -88,11 +88,13 @@ def test_damage_is_no_compaction_for_the_topic_of_the_metadata_log(tmp_path: Pat
 
 
 def test_a_gap_below_the_cleaners_checkpoint_is_compaction(tmp_path: Path) -> None:
-    """A clean compacted partition was suspect, although `cleaner-offset-checkpoint` names it; beyond the checkpoint nothing was cleaned."""
+    """A clean compacted partition was suspect, although `cleaner-offset-checkpoint` names it; beyond the checkpoint nothing was cleaned. A
+    line for another partition says nothing of this one.
+    """
     gone, after = segments(DATA / NAME)[2:4]
     cases = [
         ("segments-by-size 0", after, set()),
-        ("segments-by-size 1", after, {"kafka.partition.gap"}),
+        ("segments-by-size 1", after, set()),
         ("segments-by-size 0", gone, {"kafka.partition.gap"}),
     ]
     for number, (line, until, expected) in enumerate(cases):

@@ -342,6 +342,9 @@ def test_a_gap_too_wide_for_one_segment_stays_one(tmp_path: Path) -> None:
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
     folder, target = tmp_path / "a" / "segments-by-size-0", tmp_path / "b" / "segments-by-size-0"
     folder.mkdir(parents=True)
+    shutil.copytree(
+        source.parent / "__cluster_metadata-0", tmp_path / "a" / "__cluster_metadata-0"
+    )  # it is not compacted
     near, far = sorted(source.glob("*.log"))[:2]
     shutil.copy(near, folder)
     data, base = bytearray(far.read_bytes()), 1 << 40

@@ -82,7 +82,11 @@ def test_the_disk_alone_lacks_what_is_in_remote_storage_4(tiered: Tiered) -> Non
         first = min(int(path.stem) for path in Path(one.path).glob("*.log"))
         assert one.start == one.remote == first > 0
         assert one.expired == one.unexplained == 0
-        [mark] = [item for item in found if item.code == "kafka.partition.gap" and f"/{TOPIC}-{one.partition}/" in str(item.path)]
+        [mark] = [
+            item
+            for item in found
+            if item.code == "kafka.partition.gap" and f"/{TOPIC}-{one.partition}/" in str(item.path)
+        ]
         assert f"offsets 0 to {first - 1} are in remote storage, which is not among the paths" in mark.message
 
 

@@ -183,7 +183,7 @@ class _Decider:
                 self.unknown.append(
                     f"offsets {start:,} to {older - 1:,} are on no disk: deleted by retention, or lost; nothing tells which"
                 )
-            if self.is_compacted is None and self._is_head(start, stop):
+            if self.is_compacted is None and (self._is_head(start, stop) or self._is_undecided(start, stop)):
                 self.unknown.append(
                     f"offsets {start:,} to {stop - 1:,} were compacted away, or are lost; nothing tells which"
                 )
@@ -202,6 +202,11 @@ class _Decider:
         runs, damage = self.winner.runs, self.winner.damage
         is_first = bool(runs) and start == self.winner.start and stop == runs[0].first and runs[0].start == 0
         return is_first and not any(one.first < stop for one in damage)
+
+    def _is_undecided(self, start: int, stop: int) -> bool:
+        """Whether every copy that reaches over offsets lacks them between two segments, and has nothing that contradicts compaction."""
+        around = [one for one in self.copies if one.start < stop and one.end > start]
+        return all(any(a <= start and stop <= b + 1 for a, b in one.undecided) for one in around) and bool(around)
 
     def _note_crowded(self) -> None:
         """List sound batches that are left out because others have their offsets."""

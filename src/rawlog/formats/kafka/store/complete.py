@@ -8,6 +8,7 @@ An offset is in one class:
 - `compacted`: compaction took it out. Only before the point that the cleaner has reached;
 - `expired`: before the start of the log: deleted by retention or on request;
 - `remote`: before the start of the log, in remote storage that is not among the paths;
+- `undecided`: nothing tells whether compaction took it out;
 - `unexplained`: none of these. It was there, or must have been.
 
 All of it is computed from what the one pass over the segments leaves, so it is the same for any cut of them. Only a segment in which the
@@ -21,10 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.core.findings import Account, Few, Mark, Rule, Severity, rule
 from rawlog.core.format import File
-from rawlog.core.ranges import between, clipped, total
+from rawlog.core.ranges import Ranges, between, clipped, total
 from rawlog.core.store import Store
 from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in
 from rawlog.formats.kafka.internal import offsets
@@ -77,6 +79,8 @@ def _accounted(store: Store) -> Accounted | None:
     point = partition.cleaner_point(tally.cleaned) if len(missing) else 0
     explained = int(np.clip(np.minimum(missing[:, 1] + 1, point) - missing[:, 0], 0, None).sum())
     left = clipped(missing, max(start, point), stop)
+    is_open = partition.are_undecided(left)
+    undecided, left = total(left[is_open]), left[~is_open]
     there, unexplained = total(rows), total(left) + tally.kept_places
     place, aborted = store[0].place, tally.aborted
     opened = sorted(look.producers.open_transactions().items())
@@ -94,6 +98,7 @@ def _accounted(store: Store) -> Accounted | None:
         compacted=explained + tally.removed,
         expired=start - remote,
         remote=remote or None,
+        undecided=undecided or None,
         unexplained=unexplained,
         broken_sequences=sum(few.count for few in look.found.get("sequence", {}).values()),
         open_transactions=len(opened),
@@ -125,7 +130,7 @@ class _Partition:
         known = self.checkpoint(LOG_START)
         if known is not None and known >= self.base:
             return known
-        return min([self.base, *(one.first for one in self.whole.gaps if not one.is_remote)])
+        return min([self.base, *(one.first for one in self.whole.gaps if one.is_lost)])
 
     def stop(self) -> int:
         """The end of the log, or what is known to have been its end."""
@@ -164,6 +169,14 @@ class _Partition:
         if self.key[0] in COMPACTED or is_compacted_topic(self.folder, self.key[0]):
             return max(names[-1], max(one.mark for one in extents) + 1)
         return 0
+
+    def are_undecided(self, missing: Ranges) -> NDArray[np.bool_]:
+        """Of which runs of missing offsets nothing tells whether compaction took them out."""
+        known = np.array(self.whole.undecided, np.int64).reshape(-1, 2)
+        if not len(known):
+            return np.zeros(len(missing), np.bool_)
+        at = np.searchsorted(known[:, 0], missing[:, 0], side="right") - 1
+        return np.asarray((at >= 0) & (missing[:, 1] <= known[np.maximum(at, 0), 1]))
 
     def reason(self, first: int, last: int) -> str:
         """What is known of why offsets are missing."""

@@ -4,16 +4,17 @@ A batch carries its own offsets, so the name of a segment is only a hint. Batche
 belong to the log all the same if nothing else has their offsets: the segment was renamed, or swapped with another one.
 
 Offsets that are missing between two segments are a loss, unless compaction took them out. That is known from the cleaner's checkpoint,
-from the settings of the topic, or from what compaction leaves in the batches. Damage near a gap explains nothing.
+from the settings of the topic, or from what compaction leaves in the batches. Damage near a gap explains nothing. Where nothing tells the
+cleanup policy, and nothing contradicts compaction, it is undecided.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 
@@ -24,11 +25,13 @@ from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import BATCH, NONE
 from rawlog.formats.kafka.paths import INTERNAL
-from rawlog.formats.kafka.store.evidence import first_trace, last_trace
+from rawlog.formats.kafka.store.evidence import are_undecided, first_trace, last_trace
 from rawlog.formats.kafka.store.extents import Extent, Span, read_extent
 from rawlog.formats.kafka.store.identity import Identity, is_compacted_topic, parent_of
 from rawlog.formats.kafka.store.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.store.salvage import HUGE, NEAR, PADDING, UNFINISHED, longest
+
+UNDECIDED = "cannot tell compaction from loss"
 
 
 class Side(Enum):
@@ -40,7 +43,8 @@ class Side(Enum):
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Offsets `first` to `last` that are missing before the segment `file`; or after it at the end of the log. A `trace` says what knows of
-    them at the start and at the end of a log. `is_remote`: remote storage has them.
+    them at the start and at the end of a log. `is_remote`: remote storage has them. `is_undecided`: nothing tells whether compaction took
+    them out.
     """
 
     first: int
@@ -49,11 +53,17 @@ class Gap:
     side: Side = Side.BETWEEN
     trace: str = ""
     is_remote: bool = False
+    is_undecided: bool = False
+
+    @property
+    def is_lost(self) -> bool:
+        return not (self.is_remote or self.is_undecided)
 
     def __str__(self) -> str:
         if self.is_remote:
             return f"offsets {self.first} to {self.last} are in remote storage, which is not among the paths"
-        return f"offsets {self.first} to {self.last} are missing{self.trace and ': '}{self.trace}"
+        reason = UNDECIDED if self.is_undecided else self.trace
+        return f"offsets {self.first} to {self.last} are missing{reason and ': '}{reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,13 @@ class Continuity:
     placed: dict[int, set[int]]
     #: The leader epochs that are wrong.
     corrections: list[Correction]
+    #: Offsets that are missing inside of segments, first and last, of which nothing tells whether compaction took them out.
+    holes: list[tuple[int, int]]
+
+    @property
+    def undecided(self) -> list[tuple[int, int]]:
+        """The same inside of segments and between them, in order."""
+        return sorted([*self.holes, *((one.first, one.last) for one in self.gaps if one.is_undecided)])
 
     def fates(self, segment: int) -> dict[int, Fate]:
         """The batches of a segment, by number, that are dropped, put elsewhere, or get another base offset."""
@@ -134,10 +151,21 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
     placed = _place(extents)
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
-    gaps = [one for one in gaps if one.first >= _cleaned_up_to(files, extents)] if gaps else []
+    if gaps:
+        point = _cleaned_up_to(files, extents, max(one.mark for one in extents))
+        gaps = [one for one in gaps if one.first >= point]
+    holes = [] if any(one.is_cleaned for one in extents) else _holes(extents)
+    if holes:
+        point = _cleaned_up_to(files, extents, NONE)
+        holes = [one for one in holes if one[0] >= point]
+    is_open = [False] * (len(gaps) + len(holes))
+    if is_open and not _has_damage(extents, placed):
+        is_open = are_undecided(files, [*((one.first, one.last) for one in gaps), *holes]).tolist()
+    gaps = [replace(one, is_undecided=undecided) for one, undecided in zip(gaps, is_open, strict=False)]
+    holes = [one for one, undecided in zip(holes, is_open[len(gaps) :], strict=True) if undecided]
     gaps = [*_start_gap(every, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
-    return Continuity(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files))
+    return Continuity(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
 
 
 # What is refused ---------------------------------------------------------------------------------------------------------
@@ -174,7 +202,7 @@ def refuse_damage(whose: Identity | None, found: Continuity, why: str, *, allows
         if piece.start != extent.first:
             raise CorruptError(f"a name that does not fit its offsets; {why}", path=extent.file.path)
     for gap in found.gaps:
-        if not gap.is_remote:
+        if gap.is_lost:
             before = " before this segment" if gap.side is Side.BETWEEN else ""
             raise CorruptError(f"{gap}{before}; {why}", path=gap.file.path)
     for one in found.corrections[:1]:
@@ -303,7 +331,7 @@ def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
         dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
         if (dirty is not None and stop <= dirty) or is_compacted_topic(folder, place.topic):
             return False
-    return any(gap.first < stop and first <= gap.last for gap in continuity(files).gaps)
+    return any(gap.is_lost and gap.first < stop and first <= gap.last for gap in continuity(files).gaps)
 
 
 def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:
@@ -320,6 +348,23 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     if extents and end is not None and not extents[-1].has_batches and end < extents[-1].first:
         gaps.append(Gap(end, extents[-1].first - 1, segments[-1]))
     return gaps
+
+
+def _holes(extents: Sequence[Extent]) -> list[tuple[int, int]]:
+    """What is missing inside of segments, whatever the reason; not in the last one, which the cleaner leaves alone."""
+    return [
+        (int(before) + 1, int(after) - 1)
+        for one in extents[:-1]
+        for (_, before), (after, _) in pairwise(one.covered.tolist())
+        if after > before + 1
+    ]
+
+
+def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
+    """Whether bytes are no batch, or batches are not at their place: that explains what is missing, too."""
+    return bool(placed) or any(
+        one.has_damage or (one.chosen is not None and (one.chosen.dropped or one.chosen.rebased)) for one in extents
+    )
 
 
 def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
@@ -344,12 +389,13 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
 
 
-def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent]) -> int:
-    """The offset up to which compaction may have taken out what is missing; 0 if the topic is not compacted."""
+def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent], mark: int) -> int:
+    """The offset up to which compaction may have taken out what is missing; 0 if nothing shows that the topic is compacted. `mark` is the
+    last offset of a batch that shows it, or -1.
+    """
     place = files[0].place
     if place.topic in INTERNAL.values():
         return HUGE
-    mark = max((one.mark for one in extents), default=NONE)
     if place.topic is not None and place.partition is not None and place.group is not None:
         folder = parent_of(place.group)
         dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
@@ -364,7 +410,7 @@ def _lost(
     extents: Sequence[Extent], pieces: Sequence[Piece], gaps: Sequence[Gap], placed: Mapping[int, set[int]]
 ) -> list[tuple[int, int | None]]:
     """The gaps, and the offsets around every place where bytes are no sound batch or a batch has no place in the log."""
-    spans: list[tuple[int, int | None]] = [(one.first, one.last) for one in gaps if not one.is_remote]
+    spans: list[tuple[int, int | None]] = [(one.first, one.last) for one in gaps if one.is_lost]
     first: dict[int, int] = {}
     for at, piece in enumerate(pieces):
         first.setdefault(piece.segment, at)

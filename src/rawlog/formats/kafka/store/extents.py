@@ -49,8 +49,10 @@ class Extent:
     stop: int
     #: First and last offsets of the batches that are in the range of the segment, neighbours put together.
     covered: NDArray[np.int64]
-    #: The largest offset of a batch that shows the work of compaction, or -1.
+    #: The largest offset of a batch that shows the work of compaction, or -1. One that leaves offsets out after the batch before it does:
+    #: without another one that `is_cleaned`, it may also be that a batch is lost.
     mark: int = NONE
+    is_cleaned: bool = False
     found: Found | None = None
     #: Which batches are of the log, and where each begins; None for a segment without damage whose batches are in order and in its range.
     chosen: Chosen | None = None
@@ -117,7 +119,7 @@ class Plain:
     def __init__(self, file: File, *, inside: bool = False) -> None:
         self.file, self.first = file, file.place.start_offset or 0
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
-        self.mark, self.end, self.following = NONE, 0, self.first
+        self.mark, self.is_cleaned, self.end, self.following = NONE, False, 0, self.first
         self.is_plain, self.has_batches, self.wrappers = True, False, 0
         self.epochs = EpochRuns()
         self.inside = inside
@@ -142,7 +144,8 @@ class Plain:
         # What is missing at the beginning of a segment may be what repair gave up there.
         adjacent = positions == ends
         adjacent[0] &= self.has_batches
-        self.mark = max(self.mark, _mark(head, base, before, adjacent))
+        mark, is_cleaned = _mark(head, base, before, adjacent)
+        self.mark, self.is_cleaned = max(self.mark, mark), self.is_cleaned or is_cleaned
         self.covered.append(_merged(base, last))
         self.wrappers += int((head["record_count"] < 0).sum())
         self.epochs.add(head)
@@ -163,7 +166,7 @@ class Plain:
             self.is_plain = base >= self.following
             if self.has_batches and position == self.end and base > self.following:
                 self.mark = max(self.mark, last)
-        self.mark = max(self.mark, following.mark)
+        self.mark, self.is_cleaned = max(self.mark, following.mark), self.is_cleaned or following.is_cleaned
         self.wrappers += following.wrappers
         self.epochs.join(following.epochs)
         self.covered.append(rows)
@@ -180,7 +183,7 @@ class Plain:
             return None
         self.close()
         made = Extent(self.file, self.first, HUGE, self.covered[0], self.mark, has_batches=self.has_batches)
-        made.wrappers, made.epochs = self.wrappers, self.epochs
+        made.wrappers, made.epochs, made.is_cleaned = self.wrappers, self.epochs, self.is_cleaned
         return made
 
 
@@ -207,7 +210,7 @@ def read_extent(file: File, stop: int) -> Extent:
     adjacent = follows & (found.starts[order[1:]] == found.stops[order[:-1]])
     before = np.concatenate(([first - 1], last[order][:-1]))
     adjacent = np.concatenate(([False], adjacent))[: order.size]
-    mark = _mark(Heads(found.head.values[:, order]), base[order], before, adjacent)
+    mark, is_cleaned = _mark(Heads(found.head.values[:, order]), base[order], before, adjacent)
     own = {number: (int(base[number]), int(last[number])) for number in chosen.dropped}
     strays = {
         number: (low, high)
@@ -217,7 +220,9 @@ def read_extent(file: File, stop: int) -> Extent:
     covered = _merged(base[order], last[order])
     bases = head["base_offset"]
     wrappers = int((found.head["record_count"] < 0).sum())
-    return Extent(file, first, stop, covered, mark, found, chosen, bases, strays, bool(len(head)), damaged, wrappers)
+    return Extent(
+        file, first, stop, covered, mark, is_cleaned, found, chosen, bases, strays, bool(len(head)), damaged, wrappers
+    )
 
 
 def bytes_of(file: File) -> Bytes:
@@ -303,18 +308,21 @@ def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
     return (last - (end - first), int(inside.counts[0])) if first <= end else None
 
 
-def _mark(head: Heads, base: NDArray[np.int64], before: NDArray[np.int64], adjacent: NDArray[np.bool_]) -> int:
+def _mark(
+    head: Heads, base: NDArray[np.int64], before: NDArray[np.int64], adjacent: NDArray[np.bool_]
+) -> tuple[int, bool]:
     """The largest offset that shows the work of compaction: a batch with fewer records than offsets, one with a delete horizon, one that
-    follows another one directly and yet leaves offsets out.
+    follows another one directly and yet leaves offsets out. And whether there is one of the first two kinds.
     """
     if not len(head):
-        return NONE
+        return NONE, False
     last, count = head["last_offset"], head["record_count"]
     thin = (count >= 0) & (head["magic"] == MAGIC_V2) & (count < last - head["base_offset"] + 1)
     # Repair holds the end of a log with such a batch; those of the cleaner keep the time of the batch that was there.
     thin &= ~((count == 0) & (head["producer_id"] == NONE) & (head["max_timestamp"] == NONE))
-    marked = thin | head.has(Attributes.DELETE_HORIZON) | (adjacent & (base > before + 1))
-    return int(last[marked].max()) if marked.any() else NONE
+    cleaned = thin | head.has(Attributes.DELETE_HORIZON)
+    marked = cleaned | (adjacent & (base > before + 1))
+    return int(last[marked].max()) if marked.any() else NONE, bool(cleaned.any())
 
 
 def _merged(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Source, exists, listing
 
 LARGEST_TEXT = 1 << 20
-META = "meta.properties"
+META, BOOTSTRAP = "meta.properties", "bootstrap.checkpoint"
 TOPIC = 2
 """The type of a topic among the resources that have settings."""
 _METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
@@ -103,6 +103,11 @@ def _in_metadata(folder: str, topic: str) -> bytes | None:
     except RawlogError:
         return None
     return found
+
+
+def is_known_topic(source: str, topic: str) -> bool:
+    """Whether the metadata log in a log directory has a topic, and so its settings."""
+    return _in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic) is not None
 
 
 def is_compacted_topic(source: str, topic: str) -> bool:

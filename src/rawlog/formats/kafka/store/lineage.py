@@ -89,6 +89,8 @@ class Copy:
     size: int = 0
     #: Where the log began, if that is before its first segment and retention does not explain it.
     first_trace: Trace | None = None
+    #: Offsets that are missing between its segments, first and last, of which nothing tells whether compaction took them out.
+    undecided: tuple[tuple[int, int], ...] = ()
 
     @property
     def sound_end(self) -> int:
@@ -265,6 +267,15 @@ def covered(copy: Copy, *, is_compacted: bool) -> Iterator[tuple[int, int]]:
         end, before = max(end, run.end), run
     if end > start:
         yield start, end
+
+
+def gaps_between(runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """The offsets, first and last, that are missing between two segments of a copy."""
+    return [
+        (before.end, after.first - 1)
+        for before, after in pairwise(runs)
+        if before.path != after.path and before.end < after.first
+    ]
 
 
 def subtract(ranges: Iterable[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

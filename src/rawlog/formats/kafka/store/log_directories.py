@@ -12,12 +12,11 @@ from rawlog.core.store import Store
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, REMOTE_CACHE, PartitionName, partition_name, split
 from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
 from rawlog.formats.kafka.store.assignments import METADATA_DIRECTORY, NO_DIRECTORY, Assignments, assignments_in
-from rawlog.formats.kafka.store.identity import META, parent_of
+from rawlog.formats.kafka.store.identity import BOOTSTRAP, META, parent_of
 from rawlog.formats.kafka.store.partition_writer import METADATA
 from rawlog.formats.kafka.texts import check_meta, properties, topic_id
 from rawlog.io.storage import Source, exists, folders_in
 
-BOOTSTRAP = "bootstrap.checkpoint"
 LARGEST_TEXT = 1 << 20
 #: Formats of files that only the top of a log directory has.
 AT_TOP = ("kafka.meta", "kafka.checkpoint", "kafka.cleanshutdown")

@@ -20,8 +20,8 @@ from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.log import scan
 from rawlog.formats.kafka.paths import EPOCHS, MARK, METADATA_TOPIC, OFFSET_CHECKPOINTS, split
 from rawlog.formats.kafka.store.assignments import METADATA_DIRECTORY, Assignments
-from rawlog.formats.kafka.store.identity import META, parent_of
-from rawlog.formats.kafka.store.log_directories import BOOTSTRAP, LogDirectory, Node, nodes, topic_id_in
+from rawlog.formats.kafka.store.identity import BOOTSTRAP, META, parent_of
+from rawlog.formats.kafka.store.log_directories import LogDirectory, Node, nodes, topic_id_in
 from rawlog.formats.kafka.store.logs import End, sound_end, trusted_end
 from rawlog.formats.kafka.store.missing import missing_partitions
 from rawlog.formats.kafka.store.partition_writer import METADATA

@@ -84,6 +84,7 @@ def _report(
 ) -> Report:
     """What was done to the batches, and all the rest: the offsets that are lost, their transactions, the files around the log."""
     report = work.report
+    report.notes += [str(gap) for gap in work.found.gaps if not gap.is_lost]
     for first, last in work.lost():
         reason = next((gap.trace for gap in work.found.gaps if gap.first <= first and last == gap.last), "")
         report.add(Action.LOST, reason, first_offset=first, stop_offset=None if last is None else last + 1)
@@ -182,7 +183,7 @@ class Cutting(Repair):
         """Each segment up to the damaged one."""
         ended = False
         extents = self.found.extents
-        self.damage += [(gap.first, gap.last) for gap in self.found.gaps if gap.trace and not gap.is_remote]
+        self.damage += [(gap.first, gap.last) for gap in self.found.gaps if gap.trace and gap.is_lost]
         for number, extent in enumerate(extents):
             file, data = extent.file, bytes_of(extent.file)
             if ended:
@@ -211,7 +212,8 @@ class Cutting(Repair):
     def _base(self, file: File, first: int, writer: PartitionWriter) -> int:
         """Where a segment begins that a broker keeps."""
         end = writer.end_offset
-        is_gap = any(gap.file.path == file.path and gap.side is Side.BETWEEN for gap in self.found.gaps)
+        between = [gap for gap in self.found.gaps if gap.side is Side.BETWEEN and gap.is_lost]
+        is_gap = any(gap.file.path == file.path for gap in between)
         if not writer.batches or end >= first or not is_gap:
             return first
         self.damage.append((end, first - 1))

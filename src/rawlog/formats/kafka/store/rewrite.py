@@ -25,7 +25,7 @@ from rawlog.formats.kafka.paths import INTERNAL, OFFSET_CHECKPOINTS, remote_dire
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kafka.store.continuity import Side, continuity, refuse_damage
 from rawlog.formats.kafka.store.derived import Derivation, Limits
-from rawlog.formats.kafka.store.identity import META, identity, is_tiered_topic
+from rawlog.formats.kafka.store.identity import BOOTSTRAP, META, identity, is_tiered_topic
 from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.log_directories import known_identity, node_of, topic_id_in
 from rawlog.formats.kafka.store.missing import COUNTING, missing_partitions
@@ -39,7 +39,6 @@ from rawlog.io.walk import describe, walk
 from rawlog.kernels import byte_view
 
 #: What a log directory says of itself, besides what it says of its partitions.
-BOOTSTRAP = "bootstrap.checkpoint"
 SURROUNDINGS = (META, BOOTSTRAP)
 FARTHEST = (1 << 63) - 1
 
@@ -180,8 +179,8 @@ def report_gaps(files: Sequence[File], report: Report, *, is_copy: bool = False)
     for gap in found.gaps:
         span = {"first_offset": gap.first, "stop_offset": gap.last + 1}
         reason = "missing before this segment" if gap.side is Side.BETWEEN else str(gap)
-        if gap.is_remote:
-            report.notes.append(reason)
+        if not gap.is_lost:
+            report.notes.append(str(gap))
         else:
             report.add(Action.LOST, reason, gap.file.path, **span)
     for piece in found.pieces:

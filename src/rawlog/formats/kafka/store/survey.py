@@ -33,7 +33,7 @@ from rawlog.formats.kafka.layouts import (
 )
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.formats.kafka.seek import index_entries, time_entries
-from rawlog.formats.kafka.store.continuity import Continuity, Side, continuity
+from rawlog.formats.kafka.store.continuity import UNDECIDED, Continuity, Side, continuity
 from rawlog.formats.kafka.store.extents import Extent, Plain
 from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
@@ -507,6 +507,15 @@ class Survey:
             )
             self.mark("epochs", Mark(message, offset=one.first, expected=one.right, found=one.wrong, path=path))
 
+    def undecided(self, whole: Continuity) -> None:
+        """What is missing inside of the log, and was perhaps compacted away: one mark for all of it."""
+        if whole.undecided:
+            [(first, last), *others] = whole.undecided
+            more = f", and {counted(len(others), 'more range')} after them" if others else ""
+            message = f"offsets {first} to {last} are missing{more}: {UNDECIDED}"
+            path = self.last_file.path if self.last_file is not None else None
+            self.mark("gap", Mark(message, offset=first, path=path, severity=Severity.INFO))
+
     def displaced(self, whole: Continuity) -> None:
         """Sound batches that are not where their offsets belong."""
         for number, extent in enumerate(whole.extents):
@@ -558,9 +567,11 @@ class Survey:
                 self.snapshot(offset)
         self.whole = whole = continuity(self.store.files, self.extents)
         for gap in whole.gaps:
-            position = gap.file.size if gap.side is Side.END else 0
-            severity = Severity.INFO if gap.is_remote else None
-            self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path, severity=severity))
+            if not gap.is_undecided:
+                position = gap.file.size if gap.side is Side.END else 0
+                severity = Severity.INFO if gap.is_remote else None
+                self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path, severity=severity))
+        self.undecided(whole)
         self.displaced(whole)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.

@@ -165,7 +165,7 @@ class Carrier:
     def note_gaps(self, files: Sequence[File], end: int | None) -> None:
         """Report the offsets that are missing between segments, up to where the copy was cut."""
         for gap in continuity(files, self.extents).gaps:
-            if gap.is_remote:
+            if not gap.is_lost:
                 self.report.notes.append(str(gap))
             elif end is None or gap.last < end:
                 place = {"first_offset": gap.first, "stop_offset": gap.last + 1}

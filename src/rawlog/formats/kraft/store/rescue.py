@@ -38,8 +38,8 @@ from rawlog.formats.kafka.paths import directory_place, split
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kafka.store.choice import FUTURE, NOT_ASSIGNED, NOT_LOADED, Assignment, Decision, decide
 from rawlog.formats.kafka.store.copy_survey import SegmentSurvey, joined, sound_end, survey_segment
-from rawlog.formats.kafka.store.evidence import first_trace, last_trace
-from rawlog.formats.kafka.store.lineage import Copy
+from rawlog.formats.kafka.store.evidence import are_undecided, first_trace, last_trace
+from rawlog.formats.kafka.store.lineage import Copy, gaps_between
 from rawlog.formats.kafka.store.survey import epochs_in
 from rawlog.formats.kraft.store.blueprint import INTERNAL_CONFIGS, TOPIC
 from rawlog.formats.kraft.store.directories import COPIES, duplicate, properties_file, properties_names
@@ -347,6 +347,7 @@ class Rescuer:
 
     def _copies(self, surveyed: Mapping[str, Sequence[SegmentSurvey]]) -> dict[Key, list[Copy]]:
         """The replicas that are used, by partition, with what was found in them."""
+        assert self.cluster is not None
         offsets = {(disk.path, name): offsets_in(disk.path, name) for disk in self.disks for name in OFFSETS}
         made: dict[Key, list[Copy]] = {}
         used = [one for one in self.replicas if one.why is None]
@@ -365,6 +366,9 @@ class Rescuer:
             stated = (
                 {} if one.state is not None else {name: offsets[one.disk.path, name].get(one.key) for name in OFFSETS}
             )
+            is_known = not self.cluster.is_rebuilt and self._record(one.key) is not None
+            gaps = [] if is_compacted or is_known or damage or one.state is not None else gaps_between(runs)
+            undecided = [gap for gap, is_open in zip(gaps, are_undecided(one.files, gaps), strict=True) if is_open]
             start = one.segments[0].place.start_offset or 0
             named = [file.place.start_offset or 0 for file in one.files if file.place.state == one.state]
             copies = made.setdefault(one.key, [])
@@ -386,6 +390,7 @@ class Rescuer:
                     is_compacted,
                     one.size,
                     first_trace(one.files) if one.state is None else None,
+                    tuple(undecided),
                 )
             )
         return made

@@ -502,7 +502,11 @@ class _Repair:
             following = batches[0].first if batches else 0
             for one in batches:
                 if following < min(one.first, covered):
-                    self.lose(following, one.first, f"not in any sound batch; the snapshot at offset {covered} was taken after them")
+                    self.lose(
+                        following,
+                        one.first,
+                        f"not in any sound batch; the snapshot at offset {covered} was taken after them",
+                    )
                 elif one.first > reached:
                     self.lose(reached, one.first)
                 following, reached = max(following, one.end), max(reached, one.end)
