@@ -175,7 +175,9 @@ def test_the_rewritten_batches_of_the_specification(tmp_path: Path) -> None:
     def compacted(*later: bytes) -> bytes:
         """The batch, compacted with records after it that have these keys."""
         more = b"".join(kafka.encode_record(delta, 0, key, b"") for delta, key in enumerate(later))
-        after = kafka.encode_batch(more, record_count=len(later), base_offset=104, base_timestamp=T, max_timestamp=T)
+        after = kafka.encode_batch(
+            more, record_count=len(later), base_offset=104, base_timestamp=T, max_timestamp=T, leader_epoch=7
+        )
         source = put(tmp_path / "t-0", {100: first, 104: after, 200: b""})
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         rewritten("compact", source, tmp_path / "out" / "t-0", now=T + 1000, **FOREVER)

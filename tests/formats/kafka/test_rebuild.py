@@ -90,6 +90,8 @@ def test_a_missing_segment_is_reported_by_compact_and_refused_by_rebuild(tmp_pat
     """verify and repair named the 60 lost offsets, rebuild and compact ended with exit 0 and said nothing."""
     folder = tmp_path / "segments-by-size-0"
     shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0"), folder)
+    metadata = "__cluster_metadata-0"  # it tells that the topic is not compacted
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", metadata), tmp_path / metadata)
     for verb in ("rebuild", "compact"):
         assert rewritten(verb, folder, tmp_path / verb).is_whole
     for path in folder.glob(f"{120:020}.*"):

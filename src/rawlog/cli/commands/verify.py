@@ -67,7 +67,7 @@ ALONE = 3
 @click.option(
     "--complete",
     is_flag=True,
-    help="Also account for every offset, blob or entry: present, control, aborted, compacted, deleted, expired or unexplained.",
+    help="Also account for every offset, blob or entry: present, control, aborted, compacted, deleted, expired, remote, undecided or unexplained.",
 )
 @options.limits
 @options.html

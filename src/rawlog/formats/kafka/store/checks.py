@@ -44,6 +44,7 @@ def gap(files: Files) -> Iterator[Mark]:
     mark of a clean stop the last two may only be old, and nothing tells which. Of a topic with remote storage it is a remark.
 
     Compaction explains a gap if `cleaner-offset-checkpoint` or the topic's settings say that the topic is compacted, or if batches show it.
+    Where nothing tells the topic's cleanup policy, and nothing contradicts compaction, it is a remark: "cannot tell compaction from loss".
     Look for the records in a backup or on another replica. Consumers skip the gap without an error.
     """
     yield from survey(files).get("gap", ())
