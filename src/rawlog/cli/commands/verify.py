@@ -67,7 +67,7 @@ ALONE = 3
 @click.option(
     "--complete",
     is_flag=True,
-    help="Also account for every offset, blob or entry: present, control, aborted, compacted, deleted, expired, remote, undecided or unexplained.",
+    help="Also account for every offset, blob or entry: how many are there, and why others are not.",
 )
 @options.limits
 @options.html

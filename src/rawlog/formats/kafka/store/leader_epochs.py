@@ -44,8 +44,8 @@ class Correction:
     def is_wrong(self, head: Heads) -> NDArray[np.bool_]:
         """Which batches have the wrong epoch."""
         bases, is_new = head["base_offset"], head["magic"] == MAGIC_V2
-        wrong: NDArray[np.bool_] = (bases >= self.first) & (bases <= self.last) & is_new
-        return wrong & (head["leader_epoch"] == self.wrong)
+        inside = (bases >= self.first) & (bases <= self.last) & is_new
+        return np.asarray(inside & (head["leader_epoch"] == self.wrong))
 
 
 class EpochRuns:
