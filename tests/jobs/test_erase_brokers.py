@@ -79,7 +79,9 @@ def test_rocketmq_serves_what_was_not_erased(tmp_path: Path) -> None:
     before = {
         queue: rows for queue, rows in entries(STORE).items() if queue[0] != "gold_compact"
     }  # not served from a copy
-    store = tmp_path / "store"  # the timer wheel is packed in the golden data; `erase` rightly leaves out what it cannot read
+    store = (
+        tmp_path / "store"
+    )  # the timer wheel is packed in the golden data; `erase` rightly leaves out what it cannot read
     shutil.copytree(STORE, store, ignore=shutil.ignore_patterns("timerwheel.gz"))
     (store / "timerwheel").write_bytes(gzip.decompress((STORE / "timerwheel.gz").read_bytes()))
     report = rawlog.erase(store, tmp_path / "erased", key=["dlq0", "order-179"], engine="local")
