@@ -64,7 +64,10 @@ class Gap(SeriousNote):
     @classmethod
     def between(cls, file: File, first: int, stop: int) -> Self:
         """The note on offsets from `first` to before `stop`."""
-        made = cls(f"{file.path}: {offset_range(first, stop)} missing between this file and the one that follows")
+        missing = offset_range(first, stop)
+        if not registry.formats()[str(file.format)].ordered:
+            missing = f"physical {missing}"
+        made = cls(f"{file.path}: {missing} missing between this file and the one that follows")
         made.file, made.first, made.stop = file, first, stop
         return made
 
@@ -280,10 +283,12 @@ class _Order:
         self.end: int | None = None
 
     def see(self, frames: Frames) -> None:
+        wrong = np.empty(0, np.int64)
         if self.offsets is not None and len(frames):
-            self._add(frames.positions[self._wrong(*self.offsets(frames))])
+            wrong = frames.positions[self._wrong(*self.offsets(frames, self.part.file))]
         if self.misplaced is not None:
-            self._add(self.misplaced(frames, self.part.file))
+            wrong = np.union1d(wrong, self.misplaced(frames, self.part.file))
+        self._add(wrong)
         if frames.last and frames.status is Status.OK and frames.reached_in_file >= self.part.file.size:
             self._end()
 
