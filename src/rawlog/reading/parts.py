@@ -138,8 +138,13 @@ def _cut(
 
 def is_followed(file: File, group: Store) -> bool:
     """Whether another file with data goes on after one: the system does not append to it any more."""
+    return is_log(file) and group.following(file) is not None
+
+
+def is_log(file: File) -> bool:
+    """Whether a file is one of those that a log of records consists of."""
     has_data = any(table is RECORDS for table in registry.formats()[str(file.format)].tables)
-    return has_data and file.place.start_offset is not None and group.following(file) is not None
+    return has_data and file.place.start_offset is not None
 
 
 def asked_of(table: Table, selection: Selection) -> dict[str, str]:
