@@ -86,6 +86,7 @@ def suggest(case: str, failure: tuple[str, str]) -> str:
 #: Row, pattern of subject and wound, of verbs, of checks. The first that fits is taken.
 SUGGESTIONS = [
     ("new 4", "rocketmq.*/(bit-first|start-zeroed)", "diff", ".*"),
+    ("13 ⌂", "kraft.*(foreign|duplicate)", ".*", ".*"),
     ("25 ⌂", ".", "diff", "count"),
     ("rule 5 ⌂", ".", "convert|ingest|diff", ".*"),
     ("rule 2 ⌂", "frame-missing-without-indexes", "rescue.*", ".*"),
@@ -98,7 +99,6 @@ SUGGESTIONS = [
     ("new 6", "kraft.*(middle|frame-missing)", "repair", "silent"),
     ("7 ⌂", "(kafka|legacy|kraft).*/frame-missing", ".*", ".*"),
     ("9 ⌂", "base-offset-.*log-end", ".*", ".*"),
-    ("13 ⌂", "kraft.*(foreign|duplicate)", ".*", ".*"),
     ("new 5", "rocketmq.*field", "rescue-replica", "code"),
     ("rule 5, look", "rocketmq|ambry", "cat|count|tail", ".*"),
     ("new 1", ".", "erase.*|compact", ".*"),

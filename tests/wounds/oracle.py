@@ -65,6 +65,7 @@ class Judge:
     def verbs(self, with_slow: bool) -> list[Verb]:
         family, subject = self.subject.family.name, self.subject
         fits = [verb for verb in VERBS if family not in verb.not_for and verb.name not in subject.not_for]
+        fits = [verb for verb in VERBS if verb.name in subject.only] if subject.only else fits
         return [verb for verb in fits if with_slow or not verb.is_slow]
 
     def judge(self, copy: Copy, work: Path, with_slow: bool = True) -> list[Verdict]:
