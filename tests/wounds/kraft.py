@@ -33,7 +33,9 @@ class Topics(Kraft):
         for batch in kafka.decode(file.read_bytes()):
             values = [] if batch.is_control else [decode_frame(record.value or b"") for record in batch.records]
             topics = [
-                Record(fields["name"], 0, digest(fields["topicId"])) for kind, _, fields in values if kind == "TopicRecord"
+                Record(fields["name"], 0, digest(fields["topicId"]))
+                for kind, _, fields in values
+                if kind == "TopicRecord"
             ]
             kept = tuple(topic for topic in topics if topic.digest not in removed and topic.place[:2] != "__")
             name, stop = str(file.relative_to(root)), batch.position + batch.size

@@ -141,7 +141,9 @@ class Judge:
         expected = None if is_covered and verb.cls == WRITE else table.code(copy.kinds, verb)
         is_counted = self.subject.family.name not in NOT_COUNTED
         if verb.name == "diff" and lost:
-            is_deleted = self.subject.family.name == "ambry" and expected == 0  # perhaps: deleted blobs are alike without content
+            is_deleted = (
+                self.subject.family.name == "ambry" and expected == 0
+            )  # perhaps: deleted blobs are alike without content
             expected = None if is_deleted else 1
         if expected is not None and outcome.code != expected:
             wrong["code"] = f"exit {outcome.code}, {expected} expected"

@@ -30,7 +30,16 @@ from rawlog.formats.ambry.content import parse_metadata
 from rawlog.formats.ambry.index import IndexFile, IndexSummary, read_index
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import NONE, Flag, Kind
-from rawlog.formats.ambry.paths import COPYING, Segment, begin, is_current_compaction, is_log, segment_of, split, start_of
+from rawlog.formats.ambry.paths import (
+    COPYING,
+    Segment,
+    begin,
+    is_current_compaction,
+    is_log,
+    segment_of,
+    split,
+    start_of,
+)
 from rawlog.formats.ambry.reader import Messages, begins_message, scan, text_ids
 from rawlog.formats.ambry.store.state import (
     ALWAYS,
