@@ -196,7 +196,8 @@ def test_damage_of_a_deleted_blob_is_met(tmp_path: Path, side: str) -> None:
     assert found.is_same
     assert found.exit_code == 1
     assert found.damage == notes
-    assert len(notes) == 1 and f"{log}: byte " in notes[0]
+    assert len(notes) == 1
+    assert f"{log}: byte " in notes[0]
     assert "No difference, but damage" in (tmp_path / "page.html").read_text()
 
 
