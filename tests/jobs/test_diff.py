@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,36 @@ def test_of_records_at_one_place_those_that_differ_are_shown() -> None:
     compare_mixed(*(stream(side, 1) for side in rows), ("value", "headers"), tally, "record")
     show_values(*(stream(side, 1) for side in rows), tally)
     assert [(one.a, one.b) for one in tally.items] == [({"value": b"old"}, {"value": b"new"})]
+
+
+@given(st.lists(st.sampled_from(b"abc"), max_size=6), st.lists(st.sampled_from(b"abc"), max_size=6))
+def test_of_records_at_one_place_equal_ones_are_alike(a: list[int], b: list[int]) -> None:
+    """The first of several messages with the offset 0 was lost: each of the others was compared with the one after it."""
+    rows = [
+        [{"topic": "t", "partition": 0, "offset": 0, "value": bytes([value]), "headers": []} for value in side]
+        for side in (a, b)
+    ]
+    tally = Tally()
+    compare_mixed(*(stream(side, 2) for side in rows), ("value", "headers"), tally, "record")
+    alike = (Counter(a) & Counter(b)).total()
+    left = len(a) - alike, len(b) - alike
+    assert (tally.alike, tally.differs) == (alike, min(left))
+    assert (tally.only_in_a, tally.only_in_b) == tuple(side - min(left) for side in left)
+
+
+def test_a_store_whose_first_message_is_damaged_is_compared(tmp_path: Path) -> None:
+    """Its first record tells whether it has several topics. It could not be read: wrong usage, "the other side has several topics"."""
+    whole = golden_path("rocketmq", "broker-4.9.7", "store")
+    shutil.copytree(whole, tmp_path / "damaged")
+    log = min((tmp_path / "damaged" / "commitlog").iterdir())
+    raw = bytearray(log.read_bytes())
+    raw[88] ^= 1  # inside of the body
+    log.write_bytes(raw)
+    found = diff(tmp_path / "damaged", whole, errors="skip")
+    assert (found.only_in_a, found.only_in_b, found.differs) == (0, 1, 0)
+    for other in log.parent.iterdir():  # no message is left at all
+        other.write_bytes(bytes(other.stat().st_size))
+    assert diff(tmp_path / "damaged", whole, errors="skip").only_in_b == rawlog.count(whole)
 
 
 def test_streams_that_go_backwards_are_refused() -> None:

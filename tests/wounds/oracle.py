@@ -80,7 +80,8 @@ class Judge:
                 verdict.wrong["crash"] = outcome.crash
             else:
                 self.check(verb, outcome, copy, verdict.wrong)
-                if table.code(copy.kinds, verb) is None and verb.name not in ("diff", "rescue-replica", "count"):
+                is_open = table.code(copy.kinds, verb) is None and not self.refuses(verb, outcome, copy)
+                if is_open and verb.name not in ("diff", "rescue-replica", "count"):
                     agreed = first.setdefault(verb.cls, outcome.code)
                     if outcome.code != agreed:
                         verdict.wrong["disagrees"] = f"exit {outcome.code}, others of the class: {agreed}"
@@ -135,8 +136,7 @@ class Judge:
             maybe += records_of([frame for frame in self.sound.frames if frame.last < end])
             is_covered = all(frame.last < end for frame in copy.lost)
 
-        may_refuse = verb.cls == REBUILD or verb.command in MAY_REFUSE
-        if may_refuse and outcome.code == 1 and not outcome.target.exists() and self.is_damaged(copy):
+        if self.refuses(verb, outcome, copy):
             return
         expected = None if is_covered and verb.cls == WRITE else table.code(copy.kinds, verb)
         is_counted = self.subject.family.name not in NOT_COUNTED
@@ -170,6 +170,11 @@ class Judge:
             wrong["wrote"] = "a damaged store was rebuilt"
         if verb.cls in (WRITE, REBUILD) and outcome.target.exists():
             self.check_result(verb, outcome, copy, wrong)
+
+    def refuses(self, verb: Verb, outcome: Outcome, copy: Copy) -> bool:
+        """Whether a verb that may refuse a damaged store did: with code 1, and nothing written."""
+        may_refuse = verb.cls == REBUILD or verb.command in MAY_REFUSE
+        return may_refuse and outcome.code == 1 and not outcome.target.exists() and self.is_damaged(copy)
 
     def is_damaged(self, copy: Copy) -> bool:
         """Whether `verify` may find something."""

@@ -29,7 +29,6 @@ from rawlog.core.tables import FILES, Table
 from rawlog.reading.existence import check_names
 from rawlog.reading.found import PLACES, FoundRows
 from rawlog.reading.last import INTERVAL, LastRows
-from rawlog.reading.parts import is_followed
 from rawlog.reading.replicas import choose, copies
 from rawlog.reading.rows import Loss, Rows, unfinished
 from rawlog.reading.select import Selection
@@ -310,7 +309,7 @@ class Listing(Rows):
         assert self.note is not None
         if state == "damaged":
             self.note(Loss(f"{file.path}: byte {valid:,}: damaged"))
-        elif state == "truncated" and is_followed(file, self.tree.group_of(file)):
+        elif state == "truncated" and file.place.sealed:
             self.note(unfinished(file, valid, file.size - valid, is_followed=True))
 
 

@@ -6,6 +6,8 @@ The checksum of bytes is a pair of 32-bit ones with different polynomials, so th
 from __future__ import annotations
 
 import zlib
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,8 @@ def compare_mixed(
     side = np.repeat([0, 1], [one.group.size, other.group.size])
     if not side.size:
         return
+    if again.any():
+        again = _matched(group, offset, again, side, np.concatenate((one.prints, other.prints), axis=1))
     order = np.lexsort((side, again, offset, group))
     group, offset, again, side = group[order], offset[order], again[order], side[order]
     paired = np.zeros(order.size, np.bool_)  # the first of a pair; its twin is the next
@@ -113,11 +117,23 @@ def show_values(a: Stream, b: Stream, tally: Tally) -> None:
         return
     here, there = (_values(stream, wanted) for stream in (a, b))
     for at, _ in wanted.values():
-        # Several records may have one place: the difference is that of the first pair in which all its columns are unlike.
-        for mine, other in zip(here.get(at, ()), there.get(at, ()), strict=False):
+        # Several records may have one place: the difference is that of the first pair in which all its columns are unlike, without those
+        # that have an equal on the other side.
+        a_values, b_values = here.get(at, []), there.get(at, [])
+        for mine, other in zip(_without(a_values, b_values), _without(b_values, a_values), strict=False):
             if all(mine[name] != other[name] for name in mine):
                 tally.items[at] = replace(tally.items[at], a=mine, b=other)
                 break
+
+
+def _without(values: list[dict[str, Any]], others: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The values of records that have no equal among others."""
+    equal = Counter(map(repr, others))
+    for one in values:
+        if equal[repr(one)]:
+            equal[repr(one)] -= 1
+        else:
+            yield one
 
 
 def _values(
@@ -159,11 +175,43 @@ def _stacked(columns: list[NDArray[np.int64]], rows: int) -> NDArray[np.int64]:
     return np.stack(columns) if columns else np.empty((0, rows), np.int64)
 
 
-def _repeats(group: NDArray[np.int64], offset: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often the same place came before, for sorted places."""
-    at = np.arange(group.size)
-    new = np.concatenate(([True], (np.diff(group) != 0) | (np.diff(offset) != 0)))[: group.size]
-    return at - np.maximum.accumulate(np.where(new, at, 0)) if group.size else at
+def _matched(
+    group: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    again: NDArray[np.int64],
+    side: NDArray[np.int64],
+    prints: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Instead of how often a place came before: a number that a record shares with the one of the other side that it is compared with.
+    Of several records at one place, each is compared with one that is equal; those that are left, in the order in which they come.
+    """
+    order = np.lexsort((offset, group))
+    place = np.empty(order.size, np.int64)
+    place[order] = np.cumsum(_repeats(group[order], offset[order]) == 0)
+    repeated = np.zeros(order.size + 1, np.bool_)
+    repeated[place[again > 0]] = True
+    some = np.flatnonzero(repeated[place])
+    content, of, here = _mixed(np.ones(some.size, np.bool_), *prints[:, some]), side[some], place[some]
+    sort = np.lexsort((of, content, here))
+    nth = np.empty(some.size, np.int64)
+    nth[sort] = _repeats(here[sort], content[sort], of[sort])
+    sort = np.lexsort((of, nth, content, here))
+    equal = np.flatnonzero(_repeats(here[sort], content[sort], nth[sort]))
+    first, second = some[sort[equal - 1]], some[sort[equal]]
+    again = again.copy()
+    again[some] = -1
+    again[first] = again[second] = first
+    left = some[again[some] < 0]
+    left = left[np.lexsort((side[left], place[left]))]
+    again[left] = order.size + _repeats(place[left], side[left])
+    return again
+
+
+def _repeats(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How often the same came before, for what is sorted."""
+    at = np.arange(keys[0].size)
+    new = np.concatenate(([True], np.any([np.diff(key) != 0 for key in keys], axis=0)))[: at.size]
+    return at - np.maximum.accumulate(np.where(new, at, 0)) if at.size else at
 
 
 def _group(batch: pa.RecordBatch, names: Names) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -63,7 +63,8 @@ class Group:
     partition: int | None
     path: str
     files: tuple[File, ...]
-    mixed: bool
+    #: The records of several topics may be in it; None: it has no record that can be read.
+    mixed: bool | None
 
     @property
     def name(self) -> str:
@@ -106,17 +107,17 @@ def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> l
             continue
         files = tuple(tree.group_of(file))
         topic, partition = file.place.topic, file.place.partition
-        mixed = topic is None and _names_topics(Tree(tree.roots, files))
+        mixed = _names_topics(Tree(tree.roots, files)) if topic is None else False
         found[key] = Group(topic, partition, _relative(key, tree.roots), files, mixed)
     return list(found.values())
 
 
-def _names_topics(tree: Tree) -> bool:
-    """Whether each record names its topic: then one log may have several."""
+def _names_topics(tree: Tree) -> bool | None:
+    """Whether each record names its topic: then one log may have several. None if no record can be read."""
     with contextlib.suppress(DataError):
-        for batch in Rows(tree, RECORDS, Selection(columns=("topic",), limit=1)).batches():
+        for batch in Rows(tree, RECORDS, Selection(columns=("topic",), limit=1, errors="skip")).batches():
             return bool(batch.column(0).null_count < batch.num_rows)
-    return False
+    return None
 
 
 def _relative(path: str, roots: Sequence[str]) -> str:
@@ -192,12 +193,13 @@ def _splits(one: Group | None, other: Group | None, selection: Selection) -> Ite
     name = group.name
     if one is not None and other is not None and one.name != other.name:
         name = f"{one.name} and {other.name}"
-    pair = Pair(name, one.files if one else (), other.files if other else (), mixed=group.mixed)
-    if one is not None and other is not None and one.mixed != other.mixed:
+    mixed = {side.mixed for side in (one, other) if side is not None and side.mixed is not None}
+    pair = Pair(name, one.files if one else (), other.files if other else (), mixed=True in mixed)
+    if len(mixed) > 1:
         raise OptionError(
             f"{name}: one side has several topics and the other does not: choose what to compare with --topic"
         )
-    if group.mixed:
+    if pair.mixed:
         passes = max(1, -(-pair.size // (2 * PASS)))
         yield from (replace(pair, number=number, passes=passes) for number in range(passes))
         return

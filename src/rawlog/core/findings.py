@@ -227,8 +227,8 @@ class Account:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything is explained, every sequence unbroken and every transaction closed."""
-        return not (self.unexplained or self.broken_sequences or self.open_transactions)
+        """Whether everything is explained and every sequence unbroken. What is open or not delivered yet is not missing."""
+        return not (self.unexplained or self.broken_sequences)
 
     def as_row(self) -> dict[str, object]:
         return asdict(self)

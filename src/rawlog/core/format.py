@@ -258,11 +258,12 @@ class Format:
     appended: bool = False
     #: (frames whose status is damage) -> the error that says what is there.
     fault: Callable[[Frames], DataError] | None = None
-    #: (frames) -> the first offset of each frame and the one after its last, by their headers alone, for an `ordered` format: reading
-    #: notes those that do not rise, or that belong into another file, and ends with 1.
-    offsets: Callable[[Frames], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
-    #: (the files of a group, first, stop) -> whether offsets that no file of an `ordered` format has, between two that follow one another,
-    #: are lost; not if compaction took them out, or may have.
+    #: (frames, file) -> the first offset of each frame and the one after its last, by headers or positions alone, for a format whose files
+    #: continue one another: reading notes those that do not rise, or that belong into another file, and ends with 1. Of an `ordered`
+    #: format they are those of rows; of others they are addresses in all of the files together.
+    offsets: Callable[[Frames, File], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
+    #: (the files of a group, first, stop) -> whether `offsets` that no file has, between two that follow one another, are lost; not if
+    #: compaction took them out, or may have.
     is_lost: Callable[[Sequence[File], int, int], bool] | None = None
     #: (the files of a group, one of them, where its frames end) -> what the others say against it: it is a copy of another one, a file is
     #: missing between it and the next, frames were where only noise is. Reading notes each, and ends with 1.

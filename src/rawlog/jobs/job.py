@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rawlog.core.format import File
 from rawlog.core.report import Action, Entry
-from rawlog.reading.tree import Tree
+
+if TYPE_CHECKING:
+    from rawlog.reading.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

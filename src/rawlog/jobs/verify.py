@@ -5,7 +5,7 @@ A file is read once, large ones in splits. What checks of several files need to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from rawlog import registry
 from rawlog.compare.replicas import check_chosen, replicas_of, rules_for
 from rawlog.core.findings import Findings
-from rawlog.core.format import File, Format, Replicas
+from rawlog.core.format import File, Replicas
 from rawlog.core.panel import Panel
 from rawlog.core.store import Store, joined, unread_size
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage, packed
-from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree
+from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree, near
 from rawlog.reading.tree import Tree, lasting
 
 #: Small files are put into one split, up to so many bytes and files: starting one costs more than reading them.
@@ -214,16 +214,6 @@ def _spans(file: File, store: Store) -> list[Span]:
         return [Span(file, nearby)]
     edges = [None, *format.cuts(file, store, CUT), None]
     return [Span(file, nearby, start, stop) for start, stop in pairwise(edges)]
-
-
-def near(file: File, store: Store, formats: Mapping[str, Format] | None = None) -> tuple[File, ...]:
-    """The files of a store that the pass over one of them looks into. `formats` are those of the registry, if they are known."""
-    format = (formats or registry.formats()).get(str(file.format))
-    if format is None or format.summary is None:
-        return ()
-    start = file.place.start_offset
-    others = (store.find(one, start, file.place.state) for one in format.near)
-    return tuple(one for one in (*others, *(store.find(one, None) for one in format.near)) if one is not None)
 
 
 def _weight(split: VerifySplit) -> int:

@@ -562,3 +562,13 @@ def _least(one: int | None, other: int) -> int:
 
 def _most(one: int | None, other: int) -> int:
     return other if one is None else max(one, other)
+
+
+def near(file: File, store: Store, formats: Mapping[str, Format] | None = None) -> tuple[File, ...]:
+    """The files of a store that the pass over one of them looks into. `formats` are those of the registry, if they are known."""
+    format = (formats or registry.formats()).get(str(file.format))
+    if format is None or format.summary is None:
+        return ()
+    start = file.place.start_offset
+    others = (store.find(one, start, file.place.state) for one in format.near)
+    return tuple(one for one in (*others, *(store.find(one, None) for one in format.near)) if one is not None)

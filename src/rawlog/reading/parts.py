@@ -11,7 +11,6 @@ import numpy as np
 from rawlog import registry
 from rawlog.core.errors import AccessError
 from rawlog.core.format import File, Format
-from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS, Table
 from rawlog.io.walk import walk
 from rawlog.reading.select import Selection
@@ -26,7 +25,8 @@ class Part:
     """A stretch of a file, cut at frames; or, for a table made from several files, all of those.
 
     `floor` is the first offset that counts as a row of `records`: what lies before was trimmed away. `following` is the offset that the
-    next file of an ordered format begins at, if one follows; `is_followed` says that one does, whatever the format.
+    next file begins at, if one follows and `Format.offsets` tells where frames belong; `is_followed` says that the system does not append
+    to the file any more.
     """
 
     files: tuple[File, ...]
@@ -123,8 +123,8 @@ def _cut(
         return []
     part = whole(file, group, table, selection)
     if file.place.remote is None:
-        following = group.following(file) if format.ordered else None
-        part = replace(part, following=following, is_followed=is_followed(file, group))
+        following = group.following(file) if format.offsets is not None else None
+        part = replace(part, following=following, is_followed=file.place.sealed)
     if part.floor is not None and selection.to_offset is not None and part.floor >= selection.to_offset:
         return []
     if format.seek is not None and (selection.from_offset is not None or selection.since is not None):
@@ -134,11 +134,6 @@ def _cut(
         if picked is not None:
             return [replace(part, start=first, stop=stop) for first, stop in picked]
     return [part] if split_size is None else cut(part, group, split_size)
-
-
-def is_followed(file: File, group: Store) -> bool:
-    """Whether another file with data goes on after one: the system does not append to it any more."""
-    return is_log(file) and group.following(file) is not None
 
 
 def is_log(file: File) -> bool:

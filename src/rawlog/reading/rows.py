@@ -64,7 +64,10 @@ class Gap(SeriousNote):
     @classmethod
     def between(cls, file: File, first: int, stop: int) -> Self:
         """The note on offsets from `first` to before `stop`."""
-        made = cls(f"{file.path}: {offset_range(first, stop)} missing between this file and the one that follows")
+        missing = offset_range(first, stop)
+        if not registry.formats()[str(file.format)].ordered:
+            missing = f"physical {missing}"
+        made = cls(f"{file.path}: {missing} missing between this file and the one that follows")
         made.file, made.first, made.stop = file, first, stop
         return made
 
@@ -286,10 +289,12 @@ class _Order:
         self.end: int | None = None
 
     def see(self, frames: Frames) -> None:
+        wrong = np.empty(0, np.int64)
         if self.offsets is not None and len(frames):
-            self._add(frames.positions[self._wrong(*self.offsets(frames))])
+            wrong = frames.positions[self._wrong(*self.offsets(frames, self.part.file))]
         if self.misplaced is not None:
-            self._add(self.misplaced(frames, self.part.file))
+            wrong = np.union1d(wrong, self.misplaced(frames, self.part.file))
+        self._add(wrong)
         if frames.last and frames.status is Status.OK and frames.reached_in_file >= self.part.file.size:
             self._end()
         if frames.last and self.part.stop in (None, self.part.file.size) and isinstance(self.note, Listener):
@@ -321,7 +326,7 @@ class _Order:
         if self.count and self.note is not None:
             where = f"{self.part.file.path}: byte {self.first:,}"
             what = f"{counted(self.count, 'frame')} from here on not at the right place"
-            self.note(Misplaced(f"{where}: {what}: offsets do not rise, or belong into another file"))
+            self.note(Misplaced(f"{where}: {what}: offsets do not rise, or belong into another file or partition"))
 
 
 def _walked_frames(

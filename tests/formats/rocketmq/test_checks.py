@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ import rawlog
 from rawlog import registry
 from rawlog.compare.replicas import all_rules
 from rawlog.core.findings import Finding
+from rawlog.core.report import SeriousNote
 from rawlog.formats.rocketmq import layouts
-from tests.formats.rocketmq.stores import copy, log_files
+from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.reference import rocketmq as reference
 
 Break = Callable[[Path], None]
@@ -320,8 +322,6 @@ def test_after_a_crash_every_broker_scans_from_the_checkpoint(tmp_path: Path) ->
 
 
 def test_an_allocated_file_of_zeros_at_the_end_is_normal() -> None:
-    from tests.formats.rocketmq.stores import store
-
     assert not log_files(store("broker-4.9.7-crashed"))[-1].read_bytes().strip(b"\0")
     assert rawlog.verify(store("broker-4.9.7-crashed")).verdict == "clean"
 
@@ -336,11 +336,58 @@ def test_torn_last_entry_is_told_and_what_stands_before_it_is_read(tmp_path: Pat
     assert len(rawlog.read(root, errors="skip")) == before - 1
 
 
+def tail_of(path: Path) -> int:
+    """Where the last message of a file ends."""
+    return max(each.position + each.size for each in reference.messages(path.read_bytes()))
+
+
+@pytest.mark.parametrize("tail", [b"\0\0\2\0\xda\xa3\x20\xa7 half a message", random.Random(1).randbytes(500)])
+def test_what_a_crash_leaves_after_the_end_is_no_damage(tail: bytes, tmp_path: Path) -> None:
+    """It was damage to readers and to verify. The broker had made the next file already: that does not end this one."""
+    root = copy("broker-4.9.7-crashed", tmp_path)
+    *_, log, empty = log_files(root)
+    assert not any(empty.read_bytes())
+    patch(log, tail_of(log), tail)
+    assert rawlog.verify(root).verdict == "clean"
+    notes: list[str] = []
+    assert rawlog.count(root, note=notes.append) == rawlog.count(store("broker-4.9.7-crashed"))
+    [note] = notes
+    assert "unfinished frame" in note
+    assert not isinstance(note, SeriousNote)
+    patch(empty, 0, log_files(root)[0].read_bytes()[:1000])  # the next file is in use
+    assert rawlog.verify(root).verdict == "damaged"
+    rawlog.count(root, errors="skip", note=notes.append)
+    assert [note for note in notes if isinstance(note, SeriousNote) and str(log) in note]
+
+
+def test_readers_name_files_that_are_missing_or_elsewhere(tmp_path: Path) -> None:
+    """Each file was read alone: cat and count of a store without a file in the middle, or with a copy of another there, ended with 0."""
+    root = copy("broker-4.9.7", tmp_path)
+    first, second, *_ = log_files(root)
+    content = second.read_bytes()
+    second.unlink()
+    notes: list[str] = []
+    rawlog.count(root, note=notes.append)
+    [note] = notes
+    assert isinstance(note, SeriousNote)
+    assert f"physical offsets {int(second.name):,} to {2 * int(second.name) - 1:,} missing" in note
+    second.write_bytes(first.read_bytes())
+    notes.clear()
+    rawlog.count(root, note=notes.append)
+    assert [str(second) in note and "not at the right place" in note for note in notes] == [True]
+    second.write_bytes(content)
+    notes.clear()
+    rawlog.count(root, note=notes.append)
+    assert notes == []
+
+
 def test_stale_entries_are_shown_and_are_no_records(tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
     records = len(rawlog.read(root))
     leave_stale_entry(root)
-    assert len(rawlog.read(root)) == records
+    notes: list[str] = []
+    assert rawlog.count(root, note=notes.append) == len(rawlog.read(root)) == records
+    assert notes == []  # a truncation may leave such
     rows = rawlog.read(root, table="rocketmq.messages").to_pylist()
     assert [row["stale"] for row in rows[-2:]] == [False, True]
 

@@ -56,7 +56,7 @@ def test_what_real_brokers_wrote_is_complete(name: str) -> None:
         waiting = rawlog.read(store(name), table="rocketmq.scheduled").to_pylist()
         assert sum(one.delayed or 0 for one in accounts.values()) == sum(row["state"] == "pending" for row in waiting)
         assert len(of(found, "delayed")) == sum(row["state"] == "pending" for row in waiting)
-    assert found.verdict == ("suspect" if "pending" in states else "clean")
+    assert found.verdict == "clean"  # also with an open half message: nothing is missing
 
 
 def messages_in(path: Path, root: Path) -> dict[str, set[int]]:

@@ -215,7 +215,9 @@ def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
     if file.place.partition is None or not len(frames):
         return np.empty(0, np.int64)
     messages = Messages(frames, check=False)
-    return frames.positions[(messages["partition"] != file.place.partition) & (messages["fault"] == 0)]
+    foreign = (messages["partition"] != file.place.partition) & (messages["fault"] == 0)
+    positions: NDArray[np.int64] = frames.positions[foreign]
+    return positions
 
 
 def microseconds(milliseconds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

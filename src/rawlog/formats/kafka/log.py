@@ -139,7 +139,7 @@ def spans(frames: Frames, file: File) -> Spans:
     return Spans(start, stop, _micros(first), _micros(top), data_records, min_is_exact=False)
 
 
-def offsets(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def offsets(frames: Frames, file: File) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first offset of each batch, and the one after its last. Only the content of a wrapper tells its first: the last is taken."""
     head = heads(frames, check_crc=False)
     return head["base_offset"], head["last_offset"] + 1

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rawlog.core.errors import RawlogError
 from rawlog.core.format import File, Origin, Place
 from rawlog.formats.rocketmq.layouts import (
     BLANK,
@@ -215,12 +216,46 @@ def begin_commit_log(head: bytes, size: int) -> Origin:
 
 
 def settle(files: Sequence[File]) -> list[File]:
-    """Commit-log files in the places that a broker has them in.
+    """Commit-log files in the places that a broker has them in; all but the one that it appends to are sealed.
 
     Those known by their first bytes begin where their names say, whatever their directory is called. Directories of nothing else belong to
     the one store that has the rest, unless it has files of the same names.
     """
-    files = [_numbered(file) for file in files]
+    files = _grouped([_numbered(file) for file in files])
+    logs: dict[str, list[File]] = {}
+    for file in files:
+        if file.format == COMMIT_LOG_NAME and file.place.group is not None and file.place.start_offset is not None:
+            logs.setdefault(file.place.group, []).append(file)
+    last = {group: _last_used(found) for group, found in logs.items()}
+    return [
+        replace(file, place=replace(file.place, sealed=True))
+        if file.format == COMMIT_LOG_NAME and (file.place.start_offset or 0) < last.get(str(file.place.group), 0)
+        else file
+        for file in files
+    ]
+
+
+def _last_used(logs: Sequence[File]) -> int:
+    """Where the last file of a commit log begins that is not empty: a broker makes files of zeros before it needs them."""
+    from rawlog.io.storage import Source  # only a store with several files needs it
+
+    starts = sorted(logs, key=lambda file: file.place.start_offset or 0)
+    for file in reversed(starts[1:]):
+        try:
+            with Source(file.path) as source:
+                if any(source.read(0, LOOKED_AT)):
+                    return file.place.start_offset or 0
+        except (RawlogError, OSError):
+            continue  # `problem` of the file, or a finding
+    return 0
+
+
+LOOKED_AT = 64 << 10
+"""Zeros at the beginning of a file that are more than a damaged block: the file is not used yet."""
+
+
+def _grouped(files: list[File]) -> list[File]:
+    """Files of a commit log that has several directories, in the store that has the rest."""
     starts: dict[str, set[int | None]] = {}
     roots = {file.place.group for file in files if file.format != COMMIT_LOG_NAME and file.place.group is not None}
     for file in files:

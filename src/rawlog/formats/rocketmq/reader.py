@@ -101,10 +101,30 @@ def spans(frames: Frames, file: File) -> Spans:
     return Spans(min_time=low, max_time=high, records=records)
 
 
+def addresses(frames: Frames, file: File) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each entry begins and ends in the whole commit log, by the name of its file."""
+    base = frames.base + (file.place.start_offset or 0)
+    return frames.starts + base, frames.stops + base
+
+
+def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
+    """Whether bytes between two files of a commit log are lost. Always: brokers delete only its oldest files."""
+    return True
+
+
 def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
-    """The positions of messages that are not at the address that they name, and are rows all the same."""
+    """The positions of entries whose messages are not at the address that they name. What a truncation left after the end of the log is not
+    among them: that is in the last file, after at least one message.
+    """
     rows = Messages.take(frames, file, with_crc=False)
-    return rows.positions[rows.stale & ~rows.leftovers(file)] if rows.odd[kernels.O_STALE] else np.empty(0, np.int64)
+    if not rows.odd[kernels.O_STALE]:
+        return np.empty(0, np.int64)
+    wrong, leftovers = rows.stale, rows.leftovers(file)
+    begins = bool(wrong.any() and leftovers[0] and rows.frame_position(0) == 0)
+    if not (file.place.sealed or begins):
+        wrong &= ~leftovers
+    found: NDArray[np.int64] = frames.positions[rows[kernels.F_FRAME][wrong]]
+    return found
 
 
 def context(file: File, group: object, options: dict[str, str]) -> str | None:

@@ -25,8 +25,7 @@ from rawlog.jobs.lake.removal import OldFile, Removal, merged, old_files, rows_o
 from rawlog.jobs.lake.state import Memory
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
 from rawlog.jobs.sorting import order_of
-from rawlog.jobs.verify import near
-from rawlog.reading.inspection import Checked
+from rawlog.reading.inspection import Checked, near
 from rawlog.reading.parts import Part, asked_of, cut, whole
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree

@@ -424,10 +424,13 @@ def contradicted(files: Sequence[File], file: File, end: int) -> Iterator[str]:
     if original is not None:
         yield f"a copy of {original}: it begins with the same message"
     later = store.logs[store.numbers[segment] + 1 :]
-    following = next((_segment(one).order for one in later if one.size), None)
+    following = next((one for one in later if one.size), None)
     if following is not None:
-        for missing in store.missing:
-            if segment.order < missing.order < following:
+        is_next = (
+            following.place.start_offset == (file.place.start_offset or 0) + file.size
+        )  # else one was not asked for
+        for missing in store.missing if is_next else ():
+            if segment.order < missing.order < _segment(following).order:
                 yield f"{missing.log_name()} is missing or empty between this log segment and the one that follows"
     elif end < file.size and any(one.segment == segment and one.crc_ok and one.end > end for one in store.indexes):
         yield f"byte {end:,}: the index names messages from here on, and they are damaged"

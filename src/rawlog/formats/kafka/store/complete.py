@@ -202,12 +202,13 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
         yield Mark(message, offset=first, path=made.account.path)
 
 
-@rule("kafka.complete.transaction", Severity.WARNING)
+@rule("kafka.complete.transaction", Severity.INFO)
 def open_transaction(files: Sequence[File]) -> Iterator[Mark]:
     """A transaction is neither committed nor aborted at the end of the partition: whether its records count is not decided.
     (With `--complete` only.)
 
-    That is normal in a copy of a running broker's directory. `rawlog transactions` shows which id it is of, and what to do about it.
+    That is normal in a copy of a running broker's directory, and nothing is missing. `rawlog transactions` shows which id it is of, and
+    what to do about it.
     """
     made = accounted(files)
     for number, first in made.open if made is not None else ():

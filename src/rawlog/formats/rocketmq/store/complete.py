@@ -146,13 +146,14 @@ def placeholder(files: Files) -> Iterator[Mark]:
             yield Mark(what, path=Store.of(files).path)
 
 
-@rule("rocketmq.complete.transaction", Severity.WARNING)
+@rule("rocketmq.complete.transaction", Severity.INFO)
 def open_transaction(files: Files) -> Iterator[Mark]:
     """A half message has neither a commit nor a rollback, and the broker has not given it up: whether it counts is not decided.
     (With `--complete` only.)
 
-    That is normal in a copy of a running broker's store. A broker that starts on it asks the producer's group, up to 15 times; if
-    none of its producers runs, the message is given up in the end. The table `rocketmq.transactions` has all of them.
+    That is normal in the store of a broker that stopped, too, and nothing is missing. A broker that starts on it asks the producer's
+    group, up to 15 times; if none of its producers runs, the message is given up in the end. The table `rocketmq.transactions` has all
+    of them.
     """
     few = Few()
     for store in views(files):

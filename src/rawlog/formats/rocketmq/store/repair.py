@@ -221,6 +221,8 @@ class Salvage:
         self.late: dict[int, int] = {}
         self.present: dict[int, File] = {}
         self.ends_blank = False
+        #: The last file, and its end, if it was cut right after a message.
+        self.cut: tuple[File, int] | None = None
         self.unread: list[File] = []
         #: Entries of DLedger can only be moved into a plain log, or be looked at.
         self.may_be_dledger = move
@@ -296,6 +298,9 @@ class Salvage:
         if file.size > self.file_size + self.growth(file, shift):
             drop(self.report, "past the size of a file: cut off", file.path, self.file_size, file.size)
         self.ends_blank = tail == "blank"
+        if tail == CUT:
+            tail = "zeros"
+            self.cut = (file, position) if is_last else None
         if tail == "blank" or (tail == "zeros" and is_last):
             return True
         if tail == "zeros" and not seen:
@@ -539,11 +544,22 @@ class Salvage:
             self.report.count("bytes_lost", self.file_size)
             reason = f"the commit-log file {next_file:020} after it is missing: this one ends with a blank entry"
             self.report.add(Action.LOST, reason, self.here.path)
-        if not self.move:
-            self._report_known(end, end + 2 * self.file_size, "after the end of the log")
+        is_known = not self.move and self._report_known(end, end + 2 * self.file_size, "after the end of the log")
+        if self.cut is not None and not is_known and not self._is_dispatched():
+            file, position = self.cut
+            reason = (
+                "the rest of the file is missing, and neither queues nor the key index tell whether it had messages"
+            )
+            self.report.add(Action.LOST, reason, file.path, start=position, stop=self.file_size)
 
-    def _report_known(self, start: int, stop: int, where: str) -> None:
-        """Report messages in a stretch of the log that is not here, of which queues or the key index still know."""
+    def _is_dispatched(self) -> bool:
+        """Whether queues or the key index know the last message: then they would know of one after it, too."""
+        addresses = [int(piece[dispatch.U_PHYSICAL].max()) for found in self.derived.units.values() for piece in found]
+        last = max(addresses, default=-1)
+        return bool(self.slots.between(last, last + 1) or _indexed(self.files, last, last + 1))
+
+    def _report_known(self, start: int, stop: int, where: str) -> bool:
+        """Report messages in a stretch of the log that is not here, of which queues or the key index still know; whether there are any."""
         lost: dict[str, list[Slot]] = {}
         for slot in self.slots.between(start, stop):
             lost.setdefault(slot.path, []).append(slot)
@@ -566,6 +582,8 @@ class Salvage:
                 self.report.count("messages_lost", count)
                 what = f"{counted(count, 'message')} {where}, which the key index knows"
                 self.report.add(Action.LOST, what, path)
+                lost[path] = []
+        return bool(lost)
 
     def message(self, queue: dispatch.Queue, number: int) -> bytes | None:
         """The bytes of a message of the source's log, by its queue and number; None if they are lost."""
@@ -579,6 +597,7 @@ class Salvage:
 
 
 FARTHEST = (1 << 63) - 1
+CUT = "cut"
 _NO_ADDRESSES = np.empty(0, np.int64)
 
 
@@ -605,10 +624,12 @@ def is_begun(file: File) -> bool:
 
 
 def tail_of(file: File, position: int, size: int, shift: int = 0) -> str:
-    """What follows the last sound message of a file: `blank`, `zeros`, or the number of other bytes. The messages before it are `shift`
-    bytes before their place.
+    """What follows the last sound message of a file: `blank`, `zeros`, CUT if it ends there and should not, or the number of other bytes.
+    The messages before it are `shift` bytes before their place.
     """
     with Source(file.path) as source:
+        if 0 < source.size <= position and position + shift < size:
+            return CUT
         head = source.read(position, BLANK.size)
         if len(head) == BLANK.size:
             room, magic = np.frombuffer(head, ">i4").tolist()

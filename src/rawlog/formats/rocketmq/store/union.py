@@ -18,7 +18,7 @@ from rawlog.core.text import plain_time
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
 from rawlog.formats.rocketmq.store.evidence import edges, place_of
-from rawlog.formats.rocketmq.store.repair import Run, Salvage, is_begun, run_of, tail_of
+from rawlog.formats.rocketmq.store.repair import CUT, Run, Salvage, is_begun, run_of, tail_of
 from rawlog.formats.rocketmq.store.survey import real_runs
 from rawlog.io.output import Folder
 
@@ -120,9 +120,10 @@ class Union(Salvage):
             for number, one in self._own(file)
             if self.copies[number].until is None
         ]
-        if "blank" in found or set(found) <= {"zeros"}:
-            return "blank" if "blank" in found else "zeros"
-        return str(max(int(one) for one in found if one != "zeros"))
+        sizes = [int(one) for one in found if one.isdigit()]
+        if "blank" in found or not sizes:
+            return "blank" if "blank" in found else CUT if set(found) == {CUT} else "zeros"
+        return str(max(sizes))
 
     def growth(self, file: File, shift: int) -> int:
         return max(0, *(-one for one in self.shifts.values()), 0)
