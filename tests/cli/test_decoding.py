@@ -24,6 +24,7 @@ CONFLUENT = golden_path("schemas", "confluent", "data")
         ("convert", "{topic}", "{out}/rows.jsonl", "--to", "jsonl"),
         ("query", "SELECT value, value_error FROM records", "{topic}", "--engine", "duckdb", "--json"),
         ("ingest", "{topic}", "--to", "{out}/lake", "--engine", "local"),
+        ("erase", "{topic}", "{out}/erased", "--where", "offset < 0"),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -51,6 +52,20 @@ def test_a_run_that_did_not_decode_all_does_not_call_the_source_clean_alone(run,
         "ingest", CONFLUENT / "events-0", "--to", tmp_path / "sound", "--engine", "local", "--decode", "value=auto"
     )
     assert (ran.code, "clean" in ran.text.splitlines()) == (0, True)
+
+
+@pytest.mark.parametrize("how", ["auto", "json"])
+def test_an_erasure_that_could_not_look_into_all_values_is_not_done(run, tmp_path: Path, how: str) -> None:
+    """Values without a schema were JSON texts without fields, and no expression was true of them: nothing was erased, exit 0."""
+    rows = [{"key": b"k", "value": b'{"user": "alice"}', "offset": 0}, {"key": b"k", "value": b"\xff", "offset": 1}]
+    rawlog.write(tmp_path / "src", rows, format="kafka", topic="orders", partition=0)
+    asked = ("erase", tmp_path / "src", tmp_path / "dst", "--decode", f"value={how}", "--where")
+    ran = run(*asked, "value.user = 'alice'")
+    words = {"auto": "2 values not looked into: nothing names a schema", "json": "1 value not decoded"}[how]
+    assert ran.code == 1
+    assert words in ran.text
+    assert ran.text.splitlines()[-1].endswith("; something was not read or not decoded, see above")
+    assert run(*asked, "key = 'k'", "--force").code == (0 if how == "auto" else 1)
 
 
 def test_rows_are_counted_by_decoded_fields(run) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 
-from rawlog.cli import VERBS
+from rawlog.cli import VERBS, cli
 from rawlog.jobs.verb import verbs
 from tests.golden_data import golden_path
 
@@ -108,6 +109,16 @@ def test_nothing_known_is_exit_code_3(verb: str, kind: str, run: Callable[..., A
     assert ran.code == 3, ran.err
     assert path.name in ran.err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_a_verb_that_can_be_told_the_format_says_so(verb: str, run: Callable[..., Any], tmp_path: Path) -> None:
+    """`verify` and `ls` said it; `cat`, `count` and most others did not."""
+    command = cli.get_command(Context(cli), verb)
+    assert command is not None
+    takes_format = any("--as" in option.opts for option in command.params)
+    ran = run(*called(verb, [nothing("random file", tmp_path)], tmp_path / "out"))
+    assert (ran.code, "--as FORMAT names one" in ran.err) == (3, takes_format), ran.err
 
 
 @pytest.mark.parametrize("kind", ["empty directory", "random file", "nothing"])

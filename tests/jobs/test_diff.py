@@ -180,6 +180,42 @@ def test_recordings_are_compared_by_number(tmp_path: Path) -> None:
     assert reported(diff(one, other)) == [("only_in_b", "a.log and b.log", 40, 43, 3, ())]
 
 
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_damage_of_a_deleted_blob_is_met(tmp_path: Path, side: str) -> None:
+    """Blobs that are deleted on both sides were alike whatever their content: a flipped bit in one was "same", exit 0."""
+    for name in ("a", "b"):
+        shutil.copytree(golden_path("ambry", "store-small"), tmp_path / name / "9")
+    log = tmp_path / side / "9" / "0_0_log"
+    first = next(iter(rawlog.rows(log, table="ambry.messages", columns=["position", "size"])))
+    data = bytearray(log.read_bytes())
+    data[first["position"] + first["size"] - 12] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(CorruptError, match="checksum of the blob record"):
+        rawlog.diff(tmp_path / "a", tmp_path / "b")
+    notes: list[str] = []
+    found = rawlog.diff(tmp_path / "a", tmp_path / "b", errors="skip", note=notes.append, html=tmp_path / "page.html")
+    assert found.is_same
+    assert found.exit_code == 1
+    assert found.damage == notes
+    assert len(notes) == 1
+    assert f"{log}: byte " in notes[0]
+    assert "No difference, but damage" in (tmp_path / "page.html").read_text()
+
+
+def test_the_same_damage_on_both_sides_is_not_the_same(tmp_path: Path) -> None:
+    """What both sides lack was not compared: "same" with exit 0 said that it was."""
+    partition(tmp_path / "a", [row(n) for n in range(9)], batch_records=3)
+    log = next((tmp_path / "a").rglob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[-2] ^= 1
+    log.write_bytes(data)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    found = rawlog.diff(tmp_path / "a", tmp_path / "b", errors="skip")
+    assert found.is_same
+    assert found.exit_code == 1
+    assert len(found.damage) == 2
+
+
 def test_nothing_to_compare(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("nothing")
     with pytest.raises(UnknownFormatError, match="nothing here to compare"):

@@ -17,7 +17,10 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.core.errors import CorruptError, DataError, OptionError, UnknownFormatError
+from rawlog.core.errors import CorruptError, DataError, LimitError, OptionError, UnknownFormatError
+from rawlog.core.format import File
+from rawlog.io import walk
+from rawlog.reading.parts import Part
 from rawlog.spark import options, splits
 from tests.golden_data import golden_path
 
@@ -328,20 +331,42 @@ def test_modes_fail_pass_over_or_drop(tmp_path: Path) -> None:
         assert read(damaged, mode=mode).equals(rawlog.read(damaged, errors="skip"))
 
 
-def test_only_dropmalformed_drops_a_file_whose_header_is_damaged() -> None:
-    from rawlog.core.format import File
-    from rawlog.reading.parts import Part
+def rows_of_task(path: Path, format: str, **given: str) -> pa.Table:
+    """The rows of a task for one file that is taken to be of a format."""
+    part = Part((File(str(path), path.stat().st_size, None, format),))
+    request = options.parse({"path": str(path), **given})
+    task = splits.Splits(((part, request.selection),))
+    schema = request.wanted.schema
+    return pa.Table.from_batches(splits.read(task, request, schema), schema)
 
+
+def test_a_damaged_header_of_a_file_is_damage_as_any_other(caplog: pytest.LogCaptureFixture) -> None:
+    """It ended reading whatever the mode, and DROPMALFORMED dropped all rows of the file."""
     path = golden_path("replay", "damaged", "v1-version-3.log")
-    part = Part((File(str(path), path.stat().st_size, None, "replay.recording"),))
-    for mode in options.MODES:
-        request = options.parse({"path": str(path), "mode": mode})
-        task = splits.Splits(((part, request.selection),))
-        if mode == "DROPMALFORMED":
-            assert list(splits.read(task, request, request.wanted.schema)) == []
-        else:
-            with pytest.raises(DataError, match="unsupported protocol version: 3"):
-                list(splits.read(task, request, request.wanted.schema))
+    sound = rawlog.read(path, format="replay.recording", errors="skip")
+    assert sound.num_rows
+    caplog.clear()
+    with pytest.raises(DataError, match="unsupported protocol version: 3"):
+        rows_of_task(path, "replay.recording", mode="FAILFAST")
+    assert not caplog.messages
+    for mode in ("PERMISSIVE", "DROPMALFORMED"):
+        caplog.clear()
+        assert rows_of_task(path, "replay.recording", mode=mode).equals(sound)
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert "v1-version-3.log: byte 0: 20 damaged bytes skipped" in caplog.text
+
+
+def test_only_dropmalformed_drops_a_file_that_cannot_be_read_at_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that is read as a whole, and larger than the limit for such."""
+    monkeypatch.setattr(walk, "LARGEST_WHOLE", 1)
+    path = Path(SEGMENTS) / "leader-epoch-checkpoint"
+    for mode in ("FAILFAST", "PERMISSIVE"):
+        with pytest.raises(LimitError, match="more than the limit"):
+            rows_of_task(path, "kafka.epochs", table="kafka.epochs", mode=mode)
+    assert rows_of_task(path, "kafka.epochs", table="kafka.epochs", mode="DROPMALFORMED").num_rows == 0
+    assert "the file is dropped" in caplog.text
 
 
 def test_nothing_to_read_as_the_table_is_said() -> None:

@@ -85,17 +85,15 @@ def suggest(case: str, failure: tuple[str, str]) -> str:
 
 #: Row, pattern of subject and wound, of verbs, of checks. The first that fits is taken.
 SUGGESTIONS = [
+    ("13 ⌂", "kraft.*(foreign|duplicate)", ".*", ".*"),
     ("25 ⌂", ".", "diff", "count"),
     ("rule 5 ⌂", ".", "convert|ingest|diff", ".*"),
     ("rule 2 ⌂", "frame-missing-without-indexes", "rescue.*", ".*"),
-    ("21b", "ambry.*/tail-", ".*", ".*"),
     ("rule 2 ⌂", "legacy-compacted/.*middle-file", ".*", ".*"),
     ("7 ⌂", "(kafka|legacy|kraft).*/frame-missing", ".*", ".*"),
     ("9 ⌂", "base-offset-.*log-end", ".*", ".*"),
-    ("13 ⌂", "kraft.*(foreign|duplicate)", ".*", ".*"),
     ("new 5", "rocketmq.*field", "rescue-replica", "code"),
     ("rule 5 ⌂", "rocketmq.*/queue-field", "cat|count|tail", ".*"),
-    ("rule 5, look", "rocketmq|ambry", "cat|count|tail", ".*"),
     ("rule 4 ⌂", ".", "erase.*|compact", ".*"),
     ("14a ⌂", "swapped-first-last", "rescue.*", ".*"),
     ("20 ⌂", "swapped|renamed", "rescue.*|restore", ".*"),
@@ -118,12 +116,10 @@ ABOUT: dict[str, str] = {
     "20 ⌂": "swapped or renamed segments: rescue and restore lose records, repair none",
     "21 ⌂": "repair drops the last batch of a segment with a wrong base offset",
     "21a ⌂": "a base offset that is too high: repair keeps the wrong batch and drops the next; in KRaft it begins at a later snapshot",
-    "21b": "garbage after the end of Ambry is damage to readers: many places decide where a log ends",
     "25 ⌂": "diff refuses exactly when one wants to see what differs",
     "rule 2 ⌂": "repair, rescue and restore decide by themselves what is sound: different answers to one wound",
     "rule 4 ⌂": "erase and compact take placement from the outline: until then wrong offsets, names and copies stay, as findings",
     "rule 5 ⌂": "verbs that read everything do not give the rows that repair would keep, or do not report the losses",
-    "rule 5, look": "Ambry: readers see messages one by one; only rules for the whole store know of holes and copies",
     "new 5": "rescue of a RocketMQ store with a sound replica corrects a message that the replica has unharmed: exit 1",
     UNSORTED: "find the row of each, or describe it under `new`",
 }

@@ -79,6 +79,8 @@ class Subject:
     #: The key that `erase` removes, and verbs that cannot work on such a store.
     key: str = ""
     not_for: frozenset[str] = frozenset()
+    #: The only verbs that run on it, whatever the family; empty: all that fit the family.
+    only: frozenset[str] = frozenset()
     #: What rows of its table `records` leave out of the truth: nothing, as a rule.
     options: Mapping[str, str] = field(default_factory=dict)
 

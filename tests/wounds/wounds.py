@@ -15,6 +15,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from tests.golden_data import GOLDEN
 from tests.reference import kafka as kafka_reference
 from tests.wounds.truth import Frame, Sound, Subject
 
@@ -152,7 +153,7 @@ class Wound:
 
 
 #: Subjects with these facts get only wounds that ask for them: they are large.
-WIDE = frozenset({"whole", "settings"})
+WIDE = frozenset({"whole", "settings", "topics"})
 WOUNDS: dict[str, Wound] = {}
 
 
@@ -617,7 +618,7 @@ def tail_after_clean_stop(copy: Copy, value: str) -> None:
 def _after_the_end(copy: Copy) -> str:
     """The name that the file after the last one would have."""
     path = Path(copy.segments[-1][-1].file)
-    if copy.subject.family.name == KAFKA:
+    if copy.subject.family.name in BOTH:
         return str(path.with_name(f"{copy.end:020}.log"))
     if copy.subject.family.name == ROCKETMQ:
         return str(path.with_name(f"{int(path.name) + len(copy.read(str(path))):020}"))
@@ -626,6 +627,8 @@ def _after_the_end(copy: Copy) -> str:
 
 def _foreign(copy: Copy) -> bytes:
     """A file of another store of the same system, with addresses from its own beginning."""
+    if copy.subject.family.name == AMBRY:  # of partition 42
+        return (GOLDEN / "ambry" / "store-ops" / "0_0_log").read_bytes()
     batches = [
         kafka_reference.encode_batch(
             b"".join(kafka_reference.encode_record(n, n, b"foreign", b"foreign %d" % (3 * number + n)) for n in range(3)),
@@ -634,6 +637,15 @@ def _foreign(copy: Copy) -> bytes:
         for number in range(4)
     ]  # fmt: skip
     return b"".join(batches)
+
+
+def _foreign_metadata(copy: Copy) -> bytes:
+    """A segment of another cluster's metadata log, of the offsets that come next here."""
+    log = GOLDEN / "kafka" / "broker-3.9.2" / "data" / "__cluster_metadata-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    for batch in kafka_reference.decode(bytes(data)):
+        struct.pack_into(">q", data, batch.position, (batch.base_offset or 0) + copy.end)
+    return bytes(data)
 
 
 @wound(on=LOGS)
@@ -654,7 +666,7 @@ def duplicate_instead(copy: Copy) -> None:
     copy.is_a("hole")
 
 
-@wound("added", "instead", without="legacy")
+@wound("added", "instead", on=(KAFKA, AMBRY), without="legacy")
 def foreign(copy: Copy, value: str) -> None:
     """A segment of another partition, whose offsets are not those of its name."""
     if value == "instead":
@@ -665,6 +677,24 @@ def foreign(copy: Copy, value: str) -> None:
         file = _after_the_end(copy)
     copy.write(file, _foreign(copy))
     copy.is_a("foreign")
+
+
+@wound(on=(KRAFT,))
+def foreign_metadata(copy: Copy) -> None:
+    """A segment of another cluster after the end: its topic ids, epochs and brokers contradict the log before it."""
+    copy.write(_after_the_end(copy), _foreign_metadata(copy))
+    copy.is_a("foreign")
+
+
+@wound(on=(KRAFT,), needs="topics")
+def foreign_topics(copy: Copy) -> None:
+    """The same of a whole controller."""
+    foreign_metadata(copy)
+
+
+@wound(on=(KRAFT,), needs="topics")
+def none_topics(copy: Copy) -> None:
+    copy.is_a("healthy")
 
 
 def _renamed(copy: Copy, *names: tuple[str, str]) -> None:

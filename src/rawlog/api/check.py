@@ -148,6 +148,7 @@ def diff(
 
     Records are compared by topic, partition and offset, whatever their batches and compression; blobs one by one; clusters by their
     settings. `limit` differences are listed for each partition or store; all are counted. `html` is a file to write as a page.
+    `notes` of the result, and `note`, say what was passed over with `errors`; `damage` has those notes that count.
     Raises DataError at damage unless `errors` says otherwise, OptionError for an unknown name, AccessError for a path that does not
     exist.
 
@@ -163,10 +164,12 @@ def diff(
     check_names(trees, RECORDS, chosen, note)
     _check_page(html, (*trees[0].sources, *trees[1].sources))
     found = engine.run(Diff(trees[1], chosen, limit), trees[0], running.get("progress"))
+    for text in found.notes:
+        (note or noted)(text)
     if html is not None:
         from rawlog.pages.outcomes import diff_page
 
-        page = diff_page(found.tally, os.fspath(a), os.fspath(b))
+        page = diff_page(found.tally, os.fspath(a), os.fspath(b), found.damage)
         _write_page(html, page, (*trees[0].sources, *trees[1].sources))
     return found
 

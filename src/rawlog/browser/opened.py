@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, UnknownFormatError
+from rawlog.core.errors import AccessError, UnrecognisedError
 from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS, Table
@@ -142,7 +142,7 @@ class Opened:
         from rawlog.jobs.lake import is_lake
 
         if not any(file.format for file in self._listing.tree) and not any(map(is_lake, self.paths)):
-            raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here, and no lake")
+            raise UnrecognisedError(f"{', '.join(paths)}: no file of any known format here, and no lake")
 
     def listing(self) -> Listing:
         """The files that are there, or were a moment ago."""

@@ -121,9 +121,17 @@ class Verbs(click.Group):
                     formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; if the reader of the output ends, that is not an error."""
+        """Run a verb; if the reader of the output ends, that is not an error. If no file was recognised, say how to name a format."""
+        from rawlog.core.errors import UnrecognisedError
+
         try:
             return super().invoke(ctx)
+        except UnrecognisedError as error:
+            verb = self.get_command(ctx, str(ctx.invoked_subcommand))
+            if verb is None or all("--as" not in option.opts for option in verb.params):
+                raise
+            first, *others = str(error).split("\n")
+            raise UnrecognisedError("\n".join([f"{first}; --as FORMAT names one", *others])) from None
         except BrokenPipeError:
             quiet_output()
             ctx.exit(CLOSED_PIPE)

@@ -14,7 +14,7 @@ from rawlog.core.format import Family, File
 from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS
 from rawlog.reading.replicas import copies
-from rawlog.reading.rows import Rows
+from rawlog.reading.rows import Note, Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
@@ -223,8 +223,9 @@ def _edges(pair: Pair, selection: Selection) -> list[int]:
     return sorted(set(edges))
 
 
-def compare(pair: Pair, selection: Selection, limit: int | None = None) -> Tally:
-    """Compare the two sides of a pair; at most `limit` differences are listed, all are counted.
+def compare(pair: Pair, selection: Selection, limit: int | None = None, note: Note | None = None) -> Tally:
+    """Compare the two sides of a pair; at most `limit` differences are listed, all are counted. `note` gets a sentence on damage that was
+    passed over.
 
     DataError at damage, unless the selection says to stop or skip.
     """
@@ -232,6 +233,9 @@ def compare(pair: Pair, selection: Selection, limit: int | None = None) -> Tally
     if pair.family is not None:
         own = registry.family(pair.family).compare
         assert own is not None
+        if note is not None:
+            _note_damage(pair.a, selection, note)
+            _note_damage(pair.b, selection, note)
         for one in own(pair.a, pair.b, selection):
             if isinstance(one, int):
                 tally.alike += one
@@ -243,19 +247,32 @@ def compare(pair: Pair, selection: Selection, limit: int | None = None) -> Tally
         from rawlog.compare.mixed import compare_mixed, show_values
 
         names = ("topic", "partition", "offset", *columns)
-        a, b = (_records(files, names, pair, selection) for files in (pair.a, pair.b))
+        a, b = (_records(files, names, pair, selection, note) for files in (pair.a, pair.b))
         compare_mixed(a, b, columns, tally, RECORD, (pair.number, pair.passes))
         a, b = (_records(files, names, pair, selection) for files in (pair.a, pair.b))
         show_values(a, b, tally)
         return tally
-    a, b = (_records(files, ("offset", *columns), pair, selection) for files in (pair.a, pair.b))
+    a, b = (_records(files, ("offset", *columns), pair, selection, note) for files in (pair.a, pair.b))
     compare_ordered(a, b, "offset", columns, tally, RECORD, pair.name)
     if tally.is_same and not (pair.a and pair.b) and pair.start is None:  # it exists, and is empty
         tally.add(Difference(Change.ONLY_A if pair.a else Change.ONLY_B, PARTITION, pair.name))
     return tally
 
 
-def _records(files: tuple[File, ...], columns: tuple[str, ...], pair: Pair, selection: Selection) -> Stream:
+def _note_damage(files: Sequence[File], selection: Selection, note: Note) -> None:
+    """Read the logs among files for their damage alone: what a family compares in its own way passes over it."""
+    able = registry.formats_with(RECORDS)
+    if any(file.format in able for file in files):
+        wanted = Selection(columns=("offset",), errors=selection.errors, max_decompressed=selection.max_decompressed)
+        rows = Rows(Tree((), tuple(files)), RECORDS, wanted)
+        rows.note = note
+        for _ in rows.batches():
+            pass
+
+
+def _records(
+    files: tuple[File, ...], columns: tuple[str, ...], pair: Pair, selection: Selection, note: Note | None = None
+) -> Stream:
     """The records of one side of a pair."""
     if not files:
         return iter(())
@@ -264,7 +281,9 @@ def _records(files: tuple[File, ...], columns: tuple[str, ...], pair: Pair, sele
         given = [one for one in (bounds[name], getattr(selection, name)) if one is not None]
         bounds[name] = pick(given) if given else None
     wanted = selection.replace(columns=tuple(dict.fromkeys(columns)), **bounds)
-    return Rows(Tree((), files), RECORDS, wanted).batches()
+    rows = Rows(Tree((), files), RECORDS, wanted)
+    rows.note = note
+    return rows.batches()
 
 
 __all__ = ["COLUMNS", "Group", "Pair", "compare", "groups", "matched", "pairs", "same_units"]

@@ -96,6 +96,10 @@ class UnknownFormatError(RawlogError, ValueError):
     """A file that no format recognises, or a format name that is not registered."""
 
 
+class UnrecognisedError(UnknownFormatError):
+    """No path has a file of a known format: a user may name one."""
+
+
 class EncodeError(RawlogError, ValueError):
     """Rows that the target format cannot hold."""
 

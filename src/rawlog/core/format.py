@@ -265,6 +265,9 @@ class Format:
     #: (the files of a group, first, stop) -> whether `offsets` that no file has, between two that follow one another, are lost; not if
     #: compaction took them out, or may have.
     is_lost: Callable[[Sequence[File], int, int], bool] | None = None
+    #: (the files of a group, one of them, where its frames end) -> what the others say against it: it is a copy of another one, a file is
+    #: missing between it and the next, frames were where only noise is. Reading notes each, and ends with 1.
+    contradicted: Callable[[Sequence[File], File, int], Iterator[str]] | None = None
     #: (frames, file) -> the positions of frames that are rows, but not at their place: reading says so, and ends with 1.
     misplaced: Callable[[Frames, File], NDArray[np.int64]] | None = None
     #: (frames with one frame, file) -> the parts of that frame, to the last bit.

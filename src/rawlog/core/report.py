@@ -143,8 +143,16 @@ class Report:
     @property
     def exit_code(self) -> int:
         """How a verb that writes ends: 0 if the report is whole, no note is serious, and the source has no errors or warnings; else 1."""
-        is_quiet = not any(isinstance(note, SeriousNote) for note in self.all_notes())
-        return DONE if self.is_whole and is_quiet and not any(map(self.total, ("errors", "warnings"))) else FOUND
+        return (
+            DONE
+            if self.is_whole and not self.has_serious_note and not any(map(self.total, ("errors", "warnings")))
+            else FOUND
+        )
+
+    @property
+    def has_serious_note(self) -> bool:
+        """Whether a note counts: rows were passed over, or not decoded."""
+        return any(isinstance(note, SeriousNote) for note in self.all_notes())
 
     @property
     def is_whole(self) -> bool:
@@ -254,6 +262,8 @@ class Report:
             found.append("something is undecided")
         if self.all_remaining:
             found.append("findings would remain" if would else "findings remain")
+        if self.has_serious_note:
+            found.append("something was not read or not decoded")
         return found
 
     def __repr__(self) -> str:

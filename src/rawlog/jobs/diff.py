@@ -10,6 +10,7 @@ from rawlog.compare.pairs import Pair, compare, pairs
 from rawlog.core.difference import Difference, Tally
 from rawlog.core.errors import DONE, FOUND
 from rawlog.core.html import ROWS, html_table
+from rawlog.core.report import SeriousNote
 from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -17,16 +18,20 @@ from rawlog.reading.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Compared(Done):
-    """The result of one split."""
+    """The result of one split, and what was noted while its files were read."""
 
     tally: Tally
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
 class Differences:
-    """What both sides do not agree on, in the order of the first side's files. Iterate over it for each Difference."""
+    """What both sides do not agree on, in the order of the first side's files. Iterate over it for each Difference. `notes` say what was
+    passed over: damage, rows that are not at their place.
+    """
 
     tally: Tally
+    notes: tuple[str, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -35,8 +40,13 @@ class Differences:
 
     @property
     def exit_code(self) -> int:
-        """How a comparison ends: 0 if there is no difference, else 1."""
-        return DONE if self.is_same else FOUND
+        """How a comparison ends: 0 if there is no difference and no damage was passed over, else 1."""
+        return DONE if self.is_same and not self.damage else FOUND
+
+    @property
+    def damage(self) -> list[str]:
+        """The notes on damage that was passed over: what it holds was not compared."""
+        return [note for note in self.notes if isinstance(note, SeriousNote)]
 
     @property
     def unlisted(self) -> int:
@@ -84,9 +94,10 @@ class Diff(Job[Compared, Differences]):
     def work(self, split: Split, stage: Stage) -> Compared:
         """Compare one pair."""
         pair: Pair = split.content
-        tally = compare(pair, self.selection, self.limit)
+        notes: list[str] = []
+        tally = compare(pair, self.selection, self.limit, notes.append)
         stage.advance(split.size)
-        return Compared(split.number, tally)
+        return Compared(split.number, tally, tuple(notes))
 
     def commit(self, done: Sequence[Compared]) -> Differences:
         """Add up, and join runs that were cut between two splits."""
@@ -94,7 +105,7 @@ class Diff(Job[Compared, Differences]):
         for one in done:
             result.take(one.tally)
         result.items = _joined(result.items)
-        return Differences(result)
+        return Differences(result, tuple(dict.fromkeys(note for one in done for note in one.notes)))
 
     def __getstate__(self) -> dict[str, object]:
         # The other tree stays where it was planned: a split names its files.

@@ -6,6 +6,7 @@ them, and what it wrote is read again: nothing may be left of them, and all othe
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.findings import Finding, Mark
 from rawlog.core.report import Report
+from rawlog.core.tables import RECORDS
 from rawlog.core.text import counted
 from rawlog.io.output import Folder, Output
 from rawlog.jobs.rewrite import Rewriting, Rewritten, StoreSplit
@@ -25,6 +27,8 @@ from rawlog.reading.certificate import FileHash, StoreEvidence, as_finding, diff
 from rawlog.reading.erasure import VERB, Chooser, Erasure, look, search_file, shown
 from rawlog.reading.select import Tally
 from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.where import columns_of
+from rawlog.schemas.transform import Decode
 
 if TYPE_CHECKING:
     from rawlog.core.format import Elsewhere, Family, File, Keep
@@ -207,7 +211,11 @@ class Erasing(Rewriting):
             as_finding(certificates.elsewhere, Mark(one.text, path=one.path)) for one in self._elsewhere
         ]
         self._count(report, erased)
-        report.notes += self.erasure.selection.judge(one.tallies for one in erased if one.tallies)
+        chosen, tallies = self.erasure.selection, [one.tallies for one in erased if one.tallies]
+        report.notes += chosen.judge(tallies)
+        if chosen.where is not None:
+            tested = columns_of(chosen.where, chosen.made(RECORDS))
+            report.notes += [note for note in Decode.unseen(itertools.chain(*tallies)) if note.side in tested]
         if absent:
             texts = ", ".join(str(shown(one)) for one in absent[:SHOWN])
             more = f" and {len(absent) - SHOWN:,} more" if len(absent) > SHOWN else ""

@@ -59,9 +59,12 @@ def verify_page(found: Findings, causes: Sequence[Cause], steps: Sequence[Step],
 # diff ---------------------------------------------------------------------------------------------------------------------
 
 
-def diff_page(tally: Tally, a: str, b: str) -> str:
-    """What two places do not agree on."""
-    if tally.is_same:
+def diff_page(tally: Tally, a: str, b: str, damage: Sequence[str] = ()) -> str:
+    """What two places do not agree on, and the damage that was passed over."""
+    if tally.is_same and damage:
+        text = f"{tally.alike:,} items were compared, and no difference was found; what is damaged was not compared."
+        result = banner("No difference, but damage", text, "bad")
+    elif tally.is_same:
         result = banner("The same", f"{tally.alike:,} items were compared, and no difference was found.", "good")
     else:
         number = tally.only_in_a + tally.only_in_b + tally.differs
@@ -80,7 +83,8 @@ def diff_page(tally: Tally, a: str, b: str) -> str:
     head = ("change", "what", "name", "offsets", "number", "columns", "in A", "in B")
     listed = table(head, rows, "Differences", filtered=True, whole=False) if rows else tag("p", "No differences.")
     sides = tag("p", "A is ", tag("code", a), ", B is ", tag("code", b), class_="about")
-    content = frame.main(result, cards(numbers), frame.section("Differences", sides, listed, more))
+    passed = [frame.section("Damage", *(tag("p", text) for text in damage))] if damage else []
+    content = frame.main(result, cards(numbers), frame.section("Differences", sides, listed, more), *passed)
     return frame.document(f"rawlog diff: {a} and {b}", frame.heading("diff", f"{a} and {b}"), content)
 
 

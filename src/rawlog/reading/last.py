@@ -76,7 +76,7 @@ def _scan(part: Part, selection: Selection) -> _Scanned:
                     )
                 )
             elif frames.last and frames.status.is_damage and selection.errors != "raise":
-                result.notes.append(damaged_end(part, format, reached, selection.errors))
+                result.notes.append(damaged_end(part, frames, selection.errors))
     except DataError as error:
         result.error = error
     if part.file.size == 0 and part.following is not None:

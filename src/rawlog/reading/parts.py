@@ -11,7 +11,7 @@ import numpy as np
 from rawlog import registry
 from rawlog.core.errors import AccessError
 from rawlog.core.format import File, Format
-from rawlog.core.tables import Table
+from rawlog.core.tables import RECORDS, Table
 from rawlog.io.walk import walk
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -134,6 +134,12 @@ def _cut(
         if picked is not None:
             return [replace(part, start=first, stop=stop) for first, stop in picked]
     return [part] if split_size is None else cut(part, group, split_size)
+
+
+def is_log(file: File) -> bool:
+    """Whether a file is one of those that a log of records consists of."""
+    has_data = any(table is RECORDS for table in registry.formats()[str(file.format)].tables)
+    return has_data and file.place.start_offset is not None
 
 
 def asked_of(table: Table, selection: Selection) -> dict[str, str]:

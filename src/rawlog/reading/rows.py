@@ -25,7 +25,7 @@ from rawlog.core.tables import RECORDS, Table
 from rawlog.core.text import counted, offset_range
 from rawlog.io.walk import walk
 from rawlog.kernels.columns import constant
-from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, plan, reads_itself
+from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, is_log, plan, reads_itself
 from rawlog.reading.select import Selection, Transform, limited, partition_columns
 from rawlog.reading.tree import Tree
 
@@ -81,6 +81,12 @@ class Listener:
     def __call__(self, text: str) -> None:
         if not isinstance(text, Gap) or self._is_lost(text):
             self.note(text)
+
+    def file_read(self, file: File, end: int) -> None:
+        """Note what the other files of the group say about a file whose frames end at a position."""
+        ask = registry.formats()[str(file.format)].contradicted
+        for text in ask(self.tree.group_of(file), file, end) if ask is not None else ():
+            self.note(Misplaced(f"{file.path}: {text}"))
 
     def _is_lost(self, gap: Gap) -> bool:
         ask = registry.formats()[str(gap.file.format)].is_lost
@@ -291,6 +297,9 @@ class _Order:
         self._add(wrong)
         if frames.last and frames.status is Status.OK and frames.reached_in_file >= self.part.file.size:
             self._end()
+        if frames.last and self.part.stop in (None, self.part.file.size) and isinstance(self.note, Listener):
+            end = frames.reached_in_file if frames.status.is_damage else self.part.file.size
+            self.note.file_read(self.part.file, end)
 
     def _end(self) -> None:
         """Note what is missing before the next file."""
@@ -317,7 +326,7 @@ class _Order:
         if self.count and self.note is not None:
             where = f"{self.part.file.path}: byte {self.first:,}"
             what = f"{counted(self.count, 'frame')} from here on not at the right place"
-            self.note(Misplaced(f"{where}: {what}: offsets do not rise, or belong into another file"))
+            self.note(Misplaced(f"{where}: {what}: offsets do not rise, or belong into another file or partition"))
 
 
 def _walked_frames(
@@ -338,7 +347,7 @@ def _walked_frames(
             left = (part.file.size if part.stop is None else part.stop) - reached
             say(unfinished(part.file, reached, left, is_followed=part.is_followed))
         elif frames.last and frames.status.is_damage and selection.errors != "raise":
-            say(damaged_end(part, format, reached, selection.errors))
+            say(damaged_end(part, frames, selection.errors))
 
 
 def unfinished(file: File, position: int, size: int, *, is_followed: bool) -> str:
@@ -352,12 +361,12 @@ def skipped(file: File, position: int, stop: int) -> Loss:
     return Loss(f"{file.path}: byte {position:,}: {stop - position:,} damaged bytes skipped")
 
 
-def damaged_end(part: Part, format: Format, position: int, errors: str) -> str:
+def damaged_end(part: Part, frames: Frames, errors: str) -> str:
     """The note on damage that no sound frame follows. At the end of a log that was searched to its end it is what a crash leaves, as an
-    unfinished frame is.
+    unfinished frame is, unless the bytes cannot be had.
     """
-    text = f"{part.file.path}: byte {position:,}: damaged; nothing is read from there on"
-    is_end = errors == "skip" and format.ordered and not part.is_followed
+    text = f"{part.file.path}: byte {frames.reached_in_file:,}: damaged; nothing is read from there on"
+    is_end = errors == "skip" and is_log(part.file) and not part.is_followed and frames.error is None
     return text if is_end else Loss(text)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, UnknownFormatError
+from rawlog.core.errors import AccessError, UnrecognisedError
 from rawlog.core.format import Family, File, Format, Place
 from rawlog.core.html import ROWS, html_table
 from rawlog.core.report import SeriousNote
@@ -174,7 +174,7 @@ def open_known(
         with_known = {origins[file.path] for file in known if file.path in origins}
     unknown = [f"{root}: {_without_known(root)}" for root in tree.roots if root not in with_known]
     if must_know and not known:
-        raise UnknownFormatError("\n".join([*unknown, *map(str, absent or ())]))
+        raise UnrecognisedError("\n".join([*unknown, *map(str, absent or ())]))
     for text in (*map(Unreadable, absent or ()), *map(Unrecognised, unknown)):
         (note or log.warning)(text)
     return tree

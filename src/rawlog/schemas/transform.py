@@ -9,7 +9,7 @@ JSON texts and the nested columns of each topic (`value_fields`) next to them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -44,6 +44,8 @@ COLUMNS = ("auto", "avro", "protobuf")
 WRITTEN, LATEST = "written", "latest"
 #: Counted next to the reasons: values that are decoded, and not in the columns of their topic.
 TEXT_ONLY = "text only"
+#: Values that are bytes as they are because nothing names a schema for them.
+NO_SCHEMA = "no schema"
 SCHEMA_TYPE = "struct<id:int,subject:string,version:int>"
 
 
@@ -223,6 +225,9 @@ class Decode:
         reader = self.readers.get(side)
         found = self.decoder.decode(raw, columns.get("headers"), topics, side, reader)
         self._count(side, found, columns)
+        unseen = np.flatnonzero(~found.is_decoded & (found.why < 0) & raw.is_valid().to_numpy(zero_copy_only=False))
+        if number := _of_users(topics.take(pa.array(unseen))):
+            self.counts[side, NO_SCHEMA] += number
         made = {f"{side}_schema": found.schemas(), f"{side}_error": found.errors()}
         if self.keeps_bytes:
             made[f"{side}_json"] = found.values(pa.string())
@@ -296,6 +301,7 @@ class Decode:
     def judge(self, counts: Tally) -> list[str]:
         """Notes on values that were not decoded, with the first places, and on schemas that may be wrong ones."""
         notes: list[str] = []
+        counts = Counter({what: count for what, count in counts.items() if what[1] != NO_SCHEMA})
         for (side, reason), count in sorted(counts.items()):
             if side not in SIDES:
                 continue
@@ -323,6 +329,18 @@ class Decode:
         if problems and counts:
             notes.append(f"--decode: {counted(len(problems), 'record')} of the schemas' topic ignored: {problems[0]}")
         return notes
+
+    @staticmethod
+    def unseen(tallies: Iterable[Tally]) -> list[Undecoded]:
+        """Notes on values that no expression looked into, because nothing names a schema for them."""
+        numbers: Counter[str] = Counter()
+        for counts in tallies:
+            numbers += Counter({side: number for (side, why), number in counts.items() if why == NO_SCHEMA})
+        text = "not looked into: nothing names a schema for them (JSON values are looked into without --decode, or with"
+        return [
+            Undecoded(f"--decode: {counted(number, side)} {text} {side}=json)", side, number)
+            for side, number in sorted(numbers.items())
+        ]
 
     def findings(self, file: File) -> list[Finding]:
         """What was counted in rows of a file, as findings: one for each side and reason, at the first value."""
@@ -483,6 +501,15 @@ def _place(columns: Mapping[str, pa.Array], row: int) -> str:
         columns[name][row].as_py() if name in columns else None for name in ("topic", "partition", "offset")
     )
     return f"{'?' if topic is None else topic}-{'?' if partition is None else partition} offset {offset}"
+
+
+def _of_users(topics: pa.Array) -> int:
+    """How many of some records are not of the registry's topic or of an internal one."""
+    return sum(
+        int(one["counts"])
+        for one in topics.value_counts().to_pylist()
+        if one["values"] is None or not (one["values"] == TOPIC or one["values"].startswith("__"))
+    )
 
 
 def _without(raw: pa.Array, taken: pa.Array) -> pa.Array:

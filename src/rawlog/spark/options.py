@@ -24,8 +24,8 @@ from rawlog.reading.tree import open_tree
 from rawlog.schemas.transform import Decode, parse_decode
 from rawlog.sql.bounds import bounds_of_condition
 
-#: What damage does. PERMISSIVE reads every sound row and passes over the rest, with a warning in the executor's log;
-#: DROPMALFORMED also drops files whose own header is damaged, which the others refuse to begin.
+#: What damage does. PERMISSIVE reads every sound row and passes over the rest, a file's own header included, with a warning in the
+#: executor's log; DROPMALFORMED also drops files that cannot be read at all, which the others refuse.
 MODES = {"FAILFAST": "raise", "PERMISSIVE": "skip", "DROPMALFORMED": "skip"}
 
 EARLIEST, LATEST = -2, -1

@@ -55,8 +55,8 @@ class RawlogSource(DataSource):
     - `replicas`: of several replicas of a partition `best` (default) reads one, `all` reads every one, `refuse` is an error
     - `decode`: `value=auto,key=avro`: keys and values decoded, as JSON text, or as nested columns where all rows are of one topic with an
       Avro schema; `schemas`: a directory, a file or a registry's URL instead of the topic `_schemas` among the files
-    - `mode`: `FAILFAST` ends at the first damage; `PERMISSIVE` reads every sound row and warns in the executor's log;
-      `DROPMALFORMED` does too, and drops files whose own header is damaged
+    - `mode`: `FAILFAST` ends at the first damage; `PERMISSIVE` reads every sound row, also after a damaged header of a file, and
+      warns in the executor's log; `DROPMALFORMED` does too, and drops files that cannot be read at all
     - `splitSize` (bytes a task; 128m, less for little data)
     - streams: `maxBytesPerTrigger`, `maxFilesPerTrigger`, `maxRecordsPerTrigger`; `failOnDataLoss` (true: a file that is gone
       before it was read to its end stops the query)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from rawlog import registry
 from rawlog.core.errors import AccessError, DataError, OptionError
 from rawlog.core.format import File
+from rawlog.core.report import SeriousNote
 from rawlog.core.store import Store
 from rawlog.core.tables import JSON, arrow_type
 from rawlog.io.storage import exists, is_remote
@@ -138,7 +139,7 @@ def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
                 raise
             log.warning("%s: deleted before it was read", error)
         except DataError as error:
-            # What is still raised while damage is skipped concerns the file as a whole: its header.
+            # What is still raised while damage is skipped concerns the file as a whole: it is too large, or of a version that is unknown.
             if request.mode != "DROPMALFORMED":
                 raise
             log.warning("%s; the file is dropped", str(error).splitlines()[0])
@@ -147,8 +148,8 @@ def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
 
 
 def _note(text: str) -> None:
-    """Damage that was passed over is a warning in the executor's log; an unfinished last frame is not."""
-    log.log(logging.WARNING if isinstance(text, rows.Loss) else logging.DEBUG, "%s", text)
+    """Damage and rows that are not at their place are a warning in the executor's log; an unfinished last frame is not."""
+    log.log(logging.WARNING if isinstance(text, SeriousNote) else logging.DEBUG, "%s", text)
 
 
 def _fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

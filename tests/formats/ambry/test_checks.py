@@ -14,10 +14,11 @@ from rawlog.compare.replicas import all_rules
 from rawlog.core.errors import CorruptError
 from rawlog.core.findings import Finding
 from rawlog.core.format import Format
+from rawlog.core.report import SeriousNote
 from rawlog.formats.ambry.content import make_envelope, open_envelope
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
 from rawlog.jobs.target import Passage
-from tests.formats.ambry.stores import CLOCK, STEP, copy_store, expected, small_key, small_messages, store_path
+from tests.formats.ambry.stores import CLOCK, STEP, STORES, copy_store, expected, small_key, small_messages, store_path
 
 
 def crc(data: bytes) -> bytes:
@@ -363,3 +364,61 @@ def test_a_segment_of_another_partition_in_a_directory_that_names_none(tmp_path:
     [found] = [one for one in rawlog.verify(store) if one.code == "ambry.store.segments" and one.found == "42"]
     assert str(found.path).endswith("3_0_log")
     assert found.expected == "9"
+
+
+# What readers meet ------------------------------------------------------------------------------------------------------
+
+
+def serious(*paths: Path, table: str = "records") -> list[str]:
+    """The notes on reading that count, of `cat` and `count`, which agree."""
+    notes: list[list[str]] = [[], []]
+    for _ in rawlog.rows(paths, table=table, errors="skip", note=notes[0].append):
+        pass
+    rawlog.count(paths, table=table, errors="skip", note=notes[1].append)
+    found = [[note for note in some if isinstance(note, SeriousNote)] for some in notes]
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_readers_have_nothing_against_a_sound_store(name: str, tmp_path: Path) -> None:
+    """Compacted and crashed ones too; below a directory that has the partition's number, which blob ids are compared with."""
+    store = copy_store(name, tmp_path / "store")
+    assert serious(store) == []
+    [number] = {row["partition"] for row in rawlog.rows(store, table="ambry.messages", columns=["partition"])}
+    assert serious(store.rename(tmp_path / str(number))) == []
+    [note] = serious((tmp_path / str(number)).rename(tmp_path / str(number + 1)))[:1]
+    assert "not at the right place" in note
+
+
+def test_readers_name_a_copy_of_a_segment(tmp_path: Path) -> None:
+    store = copy_store("store-small", tmp_path / "9")
+    (store / "3_0_log").write_bytes((store / "1_0_log").read_bytes())
+    [note] = serious(store)
+    assert note == f"{store}/3_0_log: a copy of 1_0_log: it begins with the same message"
+
+
+def test_readers_name_a_segment_that_is_missing_between_two_others(tmp_path: Path) -> None:
+    store = copy_store("store-small", tmp_path / "9")
+    words = "1_0_log is missing or empty between this log segment and the one that follows"
+    assert serious(store / "0_0_log", store / "2_0_log") == []  # it is there, and was not asked for
+    (store / "1_0_log").write_bytes(b"")
+    assert serious(store) == [f"{store}/0_0_log: {words}"]
+    (store / "1_0_log").unlink()
+    assert serious(store) == [f"{store}/0_0_log: {words}"]
+    (store / "2_0_log").unlink()
+    assert serious(store) == []  # nothing follows: the log ends there
+
+
+def test_noise_after_the_end_counts_if_the_index_names_messages_there(tmp_path: Path) -> None:
+    """A store to which a crash added noise lost nothing. One whose last message became noise did."""
+    store = copy_store("store-small", tmp_path / "9")
+    log = store / "2_0_log"
+    sound = log.read_bytes()
+    noise = bytes(range(1, 200))
+    log.write_bytes(sound + noise)
+    assert serious(store) == []
+    last = max(row["position"] for row in rawlog.rows(log, table="ambry.messages", errors="skip"))
+    log.write_bytes(sound[:last] + noise)
+    [note] = serious(store)
+    assert note == f"{log}: byte {last:,}: the index names messages from here on, and they are damaged"

@@ -25,7 +25,7 @@ SHOWN = 20
     epilog=options.examples(
         "rawlog diff kafka-logs/ restored/",
         "rawlog diff a/orders-0 b/orders-0 --columns value --limit 5 --json",
-        more="Exit codes: 0 the same; 1 differences, or damage that stopped the comparison; 2 wrong usage; 3 cannot be read.",
+        more="Exit codes: 0 the same; 1 differences or damage; 2 wrong usage; 3 cannot be read.",
     )
 )
 @click.argument("a", type=options.PATH)
@@ -65,12 +65,12 @@ def command(
         output.json_rows(item.as_json() for item in found)
         output.json_line(found.summary())
     else:
-        _show(found.tally)
+        _show(found.tally, bool(found.damage))
     output.flush()
     ctx.exit(notes.code or found.exit_code)
 
 
-def _show(tally: Tally) -> None:
+def _show(tally: Tally, has_damage: bool) -> None:
     shown: dict[tuple[str, str], int] = {}
     heading: tuple[str, str] | None = None
     for item in tally.items:
@@ -95,7 +95,7 @@ def _show(tally: Tally) -> None:
     verdict = (
         output.style("same", fg="green", bold=True) if tally.is_same else output.style("different", fg="red", bold=True)
     )
-    output.line(f"{verdict}: {', '.join(counts)}")
+    output.line(f"{verdict}: {', '.join(counts)}{'; damage was passed over' if has_damage else ''}")
 
 
 def _line(item: Difference) -> str:

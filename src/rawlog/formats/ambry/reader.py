@@ -210,6 +210,16 @@ def spans(frames: Frames, file: File) -> Spans:
     return Spans(at, at + frames.sizes, known, known, np.ones(len(frames), np.int64))
 
 
+def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
+    """The positions of messages whose blob id names another partition than the directory."""
+    if file.place.partition is None or not len(frames):
+        return np.empty(0, np.int64)
+    messages = Messages(frames, check=False)
+    foreign = (messages["partition"] != file.place.partition) & (messages["fault"] == 0)
+    positions: NDArray[np.int64] = frames.positions[foreign]
+    return positions
+
+
 def microseconds(milliseconds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Times in microseconds, and which of them there are: -1 is unknown, as are those beyond any calendar."""
     valid = (milliseconds != NONE) & (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)

@@ -6,6 +6,7 @@ file of which a pass has left a summary.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -29,8 +30,17 @@ from rawlog.formats.ambry.content import parse_metadata
 from rawlog.formats.ambry.index import IndexFile, IndexSummary, read_index
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import NONE, Flag, Kind
-from rawlog.formats.ambry.paths import COPYING, Segment, is_current_compaction, is_log, segment_of, split, start_of
-from rawlog.formats.ambry.reader import Messages, text_ids
+from rawlog.formats.ambry.paths import (
+    COPYING,
+    Segment,
+    begin,
+    is_current_compaction,
+    is_log,
+    segment_of,
+    split,
+    start_of,
+)
+from rawlog.formats.ambry.reader import Messages, begins_message, scan, text_ids
 from rawlog.formats.ambry.store.state import (
     ALWAYS,
     DELETE,
@@ -57,6 +67,8 @@ LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
 )
 POLICY_FORMAT = "ambry.policy"
 ROWS = 1 << 16
+HEAD = 4096
+"""So many bytes of a log segment tell whether it is a copy of another one."""
 METADATA_BLOB = 1
 
 
@@ -264,6 +276,29 @@ class BlobStore:
         return found
 
     @cached_property
+    def copies(self) -> dict[str, str]:
+        """Log segments that begin with the same message as an earlier one, by path, with the name of that: Ambry writes none twice."""
+        found: dict[str, str] = {}
+        names: dict[bytes, str] = {}
+        for file in self.logs:
+            with contextlib.suppress(RawlogError), Source(file.path) as source:
+                start = begin(source.read(0, HEAD), source.size).position
+                frames = scan(np.frombuffer(source.read(start, HEAD), np.uint8), 0)
+                if begins_message(source, start):
+                    first = bytes(frames.data[: frames.stops[0]] if len(frames) else frames.data)
+                    name = split(file.path)[1]
+                    if (earlier := names.setdefault(first, name)) != name:
+                        found[file.path] = earlier
+        return found
+
+    @cached_property
+    def missing(self) -> list[Segment]:
+        """Log segments that are not there, or empty: not even Ambry's header was left."""
+        gone = [*self.lost_segments(), *(Segment(position, 0) for position in self.lost_positions())]
+        empty = [segment for segment, file in zip(self.segments, self.logs, strict=True) if not file.size]
+        return sorted({*gone, *empty}, key=lambda one: one.order)
+
+    @cached_property
     def is_compacted(self) -> bool:
         """Whether something shows that a compaction has run here: the generation of what it wrote, its log, or the file of its policy."""
         return any(one.generation > 0 for one in self.segments) or any(
@@ -372,6 +407,33 @@ def _blob_stores(files: Store) -> list[BlobStore]:
 def with_logs(files: Sequence[File]) -> list[BlobStore]:
     """The stores among files that have a log."""
     return [store for store in blob_stores(files) if store.logs]
+
+
+# What readers of one segment cannot see ---------------------------------------------------------------------------------------
+
+
+def contradicted(files: Sequence[File], file: File, end: int) -> Iterator[str]:
+    """What a store says against one of its log segments whose messages end at a position: it is a copy, the next one is missing, or an
+    index file names messages after the position. Of the other segments only the first bytes are read.
+    """
+    store = next(one for one in blob_stores(files) if one.folder == _folder(file))
+    segment = _segment(file)
+    if segment not in store.numbers:
+        return
+    original = store.copies.get(file.path)
+    if original is not None:
+        yield f"a copy of {original}: it begins with the same message"
+    later = store.logs[store.numbers[segment] + 1 :]
+    following = next((one for one in later if one.size), None)
+    if following is not None:
+        is_next = (
+            following.place.start_offset == (file.place.start_offset or 0) + file.size
+        )  # else one was not asked for
+        for missing in store.missing if is_next else ():
+            if segment.order < missing.order < _segment(following).order:
+                yield f"{missing.log_name()} is missing or empty between this log segment and the one that follows"
+    elif end < file.size and any(one.segment == segment and one.crc_ok and one.end > end for one in store.indexes):
+        yield f"byte {end:,}: the index names messages from here on, and they are damaged"
 
 
 # What decoding needs of a store ---------------------------------------------------------------------------------------------
