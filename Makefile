@@ -82,7 +82,7 @@ lock: $(STAMP) ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade 
 
 dist: setup ## wheel, source archive, and the archive for spark-submit --py-files into dist/
 	$(BIN)/python -m hatchling build --clean
-	rm -f dist/rawlog-pyfiles.zip && $(BIN)/python -m rawlog.spark.shipping dist/rawlog-pyfiles.zip
+	rm -f dist/rawlog-pyfiles.zip && $(BIN)/python -m rawlog.engines.spark.shipping dist/rawlog-pyfiles.zip
 
 clean: ## remove what was made, .venv and all
 	rm -rf $(VENV) out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -103,5 +103,5 @@ $(STAMP): requirements.lock pyproject.toml
 	  && $(BIN)/uv pip install --quiet --no-cache --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m rawlog.spark.archive || true  # Spark then starts in half the time; nothing depends on it
+	@$(BIN)/python -m rawlog.engines.spark.archive || true  # Spark then starts in half the time; nothing depends on it
 	@touch $(STAMP)

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from rawlog import registry
-from rawlog.core.format import Want
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
 from rawlog.io.walk import walk
+from rawlog.model.format import Want
 from rawlog.reading.tree import open_tree
 
 

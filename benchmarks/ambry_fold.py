@@ -14,12 +14,17 @@ from pathlib import Path
 import numpy as np
 
 import rawlog
-from rawlog.engines import local
+from rawlog.engines import choice
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import HEADER_V3, KEY_V6, Kind
-from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
-from rawlog.jobs.rewrite import Rewriting
+from rawlog.formats.ambry.writer import (
+    Properties,
+    put_message,
+    segment_header,
+    update_message,
+)
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.rewrite import Rewriting
 
 PIECE = 100_000
 
@@ -69,7 +74,7 @@ def main() -> None:
                 done = rawlog.open(store).table("ambry.blobs").count()
             else:
                 with Rewriting(work, str(Path(folder) / work)) as job:
-                    done = local.run(job, open_tree(store)).counts["messages"]
+                    done = choice.run(job, open_tree(store)).counts["messages"]
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             print(

@@ -17,18 +17,17 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from rawlog.core.tables import RECORDS
+from rawlog.model.table import RECORDS
 from rawlog.reading.fields import field_of
-from rawlog.reading.masker import Masker
-from rawlog.reading.masking import Rule
-from rawlog.schemas import protobuf
-from rawlog.schemas.avro import parse
-from rawlog.schemas.catalog import Catalog, Schema, Version
-from rawlog.schemas.columns import Reader
-from rawlog.schemas.decoding import Decoder
-from rawlog.schemas.masking import SchemaMask
-from rawlog.schemas.messages import MessageReader
-from rawlog.schemas.transform import Wish
+from rawlog.values import protobuf
+from rawlog.values.avro import parse
+from rawlog.values.avro_columns import Reader
+from rawlog.values.decode import Decoder
+from rawlog.values.mask import Masker, Rule
+from rawlog.values.mask_encoded import SchemaMask
+from rawlog.values.protobuf_columns import MessageReader
+from rawlog.values.registry import Catalog, Schema, Version
+from rawlog.values.transform import Wish
 
 SCHEMA = {
     "type": "record",

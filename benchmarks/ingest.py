@@ -31,9 +31,9 @@ import psutil
 import pyarrow as pa
 
 import rawlog
-from rawlog.engines import local
-from rawlog.engines import spark as on_spark
-from rawlog.jobs.ingest import Ingest
+from rawlog.engines import choice
+from rawlog.engines.spark import engine as on_spark
+from rawlog.lakes.ingest import Ingest
 from rawlog.reading.tree import open_tree
 from rawlog.spark import register, session
 
@@ -130,7 +130,7 @@ def ingest(source: Path, lake: Path, spark: Any, tables: list[str] | None) -> No
     shutil.rmtree(lake, ignore_errors=True)
     tree = open_tree(str(source))
     with Ingest(str(lake), tables=tables) as job:
-        job.complete(lambda: local.run(job, tree, threads=2) if spark is None else on_spark.run(job, tree, spark))
+        job.complete(lambda: choice.run(job, tree, threads=2) if spark is None else on_spark.run(job, tree, spark))
 
 
 def through_spark(source: Path, target: Path, spark: Any) -> None:

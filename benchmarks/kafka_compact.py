@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 import rawlog
-from rawlog.core.store import Store
-from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.store.compact import compact
+from rawlog.formats.kafka.partition.compact import compact
 from rawlog.io.output import Folder
+from rawlog.model.store import Store
+from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 
 SEGMENT = 128 << 20

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from rawlog.formats.kafka.heads import take
-from rawlog.formats.kafka.kernels import batch as kernels
-from rawlog.formats.kafka.layouts import BATCH, CODECS
-from rawlog.formats.kafka.reader import COLUMNS, decode_columns
+from rawlog.formats.kafka.log.heads import take
+from rawlog.formats.kafka.log.kernels import heads as kernels
+from rawlog.formats.kafka.log.layouts import BATCH, CODECS
+from rawlog.formats.kafka.log.records import COLUMNS, decode_columns
 from rawlog.io import checksums, compression
 from rawlog.kernels import byte_view
 

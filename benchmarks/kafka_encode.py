@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 import rawlog
-from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.writer import Batching, Rows, encode_rows
+from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
+from rawlog.model.table import RECORDS
 
 
 def make_records(count: int, size: int) -> pa.RecordBatch:

@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import rawlog
 from benchmarks.kafka_encode import make_records, produce
-from rawlog.engines import local
-from rawlog.jobs.restore import Asked, Restore
+from rawlog.engines import choice
+from rawlog.model.recovery import Asked
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.restore import Restore
 
 MEGABYTE = 1 << 20
 STEP = 1_000_000
@@ -63,7 +64,7 @@ def main() -> None:
             shutil.rmtree(home / "target", ignore_errors=True)
             start, begun = time.perf_counter(), time.process_time()
             with Restore(str(home / "target"), Asked()) as job:
-                account = local.run(job, open_tree(home / "source")).account
+                account = choice.run(job, open_tree(home / "source")).account
             best, busy = min(best, time.perf_counter() - start), min(busy, time.process_time() - begun)
             assert account.records == count
         ours = count / best

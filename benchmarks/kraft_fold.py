@@ -16,11 +16,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rawlog.api import open as open_log
-from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kraft.paths import is_metadata_log
-from rawlog.formats.kraft.store.store import clusters
-from rawlog.formats.kraft.writer import encode_batch
+from rawlog.formats.kafka.cluster.metadata_log import clusters
+from rawlog.formats.kafka.cluster.paths import is_metadata_log
+from rawlog.formats.kafka.cluster.writer import encode_batch
+from rawlog.formats.kafka.internal.messages import encode_framed
+from rawlog.verbs.functions import open as open_log
 
 TOPICS, PARTITIONS, BROKERS = 1000, 12, 9
 

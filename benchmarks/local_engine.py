@@ -20,14 +20,20 @@ from typing import Any
 
 from spark_count import make_segments
 
-from rawlog.core.tables import RECORDS
-from rawlog.engines import local
-from rawlog.jobs import Done, Job, Outcome, Split, Stage
-from rawlog.jobs.verify import Verify
+from rawlog.engines import choice
+from rawlog.model.job import (
+    Done,
+    Job,
+    Outcome,
+    Split,
+    Stage,
+)
+from rawlog.model.table import RECORDS
 from rawlog.reading.parts import plan
 from rawlog.reading.rows import read
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
+from rawlog.verbs.verify import Verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class Decode(Job[Counted, Total]):
 def measure(job: Job[Any, Any], tree: Tree, threads: int) -> float:
     """Wall seconds of a run."""
     begun = time.perf_counter()
-    local.run(job, tree, threads=threads)
+    choice.run(job, tree, threads=threads)
     return time.perf_counter() - begun
 
 

@@ -28,10 +28,10 @@ from pathlib import Path
 import psutil
 
 import rawlog
-from rawlog.core.tables import FILES, FINDINGS
 from rawlog.io.storage import Entry
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.lake import Taken
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.state import Taken
+from rawlog.model.table import FILES, FINDINGS
 from rawlog.reading import tree as trees
 
 ROOT = "/synthetic/kafka-logs"

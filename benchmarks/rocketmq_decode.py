@@ -39,11 +39,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import rawlog  # noqa: E402
 from rawlog import registry  # noqa: E402
-from rawlog.core.format import Want  # noqa: E402
-from rawlog.core.frames import Frames  # noqa: E402
-from rawlog.core.tables import RECORDS  # noqa: E402
 from rawlog.formats.rocketmq.store import rebuild, writer  # noqa: E402
 from rawlog.io.walk import walk  # noqa: E402
+from rawlog.model.format import Want  # noqa: E402
+from rawlog.model.frames import Frames  # noqa: E402
+from rawlog.model.table import RECORDS  # noqa: E402
 
 WINDOW = 4 << 20
 

@@ -7,6 +7,7 @@ of date (exit 1).
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -15,14 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from rawlog import registry
-from rawlog.core.format import Family, Format
-from rawlog.core.layout import Layout
-from rawlog.core.tables import Table
-from rawlog.reading.inspection import framing_rules
+from rawlog.model.format import Family, Format
+from rawlog.model.layout import Layout
+from rawlog.model.table import Table
+from rawlog.reading.inspect import framing_rules
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "formats"
-FORMATS = ROOT / "src" / "rawlog" / "formats"
 
 
 def formats(family: Family) -> str:
@@ -122,39 +122,29 @@ def questions() -> str:
     return "\n".join(rows)
 
 
-# Code and the families -------------------------------------------------------------------------------------------------------
-
-CODEC = ("layouts", "tables", "paths", "kernels", "reader", "writer", "checks", "explain")
-STORE = ("store", "state", "checks", "rewrite")
+# Code and the map of rooms ---------------------------------------------------------------------------------------------------
 
 
-def families() -> str:
-    """Which family has which file: the rows that every family should have, then the files that only one of them needs."""
-    names = registry.FAMILIES
-    codec = {name: _modules(FORMATS / name) for name in names}
-    store = {name: _modules(FORMATS / name / "store") for name in names}
-    rows = [f"| file | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    rows += [f"| `{one}.py` | {' | '.join(_has(one, codec[name]) for name in names)} |" for one in CODEC]
-    rows += [f"| others | {' | '.join(_others(codec[name], CODEC) for name in names)} |"]
-    rows += [f"| `store/{one}.py` | {' | '.join(_has(one, store[name]) for name in names)} |" for one in STORE]
-    rows += [f"| others in `store/` | {' | '.join(_others(store[name], STORE) for name in names)} |"]
-    return "\n".join(rows)
+def rooms() -> str:
+    """Every module with the first sentence of its docstring, room by room."""
+    package = ROOT / "src" / "rawlog"
+    lines = []
+    for room in sorted(path for path in package.iterdir() if (path / "__init__.py").exists()):
+        lines += [f"### `{room.name}/`", "", _about(room / "__init__.py"), "", "| file | what it is |", "|---|---|"]
+        for path in sorted(room.rglob("*.py")):
+            is_package = path.name == "__init__.py"
+            if path == room / "__init__.py" or (is_package and not _about(path)):
+                continue
+            name = path.parent.relative_to(room).as_posix() + "/" if is_package else path.relative_to(room).as_posix()
+            lines.append(f"| `{name}` | {_about(path)} |")
+        lines.append("")
+    return "\n".join(lines).rstrip()
 
 
-def _modules(folder: Path) -> list[str]:
-    """The modules and packages of a directory, by name."""
-    inner = folder.iterdir() if folder.is_dir() else ()
-    modules = [path.stem for path in inner if path.suffix == ".py" and path.stem != "__init__"]
-    packages = [path.parent.name for path in folder.glob("*/__init__.py") if path.parent.name != "store"]
-    return sorted({*modules, *packages})
-
-
-def _has(name: str, modules: list[str]) -> str:
-    return "yes" if name in modules else ""
-
-
-def _others(modules: list[str], usual: tuple[str, ...]) -> str:
-    return ", ".join(f"`{one}`" for one in modules if one not in usual)
+def _about(path: Path) -> str:
+    """The first sentence of a module's docstring."""
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+    return re.split(r"(?<=[.!?]) (?=[A-Z`])", text)[0].replace("|", "\\|")
 
 
 def code(found: re.Match[str]) -> str:
@@ -169,7 +159,7 @@ def code(found: re.Match[str]) -> str:
 def refreshed(page: str) -> str:
     """A page outside of docs/formats with its generated parts made again."""
     page = re.sub(r"<!-- code: (\S+) -->\n.*?<!-- /code -->", code, page, flags=re.DOTALL)
-    for name, make in (("systems", systems), ("questions", questions), ("families", families)):
+    for name, make in (("systems", systems), ("questions", questions), ("rooms", rooms)):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         page = pattern.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", page)  # type: ignore[misc]
     return page

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from rawlog.core.layout import Layout
+from rawlog.model.layout import Layout
 
 COLOURS = ("#cfe3f7", "#d8efd3", "#fbe3c0", "#ead7f3", "#f8d3d3", "#d3efef", "#eeeab8", "#e0e0e0")
 STYLE = "font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 12px"

@@ -13,9 +13,10 @@ from typing import Any
 
 import build
 import rawlog
-from rawlog import api, registry
+from rawlog import registry
 from rawlog.cli import manual
-from rawlog.core.tables import Table
+from rawlog.model.table import Table
+from rawlog.verbs import functions as api
 
 
 def pages() -> dict[str, str]:

@@ -21,7 +21,7 @@ from sphinx.cmd.build import build_main
 
 import rawlog
 from rawlog import registry
-from rawlog.core.layout import Layout
+from rawlog.model.layout import Layout
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -159,7 +159,7 @@ def spark() -> Iterator[SparkSession]:
     from rawlog.spark import register, session
 
     active = session(master=os.environ.get("RAWLOG_TESTS_MASTER", "local[2]"), conf={"spark.driver.memory": "2g"})
-    if find_spec("rawlog.spark.source"):
+    if find_spec("rawlog.engines.spark.source"):
         register(active)
     yield active
     active.stop()

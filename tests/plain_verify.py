@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rawlog.core.findings import Findings
-from rawlog.reading.inspection import inspect_files, inspect_group, inspect_tree
+from rawlog.model.finding import Findings
+from rawlog.reading.inspect import inspect_files, inspect_group, inspect_tree
 from rawlog.reading.tree import Tree
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rawlog.core.report import Report
-from rawlog.engines import local
-from rawlog.jobs.rewrite import Rewriting
+from rawlog.engines import choice
+from rawlog.model.report import Report
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.rewrite import Rewriting
 
 
 def rewritten(
@@ -16,4 +16,4 @@ def rewritten(
     """Run `repair`, `rebuild` or `compact` with one thread."""
     texts = {name.replace(".", "_"): str(value) for name, value in options.items()}
     with Rewriting(verb, str(target), texts, overwrite=overwrite, dry_run=dry_run) as job:
-        return local.run(job, open_tree(str(source)), threads=1)
+        return choice.run(job, open_tree(str(source)), threads=1)

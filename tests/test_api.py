@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import (
+from rawlog.lakes.loss_check import batches_of
+from rawlog.model.errors import (
     AccessError,
     CorruptError,
     DataError,
@@ -28,9 +29,8 @@ from rawlog.core.errors import (
     UnknownFormatError,
     UnsupportedError,
 )
-from rawlog.core.findings import Findings
-from rawlog.core.report import Action
-from rawlog.jobs.target import batches_of
+from rawlog.model.finding import Findings
+from rawlog.model.report import Action
 from rawlog.reading.rows import Rows, dict_rows
 from tests.golden_data import golden_path
 
@@ -62,7 +62,7 @@ def test_importing_rawlog_costs_nothing() -> None:
         "import rawlog.registry; rawlog.registry.formats(); rawlog.registry.tables()\n"
         "heavy = {'numpy', 'numba', 'pyarrow', 'pyspark'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "import rawlog.api\n"
+        "import rawlog.verbs.functions\n"
         "assert not {'pytest', 'hypothesis'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
@@ -180,7 +180,7 @@ def test_what_arrow_does_not_take_is_refused(tmp_path: Path) -> None:
 
 def test_write_takes_dicts_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`rawlog.write` refused rows; people had to build an Arrow table of all of them first."""
-    monkeypatch.setattr("rawlog.jobs.target.BATCH_ROWS", 10)
+    monkeypatch.setattr("rawlog.lakes.loss_check.BATCH_ROWS", 10)
     taken: list[int] = []
 
     def rows() -> Iterator[dict[str, Any]]:

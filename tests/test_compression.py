@@ -10,8 +10,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog.core.errors import CorruptError, DataError, OptionError, RawlogError
 from rawlog.io.compression import CODECS, compress, decompress
+from rawlog.model.errors import (
+    CorruptError,
+    DataError,
+    OptionError,
+    RawlogError,
+)
 
 RECORDS = bytes.fromhex(
     "3c000000046b301476616c75652d7a65726f060468310476310468320100001800 0a02010c6e6f2d6b657900"

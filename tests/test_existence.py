@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.reading.existence import check_names
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
+from rawlog.reading.names import check_names
 from rawlog.reading.select import Selection
 from tests.golden_data import golden_path
 

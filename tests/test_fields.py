@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
+from rawlog.reading.field_paths import parse_path
 from rawlog.reading.fields import field_of
-from rawlog.reading.paths import parse_path
 from rawlog.reading.where import columns_of, evaluate
 
 NAMES = st.sampled_from(["a", "b", "user", "x y", "é", 'q"', ""])

@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.compare.replicas import all_rules, check_chosen
-from rawlog.core.errors import OptionError
-from rawlog.core.findings import Few, Finding, Findings, Mark, Severity, grouped, rule
-from rawlog.core.tables import FINDINGS
-from rawlog.reading.inspection import Chosen
+from rawlog.model.errors import OptionError
+from rawlog.model.finding import (
+    Few,
+    Finding,
+    Findings,
+    Mark,
+    Severity,
+    grouped,
+    rule,
+)
+from rawlog.model.table import FINDINGS
+from rawlog.reading.inspect import Chosen
+from rawlog.verbs.diff import all_rules, check_chosen
 from tests.golden_data import golden_path
 
 

@@ -14,8 +14,8 @@ import click
 import pytest
 
 import rawlog
-from rawlog import api
 from rawlog.cli import cli
+from rawlog.verbs import functions
 
 ROOT = Path(__file__).parent.parent
 #: Verbs that are only for a terminal.
@@ -96,12 +96,12 @@ def test_the_docstring_has_an_example_that_runs(name: str, tmp_path: Path, monke
 
 def test_all_names_are_in_the_types_too() -> None:
     """`if TYPE_CHECKING` is what mypy and editors see; the table is what Python sees."""
-    for module in (rawlog, api):
+    for module in (rawlog, functions):
         text = Path(str(module.__file__)).read_text()
         seen = {name for name in module.__all__ if re.search(rf"^    .*\b{name}\b", text, re.MULTILINE)}
         assert seen >= set(module.__all__) - {"__version__", "MODULES"}
-    assert set(api.MODULES) == set(rawlog.__all__) - {"__version__"}
-    for name, module in api.MODULES.items():
+    assert set(functions.MODULES) == set(rawlog.__all__) - {"__version__"}
+    for name, module in functions.MODULES.items():
         assert getattr(importlib.import_module(module), name) is getattr(rawlog, name)
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.explain import layout_nodes
-from rawlog.core.layout import Field, Layout
+from rawlog.model.explain import layout_nodes
+from rawlog.model.layout import Field, Layout
 from rawlog.registry import formats
 
 UNIT = Layout(

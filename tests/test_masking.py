@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.reading.masker import Masker
-from rawlog.reading.masking import parse_mask
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
+from rawlog.values.mask import Masker, parse_mask
 
 SECRET = b"a secret of a test"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.core.metrics import Metric, as_prometheus
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.report import Metric, as_prometheus
 from tests.golden_data import golden_path
 
 RECORDING = golden_path("replay", "v2", "basic.log")

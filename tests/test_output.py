@@ -19,18 +19,25 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.core.errors import AccessError, EncodeError, OptionError
-from rawlog.core.format import File, Place
-from rawlog.core.store import Store
-from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry.keys import make
 from rawlog.formats.ambry.writer import Properties, put_message
 from rawlog.formats.rocketmq.store.repair import repair
 from rawlog.formats.rocketmq.store.rewrite import rebuild
 from rawlog.io import output
 from rawlog.io.files import writing
-from rawlog.io.output import Folder, Output, child, descendant, refuse_nested, scratch
+from rawlog.io.output import (
+    Folder,
+    Output,
+    child,
+    descendant,
+    refuse_nested,
+    scratch,
+)
 from rawlog.io.stages import remove_stage
+from rawlog.model.errors import AccessError, EncodeError, OptionError
+from rawlog.model.format import File, Place
+from rawlog.model.store import Store
+from rawlog.model.table import RECORDS
 from rawlog.reading.tree import Tree
 from tests.trees import contents
 
@@ -221,7 +228,12 @@ def test_renaming_to_a_hostile_topic_is_refused(place: Path) -> None:
 @pytest.mark.parametrize("name", ["../../x", "..", "a/b"])
 def test_restoring_a_cluster_with_a_hostile_topic_is_refused(name: str, place: Path) -> None:
     """The name is in the cluster's metadata, where no file system has ever seen it."""
-    from rawlog.formats.kraft.store.blueprint import Blueprint, Node, Topic, new_id
+    from rawlog.formats.kafka.cluster.new_cluster import (
+        Blueprint,
+        Node,
+        Topic,
+        new_id,
+    )
 
     rawlog.write(place / "in", rows("sound"), format="kafka")
     topics = [Topic(one, one, new_id(), 1, {}) for one in ("sound", name)]
@@ -323,7 +335,7 @@ def test_a_file_that_was_written_can_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -> None:
-    from rawlog.jobs.rewrite import Rewriting
+    from rawlog.verbs.rewrite import Rewriting
 
     names = ("s3://b/r/../../x.log", "s3://b/r/a.log")
     files = tuple(File(name, 1, None, "replay.recording") for name in names)
@@ -332,7 +344,7 @@ def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -
 
 
 def test_a_store_named_after_an_object_does_not_lead_out(place: Path) -> None:
-    from rawlog.jobs.rewrite import Rewriting
+    from rawlog.verbs.rewrite import Rewriting
 
     file = File("s3://b/k/../00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/.."))
     other = File("s3://b/k/u/00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/u"))

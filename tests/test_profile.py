@@ -8,7 +8,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.profile import BUCKETS, GAPS, Distinct, Frequent, Offsets, Series, Sizes
+from rawlog.model.profile import (
+    BUCKETS,
+    GAPS,
+    Distinct,
+    Frequent,
+    Offsets,
+    Series,
+    Sizes,
+)
 
 CUTS = st.lists(st.integers(0, 60), max_size=4)
 TIMES = st.lists(st.integers(0, 1 << 52), max_size=60)

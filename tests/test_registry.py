@@ -13,7 +13,7 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.core.format import Deferred
+from rawlog.model.format import Deferred
 
 
 def deferred(value: object, seen: set[int]) -> Iterator[Deferred]:
@@ -51,7 +51,7 @@ ALLOWED_PACKAGES = {
 #: `replay` is the name of a verb and of a form of recordings too.
 VERB, VERB_FILES = (
     "'replay'",
-    ("__init__.py", "api/__init__.py", "api/live.py", "cli/__init__.py", "cli/commands/record.py"),
+    ("__init__.py", "verbs/functions.py", "verbs/live.py", "cli/__init__.py", "cli/commands/record.py"),
 )
 
 
@@ -85,13 +85,13 @@ def test_nothing_outside_of_formats_names_a_family() -> None:
 
 def test_a_family_that_is_named_is_seen() -> None:
     for text in (
-        "import rawlog.formats.kafka.log",
-        "from rawlog.formats.kraft import paths",
+        "import rawlog.formats.kafka.log.segment",
+        "from rawlog.formats.kafka.cluster import paths",
         "from rawlog.formats import kafka",
         "x = file.format == 'kafka.log'",
         "x = f'kraft.{name}'",
         "x = 'ambry'",
-        "x = Deferred('rawlog.formats.replay.reader', 'scan')",
+        "x = Deferred('rawlog.formats.replay.recording', 'scan')",
     ):
         assert list(named_families(ast.parse(text))), text
     assert not list(named_families(ast.parse("x = 'kafka logs and others'")))

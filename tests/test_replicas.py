@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.core.store import Copies
 from rawlog.io.storage import Source
-from rawlog.reading.replicas import Choice, copies
+from rawlog.model.errors import OptionError
+from rawlog.model.store import Copies
+from rawlog.reading.parts import Choice, copies
 from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
 from tests.replica_data import base_log, broker, copy, offsets
@@ -227,8 +227,8 @@ def test_tail_and_follow_continue_with_the_replica_that_they_began_with(three: P
 def test_a_stream_continues_with_the_replica_that_it_began_with(three: Path, base: Path) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from rawlog.spark.options import parse
-    from rawlog.spark.stream import StreamReader
+    from rawlog.engines.spark.options import parse
+    from rawlog.engines.spark.source import StreamReader
 
     reader = StreamReader(parse({"path": str(three)}), rawlog.rows(three).schema)
     first = reader.latestOffset({}, ReadAllAvailable())
@@ -242,8 +242,8 @@ def test_a_stream_continues_with_the_replica_that_it_began_with(three: Path, bas
 
 
 def test_the_spark_source_has_the_option(three: Path, spark: Any) -> None:
-    from rawlog.spark.options import parse
-    from rawlog.spark.source import BatchReader
+    from rawlog.engines.spark.options import parse
+    from rawlog.engines.spark.source import BatchReader
 
     reader = spark.read.format("rawlog").option("columns", "offset")
     assert reader.load(str(three)).count() == 120

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rawlog.core.report import Action, Entry, Report, SeriousNote
+from rawlog.model.report import (
+    Action,
+    Entry,
+    Report,
+    SeriousNote,
+)
 
 
 def test_a_place_at_zero_is_in_the_json_of_an_entry() -> None:

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import CorruptError
+from rawlog.model.errors import CorruptError
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Rows, read
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
 from rawlog.registry import table_named
-from rawlog.testing import plain
-from rawlog.testing.base import shared
+from rawlog.testing.base import plain, shared
 from tests.golden_data import golden_path
 from tests.reference import kafka, replay, strategies
 

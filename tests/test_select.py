@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog import registry
-from rawlog.core.errors import OptionError
-from rawlog.core.format import NO_TIME, File, Place, Spans
-from rawlog.core.times import parse_time
+from rawlog.model.errors import OptionError
+from rawlog.model.format import (
+    NO_TIME,
+    File,
+    Place,
+    Spans,
+)
+from rawlog.model.text import parse_time
 from rawlog.reading.select import Selection, parse_columns, parse_offset_option
-from rawlog.testing import plain
+from rawlog.testing.base import plain
 from tests.golden_data import golden_path
 from tests.reference import replay
 

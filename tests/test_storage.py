@@ -12,9 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import AccessError
 from rawlog.io.files import writing
-from rawlog.io.storage import Source, exists, is_remote, listing, local_path
+from rawlog.io.storage import (
+    Source,
+    exists,
+    is_remote,
+    listing,
+    local_path,
+)
+from rawlog.model.errors import AccessError
 from rawlog.testing.base import shared
 from tests.golden_data import golden_path
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import FILES, FINDINGS, RECORDS, arrow_type
+from rawlog.model.errors import OptionError
+from rawlog.model.table import (
+    FILES,
+    FINDINGS,
+    RECORDS,
+    arrow_type,
+)
 from rawlog.registry import table_named, tables
 
 

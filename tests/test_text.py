@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rawlog.core.report import Report
-from rawlog.core.text import counted, offset_range
+from rawlog.model.report import Report
+from rawlog.model.text import counted, offset_range
 
 
 @pytest.mark.parametrize(

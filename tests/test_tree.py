@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
-from rawlog.core.format import File, Place
 from rawlog.io.output import refuse_nested
+from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.model.format import File, Place
 from rawlog.reading.parts import Part
 from rawlog.reading.tree import open_tree
-from rawlog.testing import plain
+from rawlog.testing.base import plain
 from tests.golden_data import GOLDEN, golden_path
 
 FIND = golden_path("replay", "v2", "find.log")
@@ -175,7 +175,7 @@ def test_a_file_that_vanishes_is_an_access_error_or_a_finding(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(AccessError, match="No such file"):
         log.table("records").to_arrow()
-    from rawlog.reading.inspection import inspect_file
+    from rawlog.reading.inspect import inspect_file
 
     [finding] = inspect_file(log.files[0])
     assert finding.code == "rawlog.file.unreadable"

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import CorruptError, RawlogError, UnsupportedError
-from rawlog.core.format import File, Format, Origin
-from rawlog.core.frames import Frames
-from rawlog.core.status import Status
 from rawlog.io.storage import Source
 from rawlog.io.walk import hex_lines, walk
+from rawlog.model.errors import CorruptError, RawlogError, UnsupportedError
+from rawlog.model.format import File, Format, Origin
+from rawlog.model.frames import Frames
+from rawlog.model.status import Status
 from rawlog.registry import formats
 from rawlog.testing.base import frames_of, shared
 from tests.golden_data import golden_path

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.errors import AccessError
-from rawlog.io.web import WebError, fetch
-from rawlog.live.errors import BrokerError
-from rawlog.live.sasl import token
+from rawlog.io.storage import WebError, fetch
+from rawlog.live.client import BrokerError, token
 from rawlog.live.settings import Secret, Settings
+from rawlog.model.errors import AccessError
 from rawlog.reading.tree import Tree
-from rawlog.schemas.sources import catalog_for
+from rawlog.values.registry import catalog_for
 
 PASSWORD = "Basic bWU6c2VjcmV0"
 SCHEMAS = [{"subject": "t-value", "version": 1, "id": 1, "schemaType": "AVRO", "schema": '"int"'}]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS, Column, Table
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS, Column, Table
 from rawlog.reading.where import columns_of, evaluate
 from tests.golden_data import golden_path
 

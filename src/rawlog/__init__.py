@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rawlog import errors as errors
-    from rawlog.api import (
+    from rawlog.verbs.functions import (
         Log,
         browse,
         cat,
@@ -59,9 +59,9 @@ def __getattr__(name: str) -> object:
 
         return importlib.import_module("rawlog.errors")
     if name in __all__ and not name.startswith("_"):
-        from rawlog import api
+        from rawlog.verbs import functions
 
-        return getattr(api, name)
+        return getattr(functions, name)
     raise AttributeError(f"module 'rawlog' has no attribute {name!r}")
 
 

@@ -1,6 +1,6 @@
-"""The errors that rawlog raises, for `except rawlog.errors.RawlogError`. `rawlog.core.errors` defines them."""
+"""The errors that rawlog raises, for `except rawlog.errors.RawlogError`. `rawlog.model.errors` defines them."""
 
-from rawlog.core.errors import (
+from rawlog.model.errors import (
     AccessError,
     CorruptError,
     DataError,

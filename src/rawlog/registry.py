@@ -7,16 +7,19 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 
-from rawlog.core.errors import OptionError, UnknownFormatError, unknown
-from rawlog.core.format import Family, Format, Lookup
-from rawlog.core.tables import COMMON, Table
-from rawlog.core.verb import Verb
+from rawlog.model.errors import OptionError, UnknownFormatError, unknown
+from rawlog.model.format import Family, Format, Lookup
+from rawlog.model.table import COMMON, Table
+from rawlog.model.verb import Verb
 
 FAMILIES = ("kafka", "kraft", "rocketmq", "replay", "ambry")
 """In the order in which recognition asks them: the head of a recording is almost all zeros, and so is that of a DLedger file.
 
 A name without a dot is a package of `rawlog.formats`; one with a dot is a module anywhere.
 """
+
+HOMES = {"kraft": "kafka.cluster"}
+"""The packages of families that are not in one of their own name."""
 
 VARIABLE = "RAWLOG_FAMILIES"
 """The environment variable that adds families: full names of modules, separated by commas. They are asked after those above."""
@@ -29,7 +32,7 @@ def modules() -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def _modules(added: str) -> tuple[str, ...]:
-    own = (name if "." in name else f"rawlog.formats.{name}" for name in FAMILIES)
+    own = (name if "." in name else f"rawlog.formats.{HOMES.get(name, name)}" for name in FAMILIES)
     return (*own, *(name.strip() for name in added.split(",") if name.strip()))
 
 
@@ -61,7 +64,7 @@ def _imported(name: str) -> Family:
         raise OptionError(f"family {name!r} cannot be imported: {why} (see {VARIABLE})") from error
     family = getattr(module, "FAMILY", None)
     if not isinstance(family, Family):
-        what = "has no FAMILY" if family is None else "has a FAMILY that is not a rawlog.core.format.Family"
+        what = "has no FAMILY" if family is None else "has a FAMILY that is not a rawlog.model.format.Family"
         raise OptionError(f"family {name!r}: the module {what} (see {VARIABLE})")
     return family
 

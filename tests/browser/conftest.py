@@ -10,6 +10,6 @@ import pytest
 @pytest.fixture(scope="package", autouse=True)
 def patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        for module in ("paging", "asking", "views"):
-            patched.setattr(f"rawlog.browser.{module}.SECONDS", 300.0)
+        for module in ("rows", "sql", "views"):
+            patched.setattr(f"rawlog.pages.browser.{module}.SECONDS", 300.0)
         yield

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.browser.server import Server
+from rawlog.pages.browser.server import Server
 from tests.pages.test_browser import HOSTILE, OVERFLOW, SCREENSHOTS, SCRIPT, SECONDS, make_hostile, serious
 
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.browser.app import is_own_host
-from rawlog.browser.opened import Opened
-from rawlog.browser.paging import Cursor, rows_of
-from rawlog.browser.request import Query
-from rawlog.browser.server import Server
-from rawlog.core.tables import RECORDS
-from rawlog.errors import AccessError
+from rawlog.model.errors import AccessError
+from rawlog.model.table import RECORDS
+from rawlog.pages.browser.app import is_own_host
+from rawlog.pages.browser.files import Opened
+from rawlog.pages.browser.rows import Cursor, rows_of
+from rawlog.pages.browser.server import Server
+from rawlog.pages.browser.shell import Query
 from tests.golden_data import golden_path
 
 ROOT = Path(__file__).parents[2]
@@ -430,7 +430,7 @@ def test_a_statement_has_little_memory(orders: Client, question: str) -> None:
 
 
 def test_an_endless_statement_is_ended(orders: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawlog.browser.asking.SECONDS", 1.0)
+    monkeypatch.setattr("rawlog.pages.browser.sql.SECONDS", 1.0)
     for page, status in (("sql", 200), ("answer", 400)):
         assert "cancelled" in orders.text(page, status, q=ENDLESS)
     assert not orders.server.statements._running
@@ -642,8 +642,8 @@ def test_nothing_is_changed_by_looking(tmp_path: Path, log: Path) -> None:
 
 
 def test_a_log_that_grows_is_seen_to_grow(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawlog.browser.opened.FRESH", 0.0)
-    monkeypatch.setattr("rawlog.browser.opened.PATIENCE", 0)
+    monkeypatch.setattr("rawlog.pages.browser.files.FRESH", 0.0)
+    monkeypatch.setattr("rawlog.pages.browser.files.PATIENCE", 0)
     files = sorted((log / "orders-0").glob("*.log"))
     folder = tmp_path / "d" / "orders-0"
     folder.mkdir(parents=True)

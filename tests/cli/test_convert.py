@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.core.tables import RECORDS
+from rawlog.model.table import RECORDS
 
 T = 1_700_000_000_000
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -144,7 +144,7 @@ def test_a_schema_runs_no_code(run, hostile: Path, tmp_path: Path, arguments: tu
 def test_the_browser_runs_no_code_of_schemas(hostile: Path) -> None:
     from urllib.request import urlopen
 
-    from rawlog.browser.server import Server
+    from rawlog.pages.browser.server import Server
 
     with Server([str(hostile)]) as server:
         for page in ("rows?decode=value%3Dauto", "export?as=jsonl&decode=value%3Dauto"):

@@ -60,7 +60,7 @@ def test_missing_java_and_cache_are_no_error(tmp_path: Path) -> None:
 def test_every_extra_has_a_purpose() -> None:
     import tomllib
 
-    from rawlog.api.installation import PURPOSES
+    from rawlog.verbs.doctor import PURPOSES
 
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name in set(extras) - {"all", "s3"}:
@@ -69,7 +69,7 @@ def test_every_extra_has_a_purpose() -> None:
 
 def test_the_advice_is_for_the_tool_that_made_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pip install` changes nothing that is in an environment of pipx."""
-    from rawlog.api import installation
+    from rawlog.verbs import doctor as installation
 
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert installation._install("lake") == 'pip install "rawlog[lake]"'

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
 from rawlog.engines import choice
+from rawlog.model.errors import OptionError
 from tests.cli.conftest import Ran
 from tests.golden_data import golden_path
 

@@ -108,10 +108,10 @@ def test_a_time_that_no_column_can_hold_is_null_and_loses_no_row(run, tmp_path, 
 
 def test_a_rewritten_wrapper_keeps_its_far_times(tmp_path):
     """An entry that stays of a compressed one of magic 1 is written again from its columns, which have no such time."""
-    from rawlog.formats.kafka.heads import heads
-    from rawlog.formats.kafka.log import decode_run, scan
-    from rawlog.formats.kafka.reader import milliseconds
-    from rawlog.formats.kafka.store.filtering import keep_records
+    from rawlog.formats.kafka.log.heads import heads
+    from rawlog.formats.kafka.log.records import milliseconds
+    from rawlog.formats.kafka.log.segment import decode_run, scan
+    from rawlog.formats.kafka.partition.erase import keep_records
     from rawlog.kernels import byte_view
 
     far = (1 << 62) + 5

@@ -14,9 +14,9 @@ import pytest
 
 from rawlog import registry
 from rawlog.reading.follow import Following
-from rawlog.reading.last import last_rows
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
+from rawlog.reading.tail import last_rows
 from rawlog.reading.tree import open_tree
 from tests.cli.conftest import COMMAND, HEADER, entry, recording
 from tests.golden_data import golden_path

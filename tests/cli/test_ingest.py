@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import rawlog
-from rawlog.cli.progress import Bar
-from rawlog.jobs.ingest import Ingested
-from rawlog.jobs.job import Progress
+from rawlog.cli.logs import Bar
+from rawlog.lakes.values import Ingested
+from rawlog.model.job import Progress
 from tests import duck
 from tests.jobs.recordings import damage, expected, held, ingest, record, stored
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.lake import Lake
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.lake import Lake
 from tests.jobs.recordings import expected, held, ingest, record
 
 Run = Callable[..., Any]
@@ -78,7 +78,7 @@ def test_nothing_is_taken_from_under_a_reader_within_the_time_of_grace(run: Run,
 
 
 def test_what_a_run_is_about_to_commit_is_left_alone(run: Run, lake: Path, logs: Path) -> None:
-    from rawlog.jobs import Stage
+    from rawlog.model.job import Stage
     from rawlog.reading.tree import open_tree
 
     record(logs / "late.log", 7, first=9000)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.layouts import BATCH
+from rawlog.formats.kafka.log.layouts import BATCH
 from tests.formats.rocketmq.stores import ALL, store
 from tests.golden_data import GOLDEN, golden_path
 

@@ -10,7 +10,7 @@ import pytest
 
 import rawlog
 from rawlog.cli.commands import ls
-from rawlog.core.format import File
+from rawlog.model.format import File
 from tests.golden_data import golden_path
 from tests.replica_data import base_log, broker, copy
 

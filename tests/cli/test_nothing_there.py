@@ -12,7 +12,7 @@ import pytest
 from click import Context
 
 from rawlog.cli import VERBS, cli
-from rawlog.jobs.verb import verbs
+from rawlog.verbs.family import verbs
 from tests.golden_data import golden_path
 
 SAMPLES = Path(__file__).parents[2] / "samples"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import RawlogError
+from rawlog.model.errors import RawlogError
 from tests.jobs.recordings import damage, ingest, record
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def test_paths_that_cannot_be_asked(ask: Run, tmp_path: Path, lake: Path) -> Non
 
 def test_an_answer_is_streamed_in_order_and_its_damage_is_told_behind_the_sound_rows(spark: SparkSession) -> None:
     """The driver never holds more than a partition or two: rows of the first are there before the last are computed."""
-    from rawlog.spark.query import SparkEngine
+    from rawlog.engines.spark.query import SparkEngine
 
     engine = SparkEngine(lambda: spark, [], embedded=True)
     sql = "SELECT id, if(id < 150000, id, raise_error('too far')) AS x FROM range(0, 200000, 1, 8)"
@@ -196,9 +196,9 @@ def test_an_answer_is_streamed_in_order_and_its_damage_is_told_behind_the_sound_
 def test_small_tables_are_staged_and_large_ones_read_through_the_source(
     spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rawlog.spark import staging
-    from rawlog.spark.query import SparkEngine
-    from rawlog.sql.views import Source, views
+    from rawlog.engines.spark import query
+    from rawlog.engines.spark.query import SparkEngine
+    from rawlog.engines.sql.views import Source, views
 
     folder = tmp_path / "logs"
     record(folder / "a.log", 20)
@@ -221,7 +221,7 @@ def test_small_tables_are_staged_and_large_ones_read_through_the_source(
     assert held is not None
     assert not held.exists()
     record(folder / "a.log", 20)
-    monkeypatch.setattr(staging, "SMALL", 0)
+    monkeypatch.setattr(query, "SMALL", 0)
     with SparkEngine(lambda: spark, views(Source(None, (str(folder),))), embedded=True) as engine:
         assert rows(engine) == staged
         assert ".parquet" not in plan(engine)

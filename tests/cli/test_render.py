@@ -18,9 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog.core.text import plain_time, printable, to_json
+from rawlog.model.text import plain_time, printable, to_json
 from rawlog.reading import render
-from rawlog.reading.render import FORMS, csv_lines, json_leaf, json_lines, plain_json
+from rawlog.reading.render import (
+    FORMS,
+    csv_lines,
+    json_leaf,
+    json_lines,
+    plain_json,
+)
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from rawlog.cli import cli
 from rawlog.cli.commands.sql import Session
 from rawlog.cli.prompt import Completer
-from rawlog.core.errors import OptionError
+from rawlog.model.errors import OptionError
 from tests.cli.conftest import COMMAND
 from tests.jobs.recordings import record
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
+from rawlog.model.errors import OptionError
 from tests.cli.conftest import Ran
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"

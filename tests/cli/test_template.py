@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from rawlog.cli.template import compile_template, unescape
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.core.text import printable
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
+from rawlog.model.text import printable
 
 BATCH = pa.RecordBatch.from_pylist(
     [

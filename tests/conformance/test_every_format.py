@@ -15,8 +15,9 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.core.tables import RECORDS
-from rawlog.testing import FormatTests, outline, plain
+from rawlog.model.table import RECORDS
+from rawlog.testing import FormatTests, outline
+from rawlog.testing.base import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

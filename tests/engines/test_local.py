@@ -9,9 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.errors import OptionError
-from rawlog.engines import local
-from rawlog.jobs import Done, Job, Outcome, Progress, Split, Stage
+from rawlog.engines import choice
+from rawlog.model.errors import OptionError
+from rawlog.model.job import (
+    Done,
+    Job,
+    Outcome,
+    Progress,
+    Split,
+    Stage,
+)
 from rawlog.reading.tree import Tree
 
 NOTHING = Tree((), ())
@@ -54,30 +61,30 @@ class Count(Job[Named, All]):
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_results_come_in_order_and_every_attempt_has_a_name_of_its_own(threads: int) -> None:
-    done = local.run(Count(20), NOTHING, threads=threads).done
+    done = choice.run(Count(20), NOTHING, threads=threads).done
     assert [one.number for one in done] == list(range(20))
     assert len({one.stage.name for one in done}) == 20
     assert not Path(done[0].stage.path).exists(), "the scratch directory is gone"
 
 
 def test_a_job_that_names_its_stage_works_there(tmp_path: Path) -> None:
-    done = local.run(Count(3, stage=str(tmp_path)), NOTHING).done
+    done = choice.run(Count(3, stage=str(tmp_path)), NOTHING).done
     assert {one.stage.path for one in done} == {str(tmp_path)}
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_failing_split_ends_the_run(threads: int) -> None:
     with pytest.raises(OptionError, match="split"):
-        local.run(Count(20, failing=[7, 12]), NOTHING, threads=threads)
+        choice.run(Count(20, failing=[7, 12]), NOTHING, threads=threads)
 
 
 def test_nothing_to_do_still_commits() -> None:
-    assert local.run(Count(0), NOTHING).done == ()
+    assert choice.run(Count(0), NOTHING).done == ()
 
 
 def test_progress_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "INTERVAL", 0)
+    monkeypatch.setattr(choice, "INTERVAL", 0)
     reported: list[Progress] = []
-    local.run(Count(5), NOTHING, threads=2, progress=reported.append)
+    choice.run(Count(5), NOTHING, threads=2, progress=reported.append)
     assert reported[-1] == Progress(60, 60, 5, 5, 10)
     assert [one.size for one in reported] == sorted(one.size for one in reported)

@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from rawlog.cli import cli
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.engines import local
-from rawlog.jobs import Progress, Split, Stage
-from rawlog.jobs import verify as verifying
-from rawlog.jobs.diff import Diff
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.ingest import plan as planning
-from rawlog.jobs.verify import Verify
+from rawlog.engines import choice
+from rawlog.lakes import ingest_plan as planning
+from rawlog.lakes.ingest import Ingest
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.job import Progress, Split, Stage
 from rawlog.reading.tree import open_tree
+from rawlog.verbs import verify as verifying
+from rawlog.verbs.diff import Diff
+from rawlog.verbs.verify import Verify
 from tests.engines.test_local import NOTHING, Count
 from tests.jobs.recordings import expected, held, ingest, record
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def test_results_come_in_order(spark: SparkSession) -> None:
-    from rawlog.engines import spark as engine
+    from rawlog.engines.spark import engine
 
     reported: list[Progress] = []
     done = engine.run(Count(9), NOTHING, spark, progress=reported.append).done
@@ -37,8 +37,8 @@ def test_results_come_in_order(spark: SparkSession) -> None:
 
 def test_a_jvm_that_has_ended_is_named() -> None:
     """Its connection is refused then, and that was an internal error: the description of the job could not be taken back either."""
-    from rawlog.engines.spark import _described
-    from rawlog.spark.complaints import reason
+    from rawlog.engines.spark.engine import _described
+    from rawlog.engines.spark.errors import reason
 
     assert reason(ConnectionRefusedError(111, "Connection refused")) == "its JVM has ended"
 
@@ -64,7 +64,7 @@ def test_a_jvm_that_has_ended_is_named() -> None:
 
 def test_jobs_and_stages_are_described(spark: SparkSession) -> None:
     """For Spark's UI; a description that the caller has set is there again afterwards."""
-    from rawlog.engines import spark as engine
+    from rawlog.engines.spark import engine
 
     context = spark.sparkContext
     context.setJobDescription("mine")
@@ -82,7 +82,7 @@ def test_jobs_and_stages_are_described(spark: SparkSession) -> None:
 
 
 def test_the_error_of_a_split_is_raised_as_it_was(spark: SparkSession) -> None:
-    from rawlog.engines import spark as engine
+    from rawlog.engines.spark import engine
 
     with pytest.raises(OptionError, match=r"^split 3$"):
         engine.run(Count(5, failing=[4, 3]), NOTHING, spark)
@@ -91,14 +91,14 @@ def test_the_error_of_a_split_is_raised_as_it_was(spark: SparkSession) -> None:
 def test_findings_are_the_same_on_both_engines(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rawlog.engines import spark as engine
+    from rawlog.engines.spark import engine
 
     monkeypatch.setattr(verifying, "SMALLEST", 1)
     for number in range(6):
         path = record(tmp_path / f"{number}.log", 40)
         path.write_bytes(path.read_bytes()[: 300 + 7 * number])
     tree = open_tree(str(tmp_path))
-    assert engine.run(Verify(), tree, spark) == local.run(Verify(), tree)
+    assert engine.run(Verify(), tree, spark) == choice.run(Verify(), tree)
     here, there = (
         CliRunner().invoke(cli, ["verify", str(tmp_path), "--json", "--engine", name]) for name in ("local", "spark")
     )
@@ -107,14 +107,14 @@ def test_findings_are_the_same_on_both_engines(
 
 
 def test_differences_are_the_same_on_both_engines(spark: SparkSession, tmp_path: Path) -> None:
-    from rawlog.engines import spark as engine
+    from rawlog.engines.spark import engine
 
     for side, more in (("a", 0), ("b", 3)):
         (tmp_path / side).mkdir()
         for number in range(4):
             record(tmp_path / side / f"{number}.log", 40 + more * number)
     one, other = (open_tree(str(tmp_path / side)) for side in "ab")
-    here = local.run(Diff(other), one)
+    here = choice.run(Diff(other), one)
     assert engine.run(Diff(other), one, spark) == here
     assert here.tally.only_in_b == 18
 
@@ -122,7 +122,7 @@ def test_differences_are_the_same_on_both_engines(spark: SparkSession, tmp_path:
 def test_a_lake_made_on_spark_is_that_made_here(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rawlog.engines import spark as engine
+    from rawlog.engines.spark import engine
 
     monkeypatch.setattr(planning, "SMALLEST", 1000)
     monkeypatch.setattr(planning, "LARGEST", 4000)
@@ -138,7 +138,7 @@ def test_a_lake_made_on_spark_is_that_made_here(
 
 
 def test_only_a_path_out_of_reach_is_tried_again() -> None:
-    from rawlog.engines.spark import _work
+    from rawlog.engines.spark.engine import _work
 
     class Unreachable(Count):
         def work(self, split: Split, stage: Stage):  # type: ignore[no-untyped-def]

@@ -9,8 +9,8 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rawlog.formats.kafka.showing import uuid_text
-from rawlog.formats.kraft.writer import NewCluster, encode_batch
+from rawlog.formats.kafka.cluster.writer import NewCluster, encode_batch
+from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.io.output import Folder
 
 CLUSTER = "rEsCuEcLuStErAAAAAAAAA"

@@ -21,7 +21,7 @@ import psutil
 import pyarrow as pa
 
 import rawlog
-from rawlog.jobs.lake import Lake
+from rawlog.lakes.lake import Lake
 from tests import duck
 from tests.jobs.changing_logs import Changing
 from tests.jobs.recordings import expected, held, ordered, stored

@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import rawlog
-from rawlog.core.tables import RECORDS
-from rawlog.engines import local
-from rawlog.jobs.ingest import Ingest, Ingested
-from rawlog.jobs.lake import Lake, known_tables
-from rawlog.jobs.lake.payload import ROW, SPLIT
+from rawlog.engines import choice
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.lookup import ROW, SPLIT
+from rawlog.lakes.names import known_tables
+from rawlog.lakes.values import Ingested
+from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 
 
@@ -46,7 +48,7 @@ def ingest(lake: Path, *paths: Path, **given: Any) -> Ingested:
     """Take paths into a lake with the local engine."""
     tree = open_tree([str(path) for path in paths])
     with Ingest(str(lake), **given) as job:
-        return job.complete(lambda: local.run(job, tree, threads=2))
+        return job.complete(lambda: choice.run(job, tree, threads=2))
 
 
 def held(lake: Path, name: str = "rawlog.records") -> list[dict[str, Any]]:

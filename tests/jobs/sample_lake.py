@@ -10,7 +10,7 @@ import fastavro
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rawlog.jobs.lake.names import unit_mark
+from rawlog.lakes.names import unit_mark
 from tests.golden_data import golden_path, unpack
 
 #: Where the archive was made.

@@ -15,15 +15,21 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError
-from rawlog.core.report import Action, Report
-from rawlog.core.tables import RECORDS
-from rawlog.engines import local
-from rawlog.jobs.convert import Convert, outlet, source_tree
-from rawlog.jobs.convert.sources import kind_of
-from rawlog.jobs.target import LossError
+from rawlog.engines import choice
+from rawlog.lakes.loss_check import LossError
+from rawlog.lakes.targets import outlet
+from rawlog.model.errors import (
+    AccessError,
+    CorruptError,
+    EncodeError,
+    OptionError,
+)
+from rawlog.model.report import Action, Report
+from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
 from rawlog.registry import table_named
+from rawlog.verbs.convert import Convert
+from rawlog.verbs.convert_sources import kind_of, source_tree
 from tests.formats.ambry.stores import store_path
 from tests.formats.rocketmq.stores import store as rocketmq_store
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
@@ -53,7 +59,7 @@ def convert(
     made = outlet(to, str(target), table=table_named(table), options=options, accepted=accept, overwrite=force)
     paths = [str(one) for one in (source if isinstance(source, list) else [source])]
     with Convert(made, selection=Selection(**selection), drop=drop, dry_run=dry_run) as job:
-        return local.run(job, source_tree(paths, made.table), threads=threads)
+        return choice.run(job, source_tree(paths, made.table), threads=threads)
 
 
 def rows(path: Path | str, **given: Any) -> list[dict[str, Any]]:
@@ -103,7 +109,7 @@ def test_any_table_goes_to_a_file(tmp_path: Path) -> None:
 
 
 def test_a_directory_gets_one_file_for_each_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawlog.jobs.convert.SPLIT_SIZE", 4096)
+    monkeypatch.setattr("rawlog.verbs.convert.SPLIT_SIZE", 4096)
     convert(KAFKA / "segments-by-size-0", tmp_path / "out", "jsonl")
     files = sorted((tmp_path / "out").iterdir())
     assert [one.name for one in files] == [f"part-{number:05d}.jsonl" for number in range(len(files))]
@@ -128,13 +134,13 @@ def test_a_selection_holds_for_every_target(tmp_path: Path) -> None:
 
 def test_a_lake_is_a_source(tmp_path: Path) -> None:
     """Data files of a lake are in no order; a partition's rows are put together by their offsets."""
-    from rawlog.jobs.ingest import Ingest
+    from rawlog.lakes.ingest import Ingest
     from rawlog.reading.tree import open_tree
 
     source = tmp_path / "log"
     log_of(source, *(row(number) for number in range(50)), batch_records="7", segment_bytes="600")
     with Ingest(str(tmp_path / "lake")) as job:
-        local.run(job, open_tree(source))
+        choice.run(job, open_tree(source))
     convert(tmp_path / "lake", tmp_path / "back", "kafka")
     assert rows(tmp_path / "back") == rows(source)
     convert(tmp_path / "lake", tmp_path / "files.jsonl", "jsonl", table="files")
@@ -416,7 +422,7 @@ FULL_DISK = """
 import json, resource, signal, sys
 from click.testing import CliRunner
 from rawlog.cli import cli
-import rawlog.jobs.convert, rawlog.formats.kafka.store.sink, rawlog.formats.rocketmq.store.rewrite, rawlog.formats.ambry.store.rewrite
+import rawlog.verbs.convert, rawlog.formats.kafka.partition.sink, rawlog.formats.rocketmq.store.rewrite, rawlog.formats.ambry.store.rewrite
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 for words in json.loads(sys.argv[1]):

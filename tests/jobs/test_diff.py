@@ -15,15 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.compare import pairs
-from rawlog.compare.mixed import compare_mixed, show_values
-from rawlog.core.difference import Change, Tally, compare_ordered
-from rawlog.core.errors import CorruptError, OptionError, UnknownFormatError
-from rawlog.core.tables import RECORDS
-from rawlog.engines import local
-from rawlog.jobs.diff import Diff
+from rawlog.engines import choice
+from rawlog.model.difference import Change, Tally, compare_ordered
+from rawlog.model.errors import CorruptError, OptionError, UnknownFormatError
+from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
+from rawlog.verbs import diff as pairs
+from rawlog.verbs.diff import Diff, compare_mixed, show_values
 from tests.golden_data import golden_path
 from tests.jobs.recordings import record
 
@@ -43,7 +42,7 @@ def partition(path: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
 
 def diff(a: object, b: object, limit: int | None = None, **selection: Any) -> Tally:
     job = Diff(open_tree(str(b)), Selection(**selection), limit)
-    return local.run(job, open_tree(str(a))).tally
+    return choice.run(job, open_tree(str(a))).tally
 
 
 def reported(tally: Tally) -> list[tuple[Any, ...]]:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.content import Chunk, make_metadata
+from rawlog.formats.ambry.structures import Chunk, make_metadata
 from rawlog.formats.ambry.writer import Properties, put_message
+from rawlog.model.errors import AccessError, OptionError
 from rawlog.reading.certificate import seal
 from tests.golden_data import golden_path
 from tests.reference.search import places

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.errors import OptionError
+from rawlog.model.errors import OptionError
 from tests.golden_data import GOLDEN
 
 KAFKA = GOLDEN / "kafka" / "broker-4.3.0" / "data"

@@ -11,8 +11,8 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.jobs.ingest.folds import family_of
-from rawlog.jobs.lake import Lake
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.values import family_of
 from rawlog.reading.select import Selection
 from tests.golden_data import golden_path
 from tests.jobs.recordings import ingest, ordered, stored

@@ -12,7 +12,7 @@ import polars
 import pytest
 
 import rawlog
-from rawlog.jobs.lake import Lake
+from rawlog.lakes.lake import Lake
 from tests import duck
 from tests.formats.ambry.stores import expected as ambry_expected
 from tests.formats.rocketmq import stores as rocketmq

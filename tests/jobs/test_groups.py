@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.errors import AccessError, DataError, OptionError
+from rawlog.model.errors import AccessError, DataError, OptionError
 from tests.golden_data import GOLDEN
 
 KAFKA = GOLDEN / "kafka" / "broker-4.3.0" / "data"

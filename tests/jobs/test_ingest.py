@@ -16,13 +16,14 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.engines import local
-from rawlog.jobs import lake as lakes
-from rawlog.jobs.ingest import Ingest, Ingested, plan
-from rawlog.jobs.ingest import follow as following
-from rawlog.jobs.ingest.values import Decoded
-from rawlog.jobs.lake import Lake
+from rawlog.engines import choice
+from rawlog.lakes import ingest as following
+from rawlog.lakes import ingest_plan
+from rawlog.lakes import lake as lakes
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.values import Decoded, Ingested
+from rawlog.model.errors import AccessError, OptionError
 from rawlog.reading import parts
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
@@ -132,7 +133,7 @@ def test_boundaries_that_no_frame_has_are_noticed(
             return [part]
         return [replace(part, stop=4_001), replace(part, start=4_001, stop=9_003), replace(part, start=9_003)]
 
-    monkeypatch.setattr(plan, "cut", lying)
+    monkeypatch.setattr(ingest_plan, "cut", lying)
     assert ingest(lake, partitions).verdict == "clean"
     assert held(lake) == expected(partitions)
     assert held(lake, "rawlog.files") == expected(partitions, table="files")
@@ -173,7 +174,7 @@ def test_a_file_that_vanishes_meanwhile_is_left_out(lake: Path, logs: Path) -> N
     tree = open_tree(str(logs))
     os.unlink(logs / "b.log")
     with Ingest(str(lake)) as job:
-        outcome = local.run(job, tree)
+        outcome = choice.run(job, tree)
     assert outcome.errors == 1
     assert held(lake) == expected(logs / "a.log")
 
@@ -182,7 +183,7 @@ def test_a_file_that_vanishes_meanwhile_is_left_out(lake: Path, logs: Path) -> N
 
 DYING = """
 import os, sys
-from rawlog.jobs.lake import Lake
+from rawlog.lakes.lake import Lake
 from tests.jobs.recordings import ingest
 from pathlib import Path
 left = [int(sys.argv[1])]
@@ -238,7 +239,7 @@ def test_a_commit_can_be_run_again(lake: Path, logs: Path) -> None:
     with Ingest(str(lake)) as job:
         splits = job.plan(open_tree(str(logs)))
         sent = pickle.loads(pickle.dumps(job))
-        from rawlog.jobs import Stage
+        from rawlog.model.job import Stage
 
         done = [sent.work(split, Stage(str(job.stage), f"{split.number}-x")) for split in splits]
         job.commit(done)
@@ -250,7 +251,7 @@ def test_a_commit_can_be_run_again(lake: Path, logs: Path) -> None:
 def test_a_run_that_lost_a_race_says_so(lake: Path, logs: Path) -> None:
     with Ingest(str(lake)) as job:
         splits = job.plan(open_tree(str(logs)))
-        from rawlog.jobs import Stage
+        from rawlog.model.job import Stage
 
         done = [job.work(split, Stage(str(job.stage), f"{split.number}-x")) for split in splits]
         ingest(lake, logs)
@@ -278,7 +279,7 @@ def test_a_run_that_lost_a_race_plans_anew(lake: Path, logs: Path) -> None:
 
             job.commit = after_another  # type: ignore[method-assign]
             try:
-                outcome.append(local.run(job, tree, threads=1))
+                outcome.append(choice.run(job, tree, threads=1))
             finally:
                 job.commit = commit  # type: ignore[method-assign]
             return outcome[0]
@@ -339,7 +340,7 @@ def test_following_forgets_old_snapshots_but_not_what_was_taken(
     stop, taken = Event(), 0
     with Ingest(str(lake)) as job:
         look = lambda: open_tree(str(logs))  # noqa: E731
-        for number, outcome in enumerate(following.follow(job, look, lambda tree: local.run(job, tree), stop, 0.01)):
+        for number, outcome in enumerate(following.follow(job, look, lambda tree: choice.run(job, tree), stop, 0.01)):
             taken += outcome.tables["rawlog.records"]
             if number == 5:
                 stop.set()
@@ -425,8 +426,8 @@ def test_a_log_is_read_once_for_all_tables_and_checks(
     lake: Path, partitions: Path, largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each table, the rules, the measurements and the partition's checks read the log for themselves: seven times in all."""
-    monkeypatch.setattr(plan, "LARGEST", largest)
-    monkeypatch.setattr(plan, "SMALLEST", largest // 2)
+    monkeypatch.setattr(ingest_plan, "LARGEST", largest)
+    monkeypatch.setattr(ingest_plan, "SMALLEST", largest // 2)
     tree = open_tree(str(partitions))
     sizes = {name: sum(file.size for file in tree if file.format == "kafka.log" and file.place.topic == name)
              for name in ("large", "segments-by-size", "transactions")}  # fmt: skip

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.core.report import Report
-from rawlog.jobs.lake import Lake
+from rawlog.lakes.lake import Lake
+from rawlog.model.errors import OptionError
+from rawlog.model.report import Report
 from tests.golden_data import golden_path
 from tests.replica_data import base_log, broker, copy
 

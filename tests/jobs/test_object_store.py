@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rawlog.core.errors import OptionError
-from rawlog.jobs.ingest import Ingest, Ingested
-from rawlog.jobs.lake import Lake, is_lake
-from rawlog.jobs.lake.upkeep import join, orphans
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.names import is_lake
+from rawlog.lakes.upkeep import join, orphans
+from rawlog.lakes.values import Ingested
+from rawlog.model.errors import OptionError
 from rawlog.reading.tree import open_tree
 from tests.jobs.recordings import expected, held, record, stored
 
@@ -31,11 +33,11 @@ def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def take(lake: str, catalog: Path, source: Path) -> Ingested:
-    from rawlog.engines import local
+    from rawlog.engines import choice
 
     with Ingest(lake, catalog=str(catalog)) as job:
         assert SECRET not in repr(pickle.dumps(job))
-        return job.complete(lambda: local.run(job, open_tree(str(source)), threads=2))
+        return job.complete(lambda: choice.run(job, open_tree(str(source)), threads=2))
 
 
 def test_a_lake_in_a_bucket_takes_every_record_once(s3: S3Server, bucket: str, tmp_path: Path) -> None:

@@ -14,20 +14,25 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.core.tables import RECORDS, Table
-from rawlog.engines import local
+from rawlog.engines import choice
+from rawlog.engines.duckdb import DuckEngine
+from rawlog.engines.sql.views import Source, views
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.jobs import ingest as ingesting
-from rawlog.jobs import restore
-from rawlog.jobs.convert import Convert, outlet, source_tree
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.lake import Lake, commits, known_tables, payload, upkeep
-from rawlog.jobs.lake.payload import ROW, SPLIT, References
-from rawlog.jobs.sheet import Sheet
+from rawlog.lakes import commits, payload, upkeep
+from rawlog.lakes import ingest as ingesting
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.lookup import ROW, SPLIT
+from rawlog.lakes.names import known_tables
+from rawlog.lakes.parquet import Sheet
+from rawlog.lakes.payload import References
+from rawlog.lakes.targets import outlet
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.table import RECORDS, Table
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.sql.duck import DuckEngine
-from rawlog.sql.views import Source, views
+from rawlog.verbs import restore
+from rawlog.verbs.convert import Convert
+from rawlog.verbs.convert_sources import source_tree
 from tests import duck
 from tests.formats.rocketmq import stores as rocketmq
 from tests.golden_data import GOLDEN
@@ -78,7 +83,7 @@ def without_references(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ingest write as it did before payloads were stored once: lakes from then must stay readable."""
     plain = lambda table: table  # noqa: E731
     monkeypatch.setattr(ingesting, "stored", plain)
-    monkeypatch.setattr("rawlog.jobs.lake.stored", plain)
+    monkeypatch.setattr("rawlog.lakes.lake.stored", plain)
 
     def every(self: References, table: Table, rows: Any, records: Any) -> Iterator[tuple[Table, pa.RecordBatch]]:
         yield from ((table, batch) for batch in rows)
@@ -238,7 +243,7 @@ def test_a_selection_by_another_time_than_that_of_records(tmp_path: Path) -> Non
 DYING = """
 import os, sys
 from pathlib import Path
-from rawlog.jobs.lake import Lake
+from rawlog.lakes.lake import Lake
 from tests.jobs.recordings import ingest
 commit, left = Lake.commit, [int(sys.argv[1])]
 def dying(self, *given, **more):
@@ -279,7 +284,7 @@ def test_a_run_that_loses_a_race_refers_to_nothing_that_is_not_there(tmp_path: P
 
         def run() -> Any:
             splits = job.plan(tree)
-            from rawlog.jobs import Stage
+            from rawlog.model.job import Stage
 
             done = [job.work(split, Stage(str(job.stage), f"{split.number}-x")) for split in splits]
             if not ran:
@@ -299,7 +304,7 @@ def test_a_run_that_loses_a_race_refers_to_nothing_that_is_not_there(tmp_path: P
 def run_restore(lake: Path, target: Path) -> None:
     job = restore.Restore(str(target), restore.Asked(partitions_only=True))
     with job:
-        local.run(job, Tree((str(lake),), ()))
+        choice.run(job, Tree((str(lake),), ()))
 
 
 def test_restore_gives_the_same_bytes_as_from_a_lake_with_payload_twice(
@@ -328,7 +333,7 @@ def test_convert_gives_the_whole_table(tmp_path: Path) -> None:
     target = tmp_path / "rows.parquet"
     table = KAFKA_RECORDS
     with Convert(outlet("parquet", str(target), table=table)) as job:
-        local.run(job, source_tree([str(lake)], table))
+        choice.run(job, source_tree([str(lake)], table))
     assert ordered(pq.read_table(target).to_pylist()) == expected(logs, table="kafka.records")
 
 
@@ -339,7 +344,7 @@ def test_a_data_file_that_is_named_alone_is_refused(tmp_path: Path) -> None:
     ingest(lake, logs)
     (file,) = [path.removeprefix("file://") for path in Lake(str(lake)).data_files("kafka.records")]
     with pytest.raises(OptionError, match="name the lake"), Convert(outlet("jsonl", str(tmp_path / "x.jsonl"))) as job:
-        local.run(job, open_tree([file]))
+        choice.run(job, open_tree([file]))
     with pytest.raises(OptionError, match="name the lake"):
         run_restore(Path(file).parent, tmp_path / "restored")
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.kafka.layouts import BATCH
+from rawlog.formats.kafka.log.layouts import BATCH
 from rawlog.io.checksums import crc32c
 from tests.golden_data import golden_path
 

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError, UnknownFormatError
-from rawlog.core.findings import Findings
-from rawlog.core.profile import Profile, merged
-from rawlog.engines import local
-from rawlog.jobs import verify
-from rawlog.jobs.report import Survey
-from rawlog.pages.overview import Overview, System, Topic
+from rawlog.engines import choice
+from rawlog.model.errors import OptionError, UnknownFormatError
+from rawlog.model.finding import Findings
+from rawlog.model.profile import Profile, merged
+from rawlog.pages.report import Overview, System, Topic
 from rawlog.reading.tree import open_tree
+from rawlog.verbs import verify
+from rawlog.verbs.report import Survey
 from tests.jobs.reading import count_bytes, in_logs, make_partitions
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -40,7 +40,7 @@ def test_each_byte_is_read_once_and_cuts_change_nothing(
     monkeypatch.setattr(verify, "CUT", cut)
     tree = open_tree(str(partitions))
     read = count_bytes(monkeypatch)
-    found = local.run(Survey(), tree, threads=2).overview
+    found = choice.run(Survey(), tree, threads=2).overview
     size = sum(file.size for file in tree if file.format == "kafka.log" and file.place.topic == "large")
     assert in_logs(read, "large") <= 1.1 * size
     (system,) = found.systems
@@ -200,9 +200,9 @@ def test_findings_that_follow_from_others_come_after_their_cause(tmp_path: Path)
 
 
 def test_the_archive_for_spark_has_all_that_a_page_needs(tmp_path: Path) -> None:
-    """`python -m rawlog.spark.shipping`, which `make dist` runs, took itself for a package named `__main__` and failed."""
+    """`python -m rawlog.engines.spark.shipping`, which `make dist` runs, took itself for a package named `__main__` and failed."""
     archive = tmp_path / "rawlog.zip"
-    subprocess.run([sys.executable, "-m", "rawlog.spark.shipping", str(archive)], check=True)
+    subprocess.run([sys.executable, "-m", "rawlog.engines.spark.shipping", str(archive)], check=True)
     program = f"import rawlog; rawlog.report({str(SAMPLES / 'replay')!r}, 'page.html'); print(rawlog.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
-from rawlog.core.report import Action, Entry, Report
+from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.model.report import Action, Entry, Report
 from tests.golden_data import golden_path
 from tests.jobs import dead_cluster as model
 from tests.jobs.dead_cluster import Partition, damage, write_disks, write_epochs, write_log
@@ -276,7 +276,7 @@ def test_files_on_the_disks_that_nobody_knows_are_named(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_be_read_everywhere_counts_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rawlog.formats.kafka.store import copy_survey as copies
+    from rawlog.formats.kafka.partition import copy_survey as copies
 
     one = filled(12)
     disks = write_disks(tmp_path / "disks", {KEY: one})
@@ -564,7 +564,7 @@ def test_an_empty_disk_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_being_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.formats.kraft.store import rescue
+    from rawlog.formats.kafka.cluster import rescue
 
     disks = write_disks(tmp_path / "disks", {KEY: filled(3)})
     survey = rescue.survey_segment
@@ -591,7 +591,7 @@ def test_a_target_inside_a_disk_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_that_failed_is_resumed_with_what_it_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.formats.kraft.store import rescue
+    from rawlog.formats.kafka.cluster import rescue
 
     parts = {("orders", number): Partition(number, (1, 2)) for number in range(4)}
     for one in parts.values():
@@ -622,7 +622,7 @@ def test_a_run_that_failed_is_resumed_with_what_it_finished(tmp_path: Path, monk
 
 
 def test_a_run_without_resume_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.formats.kraft.store import rescue
+    from rawlog.formats.kafka.cluster import rescue
 
     disks = write_disks(tmp_path / "disks", {KEY: filled(3)})
     monkeypatch.setattr(rescue.Rescuer, "finish", lambda *_: (_ for _ in ()).throw(AccessError("no room")))
@@ -637,7 +637,7 @@ def test_a_run_without_resume_begins_again(tmp_path: Path, monkeypatch: pytest.M
 KILLED = """
 import os, signal, sys
 import rawlog
-from rawlog.formats.kraft.store import rescue
+from rawlog.formats.kafka.cluster import rescue
 
 carry, carried = rescue.Rescuer.carry, []
 
@@ -680,7 +680,7 @@ def test_a_killed_run_leaves_nothing_under_the_name_of_the_target_and_can_be_rep
 
 
 def test_a_source_that_changed_between_two_runs_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.formats.kraft.store import rescue
+    from rawlog.formats.kafka.cluster import rescue
 
     one = filled(6)
     disks = write_disks(tmp_path / "disks", {KEY: one})
@@ -695,10 +695,10 @@ def test_a_source_that_changed_between_two_runs_is_not_resumed(tmp_path: Path, m
 
 
 def test_spark_rescues_the_same(spark: Any, tmp_path: Path) -> None:
-    from rawlog.core.rescue import RescueAsked
-    from rawlog.engines import spark as on_spark
-    from rawlog.jobs.rescue import Rescue
+    from rawlog.engines.spark import engine as on_spark
+    from rawlog.model.recovery import RescueAsked
     from rawlog.reading.tree import open_tree
+    from rawlog.verbs.rescue import Rescue
 
     one = filled(8)
     for _ in range(2):

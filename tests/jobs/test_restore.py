@@ -17,14 +17,20 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.core.errors import AccessError, DataError, EncodeError, OptionError
-from rawlog.core.report import Report
-from rawlog.core.tables import RECORDS
-from rawlog.engines import local
-from rawlog.formats.kraft.store.committed import partition_of
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.restore import Asked, Restore
+from rawlog.engines import choice
+from rawlog.formats.kafka.cluster.consumer_offsets import partition_of
+from rawlog.lakes.ingest import Ingest
+from rawlog.model.errors import (
+    AccessError,
+    DataError,
+    EncodeError,
+    OptionError,
+)
+from rawlog.model.recovery import Asked
+from rawlog.model.report import Report
+from rawlog.model.table import RECORDS
 from rawlog.reading.tree import Tree, open_tree
+from rawlog.verbs.restore import Restore
 from tests.formats.ambry.stores import store_path
 from tests.golden_data import golden_path
 from tests.trees import digests
@@ -37,7 +43,7 @@ SORT = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascendin
 def restored(source: Path, target: Path, **asked: Any) -> Report:
     tree = Tree((str(source),), ()) if (source / "catalog.db").is_file() else open_tree(source)
     with Restore(str(target), Asked(**asked)) as job:
-        return local.run(job, tree)
+        return choice.run(job, tree)
 
 
 def logs(folder: Path) -> dict[str, bytes]:
@@ -67,7 +73,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("restore") / "lake"
     with Ingest(str(path)) as job:
-        job.complete(lambda: local.run(job, open_tree([KAFKA, SAMPLES / "replay"])))
+        job.complete(lambda: choice.run(job, open_tree([KAFKA, SAMPLES / "replay"])))
     return path
 
 
@@ -194,7 +200,7 @@ def test_rows_of_a_lake_that_kafka_cannot_take_are_refused_or_left_out_by_name(t
     """They were left out with a note and exit code 0."""
     store, lake = store_path("store-small"), tmp_path / "lake"
     with Ingest(str(lake)) as job:
-        job.complete(lambda: local.run(job, open_tree(store)))
+        job.complete(lambda: choice.run(job, open_tree(store)))
     strange = sorted(set(rawlog.read(store, columns=["topic"])["topic"].to_pylist()))
     with pytest.raises(OptionError, match=re.escape(repr(strange[0]))):
         restored(lake, tmp_path / "data")
@@ -203,7 +209,7 @@ def test_rows_of_a_lake_that_kafka_cannot_take_are_refused_or_left_out_by_name(t
     with pytest.raises(EncodeError, match="--topic chooses"):
         restored(store, tmp_path / "other")
     with Ingest(str(tmp_path / "nameless")) as job:
-        job.complete(lambda: local.run(job, open_tree(SAMPLES / "replay")))
+        job.complete(lambda: choice.run(job, open_tree(SAMPLES / "replay")))
     with pytest.raises(OptionError, match="without a topic or partition are left out; with --topic"):
         restored(tmp_path / "nameless", tmp_path / "other")
 
@@ -211,7 +217,7 @@ def test_rows_of_a_lake_that_kafka_cannot_take_are_refused_or_left_out_by_name(t
 def test_topics_of_other_systems_in_a_lake_are_told(tmp_path: Path) -> None:
     store = store_path("store-small")
     with Ingest(str(tmp_path / "lake")) as job:
-        job.complete(lambda: local.run(job, open_tree([KAFKA / "codec-none-0", store])))
+        job.complete(lambda: choice.run(job, open_tree([KAFKA / "codec-none-0", store])))
     report = restored(tmp_path / "lake", tmp_path / "data")
     [note] = [note for note in report.notes if "other systems" in note]
     assert all(name in note for name in set(rawlog.read(store, columns=["topic"])["topic"].to_pylist()))
@@ -424,7 +430,7 @@ def test_the_verb_tells_what_it_did(damaged: Path, tmp_path: Path) -> None:
 
 
 def test_spark_restores_the_same(spark: Any, whole: Path, tmp_path: Path) -> None:
-    from rawlog.engines import spark as on_spark
+    from rawlog.engines.spark import engine as on_spark
 
     with Restore(str(tmp_path / "data"), Asked()) as job:
         report = on_spark.run(job, open_tree(KAFKA), spark)

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import pytest
 
 import rawlog
-from rawlog.core.report import Report
-from rawlog.engines import local
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.restore import Asked, Restore
+from rawlog.engines import choice
+from rawlog.lakes.ingest import Ingest
+from rawlog.model.recovery import Asked
+from rawlog.model.report import Report
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
+from rawlog.verbs.restore import Restore
 from tests.conftest import needed, running
 from tests.formats.kafka.test_golden import milliseconds
 from tests.golden_data import golden_path
@@ -49,7 +50,7 @@ PATIENCE = 40
 def restored(source: Path | str, target: Path, **asked: Any) -> Report:
     tree = Tree((str(source),), ()) if (Path(source) / "catalog.db").is_file() else open_tree(source)
     with Restore(str(target), Asked(**asked)) as job:
-        return local.run(job, tree)
+        return choice.run(job, tree)
 
 
 def rows_of(path: Path, isolation: str = "read_uncommitted") -> Rows:
@@ -201,7 +202,7 @@ def test_a_broker_serves_a_restored_directory_and_goes_on(source: Source, scratc
     lake = scratch / "lake"
     chosen = ("transactions", "codec-none", "edge-cases")
     with Ingest(str(lake), selection=Selection(topics=chosen)) as job:
-        job.complete(lambda: local.run(job, open_tree(source.path)))
+        job.complete(lambda: choice.run(job, open_tree(source.path)))
     dropped = restored(lake, target, topics=chosen, partitions_only=True, overwrite=True)
     assert set(dropped.parts) == {
         "transactions-0",

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, CorruptError, OptionError
-from rawlog.engines import local
-from rawlog.jobs.job import Stage
-from rawlog.jobs.rewrite import Rewriting, named_paths
+from rawlog.engines import choice
+from rawlog.model.errors import AccessError, CorruptError, OptionError
+from rawlog.model.job import Stage
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.rewrite import Rewriting, named_paths
 from tests.formats.ambry.stores import store_path
 from tests.formats.rocketmq.stores import store as rocketmq_store
 from tests.golden_data import golden_path
@@ -57,8 +57,8 @@ def rewrite(verb: str, source: Path, target: Path, options: dict[str, str] | Non
     spark, tree = more.pop("spark", None), open_tree(str(source))
     with Rewriting(verb, str(target), options, **more) as job:
         if spark is None:
-            return local.run(job, tree, threads=2)
-        from rawlog.engines import spark as on_spark
+            return choice.run(job, tree, threads=2)
+        from rawlog.engines.spark import engine as on_spark
 
         return on_spark.run(job, tree, spark)
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.core.report import Report
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.lake import Lake, history_of
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.state import history_of
+from rawlog.model.errors import OptionError
+from rawlog.model.report import Report
 from tests.jobs.changing_logs import TOPIC, Changing, compacted, numbered, write
 from tests.jobs.recordings import record, stored
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.jobs.lake import Lake
+from rawlog.lakes.lake import Lake
 from tests.jobs.recordings import expected, stored
 from tests.jobs.sample_lake import sample
 

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rawlog.core.errors import AccessError
-from rawlog.core.tables import RECORDS, Column, Table
-from rawlog.jobs import sheet
-from rawlog.jobs.lake import Lake, Taken
-from rawlog.jobs.sheet import Sheet
+from rawlog.lakes import parquet
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.parquet import Sheet
+from rawlog.lakes.state import Taken
+from rawlog.model.errors import AccessError
+from rawlog.model.table import RECORDS, Column, Table
 
 WIDE = Table(
     "test.wide",
@@ -97,7 +98,7 @@ def test_another_run_in_between_is_noticed(tmp_path: Path) -> None:
 
 
 def test_row_groups_are_bounded_and_bodies_have_no_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sheet, "ROW_GROUP", 1000)
+    monkeypatch.setattr(parquet, "ROW_GROUP", 1000)
     written = Sheet(str(tmp_path / "x.parquet"), WIDE)
     for _ in range(50):
         written.add(wide())
@@ -122,7 +123,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_dictionaries_are_written_as_the_texts_they_stand_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text that is the same in all rows comes as a dictionary; batches, and row groups, with and without one are mixed."""
-    monkeypatch.setattr(sheet, "ROW_GROUP", 1)
+    monkeypatch.setattr(parquet, "ROW_GROUP", 1)
     table = Table("test.texts", Column("path", "string"), Column("number", "bigint"))
     plain = [[("a", 1), ("a", 2)], [("b", 3)], [("c", 4), (None, 5)], [("a", 6)]]
     named = [[dict(zip(table.names, row, strict=True)) for row in rows] for rows in plain]

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.errors import AccessError
-from rawlog.jobs import lake as lakes
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.lake import Lake
-from rawlog.jobs.lake.writers import Writer, is_alive, living
+from rawlog.lakes import lake as lakes
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.lake import Lake, Writer, is_alive, living
+from rawlog.model.errors import AccessError
 from tests.jobs.recordings import expected, held, ingest, record
 from tests.jobs.test_ingest import orphans
 
@@ -28,7 +27,7 @@ outcome = ingest(Path(sys.argv[1]), *map(Path, sys.argv[2:]))
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from rawlog.core.errors import AccessError
+from rawlog.model.errors import AccessError
 from tests.jobs.recordings import ingest
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 try:
@@ -65,7 +64,7 @@ def test_a_table_that_another_run_creates_at_the_same_moment_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run saw no table, another created it, and the first one's own creation failed with "Table already exists"."""
-    from rawlog.core.tables import FINDINGS
+    from rawlog.model.table import FINDINGS
 
     first = Lake(str(tmp_path), create=True)
     Lake(str(tmp_path)).ensure(FINDINGS)
@@ -75,7 +74,7 @@ def test_a_table_that_another_run_creates_at_the_same_moment_is_used(
 
 
 def test_a_creation_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.core.tables import FINDINGS
+    from rawlog.model.table import FINDINGS
 
     lake = Lake(str(tmp_path), create=True)
 
@@ -88,7 +87,7 @@ def test_a_creation_that_fails_for_another_reason_is_an_error(tmp_path: Path, mo
 
 
 def test_a_run_that_begins_does_not_sweep_what_another_is_about_to_commit(tmp_path: Path) -> None:
-    from rawlog.jobs import Stage
+    from rawlog.model.job import Stage
     from rawlog.reading.tree import open_tree
 
     lake, logs = tmp_path / "lake", tmp_path / "logs"
@@ -127,7 +126,7 @@ def test_a_writer_is_alive_as_long_as_its_process_holds_its_lock(tmp_path: Path)
     writer.close()
     assert not is_alive(str(tmp_path), run)
     dead = start(
-        f"from rawlog.jobs.lake.writers import Writer\nimport os\nprint(Writer({str(tmp_path)!r}).new_run(), flush=True)\nos._exit(9)"
+        f"from rawlog.lakes.lake import Writer\nimport os\nprint(Writer({str(tmp_path)!r}).new_run(), flush=True)\nos._exit(9)"
     )
     run = dead.communicate()[0].decode().strip()
     assert run
@@ -142,7 +141,7 @@ def test_a_locked_catalog_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatc
     monkeypatch.setattr(lakes, "LOCKED", 0.2)
     locking = sqlite3.connect(lake / "catalog.db", isolation_level=None)
     with Ingest(str(lake)) as job:
-        from rawlog.engines import local
+        from rawlog.engines import choice
         from rawlog.reading.tree import open_tree
 
         commit = job.commit
@@ -153,7 +152,7 @@ def test_a_locked_catalog_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(job, "commit", locked)
         with pytest.raises(AccessError, match="catalog is locked by another process"):
-            local.run(job, open_tree(str(logs)))
+            choice.run(job, open_tree(str(logs)))
         locking.execute("ROLLBACK")
     with pytest.raises(AccessError, match="catalog is locked by another process"):
         locking.execute("BEGIN EXCLUSIVE")

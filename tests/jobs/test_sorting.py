@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.tables import Column, Table
-from rawlog.errors import OptionError
-from rawlog.jobs import sheet as sheets
-from rawlog.jobs.lake import Lake, join
-from rawlog.jobs.sheet import Sheet
-from rawlog.jobs.sorting import in_order, merged
+from rawlog.lakes import join
+from rawlog.lakes import parquet as sheets
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.parquet import Sheet, in_order, merged
+from rawlog.model.errors import OptionError
+from rawlog.model.table import Column, Table
 from tests.jobs.changing_logs import write
 
 ROWS = Table("rows", Column("name", "string"), Column("number", "bigint"), Column("value", "binary"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.jobs.lake import state
+from rawlog.lakes import state
 
 TEXTS = st.text(st.sampled_from('],["\\a /'), max_size=12)
 ROWS = st.lists(st.lists(st.one_of(TEXTS, st.integers(), st.none(), st.lists(st.lists(TEXTS, max_size=2), max_size=3))))

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rawlog.jobs import Stage
-from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.lake import Lake, upkeep
-from rawlog.jobs.lake.reach import Expire, Orphans, Remove, run_here
+from rawlog.lakes import upkeep
+from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.reach import (
+    Expire,
+    Orphans,
+    Remove,
+    run_here,
+)
+from rawlog.model.job import Stage
 from rawlog.reading.tree import Tree, open_tree
 from tests.jobs.changing_logs import numbered, write
 from tests.jobs.recordings import expected, held, ingest, record
@@ -63,7 +69,7 @@ def test_within_the_time_of_grace_nothing_is_removed(lake: Path) -> None:
 
 
 def test_spark_does_the_same(lake: Path, tmp_path: Path, spark: SparkSession) -> None:
-    from rawlog.engines import spark as engine
+    from rawlog.engines.spark import engine
 
     with Lake(str(lake)) as opened:
         tried = run_here(Expire(opened, grace=0, dry_run=True))

@@ -12,11 +12,19 @@ from click.testing import CliRunner
 
 from rawlog import registry
 from rawlog.cli import cli
-from rawlog.core.errors import OptionError
-from rawlog.core.format import File
-from rawlog.core.report import Report
-from rawlog.core.verb import Kind, Line, Parameter, Section, Shown, Tone, Verb
-from rawlog.jobs.verb import run_verb
+from rawlog.model.errors import OptionError
+from rawlog.model.format import File
+from rawlog.model.report import Report
+from rawlog.model.verb import (
+    Kind,
+    Line,
+    Parameter,
+    Section,
+    Shown,
+    Tone,
+    Verb,
+)
+from rawlog.verbs.family import run_verb
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.errors import OptionError
-from rawlog.engines import local
-from rawlog.jobs import verify
-from rawlog.jobs.verify import Verify
-from rawlog.reading.inspection import Chosen
+from rawlog.engines import choice
+from rawlog.model.errors import OptionError
+from rawlog.reading.inspect import Chosen
 from rawlog.reading.tree import open_tree
+from rawlog.verbs import verify
+from rawlog.verbs.verify import Verify
 from tests.jobs.reading import count_bytes, in_logs, make_partitions
 from tests.jobs.recordings import damage, record
 from tests.plain_verify import verify_tree
@@ -34,7 +34,7 @@ def logs(tmp_path: Path) -> Path:
 def test_findings_are_those_of_the_plain_loop(logs: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "SMALLEST", 1)
     tree = open_tree(str(logs))
-    found = local.run(Verify(), tree, threads=threads).findings
+    found = choice.run(Verify(), tree, threads=threads).findings
     plain = verify_tree(tree)
     assert found.items == plain.items
     assert found.summary() == plain.summary()
@@ -43,7 +43,7 @@ def test_findings_are_those_of_the_plain_loop(logs: Path, threads: int, monkeypa
 
 def test_rules_are_chosen_by_name(logs: Path) -> None:
     tree = open_tree(str(logs))
-    assert not local.run(Verify(Chosen(skip=("replay", "rawlog"))), tree).findings.items
+    assert not choice.run(Verify(Chosen(skip=("replay", "rawlog"))), tree).findings.items
     with pytest.raises(OptionError, match="unknown rule"):
         Verify(Chosen(only=("replay.fnord",)))
 
@@ -56,7 +56,7 @@ def test_the_job_travels_without_its_tree(logs: Path) -> None:
 
 def test_groups_and_trees_are_looked_at_too() -> None:
     tree = open_tree(str(Path(__file__).parents[2] / "samples"))
-    found = local.run(Verify(), tree, threads=2).findings
+    found = choice.run(Verify(), tree, threads=2).findings
     plain = verify_tree(tree)
     assert found.items == plain.items
     assert found.summary() == plain.summary()
@@ -77,7 +77,7 @@ def test_a_log_is_read_once(partitions: Path, cut: int, monkeypatch: pytest.Monk
     tree = open_tree(str(partitions))
     size = sum(file.size for file in tree if file.format == "kafka.log")
     read = count_bytes(monkeypatch)
-    found = local.run(Verify(), tree, threads=2).findings
+    found = choice.run(Verify(), tree, threads=2).findings
     assert found.verdict == "clean"
     assert in_logs(read) <= 1.1 * size
 
@@ -91,7 +91,7 @@ def test_a_segment_with_a_wrong_length_is_read_once(tmp_path: Path, monkeypatch:
     segment.write_bytes(data)
     tree = open_tree(str(segment))
     read = count_bytes(monkeypatch)
-    found = local.run(Verify(), tree, threads=1).findings
+    found = choice.run(Verify(), tree, threads=1).findings
     assert [(one.code, one.position) for one in found][:1] == [("kafka.log.framing", 0)]
     assert found.frames > 100, "those after the damage"
     assert in_logs(read) <= 1.01 * len(data)
@@ -120,7 +120,7 @@ def test_splits_of_a_file_find_what_one_pass_finds(
     job = Verify()
     planned = [span for split in job.plan(tree) for span in split.content.spans]
     assert seed or any(part.start for part in planned)
-    found = local.run(Verify(), tree, threads=2).findings
+    found = choice.run(Verify(), tree, threads=2).findings
     assert set(map(str, found.items)) ^ set(map(str, plain.items)) == set()
     assert len(found.items) == len(plain.items)
     assert found.summary() == plain.summary()

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.kernels.encode import place_messages
 from rawlog.formats.ambry.writer import Choice, encode_row
+from rawlog.model.table import RECORDS
 
 ENCODER, KERNELS = "rawlog.formats.ambry.writer", "rawlog.formats.ambry.kernels.encode"
 TOLD = {

@@ -43,13 +43,13 @@ def run(path: Path, home: Path, **environment: str) -> tuple[str, int]:
 
 def small_package(root: Path) -> Path:
     """The part of rawlog that kernels need, to change without touching the real one."""
-    for folder in ("kernels", "core"):
+    for folder in ("kernels", "model"):
         (root / "rawlog" / folder).mkdir(parents=True)
     (root / "rawlog" / "__init__.py").write_text("")
     for name in [
-        "core/__init__.py",
-        "core/status.py",
-        "core/errors.py",
+        "model/__init__.py",
+        "model/status.py",
+        "model/errors.py",
         *(f"kernels/{path.name}" for path in (SOURCE / "kernels").glob("*.py")),
     ]:
         (root / "rawlog" / name).write_bytes((SOURCE / name).read_bytes())
@@ -63,7 +63,7 @@ def test_machine_code_is_kept_and_a_change_elsewhere_makes_it_anew(tmp_path: Pat
     assert hits == 0
     assert Path(first).is_relative_to(home)
     assert run(root, home) == (first, 1)
-    with (root / "rawlog" / "core" / "status.py").open("a") as file:
+    with (root / "rawlog" / "model" / "status.py").open("a") as file:
         file.write("\nMORE = 99\n")
     second, hits = run(root, home)
     assert second != first
@@ -122,5 +122,5 @@ def test_old_digests_go_and_new_ones_stay(tmp_path: Path) -> None:
 
 def test_digest_names_every_source_of_kernels() -> None:
     names = {name for name, _ in kernels._sources()}
-    assert {"/core/status.py", "/core/layout.py", "/kernels/ints.py"} <= names
+    assert {"/model/status.py", "/model/layout.py", "/kernels/ints.py"} <= names
     assert not any("__pycache__" in name for name in names)

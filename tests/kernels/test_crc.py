@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog.core.status import Status
 from rawlog.kernels import byte_view, crc
+from rawlog.model.status import Status
 
 SIZES = [0, 1, 7, 8, 9, 15, 16, 17, 383, 384, 385, 767, 3071, 3072, 3073, 3456, 10000]
 LIBRARY = {"crc32c": crc32c.crc32c, "crc32": zlib.crc32}

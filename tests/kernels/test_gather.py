@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog.core.status import Status
 from rawlog.kernels import byte_view, gather
+from rawlog.model.status import Status
 
 
 @pytest.mark.parametrize("name", ["copy", "copy_exact"])

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import FULL, OK
-from rawlog.formats.kafka.kernels import compact as kernels
+from rawlog.formats.kafka.log.kernels import compact as kernels
 from rawlog.kernels import byte_view
-from rawlog.kernels.blocks import SCRATCH
+from rawlog.kernels.hashes import SCRATCH
+from rawlog.model.status import FULL, OK
 
 
 def test_a_map_that_is_full_ends_in_front_of_the_next_key(plain: Any) -> None:
@@ -15,7 +15,13 @@ def test_a_map_that_is_full_ends_in_front_of_the_next_key(plain: Any) -> None:
     digests, scratch = np.zeros((2, 6), np.int64), np.zeros(SCRATCH, np.uint8)
     kernels.digest_keys(data, keys, sizes, scratch, digests)
     _, left = plain(
-        "rawlog.formats.kafka.kernels.compact", "digest_keys", data, keys, sizes, scratch, np.zeros((2, 6), np.int64)
+        "rawlog.formats.kafka.log.kernels.compact",
+        "digest_keys",
+        data,
+        keys,
+        sizes,
+        scratch,
+        np.zeros((2, 6), np.int64),
     )
     assert np.array_equal(left[4], digests)
 
@@ -26,7 +32,7 @@ def test_a_map_that_is_full_ends_in_front_of_the_next_key(plain: Any) -> None:
     # The map has a and b. A third key would not fit, so the next record with a key has to wait, although it is an a.
     assert kernels.map_keys(*arguments) == (1, 3, FULL)
     assert state.tolist() == [2, 12]
-    result, left = plain("rawlog.formats.kafka.kernels.compact", "map_keys", *before)
+    result, left = plain("rawlog.formats.kafka.log.kernels.compact", "map_keys", *before)
     assert tuple(result) == (1, 3, FULL)
     assert np.array_equal(left[8], table)
     assert np.array_equal(left[9], state)
@@ -42,6 +48,6 @@ def test_a_map_that_is_full_ends_in_front_of_the_next_key(plain: Any) -> None:
     before = tuple(one.copy() if isinstance(one, np.ndarray) else one for one in judged)
     assert kernels.judge_records(*judged) == (2, 1, OK)
     assert keep.tolist() == [False, False, False, True, False, True]
-    result, left = plain("rawlog.formats.kafka.kernels.compact", "judge_records", *before)
+    result, left = plain("rawlog.formats.kafka.log.kernels.compact", "judge_records", *before)
     assert tuple(result) == (2, 1, OK)
     assert np.array_equal(left[8], keep)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rawlog.kernels import blocks, byte_view, keyed
-from rawlog.reading.masker import Masker
+from rawlog.kernels import byte_view, hashes, keyed
+from rawlog.values.mask import Masker
 
 SIZES = [0, 1, 51, 52, 55, 56, 60, 64, 100, 119, 120, 128, 300]
 
 
 def room() -> Any:
-    return np.zeros(blocks.SCRATCH, np.uint8), np.zeros(keyed.ROOM, np.int64)
+    return np.zeros(hashes.SCRATCH, np.uint8), np.zeros(keyed.ROOM, np.int64)
 
 
 class Plain(Masker):

@@ -192,9 +192,11 @@ MODE = (
 
 @needs_library
 def test_a_library_of_other_sources_is_not_used(tmp_path: Path) -> None:
-    shutil.copytree(ROOT, tmp_path / "rawlog", ignore=shutil.ignore_patterns("__pycache__", "spark", "jobs", "sql"))
+    shutil.copytree(
+        ROOT, tmp_path / "rawlog", ignore=shutil.ignore_patterns("__pycache__", "engines", "lakes", "verbs")
+    )
     assert python("-c", MODE, path=tmp_path).startswith("library 0xcbf43926")
-    with (tmp_path / "rawlog" / "core" / "status.py").open("a") as file:
+    with (tmp_path / "rawlog" / "model" / "status.py").open("a") as file:
         file.write("\nMORE = 99\n")
     found = python("-c", MODE, path=tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert found.startswith("compiler 0xcbf43926 it was built from other sources")
@@ -203,7 +205,7 @@ def test_a_library_of_other_sources_is_not_used(tmp_path: Path) -> None:
 @needs_library
 def test_executors_get_the_library_in_the_archive(tmp_path: Path) -> None:
     """A shared library cannot be loaded from a zip: without a home and without a disk that can be written, it comes from memory."""
-    from rawlog.spark.shipping import build as build_archive
+    from rawlog.engines.spark.shipping import build as build_archive
 
     archive = tmp_path / "rawlog.zip"
     build_archive(archive)
@@ -214,7 +216,7 @@ def test_executors_get_the_library_in_the_archive(tmp_path: Path) -> None:
 
 
 def test_without_library_and_numba_kernels_are_plain_and_that_is_said(tmp_path: Path) -> None:
-    for name in ("core", "kernels"):
+    for name in ("model", "kernels"):
         shutil.copytree(ROOT / name, tmp_path / "rawlog" / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (tmp_path / "rawlog" / "__init__.py").write_text("")
     program = "import importlib.util\nimportlib.util.find_spec = lambda name: None\n" + MODE

@@ -11,11 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog.core.tables import RECORDS
-from rawlog.kernels import byte_view, marks
-from rawlog.reading.masker import Masker
-from rawlog.reading.masking import Mask, Rule, _parsed, _path
+from rawlog.kernels import byte_view, grammar
+from rawlog.model.table import RECORDS
 from rawlog.reading.select import Tally
+from rawlog.values.mask import (
+    Mask,
+    Masker,
+    Rule,
+    _parsed,
+    _path,
+)
 
 NAMES = st.sampled_from(["a", "b", "c d", "é"])
 LEAVES = (
@@ -107,11 +112,11 @@ def test_all_other_bytes_stay(text: bytes, path: str, how: str, wanted: bytes) -
 )  # fmt: skip
 def test_what_the_kernel_does_not_take(text: bytes) -> None:
     """Damage, and what Python takes but few write: Python decides about these."""
-    paths, drops = np.array([[0, 1, marks.NAME]], np.int64), np.array([0, 1], np.int64)
+    paths, drops = np.array([[0, 1, grammar.NAME]], np.int64), np.array([0, 1], np.int64)
     done = np.ones(1, np.bool_)
-    marks.mark_fields(
+    grammar.mark_fields(
         byte_view(text), np.zeros(1, np.int64), np.array([len(text)]), 0, byte_view(b"a"), paths, drops, 0,
-        np.zeros(marks.ROOM, np.int64), np.zeros((9, 5), np.int64), 0, np.zeros(1, np.int64), done,
+        np.zeros(grammar.ROOM, np.int64), np.zeros((9, 5), np.int64), 0, np.zeros(1, np.int64), done,
     )  # fmt: skip
     assert not done[0]
 
@@ -129,12 +134,12 @@ def test_the_compiler_changes_nothing(plain: Any) -> None:
 
     def given() -> list[Any]:
         made = [byte_view(b"".join(texts)), edges[:-1], edges[1:], 0, byte_view(names), np.array(steps, np.int64)]
-        made += [np.array([0, 3, 5, 6], np.int64), 4, np.zeros(marks.ROOM, np.int64), np.zeros((9, 5), np.int64), 0]
+        made += [np.array([0, 3, 5, 6], np.int64), 4, np.zeros(grammar.ROOM, np.int64), np.zeros((9, 5), np.int64), 0]
         return [*made, np.zeros(5, np.int64), np.zeros(5, np.bool_)]
 
     here = given()
-    answer = marks.mark_fields(*here)
-    other, changed, *_ = plain("rawlog.kernels.marks", "mark_fields", *given())
+    answer = grammar.mark_fields(*here)
+    other, changed, *_ = plain("rawlog.kernels.grammar", "mark_fields", *given())
     assert tuple(map(int, answer)) == tuple(map(int, other))
     assert here[-1].tolist() == changed[-1].tolist() == [True, True, False, True, True]
     assert here[-4].tolist() == changed[-4].tolist()

@@ -62,10 +62,10 @@ def test_vectors_of_the_specification(wrappers: Any, value: int) -> None:
 
 
 def test_long_forms() -> None:
-    from rawlog.kernels import varint
+    from rawlog.kernels import ints
 
     def read(text: str) -> Any:
-        return varint.read_varint(byte_view(bytes.fromhex(text)), 0, len(text) // 2)
+        return ints.read_varint(byte_view(bytes.fromhex(text)), 0, len(text) // 2)
 
     assert read("8080808000") == (0, 5)  # not the shortest form: accepted
     assert read("80808080f0")[1] < 0  # bit 7 of the fifth byte

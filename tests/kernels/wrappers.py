@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.kernels import gather, ints, kernel, varint
+from rawlog.kernels import (
+    gather,
+    ints,
+    kernel,
+)
+from rawlog.kernels import (
+    ints as varint,
+)
 
 _read_i8, _read_u8, _read_i16, _read_u16 = ints.read_i8, ints.read_u8, ints.read_i16, ints.read_u16
 _read_i32, _read_u32, _read_i64 = ints.read_i32, ints.read_u32, ints.read_i64

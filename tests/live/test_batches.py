@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.errors import EncodeError
-from rawlog.core.format import File, Want
-from rawlog.core.frames import Frames
-from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
-from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.log import scan
-from rawlog.formats.kafka.writer import Batching, Rows, encode_rows
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.log.writer import BatchFields, Batching, Rows, encode_batch, encode_rows
 from rawlog.kernels import byte_view
 from rawlog.live.batches import Merger, Outgoing, stamp
+from rawlog.model.errors import EncodeError
+from rawlog.model.format import File, Want
+from rawlog.model.frames import Frames
+from rawlog.model.table import RECORDS
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ROW = st.fixed_dictionaries({

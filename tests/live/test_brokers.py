@@ -21,16 +21,16 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.writer import Batching, encode_rows
-from rawlog.formats.kafka.writer import Rows as RowBuffers
+from rawlog.formats.kafka.log.writer import Batching, encode_rows
+from rawlog.formats.kafka.log.writer import Rows as RowBuffers
 from rawlog.live.batches import outgoing
+from rawlog.live.client import BrokerError
 from rawlog.live.cluster import Cluster, TopicPartition
-from rawlog.live.errors import BrokerError
-from rawlog.live.producing import Producer
+from rawlog.live.produce import Producer
 from rawlog.live.settings import Settings
-from rawlog.live.targets import Targets
+from rawlog.live.sinks import Targets
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
 from tests.golden_data import GOLDEN, replay_cases
 from tests.services.kafka import KafkaBroker
 

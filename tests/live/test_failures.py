@@ -14,18 +14,18 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import CorruptError, OptionError, RawlogError
-from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.writer import Batching, encode_rows
-from rawlog.formats.kafka.writer import Rows as RowBuffers
-from rawlog.jobs.convert.sources import source_tree
-from rawlog.live import messages
-from rawlog.live.ahead import Ahead
+from rawlog.formats.kafka.log.writer import Batching, encode_rows
+from rawlog.formats.kafka.log.writer import Rows as RowBuffers
+from rawlog.live import client
+from rawlog.live.client import BrokerError
 from rawlog.live.cluster import Backoff, Cluster, TopicPartition
-from rawlog.live.errors import BrokerError
-from rawlog.live.fetching import Fetcher
+from rawlog.live.fetch import Fetcher
+from rawlog.live.row_replay import Ahead
 from rawlog.live.sources import native_partitions
+from rawlog.model.errors import CorruptError, OptionError, RawlogError
+from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
+from rawlog.verbs.convert_sources import source_tree
 from tests.golden_data import GOLDEN
 from tests.live.test_wire import framed, honest, server, settings
 
@@ -103,7 +103,7 @@ def test_a_broker_that_never_answers_a_fetch_is_given_up() -> None:
     port = [0]
 
     def answer(key: int, version: int, request: bytes) -> bytes | None:
-        return b"" if key == messages.FETCH.key else honest(port[0])(key, version, request)
+        return b"" if key == client.FETCH.key else honest(port[0])(key, version, request)
 
     with server(answer) as address:
         port[0] = int(address.partition(":")[2])
@@ -136,7 +136,7 @@ def batch_of(first: int, count: int) -> bytes:
 class Fake:
     """A broker with a topic `t` of 100 records, which after some answers of a kind sends garbage."""
 
-    def __init__(self, bad: messages.Api, after: int) -> None:
+    def __init__(self, bad: client.Api, after: int) -> None:
         self.bad, self.after, self.port = bad, after, 0
         self.stored = 0
 
@@ -146,20 +146,20 @@ class Fake:
             if self.after < 0:
                 return (20).to_bytes(4, "big") + request[4:8] + b"\xff" * 16
         made: dict[int, Callable[[], Any]] = {
-            messages.LIST_OFFSETS.key: self._offsets,
-            messages.FETCH.key: lambda: self._fetched(request),
-            messages.PRODUCE.key: self._produced,
-            messages.INIT_PRODUCER_ID.key: lambda: {"producerId": 7, "producerEpoch": 0},
-            messages.DESCRIBE_CONFIGS.key: lambda: {"results": []},
+            client.LIST_OFFSETS.key: self._offsets,
+            client.FETCH.key: lambda: self._fetched(request),
+            client.PRODUCE.key: self._produced,
+            client.INIT_PRODUCER_ID.key: lambda: {"producerId": 7, "producerEpoch": 0},
+            client.DESCRIBE_CONFIGS.key: lambda: {"results": []},
         }
         if key not in made:
             return honest(self.port)(key, version, request)
-        api = next(one for one in messages.APIS if one.key == key)
+        api = next(one for one in client.APIS if one.key == key)
         return framed(api, version, request, made[key]())
 
     def _offsets(self) -> Any:
         self.asked = getattr(self, "asked", -1) + 1
-        offset = self.stored if self.bad is messages.PRODUCE else (0, 100)[self.asked % 2]
+        offset = self.stored if self.bad is client.PRODUCE else (0, 100)[self.asked % 2]
         row = {"partitionIndex": 0, "timestamp": -1, "offset": offset}
         return {"topics": [{"name": "t", "partitions": [row]}]}
 
@@ -176,7 +176,7 @@ class Fake:
 
 @pytest.mark.parametrize("form", ["native", "replay"])
 def test_garbage_while_recording_leaves_a_valid_recording(tmp_path: Path, form: Any) -> None:
-    fake = Fake(messages.FETCH, 3)
+    fake = Fake(client.FETCH, 3)
     with server(fake) as address:
         fake.port = int(address.partition(":")[2])
         report = rawlog.record("t", tmp_path / "one", brokers=address, until_end=True, as_=form, setting=QUICK)
@@ -190,7 +190,7 @@ def test_garbage_while_recording_leaves_a_valid_recording(tmp_path: Path, form: 
 
 @pytest.mark.parametrize("pace", [{}, {"rate": 500}])
 def test_garbage_while_replaying_says_what_was_acknowledged(pace: Any) -> None:
-    fake = Fake(messages.PRODUCE, 2)
+    fake = Fake(client.PRODUCE, 2)
     rows = [{"key": b"k", "value": b"v%d" % number, "partition": 0} for number in range(100)]
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -209,7 +209,7 @@ def test_garbage_while_replaying_says_what_was_acknowledged(pace: Any) -> None:
 
 def test_errors_of_the_source_are_raised_if_nothing_was_sent() -> None:
     """At a pace the source is read by another thread."""
-    fake = Fake(messages.PRODUCE, 1000)
+    fake = Fake(client.PRODUCE, 1000)
 
     def rows() -> Iterator[dict[str, Any]]:
         raise CorruptError("cut at once")
@@ -232,7 +232,7 @@ def test_a_cut_recording_is_sent_up_to_the_cut(tmp_path: Path, pace: Any) -> Non
     rawlog.write(path, iter(rows), format="replay")
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    fake = Fake(messages.PRODUCE, 1000)
+    fake = Fake(client.PRODUCE, 1000)
     with server(fake) as address:
         fake.port = int(address.partition(":")[2])
         report = rawlog.replay(path, brokers=address, to_topic="t", setting=QUICK, **pace)
@@ -248,7 +248,7 @@ def test_a_damaged_batch_ends_a_replay_after_those_before_it(tmp_path: Path) -> 
     data = bytearray(b"".join(batch_of(first, 10) for first in (0, 10, 20)))
     data[len(data) * 2 // 3 - 3] ^= 1
     (folder / "00000000000000000000.log").write_bytes(data)
-    fake = Fake(messages.PRODUCE, 1000)
+    fake = Fake(client.PRODUCE, 1000)
     with server(fake) as address:
         fake.port = int(address.partition(":")[2])
         report = rawlog.replay(tmp_path, brokers=address, setting=QUICK)
@@ -272,7 +272,7 @@ def test_a_checkpoint_is_not_written_into_the_source(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_cannot_be_written_does_not_hide_what_was_sent(tmp_path: Path) -> None:
     """At the end its error was raised in place of the Report."""
-    fake = Fake(messages.PRODUCE, 1000)
+    fake = Fake(client.PRODUCE, 1000)
     state = tmp_path / "folder" / "state"
     state.parent.mkdir()
 
@@ -296,7 +296,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_hide_what_was_sent(tmp_pat
 def test_a_record_that_is_too_large_ends_a_replay_after_those_before_it(tmp_path: Path, options: Any) -> None:
     rows = [{"key": b"k", "value": bytes(2 << 20 if number == 7 else 10), "timestamp": 0} for number in range(10)]
     rawlog.write(tmp_path / "logs", iter(rows), format="kafka", topic="t", partition=0)
-    fake = Fake(messages.PRODUCE, 1000)
+    fake = Fake(client.PRODUCE, 1000)
     with server(fake) as address:
         fake.port = int(address.partition(":")[2])
         report = rawlog.replay(tmp_path / "logs", brokers=address, setting=QUICK, **options)

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 import rawlog
+from rawlog.live.client import BrokerError
 from rawlog.live.cluster import Cluster, TopicPartition, ids_of
-from rawlog.live.errors import BrokerError
-from rawlog.live.fetching import Fetcher
+from rawlog.live.fetch import Fetcher
 from rawlog.live.settings import Settings
 from tests.live.test_brokers import fill, log_of, new_topic, recorded, rows, transactions
 from tests.services.kafka import KAFKA_2, KafkaBroker, ZooKeeperBroker

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from rawlog.core.errors import OptionError
 from rawlog.live.pacing import Histogram, Schedule, parse_duration
+from rawlog.model.errors import OptionError
 
 
 class Clock:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.live.errors import BrokerError
+from rawlog.live.client import BrokerError
+from rawlog.model.errors import OptionError
 from tests.services import free_ports
 from tests.services.kafka import KAFKA_4, KafkaBroker, run_tool
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.errors import AccessError, OptionError
 from rawlog.live.settings import Settings, parse_properties
+from rawlog.model.errors import AccessError, OptionError
 
 SECRET = "pass,w=rd"
 

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Producer
 
 import rawlog
-from rawlog.live.checkpoint import Checkpoint, Reached
 from rawlog.live.cluster import TopicPartition
+from rawlog.live.partition_replay import Checkpoint, Reached
 from rawlog.live.sources import Marker
 from rawlog.live.transactions import Plan, Stop
 from tests.live.test_brokers import fill, new_topic, recorded, rows

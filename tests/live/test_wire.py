@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from rawlog.core.errors import DataError, RawlogError
-from rawlog.formats.kafka.codec import Message
-from rawlog.live import messages
+from rawlog.formats.kafka.internal.codec import Message
+from rawlog.live import client as messages
+from rawlog.live.client import BrokerError, Disconnected
 from rawlog.live.cluster import Cluster, TopicPartition
-from rawlog.live.errors import BrokerError, Disconnected
-from rawlog.live.fetching import Fetcher
+from rawlog.live.fetch import Fetcher
 from rawlog.live.settings import Settings
 from rawlog.live.wire import Connection
+from rawlog.model.errors import DataError, RawlogError
 
 #: A value for every field of a message, by its type.
 VALUES: dict[str, Any] = {

@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "src" / "rawlog" / "formats" / "kafka" / "schemas"
+FOLDER = Path(__file__).parents[2] / "src" / "rawlog" / "formats" / "kafka" / "internal" / "schemas"
 SIZES = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "float64": 8, "uuid": 16}
 
 

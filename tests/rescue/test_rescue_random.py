@@ -61,7 +61,7 @@ def test_damaged_disks(dead: Cluster, seed: int, tmp_path: Path) -> None:
     assert not wrong, str(Verdict(wrong, damaged.done))
 
 
-@pytest.mark.skipif(find_spec("rawlog.reading.replicas") is None, reason="replicas are not recognised yet")
+@pytest.mark.skipif(find_spec("rawlog.reading.parts") is None, reason="replicas are not recognised yet")
 def test_ingest_of_all_disks_gives_each_record_once(dead: Cluster, tmp_path: Path) -> None:
     """Rows of a topic that was replaced are left out: the disks have both of its lives."""
     rawlog.ingest([str(disk) for disk in dead.disks], to=tmp_path / "lake", engine="local")

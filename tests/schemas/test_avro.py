@@ -17,10 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog.schemas import kernels
-from rawlog.schemas.avro import NoColumns, Program, SchemaError, parse, run
-from rawlog.schemas.avro_values import float_text, to_arrow, to_json
-from rawlog.schemas.recursive import OneByOne
+from rawlog.values import kernels
+from rawlog.values.avro import (
+    NoColumns,
+    Program,
+    SchemaError,
+    parse,
+    run,
+)
+from rawlog.values.avro_values import OneByOne, float_text, to_arrow, to_json
 
 NAMES = itertools.count()
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)

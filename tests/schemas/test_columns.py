@@ -11,8 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rawlog.schemas.avro import Program, SchemaError, parse, run
-from rawlog.schemas.columns import Reader, column_type
+from rawlog.values.avro import (
+    Program,
+    SchemaError,
+    parse,
+    run,
+)
+from rawlog.values.avro_columns import Reader, column_type
 
 
 def record(*fields: dict[str, Any], name: str = "R") -> dict[str, Any]:

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.core.tables import RECORDS, arrow_type, spark_type
-from rawlog.core.text import binary_value
-from rawlog.schemas.transform import Decode, parse_decode
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.table import RECORDS, arrow_type, spark_type
+from rawlog.model.text import binary_value
+from rawlog.values.transform import Decode, parse_decode
 from tests.golden_data import golden_path
 from tests.schemas.test_golden import REGISTRIES, same
 
@@ -369,9 +369,9 @@ def test_schemas_of_a_live_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_schema_with_many_parts_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries are allocated for every part of a schema and every row at once: rows are decoded in several calls."""
-    from rawlog.schemas import avro
-    from rawlog.schemas.catalog import Catalog, Schema, Version
-    from rawlog.schemas.decoding import Decoder
+    from rawlog.values import avro
+    from rawlog.values.decode import Decoder
+    from rawlog.values.registry import Catalog, Schema, Version
 
     fields = [{"name": f"f{number}", "type": ["null", "string"]} for number in range(30)]
     text = json.dumps({"type": "record", "name": "Wide", "fields": fields})
@@ -400,10 +400,10 @@ def test_rows_without_a_topic_are_decoded(tmp_path: Path) -> None:
 
 def test_protobuf_with_one_message_has_nested_columns(tmp_path: Path) -> None:
     """Written with the first version of a schema, read with the second one; a value of another message keeps its bytes."""
-    from rawlog.schemas.catalog import Catalog, Schema, Version
-    from rawlog.schemas.decoding import Decoder
-    from rawlog.schemas.protobuf import compile_schema
-    from rawlog.schemas.transform import Wish, _reader
+    from rawlog.values.decode import Decoder
+    from rawlog.values.protobuf import compile_schema
+    from rawlog.values.registry import Catalog, Schema, Version
+    from rawlog.values.transform import Wish, _reader
 
     head = 'syntax = "proto3"; package a; import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";\n'
     fields = """string name = 1; uint64 big = 2; repeated int32 n = 3; map<string, Inner> m = 4; optional bytes raw = 5;

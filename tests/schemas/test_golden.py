@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.schemas.catalog import Catalog
-from rawlog.schemas.decoding import Decoder
+from rawlog.values.decode import Decoder
+from rawlog.values.registry import Catalog
 from tests.golden_data import golden_path
 
 REGISTRIES = ("confluent", "karapace")

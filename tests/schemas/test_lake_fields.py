@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.schemas import fields
-from rawlog.schemas.avro import SchemaError
-from rawlog.schemas.columns import Reader
-from rawlog.schemas.fields import Fields, join, leaves
+from rawlog.values import nested
+from rawlog.values.avro import SchemaError
+from rawlog.values.avro_columns import Reader
+from rawlog.values.nested import Fields, join, leaves
 from tests.golden_data import golden_path
 from tests.schemas.test_golden import REGISTRIES
 
@@ -137,12 +137,12 @@ def test_other_types_are_refused(one: pa.DataType, two: pa.DataType, place: str)
 
 
 def test_topics_without_room_or_with_the_same_name_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.schemas.avro import parse
+    from rawlog.values.avro import parse
 
     reader = Reader(
         parse('{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"b","type":"int"}]}')
     )
-    monkeypatch.setattr(fields, "MOST_LEAVES", 5)
+    monkeypatch.setattr(nested, "MOST_LEAVES", 5)
     every = Fields("value", dict.fromkeys(["a", "b", "B", "c", "d", "e", "f"], reader))
     made, notes = every.joined(pa.struct([("c", reader.arrow)]))
     assert sorted(made.readers) == ["B", "c"]

@@ -20,16 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.api.options import bound, selection_of, transforms_of
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.reading.masker import Masker
-from rawlog.reading.masking import parse_mask
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
-from rawlog.schemas.decoding import Decoder
-from rawlog.schemas.editing import AvroEditor, Edit
-from rawlog.schemas.sources import catalog_for
+from rawlog.values.avro_edit import AvroEditor, Edit
+from rawlog.values.decode import Decoder
+from rawlog.values.mask import Masker, parse_mask
+from rawlog.values.registry import catalog_for
+from rawlog.verbs.options import bound, selection_of, transforms_of
 from tests.golden_data import golden_path
 from tests.schemas.test_golden import REGISTRIES
 

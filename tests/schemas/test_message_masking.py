@@ -9,15 +9,14 @@ import pyarrow as pa
 import pytest
 from google.protobuf.json_format import ParseDict
 
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.reading.masker import Masker
-from rawlog.reading.masking import parse_mask
-from rawlog.schemas.catalog import Catalog, Schema, Version
-from rawlog.schemas.decoding import Decoder
-from rawlog.schemas.masking import SchemaMask
-from rawlog.schemas.protobuf import compile_schema
-from rawlog.schemas.transform import Wish
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
+from rawlog.values.decode import Decoder
+from rawlog.values.mask import Masker, parse_mask
+from rawlog.values.mask_encoded import SchemaMask
+from rawlog.values.protobuf import compile_schema
+from rawlog.values.registry import Catalog, Schema, Version
+from rawlog.values.transform import Wish
 
 SECRET = b"a secret of a test"
 TEXT = """syntax = "proto3"; package shop;

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.reading.masker import Masker
-from rawlog.reading.masking import Mask, parse_mask
-from rawlog.schemas.catalog import Catalog, Schema, Version
-from rawlog.schemas.decoding import Decoder
-from rawlog.schemas.masking import SchemaMask
-from rawlog.schemas.splicing import Splicer
-from rawlog.schemas.transform import Wish
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
+from rawlog.values.avro_edit import Splicer
+from rawlog.values.decode import Decoder
+from rawlog.values.mask import Mask, Masker, parse_mask
+from rawlog.values.mask_encoded import SchemaMask
+from rawlog.values.registry import Catalog, Schema, Version
+from rawlog.values.transform import Wish
 
 SECRET = b"a secret of a test"
 LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [

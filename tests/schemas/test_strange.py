@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, duration_pb2
 
-from rawlog.schemas.avro import SchemaError
-from rawlog.schemas.catalog import Catalog
-from rawlog.schemas.decoding import Decoded, Decoder
-from rawlog.schemas.protobuf import accepted, compile_schema
+from rawlog.values.avro import SchemaError
+from rawlog.values.decode import Decoded, Decoder
+from rawlog.values.protobuf import accepted, compile_schema
+from rawlog.values.registry import Catalog
 
 PREFIX = b"\0\0\0\0\7"
 Entry = tuple[dict[str, Any], dict[str, Any] | None]

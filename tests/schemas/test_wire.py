@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rawlog.schemas import protobuf
-from rawlog.schemas.catalog import Catalog, Schema, Version
-from rawlog.schemas.decoding import Decoded, Decoder
-from rawlog.schemas.messages import MessageReader
-from rawlog.schemas.wire import JsonMessages, Layout
+from rawlog.values import protobuf
+from rawlog.values.decode import Decoded, Decoder
+from rawlog.values.protobuf_columns import MessageReader
+from rawlog.values.protobuf_values import JsonMessages, Layout
+from rawlog.values.registry import Catalog, Schema, Version
 
 NEW = """
 syntax = "proto3"; package t;

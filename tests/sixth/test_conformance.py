@@ -8,7 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rawlog.testing import FormatTests, StoreTests
+from rawlog.testing import FormatTests
+from rawlog.testing.store import StoreTests
 from tests.golden_data import GOLDEN
 from tests.sixth import reference
 from tests.sixth.reference import Entry

@@ -16,14 +16,14 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.core.errors import CorruptError, OptionError, RawlogError
-from rawlog.core.report import Action
-from rawlog.core.store import Store
-from rawlog.engines.local import run as run_job
-from rawlog.jobs.rewrite import Rewriting
-from rawlog.reading.inspection import Chosen, check_file
+from rawlog.engines.choice import run as run_job
+from rawlog.model.errors import CorruptError, OptionError, RawlogError
+from rawlog.model.report import Action
+from rawlog.model.store import Store
+from rawlog.reading.inspect import Chosen, check_file
 from rawlog.reading.tree import open_tree
 from rawlog.testing import outline
+from rawlog.verbs.rewrite import Rewriting
 from tests.sixth import reference
 from tests.sixth.reference import Entry
 
@@ -88,7 +88,7 @@ def test_the_list_of_families_takes_full_module_names_too(monkeypatch: pytest.Mo
         ("rawlog.formats.kafka", "two families are named 'kafka'"),
         ("broken_family", "family 'broken_family' cannot be imported: ZeroDivisionError"),
         ("other_family", "other_family: the name 'kafka.log' must begin with 'other.'"),
-        ("odd_family", "family 'odd_family': the module has a FAMILY that is not a rawlog.core.format.Family"),
+        ("odd_family", "family 'odd_family': the module has a FAMILY that is not a rawlog.model.format.Family"),
     ],
 )
 def test_a_family_that_cannot_be_used_says_why(
@@ -97,7 +97,7 @@ def test_a_family_that_cannot_be_used_says_why(
     (tmp_path / "broken_family.py").write_text("1 / 0\n")
     (tmp_path / "odd_family.py").write_text("FAMILY = 1\n")
     (tmp_path / "other_family.py").write_text(
-        "from rawlog.core.format import Family\n"
+        "from rawlog.model.format import Family\n"
         "from rawlog.formats.kafka import LOG\n"
         "FAMILY = Family(name='other', title='', formats=(LOG,))\n"
     )
@@ -184,7 +184,7 @@ def test_what_a_journal_cannot_carry_is_refused_by_name(run: Run, tmp_path: Path
 def rawlog_table(rows: list[dict[str, Any]]) -> Any:
     import pyarrow as pa
 
-    from rawlog.core.tables import RECORDS
+    from rawlog.model.table import RECORDS
 
     return pa.Table.from_pylist(rows, schema=RECORDS.schema)
 

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
-from rawlog.core.tables import RECORDS
-from rawlog.jobs.lake import Lake
-from rawlog.spark.java import facade, find_java
+from rawlog.engines.spark.java import facade, find_java
+from rawlog.lakes.lake import Lake
+from rawlog.model.table import RECORDS
 from tests.golden_data import golden_path
 from tests.jobs.recordings import ingest, stored
 from tests.spark.standalone import Gate, Standalone
@@ -133,7 +133,7 @@ RELATIVE = """
 import json, os, sys
 sys.path.insert(0, sys.argv[2])
 import rawlog
-from rawlog.core.errors import AccessError
+from rawlog.model.errors import AccessError
 from rawlog.spark import session, sql
 
 spark = session(sys.argv[1], {"spark.executor.memory": "768m"})

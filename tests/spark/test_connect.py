@@ -36,8 +36,8 @@ stream = spark.readStream.format("rawlog").load(sys.argv[1]).select("offset").wr
 query = stream.option("checkpointLocation", sys.argv[2] + "/checkpoint").trigger(availableNow=True).start(sys.argv[2] + "/data")
 query.awaitTermination(120)
 streamed = sorted(row.offset for row in spark.read.parquet(sys.argv[2] + "/data").collect())
-from rawlog.spark.query import SparkEngine
-from rawlog.sql.views import Source, views
+from rawlog.engines.spark.query import SparkEngine
+from rawlog.engines.sql.views import Source, views
 engine = SparkEngine(lambda: spark, views(Source(None, (sys.argv[1],))), embedded=False)
 answer = engine.ask("SELECT offset, kafka_partition(cast(offset AS string), 5) AS p FROM records ORDER BY offset")
 asked = [row for batch in answer.batches() for row in batch.to_pylist()]
@@ -56,7 +56,7 @@ def test_batch_and_stream_over_connect(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     environment |= {"PYTHONPATH": str(source), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     if shutil.which("java") is None:
-        from rawlog.spark.java import facade, find_java
+        from rawlog.engines.spark.java import facade, find_java
 
         environment["JAVA_HOME"] = str(facade(find_java()))
     done = subprocess.run(

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.spark import options
+from rawlog.engines.spark import options
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
 from tests.services.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ COUNT = 60_000
 JOB = """
 import json, sys
 from rawlog.spark import register, session
-from rawlog.spark.query import SparkEngine
-from rawlog.sql.views import Source, views
+from rawlog.engines.spark.query import SparkEngine
+from rawlog.engines.sql.views import Source, views
 
 logs = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": "file://" + sys.argv[2]}
 spark = register(session("local[2]", logs))

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rawlog.core.errors import AccessError, OptionError, RawlogError
-from rawlog.spark import java as javas
+from rawlog.engines.spark import java as javas
+from rawlog.engines.spark.java import (
+    Java,
+    facade,
+    find_java,
+    java_version,
+)
+from rawlog.engines.spark.session import is_local, memory_size
+from rawlog.model.errors import AccessError, OptionError, RawlogError
 from rawlog.spark import session
-from rawlog.spark.java import Java, facade, find_java, java_version
-from rawlog.spark.session import is_local, memory_size
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:
@@ -134,13 +139,13 @@ def test_spark_that_is_not_there_is_an_access_error(monkeypatch: pytest.MonkeyPa
 
 def test_the_daemon_imports_nothing_that_starts_threads() -> None:
     """Spark forks its workers from it, and PyArrow's threads do not survive a fork: `import rawlog` must stay light."""
-    code = "import sys, rawlog.spark.daemon; print({'pyarrow', 'pandas', 'pyspark'} & set(sys.modules))"
+    code = "import sys, rawlog.engines.spark.daemon; print({'pyarrow', 'pandas', 'pyspark'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def test_what_the_user_sets_anywhere_goes_over_our_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`submit --conf` and spark-defaults.conf were overridden by our defaults in silence."""
-    from rawlog.spark.session import _preset, _settings
+    from rawlog.engines.spark.session import _preset, _settings
 
     theirs = {
         "spark.ui.enabled": "true",
@@ -190,8 +195,8 @@ def test_a_session_that_is_not_active_in_a_thread_is_used_as_it_is(spark: SparkS
 
 
 def test_an_archive_of_classes_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from rawlog.spark import archive
-    from rawlog.spark.session import _settings
+    from rawlog.engines.spark import archive
+    from rawlog.engines.spark.session import _settings
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     java = find_java()

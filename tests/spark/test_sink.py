@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, EncodeError, OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.spark import sink
+from rawlog.engines.spark import sink
+from rawlog.model.errors import AccessError, EncodeError, OptionError
+from rawlog.model.table import RECORDS
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def rows_of(offsets: range | list[int], partition: int = 0, **changes: Any) -> p
 def make_writer(path: Path, /, *, overwrite: bool = False, schema: pa.Schema = RECORDS.schema, **options: str) -> Any:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from rawlog.spark.source import RawlogSource
+    from rawlog.engines.spark.source import RawlogSource
 
     given = {"path": str(path), **options}
     return pickle.loads(pickle.dumps(RawlogSource(given).writer(from_arrow_schema(schema), overwrite)))
@@ -227,8 +227,10 @@ def test_spark_makes_a_recording_and_a_store(spark: SparkSession, tmp_path: Path
 
 
 def test_the_job_convert_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    from rawlog.engines import spark as engine
-    from rawlog.jobs.convert import Convert, outlet, source_tree
+    from rawlog.engines.spark import engine
+    from rawlog.lakes.targets import outlet
+    from rawlog.verbs.convert import Convert
+    from rawlog.verbs.convert_sources import source_tree
 
     def convert(to: str, path: Path, source: Path, drop: tuple[bytes, ...] = (), **options: str) -> Any:
         made = outlet(to, str(path), options=options)
@@ -280,7 +282,7 @@ def stream_writer(path: Path, checkpoint: Path, query: str = "one", **options: s
     """A writer as Spark makes it for a query."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from rawlog.spark.source import RawlogSource
+    from rawlog.engines.spark.source import RawlogSource
 
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": query}))
@@ -340,7 +342,7 @@ def test_batches_of_another_query_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="another query"):
         save_batch(other, 0, [[rows_of(range(100, 110))]])
     with pytest.raises(OptionError, match="checkpointLocation"):
-        from rawlog.spark import sink
+        from rawlog.engines.spark import sink
 
         sink.stream_writer({"path": str(tmp_path / "x"), "to": "kafka"}, None)  # type: ignore[arg-type]
 

@@ -17,11 +17,17 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.core.errors import CorruptError, DataError, LimitError, OptionError, UnknownFormatError
-from rawlog.core.format import File
+from rawlog.engines.spark import options, splits
 from rawlog.io import walk
+from rawlog.model.errors import (
+    CorruptError,
+    DataError,
+    LimitError,
+    OptionError,
+    UnknownFormatError,
+)
+from rawlog.model.format import File
 from rawlog.reading.parts import Part
-from rawlog.spark import options, splits
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:
@@ -36,7 +42,7 @@ def make_reader(path: Path | str | list[str], schema: pa.Schema | None = None, *
     """A batch reader as Spark makes one."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from rawlog.spark.source import RawlogSource
+    from rawlog.engines.spark.source import RawlogSource
 
     where = {"paths": json.dumps(path)} if isinstance(path, list) else {"path": str(path)}
     table = options.parse({**where, **given}).wanted
@@ -488,9 +494,9 @@ def test_an_expression_prunes_as_sql_does(where: str) -> None:
     ],
 )
 def test_bounds_become_options(where: str, expected: dict[str, str]) -> None:
-    from rawlog.core.tables import RECORDS
-    from rawlog.spark.query import _options
-    from rawlog.sql.bounds import Bounds, bounds_of
+    from rawlog.engines.spark.query import _options
+    from rawlog.engines.sql.bounds import Bounds, bounds_of
+    from rawlog.model.table import RECORDS
 
     bounds = bounds_of(f"SELECT offset FROM records WHERE {where}", {"records": RECORDS}, "spark")
     assert _options(bounds.get("records", Bounds())) == expected

@@ -18,10 +18,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, CorruptError, OptionError, TruncatedError
+from rawlog.engines.spark import options
 from rawlog.io.storage import Source
-from rawlog.reading import lines
-from rawlog.spark import options
+from rawlog.model.errors import (
+    AccessError,
+    CorruptError,
+    OptionError,
+    TruncatedError,
+)
+from rawlog.reading import follow
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ class Query:
     def __init__(self, path: Path, checkpoint: dict[str, Any], **given: str) -> None:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from rawlog.spark.source import RawlogSource
+        from rawlog.engines.spark.source import RawlogSource
 
         all_given = {"path": str(path), **given}
         schema = from_arrow_schema(options.parse(all_given).wanted.schema)
@@ -456,17 +461,17 @@ def test_read_committed_waits_for_what_is_undecided(tmp_path: Path) -> None:
 def test_an_index_saves_walking_the_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "segments-by-size-0"
     shutil.copytree(SEGMENTS, source)
-    monkeypatch.setattr(lines, "NEAR", 4096)
+    monkeypatch.setattr(follow, "NEAR", 4096)
     query = Query(tmp_path, {})
     jumps: list[int] = []
-    real = lines.Follower._jump
+    real = follow.Follower._jump
 
     def spy(self: Any, line: Any, file: Any, mark: Any, limit: int) -> Any:
         jumped = real(self, line, file, mark, limit)
         jumps.append(jumped.position - mark.position)
         return jumped
 
-    monkeypatch.setattr(lines.Follower, "_jump", spy)
+    monkeypatch.setattr(follow.Follower, "_jump", spy)
     assert query.all() == rows_of(SEGMENTS)
     assert max(jumps) > 4096
 

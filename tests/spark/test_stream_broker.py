@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError
-from rawlog.sql import functions
+from rawlog.engines.sql import functions
+from rawlog.model.errors import AccessError
 from tests.spark.test_stream import Query, logs
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.tables import RECORDS
+from rawlog.engines.sql.bounds import Bounds, bounds_of
+from rawlog.engines.sql.views import Files, Source, views
 from rawlog.io.storage import Source as Opened
+from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
-from rawlog.sql.bounds import Bounds, bounds_of
-from rawlog.sql.views import Files, Source, views
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 TABLES = {"records": RECORDS, "other": RECORDS}

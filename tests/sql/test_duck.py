@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.errors import OptionError
-from rawlog.sql.duck import DuckEngine, quote_reserved
-from rawlog.sql.views import Source, views
+from rawlog.engines.duckdb import DuckEngine, quote_reserved
+from rawlog.engines.sql.views import Source, views
+from rawlog.model.errors import OptionError
 from tests.golden_data import golden_path
 
 SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")

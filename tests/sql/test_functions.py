@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
+from rawlog.engines.sql import functions
 from rawlog.formats.rocketmq.index import java_hash as slow_java_hash
-from rawlog.sql import functions
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_every_function_in_spark(spark: SparkSession) -> None:
 
 def test_every_function_in_duckdb() -> None:
     pytest.importorskip("duckdb")
-    from rawlog.sql.duck import DuckEngine
+    from rawlog.engines.duckdb import DuckEngine
 
     with DuckEngine([]) as engine:
         answer = engine.ask(SQL.format(bytes="BLOB", text="VARCHAR"))

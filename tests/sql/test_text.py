@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.sql import text
-from rawlog.sql.views import Source, sources
+from rawlog.engines.sql import views as text
+from rawlog.engines.sql.views import Source, sources
+from rawlog.model.errors import OptionError
+from rawlog.model.table import RECORDS
 
 KNOWN = dict.fromkeys([("records",), ("kafka", "batches"), ("batches",), ("a",), ("a", "records")], "view")
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.core.findings import Effect, Findings, Prediction
-from rawlog.core.report import Action
-from rawlog.formats.kafka.store.assignments import assignments_in
-from rawlog.formats.kraft.store.store import stores
+from rawlog.formats.kafka.cluster.metadata_log import stores
+from rawlog.formats.kafka.partition.identity import assignments_in
+from rawlog.model.finding import Effect, Findings, Prediction
+from rawlog.model.report import Action
 from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
 

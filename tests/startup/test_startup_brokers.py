@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.findings import Effect
+from rawlog.model.finding import Effect
 from tests.conftest import needed
 from tests.services.kafka import KAFKA_3, KAFKA_4
 from tests.startup.directories import (

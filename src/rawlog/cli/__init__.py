@@ -18,7 +18,7 @@ import click
 
 from rawlog import __version__
 from rawlog.cli import logs
-from rawlog.cli.errors import CLOSED_PIPE, guarded, quiet_output
+from rawlog.cli.logs import CLOSED_PIPE, guarded, quiet_output
 
 #: verb -> (group of `--help`, module, one line of help). A verb whose module is not there yet is not shown.
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -80,7 +80,7 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs that work, in the order of the table, then those of families."""
-        from rawlog.jobs.verb import verbs
+        from rawlog.verbs.family import verbs
 
         there = [name for name, (_, module, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
         return [*there, *verbs()]
@@ -103,13 +103,13 @@ class Verbs(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            from rawlog.core.errors import unknown
+            from rawlog.model.errors import unknown
 
             raise click.UsageError(str(unknown("verb", args[0], self.list_commands(ctx))), ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs by group, without importing any of them."""
-        from rawlog.jobs.verb import verbs
+        from rawlog.verbs.family import verbs
 
         shown = {name: (VERBS[name][0], VERBS[name][2]) for name in self.list_commands(ctx) if name in VERBS}
         shown |= {name: (verb.group, verb.summary) for name, verb in verbs().items()}
@@ -122,7 +122,7 @@ class Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; if the reader of the output ends, that is not an error. If no file was recognised, say how to name a format."""
-        from rawlog.core.errors import UnrecognisedError
+        from rawlog.model.errors import UnrecognisedError
 
         try:
             return super().invoke(ctx)
@@ -149,7 +149,7 @@ class Verbs(click.Group):
 def _family_command(name: str) -> click.Command | None:
     """The command of a verb that only one family has."""
     from rawlog.cli.family_verb import command_of
-    from rawlog.jobs.verb import verbs
+    from rawlog.verbs.family import verbs
 
     verb = verbs().get(name)
     return None if verb is None else command_of(name, verb)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rawlog.cli import engine, options, output
-from rawlog.cli.notes import Notes
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
+from rawlog.cli.output import Notes
 
 if TYPE_CHECKING:
-    from rawlog.api.ask import Answer
+    from rawlog.verbs.ask import Answer
 
 F = TypeVar("F", bound=Callable[..., Any])
 

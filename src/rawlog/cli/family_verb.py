@@ -7,10 +7,20 @@ from typing import Any
 
 import click
 
-from rawlog.cli import options, output, report
-from rawlog.cli.errors import DONE, FOUND, say
-from rawlog.core.text import printable
-from rawlog.core.verb import Kind, Line, Parameter, Section, Shown, Tone, Verb
+from rawlog.cli import options, output
+from rawlog.cli import output as report
+from rawlog.cli.logs import say
+from rawlog.model.errors import DONE, FOUND
+from rawlog.model.text import printable
+from rawlog.model.verb import (
+    Kind,
+    Line,
+    Parameter,
+    Section,
+    Shown,
+    Tone,
+    Verb,
+)
 
 STYLES: dict[Tone | None, dict[str, Any]] = {
     Tone.TITLE: {"bold": True},
@@ -24,8 +34,8 @@ def command_of(name: str, verb: Verb) -> click.Command:
     """The click command of a family's verb."""
 
     def callback(paths: tuple[str, ...], as_json: bool, **given: Any) -> None:
-        from rawlog.core.report import Report
-        from rawlog.jobs.verb import run_verb
+        from rawlog.model.report import Report
+        from rawlog.verbs.family import run_verb
 
         result = run_verb(name, paths, given)
         shown = report.show(result, as_json=as_json) if isinstance(result, Report) else _show(result, as_json=as_json)

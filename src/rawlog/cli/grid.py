@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rawlog.cli import output
-from rawlog.cli.errors import say
-from rawlog.core.text import formed, plain_time, printable
+from rawlog.cli.logs import say
+from rawlog.model.text import formed, plain_time, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rawlog.cli import options
-from rawlog.cli.errors import INTERRUPTED, say
-from rawlog.cli.progress import Bar
-from rawlog.cli.report import show as show_report
-from rawlog.core.text import printable
+from rawlog.cli.logs import INTERRUPTED, Bar, say
+from rawlog.cli.output import show as show_report
+from rawlog.model.text import printable
 
 if TYPE_CHECKING:
-    from rawlog.core.report import Report
+    from rawlog.model.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 NAMES = ("brokers", "config", "profile", "setting", "client")

@@ -5,15 +5,24 @@ An object has `time` (UTC), `level` (info, warning, error), `phase` (what the ve
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import click
+
+from rawlog.model.errors import DONE, FOUND, UNREADABLE, USAGE, DataError, OptionError, RawlogError
+from rawlog.model.job import Progress
+from rawlog.model.text import counted, printable, size_text
 
 FORMATS = ("text", "json")
 #: The environment variable with the format for all verbs, and the option of those that run jobs.
@@ -80,3 +89,192 @@ def _take_over_logging() -> None:
     log = logging.getLogger("rawlog")
     if not any(type(one).__name__ == "Handler" and type(one).__module__ == __name__ for one in log.handlers):
         log.addHandler(Handler(logging.WARNING))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Progress on stderr: a line that redraws itself, only on a terminal, gone when the work is done; or lines of a log.
+
+
+INTERVAL = 0.2
+#: Work that is done before this many seconds shows nothing.
+PATIENCE = 0.5
+#: Seconds after which the pace says something about the rest: at first, imports, compilation and caches take the time.
+ESTIMATE_AFTER = 5.0
+
+
+class Bar:
+    """A context manager that is called with a job's Progress, from any thread, and draws it."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.now = what, Progress()
+        self.active = sys.stderr.isatty() or is_json()
+        self._begun = time.monotonic()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, now: Progress) -> None:
+        """How far the job is."""
+        self.now = now
+
+    def __enter__(self) -> Self:
+        if self.active:
+            enter(self.what)
+            work = self._log if is_json() else self._draw
+            self._thread = threading.Thread(target=work, name="progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if is_json():
+            enter(self.what)
+            self._write("failed" if kind else "done", "error" if kind else "info")
+
+    def text(self, spent: float) -> str:
+        """The line as it is after so many seconds."""
+        now = self.now
+        if now.phase:
+            return f"{now.phase} …  {int(spent)} s"
+        words = [self.what]
+        if now.total_size:
+            words.append(f"{min(100, 100 * now.size // now.total_size)} %")
+        words += [size_text(now.size), *([counted(now.rows, "row")] if now.rows else [])]
+        words += [f"{size_text(int(now.size / spent))}/s", f"{int(spent)} s"]
+        if 0 < now.size < now.total_size and spent >= ESTIMATE_AFTER:
+            words.append(f"{int(spent * (now.total_size - now.size) / now.size) + 1} s left")
+        return "  ".join(words)
+
+    def _log(self) -> None:
+        """A line for each phase, and one now and then."""
+        phase, last = None, 0.0
+        while not self._stop.wait(INTERVAL):
+            # Some phases go on to say how far they are.
+            spent, now = time.monotonic() - self._begun, self.now.phase.partition("  ")[0] or self.what
+            if now != phase or spent - last >= EVERY:
+                phase, last = now, spent
+                enter(now)
+                self._write(self.text(max(spent, INTERVAL)))
+
+    def _write(self, message: str, level: str = "info") -> None:
+        figures = {field.name: getattr(self.now, field.name) for field in fields(self.now) if field.name != "phase"}
+        write(level, message, {**figures, "seconds": round(time.monotonic() - self._begun, 3)})
+
+    def _draw(self) -> None:
+        drawn = False
+        while not self._stop.wait(INTERVAL):
+            spent = time.monotonic() - self._begun
+            if spent < PATIENCE:
+                continue
+            sys.stderr.write(f"\r\x1b[K{self.text(spent)}")
+            sys.stderr.flush()
+            drawn = True
+        if drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How a run ends: exit codes, one-line messages, and never a traceback.
+
+
+INTERNAL, INTERRUPTED = 70, 130
+#: Whoever read our output has had enough: that is success.
+CLOSED_PIPE = DONE
+
+
+def guarded(run: Callable[[], Any]) -> int:
+    """Run a command line and answer its exit code, after a message on stderr where it failed."""
+    try:
+        code = _answer(run)
+        flush()
+    except BrokenPipeError:
+        quiet_output()
+        return CLOSED_PIPE
+    except OSError as error:
+        say(f"standard output: {error.strerror or error}")
+        quiet_output()
+        return UNREADABLE
+    return code
+
+
+def _answer(run: Callable[[], Any]) -> int:
+    try:
+        code = run()
+        return code if isinstance(code, int) else DONE
+    except click.exceptions.Abort:
+        flush()
+        return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        say(error.format_message()) if is_json() else click.echo(error.format_message(), err=True)
+        return USAGE
+    except click.UsageError as error:
+        flush()
+        context = error.ctx
+        verb = context.command_path if context is not None else "rawlog"
+        say(f"{error.format_message()}\nTry '{verb} --help'.")
+        return USAGE
+    except click.ClickException as error:
+        flush()
+        say(error.format_message())
+        return UNREADABLE if isinstance(error, click.FileError) else USAGE
+    except RawlogError as error:
+        flush()
+        say(str(error))
+        return code_of(error)
+    except SystemExit as error:
+        # click ends so when its own output meets a closed pipe.
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":
+            return CLOSED_PIPE
+        return error.code if isinstance(error.code, int) else DONE
+    except BrokenPipeError:
+        raise
+    except MemoryError:
+        flush()
+        say("not enough memory")
+        return UNREADABLE
+    except Exception as error:
+        if os.environ.get("RAWLOG_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+        first = (str(error).splitlines() or [""])[0]
+        say(f"internal error: {type(error).__name__}: {first}; please report it (RAWLOG_DEBUG=1 shows the traceback)")
+        return INTERNAL
+
+
+def code_of(error: RawlogError) -> int:
+    """The exit code for an error about the input."""
+    if isinstance(error, DataError):
+        return FOUND
+    if isinstance(error, OptionError):
+        return USAGE
+    return UNREADABLE
+
+
+def say(text: str, kind: str = "", level: str | None = None) -> None:
+    """A message on stderr; names from files cannot steer the terminal. Its level in a log is that of an error, or info for a note."""
+    if is_json():
+        write(level or ("info" if kind else "error"), text)
+        return
+    lines = [printable(line) for line in text.split("\n")]
+    head = f"rawlog: {kind}: " if kind else "rawlog: "
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(head + "\n".join(lines), err=True)
+
+
+def flush() -> None:
+    """Send what is still buffered, so that messages come after the data they are about."""
+    with contextlib.suppress(ValueError):
+        sys.stdout.flush()
+
+
+def quiet_output() -> None:
+    """Forget what could not be written, so that the end of the interpreter does not complain either."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 def entries() -> Iterator[Entry]:
     """The verbs by group, in the order of `rawlog --help`."""
-    from rawlog.jobs.verb import verbs
+    from rawlog.verbs.family import verbs
 
     top = click.Context(cli, info_name="rawlog", **cli.context_settings)
     groups = {name: VERBS[name][0] for name in VERBS} | {name: verb.group for name, verb in verbs().items()}

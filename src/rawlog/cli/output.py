@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.core.text import printable, to_json
+from rawlog.cli import options
+from rawlog.cli import options as engine
+from rawlog.cli.logs import say
+from rawlog.model.errors import DONE, FOUND, UNREADABLE, AccessError, OptionError
+from rawlog.model.text import printable, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rawlog.core.tables import Table
+    from rawlog.model.report import Report
+    from rawlog.model.table import Table
     from rawlog.reading.render import Lines
 
 
@@ -156,10 +160,15 @@ class _CsvPrinter(_LinesPrinter):
 
 def _raw_printer(given: dict[str, Any], table: Table) -> Printer:
     from rawlog.cli.template import unescape
-    from rawlog.core.tables import JSON, arrow_type
-    from rawlog.kernels.json import RAW
-    from rawlog.reading.paths import field_column
-    from rawlog.reading.render import Lines, is_text, plain_leaf, stored_leaf
+    from rawlog.kernels.text import RAW
+    from rawlog.model.table import JSON, arrow_type
+    from rawlog.reading.field_paths import field_column
+    from rawlog.reading.render import (
+        Lines,
+        is_text,
+        plain_leaf,
+        stored_leaf,
+    )
     from rawlog.reading.render import text_leaf as styled
     from rawlog.reading.select import parse_columns
 
@@ -231,3 +240,74 @@ def style(text: str, **how: Any) -> str:
     if not is_terminal() or os.environ.get("NO_COLOR"):
         return text
     return click.style(text, **how)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the verbs share that write something: their arguments, and the printing of their Report.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def arguments(function: F) -> F:
+    """SRC, DST and the options of every verb that rewrites stores."""
+    for decorate in (
+        options.json_flag,
+        engine.engine_by_size,
+        click.option("--force", is_flag=True, help="Replace DST if it exists; it is replaced only if all goes well."),
+        click.option("--option", "own", multiple=True, metavar="NAME=VALUE", help="What only some systems understand."),
+        click.argument("target", metavar="DST"),
+        click.argument("source", type=options.PATH, metavar="SRC"),
+    ):
+        function = decorate(function)
+    return function
+
+
+def show(report: Report, *, as_json: bool, closing: str | None = None) -> int:
+    """Print what a verb did, and a line at the end, its own if it has one; the exit code says whether anything was lost."""
+    if as_json:
+        json_line(report.as_json())
+    else:
+        for text in report.lines():
+            line(text)
+        line(_closing(report) if closing is None else closing)
+    flush()
+    return report.exit_code
+
+
+def _closing(report: Report) -> str:
+    """The last line: where the result is, and whether something is wrong with it."""
+    where = printable(report.target)
+    done = (
+        f"{report.verb}: nothing written{f' to {where}' if where else ''}"
+        if report.is_dry_run
+        else f"{report.verb}: {where}"
+    )
+    problems = report.problems()
+    return done + (f"; {' and '.join(problems)}, see above" if problems else "")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a function notes while it works, printed to stderr; and the exit code that follows from it.
+
+
+class Notes:
+    """Give it to a function as `note`. A file that could not be read makes `code` 3; any other serious note, such as one on rows lost to
+    damage or on values that were not decoded, makes it 1.
+    """
+
+    def __init__(self) -> None:
+        self.code = DONE
+
+    def __call__(self, text: str) -> None:
+        """Print a note."""
+        from rawlog.model.report import SeriousNote
+        from rawlog.reading.tree import Unreadable, Unrecognised
+
+        if isinstance(text, Unreadable):
+            self.code = UNREADABLE
+            say(f"{text}; --as FORMAT names one" if isinstance(text, Unrecognised) else text)
+            return
+        if isinstance(text, SeriousNote):
+            self.code = max(self.code, FOUND)
+        say(text, "note")

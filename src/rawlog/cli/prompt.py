@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Self
 
-from rawlog.sql import text
+from rawlog.engines.sql import views
 
 PROMPT, MORE = "rawlog> ", "   ...> "
 KEPT_LINES = 2000
@@ -87,7 +87,7 @@ class Completer:
         table, mark, start = word.rpartition(".")
         if mark and (columns := self._columns_of(table.lower(), line)):
             return [f"{table}.{name}" for name in columns if name.lower().startswith(start.lower())]
-        named = text.words_of(line)
+        named = views.words_of(line)
         wanted = {name for table, columns in self.tables.items() if table in named for name in columns}
         wanted = wanted or {name for columns in self.tables.values() for name in columns}
         found = [name for name in sorted(wanted | set(self.tables)) if name.lower().startswith(word.lower())]
@@ -174,8 +174,8 @@ class Prompt:
             if not begun and line.strip().startswith((".", "\\")):
                 yield line.strip()
                 continue
-            found, begun = text.statements(f"{begun}{line}\n")
-            begun = begun if text.has_meaning(begun) else ""
+            found, begun = views.statements(f"{begun}{line}\n")
+            begun = begun if views.has_meaning(begun) else ""
             yield from found
 
 
@@ -186,8 +186,8 @@ def script(lines: Iterator[str]) -> Iterator[str]:
         if not begun and line.strip().startswith((".", "\\")):
             yield line.strip()
             continue
-        found, begun = text.statements(begun + line)
-        begun = begun if text.has_meaning(begun) else ""
+        found, begun = views.statements(begun + line)
+        begun = begun if views.has_meaning(begun) else ""
         yield from found
     if begun:
         yield begun.strip()

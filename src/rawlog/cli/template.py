@@ -15,15 +15,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rawlog.core.errors import OptionError
-from rawlog.core.text import formed, plain_time
-from rawlog.kernels import json as kernels
-from rawlog.reading.render import Leaf, Lines, integer_leaf, made_leaf, runs, text_leaf, values_of
+from rawlog.kernels import text as kernels
+from rawlog.model.errors import OptionError
+from rawlog.model.text import formed, plain_time
+from rawlog.reading.render import (
+    Leaf,
+    Lines,
+    integer_leaf,
+    made_leaf,
+    runs,
+    text_leaf,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rawlog.core.tables import Table
+    from rawlog.model.table import Table
 
 Safe = Callable[[bytes], str]
 ToBytes = Callable[[bytes], bytes]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.status import Status
 from rawlog.kernels import byte_view, crc
+from rawlog.model.status import Status
 
 LONG_CRC32C = 16384
 """From this many bytes a span on, a call of the library costs less than it wins."""

@@ -16,8 +16,14 @@ import lz4.block
 import zstandard
 from isal import isal_zlib
 
-from rawlog.core.errors import CorruptError, LimitError, OptionError, UnsupportedError, unknown
-from rawlog.kernels import byte_view, xxh
+from rawlog.kernels import byte_view, hashes
+from rawlog.model.errors import (
+    CorruptError,
+    LimitError,
+    OptionError,
+    UnsupportedError,
+    unknown,
+)
 
 DEFAULT_LIMIT = 256 << 20
 """The most one compressed unit may hold unless the caller says otherwise."""
@@ -263,7 +269,7 @@ def _lz4_header_sum(descriptor: Bytes) -> int:
 
 
 def _xxh32(data: Bytes) -> int:
-    return int(xxh.sum_xxh32(byte_view(data), 0, len(data)))
+    return int(hashes.sum_xxh32(byte_view(data), 0, len(data)))
 
 
 def _read_lz4_header(view: memoryview, broken: bool) -> tuple[int, int, int]:

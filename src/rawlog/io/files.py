@@ -8,10 +8,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from rawlog.core.errors import AccessError
-from rawlog.io.output import PathLike, refuse_nested, sync, unwritable
+from rawlog.io.output import (
+    PathLike,
+    refuse_nested,
+    sync,
+    unwritable,
+)
 from rawlog.io.stages import staged_file_of
-from rawlog.io.storage import exists, file_system, is_remote, local_path
+from rawlog.io.storage import (
+    exists,
+    file_system,
+    is_remote,
+    local_path,
+)
+from rawlog.model.errors import AccessError
 
 
 @contextlib.contextmanager

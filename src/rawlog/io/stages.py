@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from rawlog.core.errors import AccessError
+from rawlog.model.errors import AccessError
 
 #: Longer names of targets are shortened in the names of their stages.
 LONGEST_STAGED = 180

@@ -11,11 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from rawlog.core.errors import CorruptError, DataError, LimitError, LostError, UnsupportedError
-from rawlog.core.format import File, Format, Origin
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.status import Status
 from rawlog.io.storage import Source
+from rawlog.model.errors import (
+    CorruptError,
+    DataError,
+    LimitError,
+    LostError,
+    UnsupportedError,
+)
+from rawlog.model.format import File, Format, Origin
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import Status
 
 WINDOW = 4 << 20
 FIRST_WINDOW = 256 << 10  # most readers of one row need no more; it doubles from window to window

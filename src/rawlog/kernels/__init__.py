@@ -202,7 +202,7 @@ def _loaded(path: str) -> Any:
 
 
 def _loaded_from_archive() -> Any:
-    """rawlog was sent as a zip (`rawlog.spark.shipping`): the library is loaded from memory, since a loader needs a file."""
+    """rawlog was sent as a zip (`rawlog.engines.spark.shipping`): the library is loaded from memory, since a loader needs a file."""
     from importlib import resources
 
     inside = resources.files(__name__).joinpath(LIBRARY)

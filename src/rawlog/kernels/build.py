@@ -25,7 +25,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from rawlog.kernels import BUILT, LIBRARY, PACKAGE, SOURCES, inline, sources_digest, twin
+from rawlog.kernels import (
+    BUILT,
+    LIBRARY,
+    PACKAGE,
+    SOURCES,
+    inline,
+    sources_digest,
+    twin,
+)
 from rawlog.kernels import kernel as kernel_decorator
 from rawlog.kernels.types import Array, Scalar
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.frames import Bytes
-from rawlog.core.status import OK
-from rawlog.core.tables import Table, arrow_type
-from rawlog.core.text import to_json, valid_text
+from rawlog.model.frames import Bytes
+from rawlog.model.status import OK
+from rawlog.model.table import Table, arrow_type
+from rawlog.model.text import to_json, valid_text
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -167,7 +167,7 @@ class Splices:
 
 def empty_headers(count: int) -> pa.Array:
     """A headers column in which no row has any."""
-    from rawlog.core.tables import HEADERS
+    from rawlog.model.table import HEADERS
 
     arrow = arrow_type(HEADERS)
     offsets = pa.array(np.zeros(count + 1, np.int32))

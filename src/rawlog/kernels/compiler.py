@@ -24,7 +24,12 @@ import numba
 import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
-from rawlog.kernels import MODE, PACKAGE, TARGET, sources_digest
+from rawlog.kernels import (
+    MODE,
+    PACKAGE,
+    TARGET,
+    sources_digest,
+)
 
 fcntl: Any = None  # not on Windows
 with contextlib.suppress(ImportError):

@@ -11,10 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.status import BAD_LENGTH, OK
-from rawlog.kernels import clmul, host_has, inline, kernel
+from rawlog.kernels import (
+    clmul,
+    host_has,
+    inline,
+    kernel,
+)
 from rawlog.kernels.ints import read_i64_le, read_u8, read_u32_le
-from rawlog.kernels.types import I64, U8, Int, OutI64
+from rawlog.kernels.types import (
+    I64,
+    U8,
+    Int,
+    OutI64,
+)
+from rawlog.model.status import BAD_LENGTH, OK
 
 CASTAGNOLI = 0x82F63B78
 IEEE = 0xEDB88320

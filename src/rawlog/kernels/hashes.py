@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import BAD_LENGTH, OK
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.ints import read_u8, read_u32_le
-from rawlog.kernels.types import I64, U8, OutI32, OutI64, OutU8
+from rawlog.kernels.gather import SLACK, copy
+from rawlog.kernels.ints import read_u8, read_u32, read_u32_le, wrap_i64, write_i8, write_i32_le, write_i64
+from rawlog.kernels.types import I64, U8, Int, OutI32, OutI64, OutU8
+from rawlog.model.status import BAD_LENGTH, OK
 
 WORD = 0xFFFFFFFF
 # org.apache.kafka.common.utils.Utils.murmur2
@@ -183,3 +184,176 @@ def url_base64_spans(data: U8, starts: I64, stops: I64, out: OutU8, offsets: Out
             start += left
     offsets[starts.size] = at
     return starts.size, at, OK
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What MD5 and SHA-1 share: messages taken in by blocks of 64 bytes, the last of them filled up, and words of 32 bits turned round.
+
+
+BLOCK = 64
+SCRATCH = BLOCK + SLACK
+"""Bytes that a digest needs for a block of the message."""
+LENGTH = BLOCK - 8
+"""Where the last block has the length of the message."""
+LOW = 0xFFFFFFFF
+_END = 0x80
+
+
+@inline
+def turn(value: Any, bits: Any) -> Any:
+    """A word turned to the left."""
+    return ((value << bits) | (value >> (32 - bits))) & LOW
+
+
+@inline
+def fill_block(scratch: Any, data: Any, position: Any, left: Any) -> None:
+    """Put the next block into `scratch`: of a message with so many bytes left, below zero if its end is marked already."""
+    taken = max(min(left, np.int64(BLOCK)), np.int64(0))
+    copy(scratch, 0, data, position, taken)
+    for index in range(taken, BLOCK):
+        write_i8(scratch, index, 0)
+    if 0 <= left < BLOCK:
+        write_i8(scratch, left, _END)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# MD5 of spans of bytes (RFC 1321), for formats that know a key by its digest. No protection against anybody: a name, not a seal.
+
+
+# floor(2**32 * abs(sin(i + 1))), as the algorithm defines them.
+_SINES = np.array([int(abs(np.sin(step + 1)) * 2**32) for step in range(64)], np.int64)
+_TURNS = np.array([7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21], np.int64)
+
+
+@inline
+def _mix_md5(data: Any, start: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Take in the 64 bytes at `start`."""
+    first, second, third, fourth = a, b, c, d
+    for step in range(16):
+        mixed = d ^ (b & (c ^ d))
+        mixed = (mixed + a + _SINES[step] + read_u32_le(data, start + 4 * step)) & LOW
+        a, d, c, b = d, c, b, (b + turn(mixed, _TURNS[step & 3])) & LOW
+    for step in range(16):
+        mixed = c ^ (d & (b ^ c))
+        mixed = (mixed + a + _SINES[16 + step] + read_u32_le(data, start + 4 * ((5 * step + 1) & 15))) & LOW
+        a, d, c, b = d, c, b, (b + turn(mixed, _TURNS[4 + (step & 3)])) & LOW
+    for step in range(16):
+        mixed = b ^ c ^ d
+        mixed = (mixed + a + _SINES[32 + step] + read_u32_le(data, start + 4 * ((3 * step + 5) & 15))) & LOW
+        a, d, c, b = d, c, b, (b + turn(mixed, _TURNS[8 + (step & 3)])) & LOW
+    for step in range(16):
+        mixed = c ^ (b | (d ^ LOW))
+        mixed = (mixed + a + _SINES[48 + step] + read_u32_le(data, start + 4 * ((7 * step) & 15))) & LOW
+        a, d, c, b = d, c, b, (b + turn(mixed, _TURNS[12 + (step & 3)])) & LOW
+    return (first + a) & LOW, (second + b) & LOW, (third + c) & LOW, (fourth + d) & LOW
+
+
+@kernel
+def md5(data: U8, start: Int, size: Int, scratch: OutU8) -> Any:
+    """The digest of a span that lies inside the data, as two numbers of 64 bits whose bytes, low first, are the digest's sixteen."""
+    a, b, c, d = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476
+    position, left = np.int64(start), np.int64(size)
+    bits = left << 3
+    while True:
+        fill_block(scratch, data, position, left)
+        if left < LENGTH:
+            write_i32_le(scratch, LENGTH, bits & LOW)
+            write_i32_le(scratch, LENGTH + 4, bits >> 32)
+        a, b, c, d = _mix_md5(scratch, 0, a, b, c, d)
+        if left < LENGTH:
+            return wrap_i64(a | (b << 32)), wrap_i64(c | (d << 32))
+        position += BLOCK
+        left = left - BLOCK if left >= BLOCK else np.int64(-1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# SHA-1 of spans of bytes (RFC 3174), for ids that are made of names. No protection against anybody: a name, not a seal.
+
+
+STEPS = 80
+"""Numbers that `digest` needs for the words of a block."""
+
+
+@inline
+def _mix_sha1(data: Any, words: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    """Take in the 64 bytes that `data` begins with."""
+    first, second, third, fourth, fifth = a, b, c, d, e
+    for step in range(16):
+        words[step] = read_u32(data, 4 * step)
+    for step in range(16, STEPS):
+        words[step] = turn(words[step - 3] ^ words[step - 8] ^ words[step - 14] ^ words[step - 16], 1)
+    for step in range(20):
+        mixed = (turn(a, 5) + (d ^ (b & (c ^ d))) + e + 0x5A827999 + words[step]) & LOW
+        a, b, c, d, e = mixed, a, turn(b, 30), c, d
+    for step in range(20, 40):
+        mixed = (turn(a, 5) + (b ^ c ^ d) + e + 0x6ED9EBA1 + words[step]) & LOW
+        a, b, c, d, e = mixed, a, turn(b, 30), c, d
+    for step in range(40, 60):
+        mixed = (turn(a, 5) + ((b & c) | (d & (b | c))) + e + 0x8F1BBCDC + words[step]) & LOW
+        a, b, c, d, e = mixed, a, turn(b, 30), c, d
+    for step in range(60, STEPS):
+        mixed = (turn(a, 5) + (b ^ c ^ d) + e + 0xCA62C1D6 + words[step]) & LOW
+        a, b, c, d, e = mixed, a, turn(b, 30), c, d
+    return (first + a) & LOW, (second + b) & LOW, (third + c) & LOW, (fourth + d) & LOW, (fifth + e) & LOW
+
+
+@kernel
+def sha1(data: U8, start: Int, size: Int, scratch: OutU8, words: OutI64) -> Any:
+    """The digest of a span that lies inside the data, as five numbers of 32 bits whose bytes, high first, are the digest's twenty."""
+    a, b, c, d, e = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0
+    position, left = np.int64(start), np.int64(size)
+    bits = left << 3
+    while True:
+        fill_block(scratch, data, position, left)
+        if left < LENGTH:
+            write_i64(scratch, LENGTH, bits)
+        a, b, c, d, e = _mix_sha1(scratch, words, a, b, c, d, e)
+        if left < LENGTH:
+            return a, b, c, d, e
+        position += BLOCK
+        left = left - BLOCK if left >= BLOCK else np.int64(-1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# XXH32, the checksum inside lz4 frames (seed 0, which is all they use).
+
+
+PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
+
+
+@inline
+def rotate(value: Any, by: Any) -> Any:
+    """The 32 bits turned left."""
+    return ((value << by) | (value >> (32 - by))) & LOW
+
+
+@inline
+def turn_lane(lane: Any, word: Any) -> Any:
+    """One lane with one more word."""
+    return (rotate((lane + word * PRIME_2) & LOW, 13) * PRIME_1) & LOW
+
+
+@kernel
+def sum_xxh32(data: U8, start: Int, stop: Int) -> Any:
+    """XXH32 of `data[start:stop]`, which must lie inside the data."""
+    position = start
+    result = PRIME_5
+    if stop - position >= 16:
+        a, b, c, d = (PRIME_1 + PRIME_2) & LOW, PRIME_2, 0, -PRIME_1 & LOW
+        while stop - position >= 16:
+            a = turn_lane(a, read_u32_le(data, position))
+            b = turn_lane(b, read_u32_le(data, position + 4))
+            c = turn_lane(c, read_u32_le(data, position + 8))
+            d = turn_lane(d, read_u32_le(data, position + 12))
+            position += 16
+        result = (rotate(a, 1) + rotate(b, 7) + rotate(c, 12) + rotate(d, 18)) & LOW
+    result = (result + (stop - start)) & LOW
+    while stop - position >= 4:
+        result = (rotate((result + read_u32_le(data, position) * PRIME_3) & LOW, 17) * PRIME_4) & LOW
+        position += 4
+    while position < stop:
+        result = (rotate((result + read_u8(data, position) * PRIME_5) & LOW, 11) * PRIME_1) & LOW
+        position += 1
+    result = ((result ^ (result >> 15)) * PRIME_2) & LOW
+    result = ((result ^ (result >> 13)) * PRIME_3) & LOW
+    return result ^ (result >> 16)

@@ -10,10 +10,29 @@ from typing import Any
 import numpy as np
 
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.blocks import BLOCK, LENGTH, LOW, SCRATCH, fill_block
 from rawlog.kernels.gather import copy
-from rawlog.kernels.ints import read_i64_le, read_u32, write_i8, write_i32, write_i64
-from rawlog.kernels.types import I64, U8, Bool, Int, OutI64, OutU8
+from rawlog.kernels.hashes import (
+    BLOCK,
+    LENGTH,
+    LOW,
+    SCRATCH,
+    fill_block,
+)
+from rawlog.kernels.ints import (
+    read_i64_le,
+    read_u32,
+    write_i8,
+    write_i32,
+    write_i64,
+)
+from rawlog.kernels.types import (
+    I64,
+    U8,
+    Bool,
+    Int,
+    OutI64,
+    OutU8,
+)
 
 STATE, WORDS, LANES, DIGEST = 8, 64, 25, 32
 """Numbers that a hash, a block and the sponge need; bytes of a digest."""

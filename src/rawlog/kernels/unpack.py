@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.gather import LONG, SLACK, copy32, copy_exact, copy_wide
+from rawlog.kernels.gather import (
+    LONG,
+    SLACK,
+    copy32,
+    copy_exact,
+    copy_wide,
+)
 from rawlog.kernels.ints import read_u8, read_u16_le, read_u32_le
 from rawlog.kernels.types import U8, Int, OutU8
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rawlog.live.cluster import Cluster
-    from rawlog.live.mirroring import mirror
-    from rawlog.live.recording import record
-    from rawlog.live.replaying import replay
+    from rawlog.live.recorder import record
+    from rawlog.live.replayer import replay
     from rawlog.live.settings import Settings
+    from rawlog.live.topic_mirror import mirror
 
 _MODULES = {
     "Cluster": "rawlog.live.cluster",
     "Settings": "rawlog.live.settings",
-    "mirror": "rawlog.live.mirroring",
-    "record": "rawlog.live.recording",
-    "replay": "rawlog.live.replaying",
+    "mirror": "rawlog.live.topic_mirror",
+    "record": "rawlog.live.recorder",
+    "replay": "rawlog.live.replayer",
 }
 
 

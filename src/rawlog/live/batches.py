@@ -14,19 +14,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, EncodeError
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.status import FULL, OK
-from rawlog.formats.kafka.heads import Heads
-from rawlog.formats.kafka.kernels import merge
-from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
-from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, Attributes
-from rawlog.formats.kafka.log import only
-from rawlog.formats.kafka.reader import TooMuch, payloads_of
+from rawlog.formats.kafka.log.heads import Heads
+from rawlog.formats.kafka.log.kernels import encode
+from rawlog.formats.kafka.log.kernels.records import NO_APPEND_TIME
+from rawlog.formats.kafka.log.layouts import (
+    BATCH,
+    CODEC_MASK,
+    CODECS,
+    MAGIC_V2,
+    NONE,
+    Attributes,
+)
+from rawlog.formats.kafka.log.records import TooMuch, payloads_of
+from rawlog.formats.kafka.log.segment import only
 from rawlog.io import compression
 from rawlog.io.checksums import crc32c
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
+from rawlog.model.errors import CorruptError, EncodeError
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import FULL, OK
 
 TARGET_BYTES = 900 << 10
 """Small batches are put together up to this size, or to what the topic takes."""
@@ -89,14 +96,14 @@ class Merger:
         self.most, self.keep_batches, self.fixed_time, self.shift_ms = most, keep_batches, fixed_time, shift_ms
         self.skip, self._named = skip, named
         self._room = min(TARGET_BYTES, most) - BATCH.size
-        self._state = np.zeros(merge.STATE, np.int64)
+        self._state = np.zeros(encode.STATE, np.int64)
         self._out: Bytes | None = None
         self._codec = 0
         self._next = NONE
 
     def skip_next(self, count: int) -> None:
         """Leave out so many of the records that come next. Only when nothing waits to be put together."""
-        assert self._out is None or not self._state[merge.COUNT]
+        assert self._out is None or not self._state[encode.COUNT]
         self._out, self.skip = None, count
 
     def add(self, frames: Frames, head: Heads) -> Iterator[Outgoing]:
@@ -172,16 +179,16 @@ class Merger:
         head: Heads,
     ) -> Iterator[Outgoing]:
         state = self._state
-        state[[merge.BATCH_INDEX, merge.POSITION, merge.ROW]] = 0
+        state[[encode.BATCH_INDEX, encode.POSITION, encode.ROW]] = 0
         counts, base_times = np.ascontiguousarray(head["record_count"]), np.ascontiguousarray(head["base_timestamp"])
         while True:
             if self._out is None:
                 self._begin()
             assert self._out is not None
-            done, position, status = merge.merge_records_v2(
+            done, position, status = encode.merge_records_v2(
                 byte_view(data), starts, stops, counts, base_times, append_times, self._out[BATCH.size :], state
             )
-            self.skip = int(state[merge.SKIP])
+            self.skip = int(state[encode.SKIP])
             if status == OK:
                 self._next = int(head["last_offset"][-1]) + 1
                 return
@@ -190,31 +197,31 @@ class Merger:
                     f"a record that cannot be read, in the batch at offset {int(head['base_offset'][done]):,}",
                     position=int(frames.positions[done]),
                 )
-            if not state[merge.COUNT]:
+            if not state[encode.COUNT]:
                 size = int(stops[done]) - int(position)
-                offset = int(head["base_offset"][done]) + int(state[merge.ROW])
+                offset = int(head["base_offset"][done]) + int(state[encode.ROW])
                 raise EncodeError(
                     f"{self._named}: offset {offset:,}: a record that is larger than a batch of {self.most:,} bytes, the most that the "
                     f"topic takes (at most {size:,} bytes)"
                 )
-            self._next = int(head["base_offset"][done]) + int(state[merge.ROW])
+            self._next = int(head["base_offset"][done]) + int(state[encode.ROW])
             yield from self.flush()
 
     def _begin(self) -> None:
         self._out = np.empty(BATCH.size + self._room + SLACK, np.uint8)
         state = self._state
-        state[[merge.FILLED, merge.COUNT, merge.BASE_TIME, merge.MAX_TIME]] = 0
-        state[merge.MOST], state[merge.SHIFT], state[merge.SKIP] = self._room, self.shift_ms, self.skip
-        state[merge.FIXED_TIME] = NO_APPEND_TIME if self.fixed_time is None else self.fixed_time
+        state[[encode.FILLED, encode.COUNT, encode.BASE_TIME, encode.MAX_TIME]] = 0
+        state[encode.MOST_MERGED], state[encode.SHIFT], state[encode.SKIP] = self._room, self.shift_ms, self.skip
+        state[encode.FIXED_TIME] = NO_APPEND_TIME if self.fixed_time is None else self.fixed_time
 
     def flush(self) -> Iterator[Outgoing]:
         """What was put together so far."""
         state, out = self._state, self._out
-        if out is None or not state[merge.COUNT]:
+        if out is None or not state[encode.COUNT]:
             return
         self._out = None
-        filled, count = int(state[merge.FILLED]), int(state[merge.COUNT])
-        base, top = int(state[merge.BASE_TIME]), int(state[merge.MAX_TIME])
+        filled, count = int(state[encode.FILLED]), int(state[encode.COUNT])
+        base, top = int(state[encode.BASE_TIME]), int(state[encode.MAX_TIME])
         data = out[: BATCH.size + filled]
         if self._codec:
             packed = compression.compress(CODECS[self._codec], memoryview(data)[BATCH.size :], None)  # type: ignore[arg-type]

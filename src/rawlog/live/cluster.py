@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self, TypeVar
 
-from rawlog.core.errors import unknown
-from rawlog.core.report import Action, Report
-from rawlog.formats.kafka.codec import Message
-from rawlog.live import messages
-from rawlog.live.errors import (
+from rawlog.formats.kafka.internal.codec import Message
+from rawlog.live import client
+from rawlog.live.client import (
     MOVED,
     NOT_AUTHORIZED,
     RETRIABLE,
@@ -30,6 +28,8 @@ from rawlog.live.errors import (
 )
 from rawlog.live.settings import Settings
 from rawlog.live.wire import Connection
+from rawlog.model.errors import unknown
+from rawlog.model.report import Action, Report
 
 END, BEGINNING = -1, -2
 """Timestamps of ListOffsets."""
@@ -213,7 +213,7 @@ class Cluster:
     def metadata(self, names: Sequence[str] | None) -> Message:
         """What the cluster says of topics, None for all; the brokers are kept."""
         topics = None if names is None else [{"name": name} for name in names]
-        answer = self.any().ask(messages.METADATA, {"topics": topics, "allowAutoTopicCreation": False})
+        answer = self.any().ask(client.METADATA, {"topics": topics, "allowAutoTopicCreation": False})
         self.brokers = {one["nodeId"]: (one["host"], one["port"]) for one in answer["brokers"]}
         self.id = answer["clusterId"]
         return answer
@@ -298,7 +298,7 @@ class Cluster:
             by_node.setdefault(leader.node, []).append(partition)
         for node, partitions in sorted(by_node.items()):
             topics = by_topic(partitions, lambda one: {"partitionIndex": one.partition, "timestamp": times[one]})
-            answer = self.idle(node).ask(messages.LIST_OFFSETS, {"isolationLevel": isolation, "topics": topics})
+            answer = self.idle(node).ask(client.LIST_OFFSETS, {"isolationLevel": isolation, "topics": topics})
             for topic in answer["topics"]:
                 for row in topic["partitions"]:
                     partition = TopicPartition(topic["name"], row["partitionIndex"])
@@ -313,7 +313,7 @@ class Cluster:
 
     def coordinator(self, key: str, kind: int) -> Connection:
         """The connection to the broker that looks after a group or a transactional id."""
-        answer = self.any().ask(messages.FIND_COORDINATOR, {"key": key, "keyType": kind})
+        answer = self.any().ask(client.FIND_COORDINATOR, {"key": key, "keyType": kind})
         if answer["errorCode"]:
             what = "group" if kind == GROUP else "transactional id"
             raise refusal(f"{what} {key!r}", answer["errorCode"], answer["errorMessage"])
@@ -326,7 +326,7 @@ class Cluster:
 
         def ask() -> dict[TopicPartition, int]:
             topics = by_topic(wanted, lambda one: one.partition, "partitionIndexes")
-            answer = self.coordinator(group, GROUP).ask(messages.OFFSET_FETCH, {"groupId": group, "topics": topics})
+            answer = self.coordinator(group, GROUP).ask(client.OFFSET_FETCH, {"groupId": group, "topics": topics})
             if answer["errorCode"]:
                 raise refusal(f"group {group!r}", answer["errorCode"])
             found = {}
@@ -348,7 +348,7 @@ class Cluster:
                 offsets,
                 lambda one: {"partitionIndex": one.partition, "committedOffset": offsets[one], "committedMetadata": ""},
             )
-            answer = self.coordinator(group, GROUP).ask(messages.OFFSET_COMMIT, {"groupId": group, "topics": topics})
+            answer = self.coordinator(group, GROUP).ask(client.OFFSET_COMMIT, {"groupId": group, "topics": topics})
             for topic in answer["topics"]:
                 for row in topic["partitions"]:
                     if row["errorCode"] in (22, 25, 27):
@@ -373,7 +373,7 @@ class Cluster:
             "replicationFactor": -1,
             "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
         }
-        answer = self.retried(lambda: self.any().ask(messages.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
+        answer = self.retried(lambda: self.any().ask(client.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
         for one in answer["topics"]:
             if one["errorCode"] not in (0, TOPIC_EXISTS):
                 raise refusal(f"topic {name}: create", one["errorCode"], one["errorMessage"])
@@ -393,7 +393,7 @@ class Cluster:
         asked = {
             "resources": [{"resourceType": TOPIC_RESOURCE, "resourceName": topic, "configurationKeys": list(names)}]
         }
-        answer = self.retried(lambda: self.any().ask(messages.DESCRIBE_CONFIGS, asked))
+        answer = self.retried(lambda: self.any().ask(client.DESCRIBE_CONFIGS, asked))
         found: dict[str, str] = {}
         for one in answer["results"]:
             if one["errorCode"] and one["errorCode"] not in NOT_AUTHORIZED:

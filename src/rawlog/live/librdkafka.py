@@ -13,20 +13,31 @@ from typing import Any
 
 import pyarrow as pa
 
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.core.format import File, Place, Want
-from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.codec import Message
-from rawlog.formats.kafka.log import scan
-from rawlog.formats.kafka.writer import Batching, Rows, encode_rows
+from rawlog.formats.kafka.internal.codec import Message
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
 from rawlog.kernels import byte_view
 from rawlog.live.batches import Outgoing, stamp
-from rawlog.live.cluster import BEGINNING, END, Cancelled, Cluster, TopicPartition
-from rawlog.live.errors import UNKNOWN_TOPIC, BrokerError, Disconnected, refusal
-from rawlog.live.fetching import Fetched, Fetcher
-from rawlog.live.producing import Producer, Sent, Writer
+from rawlog.live.client import (
+    UNKNOWN_TOPIC,
+    BrokerError,
+    Disconnected,
+    refusal,
+)
+from rawlog.live.cluster import (
+    BEGINNING,
+    END,
+    Cancelled,
+    Cluster,
+    TopicPartition,
+)
+from rawlog.live.fetch import Fetched, Fetcher
+from rawlog.live.produce import Producer, Sent, Writer
 from rawlog.live.settings import Settings
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.format import File, Place, Want
+from rawlog.model.table import RECORDS
 
 NOTE = "through librdkafka: batches are encoded by rawlog, without producers and transaction markers"
 GROUP = "rawlog"

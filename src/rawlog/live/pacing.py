@@ -151,7 +151,7 @@ def parse_duration(text: str | float) -> float:
     """Seconds of `30`, `30s`, `5m`, `1h30m` or `500ms`, as Go writes durations. OptionError for anything else."""
     import re
 
-    from rawlog.core.errors import OptionError
+    from rawlog.model.errors import OptionError
 
     if isinstance(text, (int, float)):
         return float(text)

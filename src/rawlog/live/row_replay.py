@@ -3,22 +3,182 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.live.ahead import Ahead
-from rawlog.live.assignment import Assignment
+from rawlog.kernels import byte_view
+from rawlog.kernels.hashes import murmur2_spans
 from rawlog.live.batches import Outgoing
-from rawlog.live.checkpoint import Checkpoints
 from rawlog.live.cluster import TopicPartition
+from rawlog.live.partition_replay import Checkpoints
+from rawlog.live.replay_options import Asked
 from rawlog.live.sending import Sending
+from rawlog.live.sinks import Targets
 from rawlog.live.sources import RowStream, by_time, in_turn
+from rawlog.model.errors import EncodeError
 from rawlog.reading.select import limited
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reads ahead in a thread of its own, so that whoever sends records has them ready when they are due.
+
+
+T = TypeVar("T")
+CLOSE_SECONDS = 10.0
+"""How long the end waits for an iterator that is in the middle of an item."""
+
+
+class Ahead(Generic[T]):
+    """The items of an iterator, up to `most` of their sizes ahead. An error of the iterator is raised where its item would come.
+
+    Use as a context manager: the thread ends with it. One that waits for something that never comes is left to itself; it never keeps the
+    process from ending.
+    """
+
+    def __init__(self, items: Iterator[T], size_of: Callable[[T], int], most: int) -> None:
+        self._items, self._size_of, self._most = items, size_of, most
+        self._ready: deque[T] = deque()
+        self._size = 0
+        self._error: BaseException | None = None
+        self._is_done = self._is_closed = False
+        self._changed = Condition()
+        self._thread = Thread(target=self._read, name="rawlog-ahead", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _read(self) -> None:
+        try:
+            for item in self._items:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed or self._size < self._most)
+                    if self._is_closed:
+                        return
+                    self._ready.append(item)
+                    self._size += self._size_of(item)
+                    self._changed.notify_all()
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._is_done = True
+                self._changed.notify_all()
+
+    def fill(self, timeout: float, is_stopped: Callable[[], bool]) -> None:
+        """Wait until as much as possible is ready, but not longer than `timeout` seconds."""
+        stop = time.monotonic() + timeout
+        with self._changed:
+            while self._size < self._most and not self._is_done and not is_stopped() and time.monotonic() < stop:
+                self._changed.wait(0.1)
+
+    def take(self, timeout: float) -> T | None:
+        """The next item; None if none came in time, or if there are no more (`is_done`). Raises what ended the iterator."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._is_done, timeout)
+            if self._ready:
+                item = self._ready.popleft()
+                self._size -= self._size_of(item)
+                self._changed.notify_all()
+                return item
+            if self._error is not None:
+                raise self._error
+            return None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all items were taken, and the iterator ended well: an error is raised by `take`."""
+        return self._is_done and not self._ready and self._error is None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which partition each row of a replay goes to.
+
+
+class Assignment:
+    """Gives each row the number of its target: by its own partition, by its key as Java's default partitioner does, or in turn."""
+
+    def __init__(self, asked: Asked, targets: Targets) -> None:
+        self.asked, self.targets = asked, targets
+        #: Topics of the map that no record is of, so far.
+        self.unmapped = set(asked.topic_map)
+        self._turn = 0
+
+    def targets_of(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        """The number of the target of each row. OptionError for a topic that does not exist or has too few partitions."""
+        topics = batch.column("topic").dictionary_encode()
+        self.unmapped.difference_update(topics.dictionary.to_pylist())
+        names = [self.asked.target_of(name) for name in topics.dictionary.to_pylist()]
+        codes = pc.fill_null(topics.indices, -1).to_numpy(zero_copy_only=False)
+        if (codes < 0).any():
+            names.append(self.asked.target_of(None))
+            codes = np.where(codes < 0, len(names) - 1, codes)
+        largest = -1
+        if self.asked.partition_by == "original" and batch.num_rows:
+            largest = pc.max(batch.column("partition")).as_py() or 0
+        counts = np.array([len(self.targets.need(name, 0, largest).partitions) for name in names], np.int64)
+        room = counts[codes] if counts.size else np.zeros(0, np.int64)
+        numbers = self._numbers(batch, room)
+        if numbers.size and ((numbers < 0) | (numbers >= room)).any():
+            at = int(np.argmax((numbers < 0) | (numbers >= room)))
+            self.targets.need(names[int(codes[at])], int(numbers[at]))
+        keys: NDArray[np.int64] = (
+            np.array([self.targets.number_of(name) for name in names], np.int64)[codes] << 32 | numbers
+        )
+        return keys
+
+    def _numbers(self, batch: pa.RecordBatch, room: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The partition of each row."""
+        turns = (self._turn + np.arange(batch.num_rows)) % np.maximum(room, 1)
+        by = self.asked.partition_by
+        column = batch.column("partition")
+        if by == "round-robin" or (by == "original" and column.null_count == batch.num_rows):
+            self._turn += batch.num_rows
+            return turns
+        if by == "original":
+            if column.null_count:
+                raise EncodeError(
+                    "some records have a partition, others have none; choose --partition-by key or round-robin"
+                )
+            numbers: NDArray[np.int64] = column.to_numpy().astype(np.int64)
+            return numbers
+        self._turn += batch.num_rows
+        hashes = _murmur2(batch.column("key"))
+        known = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
+        return np.where(known, (hashes & 0x7FFF_FFFF) % np.maximum(room, 1), turns)
+
+    def divided(
+        self, batch: pa.RecordBatch, keys: NDArray[np.int64]
+    ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        """The rows of each target."""
+        for key in np.unique(keys).tolist():
+            chosen = np.flatnonzero(keys == key)
+            part = batch if chosen.size == batch.num_rows else batch.take(pa.array(chosen))
+            yield self.targets.lane(key), part
+
+
+def _murmur2(keys: pa.Array) -> NDArray[np.int64]:
+    """The hash of each key as Java's default partitioner computes it; of a null it has no meaning."""
+    filled = pc.fill_null(keys, b"")
+    _, offsets, values = filled.buffers()
+    ends = np.frombuffer(offsets, np.int32)[filled.offset : filled.offset + len(filled) + 1].astype(np.int64)
+    out = np.empty(len(filled), np.int64)
+    murmur2_spans(byte_view(values if values is not None else b""), ends[:-1].copy(), ends[1:].copy(), out)
+    return out
+
 
 AHEAD_BYTES, TICK_BYTES = 32 << 20, 256 << 10
 """How much is made ready before it is due; a tick counts as so much more than its batches."""
@@ -150,6 +310,3 @@ class RowReplay:
             self.sending.put(target, iter((batch,)))
         self.producer.pump(0.0)
         self.schedule.sent(tick.due)
-
-
-__all__ = ["RowReplay"]

@@ -10,20 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rawlog.core.errors import EncodeError
-from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.layouts import BATCH
-from rawlog.formats.kafka.writer import Batching, encode_rows
-from rawlog.formats.kafka.writer import Rows as RowBuffers
+from rawlog.formats.kafka.log.layouts import BATCH
+from rawlog.formats.kafka.log.writer import Batching, encode_rows
+from rawlog.formats.kafka.log.writer import Rows as RowBuffers
 from rawlog.live.batches import TARGET_BYTES, Outgoing, outgoing
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.librdkafka import connected, writer
 from rawlog.live.pacing import Histogram, Schedule
-from rawlog.live.producing import Sent
-from rawlog.live.replay_request import Asked
+from rawlog.live.produce import Sent
+from rawlog.live.replay_options import Asked
+from rawlog.live.sinks import Targets
 from rawlog.live.sources import NOT_TRANSACTIONAL, Left
-from rawlog.live.targets import Targets
 from rawlog.live.transactions import Transactions
+from rawlog.model.errors import EncodeError
+from rawlog.model.table import RECORDS
 
 
 class Sending:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rawlog.core.errors import AccessError, OptionError, unknown
+from rawlog.model.errors import AccessError, OptionError, unknown
 
 Note = Callable[[str], None]
 

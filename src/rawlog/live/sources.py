@@ -13,29 +13,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rawlog.core.errors import AccessError, DataError, OptionError, UnknownFormatError
-from rawlog.core.format import File
-from rawlog.core.frames import Frames
-from rawlog.core.status import Status
-from rawlog.core.store import Store
-from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.checkpoints import log_start
-from rawlog.formats.kafka.control import read_marker
-from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes, ControlType
-from rawlog.formats.kafka.log import only, sound
-from rawlog.formats.kafka.seek import skim
-from rawlog.formats.kafka.store.transactions import context
+from rawlog.formats.kafka.internal.messages import read_marker
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.layouts import MAGIC_V2, Attributes, ControlType
+from rawlog.formats.kafka.log.seek import skim
+from rawlog.formats.kafka.log.segment import only, sound
+from rawlog.formats.kafka.partition.transactions import context
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
+from rawlog.formats.kafka.texts import log_start
 from rawlog.io.storage import file_system
 from rawlog.io.walk import describe, walk
-from rawlog.jobs.convert.sources import lake_payloads, lake_tree, read_sheet, sheets
-from rawlog.jobs.lake.payload import Payloads
+from rawlog.lakes.payload import Payloads
 from rawlog.live.cluster import TopicPartition
+from rawlog.model.errors import (
+    AccessError,
+    DataError,
+    OptionError,
+    UnknownFormatError,
+)
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.status import Status
+from rawlog.model.store import Store
+from rawlog.model.table import RECORDS
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
+from rawlog.verbs.convert_sources import (
+    lake_payloads,
+    lake_tree,
+    read_sheet,
+    sheets,
+)
 
 T = TypeVar("T")
 NOT_TRANSACTIONAL = -1

@@ -13,14 +13,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rawlog.formats.kafka.codec import Message
-from rawlog.formats.kafka.layouts import Attributes
-from rawlog.live import messages
-from rawlog.live.cluster import TRANSACTION, Cancelled, Cluster, TopicPartition
-from rawlog.live.errors import CONCURRENT_TRANSACTIONS, INVALID_TRANSACTION_TIMEOUT, NOT_AUTHORIZED, refusal
-from rawlog.live.fetching import Fetcher
-from rawlog.live.messages import Api
-from rawlog.live.producing import Producer, Writer
+from rawlog.formats.kafka.internal.codec import Message
+from rawlog.formats.kafka.log.layouts import Attributes
+from rawlog.live import client
+from rawlog.live.client import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_TRANSACTION_TIMEOUT,
+    NOT_AUTHORIZED,
+    Api,
+    refusal,
+)
+from rawlog.live.cluster import (
+    TRANSACTION,
+    Cancelled,
+    Cluster,
+    TopicPartition,
+)
+from rawlog.live.fetch import Fetcher
+from rawlog.live.produce import Producer, Writer
 from rawlog.live.sources import Marker
 
 TIMEOUT_MS, SHORT_TIMEOUT_MS = 900_000, 60_000
@@ -157,7 +167,7 @@ class Transactions:
         """Get an id for a producer of the source. A transaction that is open under its transactional id is aborted."""
         name = self.name_of(source)
         asked = {"transactionalId": name, "transactionTimeoutMs": self._timeout_ms}
-        answer = self._ask(name, messages.INIT_PRODUCER_ID, asked, lambda answer: answer["errorCode"])
+        answer = self._ask(name, client.INIT_PRODUCER_ID, asked, lambda answer: answer["errorCode"])
         if answer["errorCode"] == INVALID_TRANSACTION_TIMEOUT:
             self._timeout_ms = SHORT_TIMEOUT_MS
             return self.begin(source)
@@ -178,7 +188,7 @@ class Transactions:
                 "producerEpoch": found.epoch,
                 "topics": [{"name": partition.topic, "partitions": [partition.partition]}],
             }
-            self._ask(self.name_of(source), messages.ADD_PARTITIONS_TO_TXN, asked, _added)
+            self._ask(self.name_of(source), client.ADD_PARTITIONS_TO_TXN, asked, _added)
             self.open.setdefault(source, set()).add(partition)
         return found
 
@@ -203,7 +213,7 @@ class Transactions:
             "producerEpoch": writer.epoch,
             "committed": is_commit,
         }
-        self._ask(self.name_of(source), messages.END_TXN, asked, lambda answer: answer["errorCode"], stoppable=False)
+        self._ask(self.name_of(source), client.END_TXN, asked, lambda answer: answer["errorCode"], stoppable=False)
         self._wait_for_markers(writer, self.open[source])
         del self.open[source]
         self.ended[is_commit] += 1

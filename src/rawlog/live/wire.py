@@ -16,14 +16,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from rawlog import __version__
-from rawlog.core.errors import DataError, OptionError
-from rawlog.formats.kafka.codec import Message, read_uvarint
+from rawlog.formats.kafka.internal.codec import Message, read_uvarint
 from rawlog.io.output import Folder, scratch
-from rawlog.live import messages
-from rawlog.live.errors import UNSUPPORTED_VERSION, BrokerError, Disconnected, refusal
-from rawlog.live.messages import Api
-from rawlog.live.sasl import conversation
+from rawlog.live import client as messages
+from rawlog.live.client import (
+    UNSUPPORTED_VERSION,
+    Api,
+    BrokerError,
+    Disconnected,
+    conversation,
+    refusal,
+)
 from rawlog.live.settings import Settings
+from rawlog.model.errors import DataError, OptionError
 
 LARGEST_ANSWER = 16 << 20
 """Of a response that carries no records."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rawlog.core.explain import Node
-from rawlog.core.format import File
-from rawlog.core.text import printable, to_json
+from rawlog.model.explain import Node
+from rawlog.model.format import File
+from rawlog.model.text import printable, to_json
 from rawlog.pages import frame
-from rawlog.pages.markup import Safe, details, joined, tag, text
+from rawlog.pages.frame import (
+    Safe,
+    details,
+    joined,
+    tag,
+    text,
+)
 
 #: Bytes on a line; so many bytes of one block are drawn.
 WIDTH, MOST = 16, 16 << 10

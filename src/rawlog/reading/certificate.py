@@ -11,19 +11,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rawlog import __version__
-from rawlog.core.errors import AccessError, OptionError
-from rawlog.core.findings import Finding, Mark, Rule, Severity, rule
-from rawlog.core.tables import RECORDS
-from rawlog.core.text import counted, printable
 from rawlog.io.storage import Source
-from rawlog.reading.erasure import Erasure, Searched, look, search_file, shown
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.finding import (
+    Finding,
+    Mark,
+    Rule,
+    Severity,
+    rule,
+)
+from rawlog.model.table import RECORDS
+from rawlog.model.text import counted, printable
+from rawlog.reading.erasure import (
+    Erasure,
+    Searched,
+    look,
+    search_file,
+    shown,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rawlog.core.format import File
+    from rawlog.model.format import File
     from rawlog.reading.select import Transform
     from rawlog.reading.tree import Tree
 

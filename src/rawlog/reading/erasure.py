@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rawlog import registry
-from rawlog.core.format import File, Keep
-from rawlog.core.tables import RECORDS
 from rawlog.io.storage import Source
+from rawlog.model.format import File, Keep
+from rawlog.model.table import RECORDS
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection, holds_text
 from rawlog.reading.tree import Tree
@@ -25,7 +25,7 @@ from rawlog.reading.where import texts_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rawlog.core.format import Lookup, Rewrite
+    from rawlog.model.format import Lookup, Rewrite
     from rawlog.reading.select import Transform
 
 VERB = "erase"

@@ -10,21 +10,25 @@ from typing import Any
 import numpy as np
 
 from rawlog import registry
-from rawlog.core.errors import (
+from rawlog.io.storage import Source
+from rawlog.io.walk import (
+    HEAD,
+    describe,
+    origin_of,
+    walk,
+)
+from rawlog.model.errors import (
     AccessError,
     DataError,
     OptionError,
     TruncatedError,
     UnknownFormatError,
 )
-from rawlog.core.explain import Node, text_nodes
-from rawlog.core.format import File, Format
-from rawlog.core.frames import Frames
-from rawlog.core.html import html_table
-from rawlog.core.status import Status
-from rawlog.core.text import counted
-from rawlog.io.storage import Source
-from rawlog.io.walk import HEAD, describe, origin_of, walk
+from rawlog.model.explain import Node, text_nodes
+from rawlog.model.format import File, Format
+from rawlog.model.frames import Frames
+from rawlog.model.status import Status
+from rawlog.model.text import counted, html_table
 from rawlog.reading.tree import Tree
 
 #: A frame is looked for from a place that an index gives, so many bytes before it at most.

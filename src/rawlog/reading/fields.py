@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rawlog.core.errors import OptionError
-from rawlog.core.status import OK
-from rawlog.kernels import MODE, byte_view, marks
-from rawlog.kernels import fields as kernels
+from rawlog.kernels import MODE, byte_view, grammar
+from rawlog.kernels import gather as kernels
 from rawlog.kernels.columns import nullable_spans
+from rawlog.model.errors import OptionError
+from rawlog.model.status import OK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from rawlog.reading.paths import Step
+    from rawlog.reading.field_paths import Step
 
 
 def field_of(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
@@ -143,7 +143,7 @@ def _nested(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
 
 def can_mark(paths: Sequence[tuple[Step, ...]]) -> bool:
     """Whether `marked_fields` takes these paths. Without a compiler Python's own JSON is quicker."""
-    return MODE != "plain" and 0 < len(paths) <= marks.MOST_PATHS and all(paths)
+    return MODE != "plain" and 0 < len(paths) <= grammar.MOST_PATHS and all(paths)
 
 
 def marked_fields(
@@ -159,7 +159,7 @@ def marked_fields(
     steps = [step for path in paths for step in path]
     names = [one.encode("utf-8", "surrogatepass") if isinstance(one, str) else b"" for one in steps]
     places = np.cumsum([0, *map(len, names)])
-    numbers = [marks.NAME if isinstance(one, str) else one for one in steps]
+    numbers = [grammar.NAME if isinstance(one, str) else one for one in steps]
     table = np.stack([places[:-1], places[1:], numbers], axis=1).astype(np.int64)
     edges = np.cumsum([0, *map(len, paths)], dtype=np.int64)
     bits = sum(1 << number for number, is_dropped in enumerate(drops) if is_dropped)
@@ -168,9 +168,9 @@ def marked_fields(
         np.zeros(starts.size, np.int64),
         np.zeros(starts.size, np.bool_),
     )
-    room, seen, count = np.zeros(marks.ROOM, np.int64), 0, 0
+    room, seen, count = np.zeros(grammar.ROOM, np.int64), 0, 0
     while True:
-        seen, count, status = marks.mark_fields(
+        seen, count, status = grammar.mark_fields(
             byte_view(data), starts, stops, seen, byte_view(b"".join(names)), table, edges, bits, room, spans, count, found, done
         )  # fmt: skip
         if status == OK:

@@ -6,27 +6,457 @@ A Following keeps a position in the lines of files (`lines.py`); the Spark strea
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rawlog import registry
-from rawlog.core.errors import OptionError
-from rawlog.core.format import File
-from rawlog.core.tables import Table
-from rawlog.io.storage import is_remote, local_path
-from rawlog.reading.last import INTERVAL, last_rows
-from rawlog.reading.lines import Follower, Line, Mark, Position, are_marked, from_position, to_position
-from rawlog.reading.replicas import choose
-from rawlog.reading.rows import Note, Rows, dict_rows, read_all
+from rawlog.io.storage import Source, is_remote, local_path
+from rawlog.io.walk import HEAD, describe, walk
+from rawlog.model.errors import AccessError, DataError, OptionError, TruncatedError
+from rawlog.model.format import File, Format
+from rawlog.model.frames import Frames
+from rawlog.model.status import Status
+from rawlog.model.store import Store
+from rawlog.model.table import Table
+from rawlog.model.text import offset_range
+from rawlog.reading.parts import Part, choose, whole
+from rawlog.reading.rows import Loss, Note, Rows, dict_rows, read_all
 from rawlog.reading.select import Selection, limited
+from rawlog.reading.tail import INTERVAL, last_rows
 from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Lines of growing files, and marks that say how far they were read.
+# A *line* is a sequence of files that continue one another: the segments of a partition, or one file by itself. A Mark is the place in a
+# line up to which it was read. A Mark is always after a whole frame, so that an unfinished frame is read later. It also has the logical
+# offset, which finds the place again in files that were compacted or deleted meanwhile. (For that, the offset in the files' names and
+# those of `Format.spans` must be of one kind.)
+# A position is a Mark for each line, as JSON: `Position`. Spark keeps it in its checkpoint. `Follower` moves marks and keeps no state.
+
+
+#: Less than this is walked; for more, an index is asked first.
+NEAR = 8 << 20
+
+#: A Mark for each line, as JSON.
+Position = dict[str, Any]
+
+log = logging.getLogger("rawlog.follow")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a line was read: `frames` whole frames of `file` lie before byte `position`, and `offset` comes next."""
+
+    file: str
+    position: int = 0
+    frames: int = 0
+    offset: int | None = None
+
+    @staticmethod
+    def before(file: File) -> Mark:
+        """The mark of a file of which nothing was read."""
+        return Mark(_name(file), offset=file.place.start_offset)
+
+    def to_json(self) -> dict[str, Any]:
+        """The mark as JSON; equal marks give equal text."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Mark:
+        """The mark that `to_json` gave."""
+        return Mark(value["file"], value["position"], value["frames"], value["offset"])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Files that continue one another, in order, and all files of their group."""
+
+    key: str
+    format: Format
+    files: tuple[File, ...]
+    group: Sequence[File]
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the files' own names say at which offset each begins, so that it stays the same."""
+        first = self.files[0]
+        place = self.format.match(first.path) if self.format.match is not None else None
+        return first.place.remote is not None or (place is not None and place.start_offset is not None)
+
+    def index(self, mark: Mark) -> int | None:
+        """The number of the file that a mark is in, None if it is gone."""
+        return next((index for index, file in enumerate(self.files) if _name(file) == mark.file), None)
+
+    def undecided(self, mark: Mark) -> Sequence[File]:
+        """The group without the files before the mark's: every transaction that began there ended before the mark came this far."""
+        earlier = {file.path for file in self.files[: self.index(mark) or 0]}
+        return [file for file in self.group if file.path not in earlier]
+
+    def size_after(self, mark: Mark) -> int:
+        """The bytes after a mark."""
+        return sum(file.size for file in self.files[self.index(mark) or 0 :]) - mark.position
+
+
+def _name(file: File) -> str:
+    return file.place.remote or file.path.rpartition("/")[2]
+
+
+def _folder(file: File) -> str:
+    """Where the files are that continue one another: of a copy in remote storage, the directory that the system itself has."""
+    return str(file.place.group) if file.place.remote is not None else file.path.rpartition("/")[0]
+
+
+def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
+    """The lines of a tree that hold wanted rows, by a lasting key. AccessError for a file that cannot be read."""
+    able, selection = registry.formats_with(table), selection.suited(table)
+    found: dict[str, list[File]] = {}
+    for file in tree:
+        if file.format not in able or file.place.state is not None or not selection.takes_file(file):
+            continue
+        # A running broker may have created the next file already: the end of this one may still be written.
+        file = replace(file, place=replace(file.place, sealed=False))
+        if file.problem is not None:
+            raise AccessError(f"{file.path}: {file.problem}")
+        # Files that continue one another are in one folder; a group may be wider: all queues of a store.
+        numbered = file.place.group is not None and file.place.start_offset is not None
+        found.setdefault(f"{file.format} {_folder(file) if numbered else file.path}", []).append(file)
+    return {
+        key: Line(key, registry.formats()[str(files[0].format)], tuple(files), tree.group_of(files[0]))
+        for key, files in sorted(found.items())
+    }
+
+
+def are_marked(marks: Mapping[str, Mark]) -> Callable[[Store], bool]:
+    """A test whether a store has been read before, according to marks."""
+    folders = {key.partition(" ")[2] for key in marks}
+    return lambda store: any(file.path in folders or _folder(file) in folders for file in store)
+
+
+def to_position(marks: Mapping[str, Mark]) -> Position:
+    """Marks as JSON."""
+    return {key: marks[key].to_json() for key in sorted(marks)}
+
+
+def from_position(position: Position | None) -> dict[str, Mark]:
+    """The marks that `to_position` gave."""
+    return {key: Mark.from_json(value) for key, value in (position or {}).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Moves marks forward, for one table and selection. `errors` is what damage does; `strict` makes lost data an error.
+
+    Without `strict`, `note` gets a sentence about lost data; without `note`, that sentence is a warning in the log.
+    """
+
+    table: Table
+    selection: Selection
+    errors: str = "raise"
+    strict: bool = True
+    note: Note | None = None
+
+    def lines(self, tree: Tree) -> dict[str, Line]:
+        """The lines of a tree that hold wanted rows, by a lasting key. AccessError for a file that cannot be read."""
+        return lines_of(tree, self.table, self.selection)
+
+    def step(
+        self, line: Line, mark: Mark, size: int | None = None, files: int | None = None, records: int | None = None
+    ) -> tuple[Mark, int]:
+        """The next mark, `size` bytes, `files` files and `records` records further at most, and the number of files that were read for it.
+
+        For `read_committed`, it is not after the first transaction that is still open. DataError if damage follows the mark.
+        """
+        reached, touched = self.advance(line, mark, size, files, records)
+        decided = self.stable(line, mark, reached)
+        return decided, touched if decided == reached or decided != mark else 0
+
+    def parts(self, line: Line, start: Mark, stop: Mark) -> Iterator[Part]:
+        """The parts between two marks, each with what the other files of its line say about it."""
+        for part in self.between(line, start, stop):
+            full = whole(part.file, line.undecided(start), self.table, self.selection)
+            yield replace(full, start=part.start, stop=part.stop, first=part.first)
+
+    def end(self, line: Line) -> Mark:
+        """The mark after the last whole frame of a line. Only the last file that has frames is read."""
+        begun = next((file for file in reversed(line.files) if self._is_begun(line, file)), line.files[0])
+        mark = Mark.before(begun)
+        with contextlib.suppress(DataError):  # damage is reported where it is read
+            mark, _ = self.advance(line, mark)
+        return mark
+
+    def between(self, line: Line, start: Mark, stop: Mark) -> Iterator[Part]:
+        """What is between two marks of a line; both are located first."""
+        start, stop = self.located(line, start), self.located(line, stop)
+        first, last = line.index(start) or 0, line.index(stop) or 0
+        for index in range(first, last + 1):
+            file = line.files[index]
+            here = start if index == first else Mark.before(file)
+            end = stop.position if index == last else None
+            if here.position < (file.size if end is None else end):
+                yield Part((file,), here.position or None, end, here.frames)
+
+    def located(self, line: Line, mark: Mark) -> Mark:
+        """The mark itself if its place is what it was, else the place of the same offset in the files there are now.
+
+        AccessError if what follows the mark is gone.
+        """
+        index = line.index(mark)
+        size = None if index is None else line.files[index].size
+        if index is not None and mark.position <= line.files[index].size and self._continues(line, index, mark):
+            return mark
+        if not line.is_numbered or mark.offset is None:
+            what = "is gone" if size is None else f"is now {size:,} bytes"
+            self.lost(f"{line.key}: {mark.file} was read up to byte {mark.position:,} and {what}")
+            return Mark.before(line.files[0])
+        earliest = line.files[0].place.start_offset or 0
+        if earliest > mark.offset:
+            self.lost(f"{line.key}: {offset_range(mark.offset, earliest)} deleted before they were read")
+        elif size is not None and mark.position > size and index == len(line.files) - 1:
+            self.lost(f"{line.files[index].path}: was read up to byte {mark.position:,} and is now {size:,} bytes")
+        found = self.seek(line, mark.offset)
+        if found is not None and (found.file, found.position) == (mark.file, mark.position):
+            return mark
+        if found is None:
+            self.lost(f"{line.key}: {mark.file} was read up to byte {mark.position:,} and is gone")
+            later = [file for file in line.files if (file.place.start_offset or 0) > mark.offset]
+            found = Mark.before(later[0] if later else line.files[-1])
+        return found
+
+    def _continues(self, line: Line, index: int, mark: Mark) -> bool:
+        """Whether the frame at a mark, if there is one already, is certainly the one that should follow."""
+        file = line.files[index]
+        if line.format.spans is None or not line.is_numbered or mark.offset is None or mark.position in (0, file.size):
+            return True
+        if self._is_blank(file, mark.position):
+            return True
+        for frames in walk(file, line.format, start=mark.position, first=mark.frames, errors="stop", window=64 << 10):
+            if not len(frames):
+                return not frames.status.is_damage
+            try:
+                starts = line.format.spans(frames.slice(0, 1), file).start_offset
+            except DataError:
+                return True  # a frame begins here; reading it reports that it is damaged
+            return starts is None or int(starts[0]) == mark.offset
+        return True
+
+    def seek(self, line: Line, offset: int) -> Mark | None:
+        """The place of the first frame that reaches beyond an offset, or the end of the line.
+
+        None if frames do not tell their offsets, or the files' names tell others.
+        """
+        if line.format.spans is None or not line.is_numbered:
+            return None
+        index = max((i for i, file in enumerate(line.files) if (file.place.start_offset or 0) <= offset), default=0)
+        found = Mark.before(line.files[index])
+        for file in line.files[index:]:
+            found = Mark(_name(file), offset=offset)
+            start = line.format.seek(file, line.group, offset, None) if line.format.seek is not None else None
+            for frames in walk(file, line.format, start=start, errors="stop"):
+                if not len(frames):
+                    continue
+                stops = _stop_offsets(line.format, frames, file)
+                if stops is None:
+                    return None
+                beyond = np.flatnonzero(stops > offset)
+                if beyond.size:
+                    at = int(beyond[0])
+                    return replace(found, position=int(frames.positions[at]), frames=frames.first + at)
+                found = replace(found, position=frames.reached_in_file, frames=frames.first + len(frames))
+        return found
+
+    def stable(self, line: Line, start: Mark, reached: Mark) -> Mark:
+        """The mark `reached`, or for `read_committed` the place of the first open transaction after `start`, if that comes first."""
+        if self.selection.isolation != "read_committed" or reached.offset is None:
+            return reached
+        part = whole(line.files[line.index(start) or 0], line.undecided(start), self.table, self.selection)
+        undecided = getattr(part.context, "last_stable_offset", None)
+        if undecided is None or reached.offset <= undecided:
+            return reached
+        return (self.seek(line, undecided) or start) if undecided > (start.offset or 0) else start
+
+    def lost(self, what: str) -> None:
+        """Report that data is gone that was not read: AccessError if `strict`, else a note or a warning."""
+        if self.strict:
+            raise AccessError(f"{what}; set failOnDataLoss to false to go on without it")
+        if self.note is not None:
+            self.note(Loss(what))
+        else:
+            log.warning("%s", what)
+
+    def advance(
+        self, line: Line, mark: Mark, size: int | None = None, files: int | None = None, records: int | None = None
+    ) -> tuple[Mark, int]:
+        """As far after a mark as whole frames allow, `size` bytes, `files` files and `records` records at most, but one frame at least.
+
+        Also gives the number of files that were read. DataError if damage follows the mark directly.
+        """
+        touched, allowance = 0, None if records is None else _Allowance(records)
+        while True:
+            index = line.index(mark) or 0
+            file, following = line.files[index], line.files[index + 1 : index + 2]
+            reached, finished = self._reach(line, file, mark, size, following, allowance)
+            taken = reached.position - mark.position
+            touched += bool(taken)
+            if not finished:
+                return reached, touched
+            mark = Mark.before(following[0])
+            size = None if size is None else size - taken
+            used_up = allowance is not None and allowance.left <= 0
+            if used_up or (size is not None and size <= 0) or (files is not None and touched >= files):
+                return mark, touched
+
+    def _reach(
+        self,
+        line: Line,
+        file: File,
+        mark: Mark,
+        size: int | None,
+        following: Sequence[File],
+        allowance: _Allowance | None = None,
+    ) -> tuple[Mark, bool]:
+        """The same in one file; and whether nothing more will be written to it."""
+        begun = any(self._is_begun(line, one) for one in following)
+        if not begun and self._is_blank(file, mark.position):
+            return mark, False  # space allocated in advance: nothing is written there yet
+        limit = file.size if size is None else min(file.size, mark.position + size)
+        jumped = mark if allowance is not None else self._jump(line, file, mark, limit)
+        reached, last = self._walk(line, file, jumped, limit, allowance, at_least=mark.position)
+        if jumped != mark and reached == jumped:  # the index led astray
+            reached, last = self._walk(line, file, mark, limit, allowance, at_least=mark.position)
+        if last is None:
+            return reached, False
+        stuck = reached == mark
+        if last.status.is_damage and self.errors == "raise":
+            if stuck:
+                raise describe(line.format, last, file.path)
+            return reached, False
+        if last.status not in (Status.TRUNCATED, Status.PADDING):
+            return reached, bool(following)
+        # Space for more. A file that follows may have been created in advance: only one with a frame in it closes this one.
+        if not begun:
+            return reached, False
+        if last.status is Status.TRUNCATED and stuck and self.strict:
+            raise TruncatedError(
+                "ends inside a frame, although another file follows; set failOnDataLoss to false to go on there",
+                path=file.path,
+                position=reached.position,
+                format=line.format.name,
+            )
+        return reached, last.status is Status.PADDING or not self.strict
+
+    def _is_blank(self, file: File, position: int) -> bool:
+        """Whether there are zeros where a frame would begin; checking all of them each time would read whole files for nothing."""
+        with Source(file.path) as source:
+            head = source.read(position, HEAD)
+        return len(head) == HEAD and not any(head)
+
+    def _is_begun(self, line: Line, file: File) -> bool:
+        """Whether a file holds a whole frame."""
+        if line.format.begin is None and line.format.survey is None and self._is_blank(file, 0):
+            return False
+        with contextlib.suppress(DataError):
+            return any(len(frames) for frames in walk(file, line.format, errors="stop", window=64 << 10))
+        return False
+
+    def _jump(self, line: Line, file: File, mark: Mark, limit: int) -> Mark:
+        """A place further on, before the limit, that an index gives without reading what is between."""
+        if line.format.cuts is None or limit - mark.position < NEAR:
+            return mark
+        places = [at for at in line.format.cuts(file, line.group, NEAR // 2) if mark.position < at < limit]
+        return replace(mark, position=max(places)) if places else mark
+
+    def _walk(
+        self, line: Line, file: File, mark: Mark, limit: int, allowance: _Allowance | None, *, at_least: int
+    ) -> tuple[Mark, Frames | None]:
+        """The mark after the last whole frame up to `limit`, or after one frame from `at_least`; the last window if that was reached."""
+        errors = "stop" if self.errors == "raise" else self.errors
+        start = mark.position or None
+        for frames in walk(file, line.format, start=start, stop=file.size, first=mark.frames, errors=errors):
+            if isinstance(frames.error, TruncatedError):  # the file's own header is not whole yet
+                return mark, None
+            if len(frames):
+                count = int(np.searchsorted(frames.stops + frames.base, limit, side="right"))
+                if not count and mark.position > at_least:
+                    return mark, None
+                count = max(count, 1)
+                if allowance is not None:
+                    count = allowance.take(line.format, frames.slice(0, count), file)
+                    if not count:
+                        return mark, None
+                mark = _after(frames.slice(0, count), mark, line.format, file)
+                if count < len(frames):
+                    return mark, None
+            if frames.last:
+                return mark, frames
+        return mark, None
+
+
+class _Allowance:
+    """How many more records may be read. The first frame is always allowed, however many it holds."""
+
+    def __init__(self, records: int) -> None:
+        self.left = records
+        self.is_fresh = True
+
+    def take(self, layout: Format, frames: Frames, file: File) -> int:
+        """How many of some frames may be read; their records are subtracted."""
+        ends = np.cumsum(_record_counts(layout, frames, file))
+        count = int(np.searchsorted(ends, self.left, side="right"))
+        count = max(count, 1) if self.is_fresh else count
+        self.is_fresh = False
+        self.left -= int(ends[count - 1]) if count else 0
+        return count
+
+
+def _record_counts(layout: Format, frames: Frames, file: File) -> NDArray[np.int64]:
+    """The records of each frame: as it says itself, else by its offsets, else one."""
+    counts = np.ones(len(frames), np.int64)
+    if layout.spans is None:
+        return counts
+    with contextlib.suppress(DataError):  # it is reported where it is read
+        spans = layout.spans(frames, file)
+        if spans.start_offset is not None and spans.stop_offset is not None and not layout.by_position:
+            counts = np.maximum(spans.stop_offset - spans.start_offset, 0)
+        if spans.records is not None:
+            counts = np.where(spans.records >= 0, spans.records, counts)
+    return counts
+
+
+def _stop_offsets(layout: Format, frames: Frames, file: File) -> NDArray[np.int64] | None:
+    """Where each frame's offsets end, -1 for a damaged one; None if frames do not tell."""
+    assert layout.spans is not None
+    try:
+        return layout.spans(frames, file).stop_offset
+    except DataError:
+        stops = np.full(len(frames), -1, np.int64)
+        for index in range(len(frames)):
+            with contextlib.suppress(DataError):
+                own = layout.spans(frames.slice(index, index + 1), file).stop_offset
+                stops[index] = -1 if own is None else own[0]
+        return stops
+
+
+def _after(frames: Frames, mark: Mark, layout: Format, file: File) -> Mark:
+    """The mark after some frames."""
+    offset = mark.offset
+    if layout.spans is not None:
+        with contextlib.suppress(DataError):  # a wrong checksum is reported where it is read
+            stops = layout.spans(frames.slice(len(frames) - 1, len(frames)), file).stop_offset
+            offset = offset if stops is None else int(stops[0])
+    return Mark(mark.file, frames.base + int(frames.stops[-1]), frames.first + len(frames), offset)
+
 
 #: A Following reads so many bytes of a line before it gives their rows.
 STEP = 64 << 20
@@ -202,6 +632,3 @@ def _seen(file: File) -> _Seen:
         with contextlib.suppress(OSError):
             identity = os.stat(local_path(file.path)).st_ino
     return _Seen(file.size, file.modified, identity)
-
-
-__all__ = ["Following", "check_table"]

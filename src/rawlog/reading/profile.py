@@ -10,13 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog import registry
-from rawlog.core.errors import DataError
-from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Format, Spans, Want
-from rawlog.core.frames import Frames
-from rawlog.core.profile import KEY_BYTES, Offsets, Profile
-from rawlog.core.tables import RECORDS
 from rawlog.kernels import byte_view
 from rawlog.kernels.hashes import murmur2_spans
+from rawlog.model.errors import DataError
+from rawlog.model.format import (
+    MAX_DECOMPRESSED,
+    MAX_HEADERS,
+    NO_TIME,
+    File,
+    Format,
+    Spans,
+    Want,
+)
+from rawlog.model.frames import Frames
+from rawlog.model.profile import KEY_BYTES, Offsets, Profile
+from rawlog.model.table import RECORDS
 
 if TYPE_CHECKING:
     import pyarrow as pa

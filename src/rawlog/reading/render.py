@@ -15,10 +15,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import unknown
-from rawlog.core.text import binary_value, formed, plain_time, to_json
-from rawlog.kernels import byte_view, digits, weave
-from rawlog.kernels import json as kernels
+from rawlog.kernels import byte_view
+from rawlog.kernels import text as digits
+from rawlog.kernels import text as kernels
+from rawlog.kernels import text as weave
+from rawlog.model.errors import unknown
+from rawlog.model.text import (
+    binary_value,
+    formed,
+    plain_time,
+    to_json,
+)
 
 #: The forms of `--bytes`: every binary value as a string in one form.
 FORMS = ("base64", "hex", "escape")
@@ -203,7 +210,7 @@ def is_bytes(type: pa.DataType) -> bool:
 
 
 def text_leaf(style: int, null: bytes = b"") -> Leaf:
-    """Bytes or text in one of the styles of `rawlog.kernels.json`."""
+    """Bytes or text in one of the styles of `rawlog.kernels.text`."""
     literal = byte_view(null)
 
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:

@@ -13,20 +13,36 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from rawlog import registry
-from rawlog.core.errors import DataError, RawlogError, UnknownFormatError
-from rawlog.core.findings import Findings
-from rawlog.core.format import File, Format, Spans, Want
-from rawlog.core.frames import Frames
-from rawlog.core.html import ROWS as SHOWN
-from rawlog.core.html import html_note, html_table
-from rawlog.core.report import SeriousNote
-from rawlog.core.status import Status
-from rawlog.core.tables import RECORDS, Table
-from rawlog.core.text import counted, offset_range
 from rawlog.io.walk import walk
 from rawlog.kernels.columns import constant
-from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, is_log, plan, reads_itself
-from rawlog.reading.select import Selection, Transform, limited, partition_columns
+from rawlog.model.errors import DataError, RawlogError, UnknownFormatError
+from rawlog.model.finding import Findings
+from rawlog.model.format import (
+    File,
+    Format,
+    Spans,
+    Want,
+)
+from rawlog.model.frames import Frames
+from rawlog.model.report import SeriousNote
+from rawlog.model.status import Status
+from rawlog.model.table import RECORDS, Table
+from rawlog.model.text import ROWS as SHOWN
+from rawlog.model.text import counted, html_note, html_table, offset_range
+from rawlog.reading.parts import (
+    ALL_TOGETHER,
+    TOGETHER,
+    Part,
+    is_log,
+    plan,
+    reads_itself,
+)
+from rawlog.reading.select import (
+    Selection,
+    Transform,
+    limited,
+    partition_columns,
+)
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -95,7 +111,7 @@ class Listener:
 
 def _findings(part: Part) -> Findings:
     """What the rules say of one file, of a group, or of everything together."""
-    from rawlog.reading.inspection import inspect_file, inspect_group, inspect_tree
+    from rawlog.reading.inspect import inspect_file, inspect_group, inspect_tree
 
     if part.context == TOGETHER:
         return inspect_group(part.files)
@@ -114,7 +130,7 @@ def read(
     """
     selection = selection.suited(table)
     if table.name == "files":
-        from rawlog.reading.inspection import file_rows, file_values
+        from rawlog.reading.inspect import file_rows, file_values
 
         row = file_rows([file_values(part.file)])
         yield selection.apply(row.select(list(selection.needed(table).names)), table)

@@ -11,11 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rawlog import registry
-from rawlog.core.errors import OptionError, unknown
-from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Lookup, Spans
-from rawlog.core.store import Store
-from rawlog.core.tables import HEADERS, Table
-from rawlog.reading.paths import field_column, field_path
+from rawlog.model.errors import OptionError, unknown
+from rawlog.model.format import (
+    MAX_DECOMPRESSED,
+    MAX_HEADERS,
+    NO_TIME,
+    File,
+    Lookup,
+    Spans,
+)
+from rawlog.model.store import Store
+from rawlog.model.table import HEADERS, Table
+from rawlog.reading.field_paths import field_column, field_path
 
 if TYPE_CHECKING:
     import numpy as np

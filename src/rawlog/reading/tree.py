@@ -12,13 +12,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, UnrecognisedError
-from rawlog.core.format import Family, File, Format, Place
-from rawlog.core.html import ROWS, html_table
-from rawlog.core.report import SeriousNote
-from rawlog.core.store import Store
-from rawlog.core.text import counted, size_text
-from rawlog.io.storage import Entry, Source, is_remote, kind_problem, listing, local_path, split_query
+from rawlog.io.storage import (
+    Entry,
+    Source,
+    is_remote,
+    kind_problem,
+    listing,
+    local_path,
+    split_query,
+)
+from rawlog.model.errors import AccessError, UnrecognisedError
+from rawlog.model.format import (
+    Family,
+    File,
+    Format,
+    Place,
+)
+from rawlog.model.report import SeriousNote
+from rawlog.model.store import Store
+from rawlog.model.text import ROWS, counted, html_table, size_text
 
 log = logging.getLogger("rawlog")
 

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rawlog.core.errors import OptionError
-from rawlog.core.tables import HEADERS
-from rawlog.core.text import is_text
-from rawlog.core.times import parse_time
+from rawlog.model.errors import OptionError
+from rawlog.model.table import HEADERS
+from rawlog.model.text import is_text, parse_time
+from rawlog.reading.field_paths import has_fields
 from rawlog.reading.fields import field_of
-from rawlog.reading.paths import has_fields
 
 if TYPE_CHECKING:
-    from rawlog.core.tables import Table
-    from rawlog.reading.paths import Step
+    from rawlog.model.table import Table
+    from rawlog.reading.field_paths import Step
 
 
 @lru_cache(maxsize=32)

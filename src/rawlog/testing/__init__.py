@@ -23,11 +23,9 @@ from __future__ import annotations
 
 from rawlog.testing.base import RowList, Tables, plain
 from rawlog.testing.damage import Damage
+from rawlog.testing.formats import Reading, Recognition, Writing
 from rawlog.testing.outline import outline
-from rawlog.testing.reading import Reading
-from rawlog.testing.recognition import Recognition
 from rawlog.testing.store import StoreTests
-from rawlog.testing.writing import Writing
 
 __all__ = ["FormatTests", "RowList", "StoreTests", "Tables", "outline", "plain"]
 

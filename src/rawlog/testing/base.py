@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from rawlog import registry
-from rawlog.api import Log
-from rawlog.api import open as open_log
-from rawlog.core.errors import RawlogError
-from rawlog.core.findings import Findings
-from rawlog.core.format import File, Format
-from rawlog.core.tables import Table
 from rawlog.io.walk import walk
 from rawlog.kernels.columns import Marks
-from rawlog.reading.inspection import inspect_file
+from rawlog.model.errors import RawlogError
+from rawlog.model.finding import Findings
+from rawlog.model.format import File, Format
+from rawlog.model.table import Table
+from rawlog.reading.inspect import inspect_file
+from rawlog.verbs.functions import Log
+from rawlog.verbs.functions import open as open_log
 
 RowList = list[dict[str, Any]]
 Tables = Mapping[str, RowList]

@@ -13,9 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.errors import DataError, RawlogError
-from rawlog.reading.inspection import inspect_file
-from rawlog.testing.base import Base, check_error, frames_of, rows_of, same, shared, survives
+from rawlog.model.errors import DataError, RawlogError
+from rawlog.reading.inspect import inspect_file
+from rawlog.testing.base import (
+    Base,
+    check_error,
+    frames_of,
+    rows_of,
+    same,
+    shared,
+    survives,
+)
 
 #: What reading a file of some hundred bytes may take at its peak, whatever lengths it declares.
 MEMORY = 12 << 20

@@ -6,11 +6,11 @@ import json
 
 import pyarrow as pa
 
-from rawlog.api import open as open_log
-from rawlog.core.errors import RawlogError
-from rawlog.reading.inspection import inspect_file
+from rawlog.model.errors import RawlogError
+from rawlog.reading.inspect import inspect_file
 from rawlog.registry import formats
 from rawlog.testing.base import plain
+from rawlog.verbs.functions import open as open_log
 
 
 def outline(path: str, format: str) -> str:

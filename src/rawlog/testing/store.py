@@ -18,15 +18,20 @@ from typing import Any, ClassVar
 import pytest
 
 from rawlog import registry
-from rawlog.api import read, verify
-from rawlog.core.errors import AccessError, EncodeError, OptionError, RawlogError
-from rawlog.core.findings import Finding, Severity
-from rawlog.core.report import Action, Entry, Report
-from rawlog.core.tables import RECORDS
-from rawlog.engines.local import run
-from rawlog.jobs.rewrite import Rewriting
+from rawlog.engines.choice import run
+from rawlog.model.errors import (
+    AccessError,
+    EncodeError,
+    OptionError,
+    RawlogError,
+)
+from rawlog.model.finding import Finding, Severity
+from rawlog.model.report import Action, Entry, Report
+from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, wounded
+from rawlog.verbs.functions import read, verify
+from rawlog.verbs.rewrite import Rewriting
 
 #: Directory names that a careless program would follow, split, expand or print as they are. All are valid names of directories.
 HOSTILE = ("..x", "-rf", "~", "$HOME", "a b", "a\nb", "%2e%2e", "ünï", "*", "-0")

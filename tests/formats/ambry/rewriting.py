@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rawlog.core.report import Action, Entry, Report
-from rawlog.engines import local
+from rawlog.engines import choice
 from rawlog.formats.ambry.paths import is_log
 from rawlog.formats.ambry.store.extract import extract
 from rawlog.io.output import Output
-from rawlog.jobs.rewrite import Rewriting
+from rawlog.model.report import Action, Entry, Report
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.rewrite import Rewriting
 
 
 def rewritten(
@@ -18,7 +18,7 @@ def rewritten(
 ) -> Report:
     """Run a verb with one thread."""
     with Rewriting(verb, str(target), options, dry_run=dry_run, overwrite=overwrite) as job:
-        return local.run(job, open_tree(str(source)), threads=1)
+        return choice.run(job, open_tree(str(source)), threads=1)
 
 
 def extracted(source: Path, target: Path, **options: str) -> Report:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.compare.replicas import all_rules
-from rawlog.core.errors import CorruptError
-from rawlog.core.findings import Finding
-from rawlog.core.format import Format
-from rawlog.core.report import SeriousNote
-from rawlog.formats.ambry.content import make_envelope, open_envelope
+from rawlog.formats.ambry.structures import make_envelope, open_envelope
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
-from rawlog.jobs.target import Passage
+from rawlog.lakes.loss_check import Passage
+from rawlog.model.errors import CorruptError
+from rawlog.model.finding import Finding
+from rawlog.model.format import Format
+from rawlog.model.report import SeriousNote
+from rawlog.verbs.diff import all_rules
 from tests.formats.ambry.stores import CLOCK, STEP, STORES, copy_store, expected, small_key, small_messages, store_path
 
 

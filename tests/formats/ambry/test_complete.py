@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.findings import CLASSES, Account, Findings
+from rawlog.model.finding import CLASSES, Account, Findings
 from tests.formats.ambry.stores import STORES, copy_store, store_path
 
 

@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from rawlog.core.errors import DataError
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
+from rawlog.formats.ambry.writer import (
+    Properties,
+    put_message,
+    segment_header,
+    update_message,
+)
 from rawlog.io.walk import walk
-from rawlog.reading.inspection import inspect_file
+from rawlog.model.errors import DataError
+from rawlog.reading.inspect import inspect_file
 from rawlog.testing import FormatTests, base
 from rawlog.testing.base import rows_of, survives
 from tests.formats.ambry.stores import STORES, expected, small_messages, store_path

@@ -12,16 +12,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import CorruptError, EncodeError, OptionError
-from rawlog.core.format import File, Want
-from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry import writer as encoder
 from rawlog.formats.ambry.kernels.texts import HEADERS
-from rawlog.formats.ambry.reader import decode, scan
+from rawlog.formats.ambry.log import decode, scan
 from rawlog.formats.ambry.store.rewrite import StoreWriter
 from rawlog.formats.ambry.writer import Choice, encode_batch, encode_row
 from rawlog.io.output import Folder
+from rawlog.model.errors import CorruptError, EncodeError, OptionError
+from rawlog.model.format import File, Want
+from rawlog.model.table import RECORDS
 from tests.formats.ambry.stores import STORES, small_messages, store_path
 
 UUID = "6ba7b812-9dad-11d1-80b4-00c04fd430c8"

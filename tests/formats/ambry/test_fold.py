@@ -12,13 +12,23 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog import registry
-from rawlog.core.errors import OptionError, RawlogError
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.reader import Messages, scan
-from rawlog.formats.ambry.store.state import Columns, catalog_of, fold, is_refused
-from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
+from rawlog.formats.ambry.log import Messages, scan
+from rawlog.formats.ambry.store.state import (
+    Columns,
+    catalog_of,
+    fold,
+    is_refused,
+)
+from rawlog.formats.ambry.writer import (
+    Properties,
+    put_message,
+    segment_header,
+    update_message,
+)
+from rawlog.model.errors import OptionError, RawlogError
 from tests.formats.ambry.rewriting import dropped, rewritten
 from tests.formats.ambry.stores import STORES, copy_store, open_store, small_messages, store_path
 from tests.golden_data import golden_path
@@ -193,7 +203,7 @@ def test_times_beyond_what_an_index_holds_are_none(tmp_path: Path) -> None:
 
 def test_blooms_of_uuids_stay_blooms_of_uuids(tmp_path: Path) -> None:
     """A bloom of whole keys in a store that asks it for uuids would hide every blob."""
-    from rawlog.formats.ambry import bloom
+    from rawlog.formats.ambry import index as bloom
     from rawlog.formats.ambry.structures import Cursor
 
     store = copy_store("store-small", tmp_path / "9")

@@ -10,8 +10,8 @@ import pytest
 
 import rawlog
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.content import open_envelope, parse_metadata
-from rawlog.testing import plain
+from rawlog.formats.ambry.structures import open_envelope, parse_metadata
+from rawlog.testing.base import plain
 from tests.formats.ambry.stores import STORES, expected, store_path
 from tests.golden_data import golden_path
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import rawlog
-from rawlog.core.findings import Finding, Findings
-from rawlog.core.report import Action, Entry, Report
 from rawlog.formats.ambry.paths import Segment, segment_of
+from rawlog.model.finding import Finding, Findings
+from rawlog.model.report import Action, Entry, Report
 from tests.formats.ambry.rewriting import lost, reconstructed, rewritten
 from tests.formats.ambry.stores import expected, open_store, store_path
 from tests.reference import ambry as reference

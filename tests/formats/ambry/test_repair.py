@@ -11,15 +11,20 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import CorruptError, EncodeError
-from rawlog.core.report import Action
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.evidence import with_partition
 from rawlog.formats.ambry.store.rewrite import StoreWriter
-from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
+from rawlog.formats.ambry.writer import (
+    Properties,
+    put_message,
+    segment_header,
+    update_message,
+)
 from rawlog.io.output import Folder
+from rawlog.model.errors import CorruptError, EncodeError
+from rawlog.model.report import Action
 from tests.formats.ambry.rewriting import dropped, lost, reconstructed, rewritten
 from tests.formats.ambry.stores import copy_store, expected, open_store, small_key, small_messages, store_path
 
@@ -303,7 +308,7 @@ def test_zeros_after_the_last_message_are_dropped_and_reported(verb: str, tmp_pa
 
 
 def early_rows(**headers: bytes) -> pa.Table:
-    from rawlog.core.tables import RECORDS
+    from rawlog.model.table import RECORDS
 
     listed = [{"key": name, "value": value} for name, value in headers.items()]
     row = {"key": None, "value": b"x", "topic": "t", "partition": 0, "offset": 0, "timestampType": 0, "headers": listed}

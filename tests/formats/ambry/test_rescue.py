@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.report import Action, Report
-from rawlog.core.rescue import RescueAsked, Surveyed
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.rescue import Rescue
 from rawlog.formats.ambry.store.rewrite import StoreWriter, Style
-from rawlog.formats.ambry.writer import Properties, hard_deleted, put_message, update_message
+from rawlog.formats.ambry.writer import (
+    Properties,
+    hard_deleted,
+    put_message,
+    update_message,
+)
 from rawlog.io.output import Folder
+from rawlog.model.recovery import RescueAsked, Surveyed
+from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import CLOCK, copy_store, expected, small_key, store_path
 from tests.trees import digests

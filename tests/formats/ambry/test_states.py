@@ -9,11 +9,11 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.core.explain import Node
 from rawlog.formats.ambry import structures
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.formats.ambry.writer import sealed
 from rawlog.io.walk import walk
+from rawlog.model.explain import Node
 from rawlog.reading.rows import Rows
 from rawlog.reading.tree import open_tree
 from tests.formats.ambry.rewriting import rewritten
@@ -212,7 +212,7 @@ def test_a_wrong_index_name_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_scanning_with_and_without_checks_gives_the_same_fields() -> None:
-    from rawlog.formats.ambry.reader import Messages, scan
+    from rawlog.formats.ambry.log import Messages, scan
 
     data = np.frombuffer((store_path("store-ops") / "0_0_log").read_bytes()[18:], np.uint8)
     frames = scan(data, 0)

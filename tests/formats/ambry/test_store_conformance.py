@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rawlog.formats.ambry import keys
-from rawlog.testing import StoreTests
+from rawlog.testing.store import StoreTests
 from tests.formats.ambry.stores import copy_store, small_key, store_path
 
 #: After everything in the golden files, so that nothing depends on when the tests run.

@@ -13,16 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.store import Store
-from rawlog.engines import local
+from rawlog.engines import choice
 from rawlog.formats.ambry import INDEX_SEGMENT, LOG
 from rawlog.formats.ambry.index import IndexSummary
-from rawlog.formats.ambry.store.state import LogSummary, read_log, summarised, summary
+from rawlog.formats.ambry.store.state import (
+    LogSummary,
+    read_log,
+    summarised,
+    summary,
+)
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
-from rawlog.jobs.verify import Verify
-from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group
+from rawlog.model.store import Store
+from rawlog.reading.inspect import (
+    Checked,
+    Chosen,
+    check_file,
+    inspect_group,
+)
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.verify import Verify
 from tests.formats.ambry.stores import STORES, copy_store, store_path
 from tests.plain_verify import verify_tree
 
@@ -118,15 +128,15 @@ def test_verification_in_splits_finds_the_same(
         data[at] ^= 0x40 if harm else 0
     log.write_bytes(bytes(data))
     expected = [one.as_row() for one in verify_tree(open_tree(str(store)))]
-    monkeypatch.setattr("rawlog.jobs.verify.CUT", len(data) // 4)
+    monkeypatch.setattr("rawlog.verbs.verify.CUT", len(data) // 4)
     parts: list[tuple[str, int | None]] = []
 
     def checked(file: Any, *args: Any, **options: Any) -> Checked:
         parts.append((file.path, options.get("start")))
         return check_file(file, *args, **options)
 
-    monkeypatch.setattr("rawlog.jobs.verify.check_file", checked)
-    found = local.run(Verify(), open_tree(str(store)), threads=1).findings
+    monkeypatch.setattr("rawlog.verbs.verify.check_file", checked)
+    found = choice.run(Verify(), open_tree(str(store)), threads=1).findings
     assert [one.as_row() for one in found] == expected
     assert any(start is not None for _, start in parts)
     assert harm or len(parts) == len(set(parts))
@@ -144,5 +154,5 @@ def test_verification_reads_every_byte_of_a_store_once(monkeypatch: pytest.Monke
         return size
 
     monkeypatch.setattr(Source, "read_into", counted)
-    local.run(Verify(), tree, threads=1)
+    choice.run(Verify(), tree, threads=1)
     assert count < 1.1 * sum(file.size for file in tree)

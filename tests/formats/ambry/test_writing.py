@@ -13,14 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError
-from rawlog.formats.ambry import bloom, keys
-from rawlog.formats.ambry.content import Chunk, make_envelope, make_metadata, open_envelope, parse_metadata
+from rawlog.formats.ambry import index as bloom
+from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import encode_index, parse_index
 from rawlog.formats.ambry.kernels.blooms import murmur3
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.extract import safe_name
 from rawlog.formats.ambry.store.rewrite import NOT_NEEDED
+from rawlog.formats.ambry.structures import (
+    Chunk,
+    make_envelope,
+    make_metadata,
+    open_envelope,
+    parse_metadata,
+)
 from rawlog.formats.ambry.writer import (
     Properties,
     blob_record,
@@ -30,6 +36,12 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.kernels import byte_view
+from rawlog.model.errors import (
+    AccessError,
+    CorruptError,
+    EncodeError,
+    OptionError,
+)
 from tests.formats.ambry.rewriting import cut_ends, dropped, extracted, lost, reconstructed, rewritten
 from tests.formats.ambry.stores import (
     STORES,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rawlog.core.report import Report
-from rawlog.formats.kafka.store.lost_markers import Transaction
+from rawlog.formats.kafka.partition.markers import Transaction
+from rawlog.model.report import Report
 from tests.rewriting import rewritten
 
 __all__ = ["rewritten", "transactions"]

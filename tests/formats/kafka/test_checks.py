@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import CorruptError
-from rawlog.core.report import Action
-from rawlog.formats.kafka.layouts import BATCH
+from rawlog.formats.kafka.log.layouts import BATCH
+from rawlog.model.errors import CorruptError
+from rawlog.model.report import Action
 from tests.golden_data import golden_path
 from tests.reference import kafka
 

@@ -13,11 +13,10 @@ from click.testing import CliRunner, Result
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.core.errors import DataError, OptionError
 from rawlog.formats.kafka import FAMILY
-from rawlog.formats.kafka.store.compact import Settings
-from rawlog.formats.kafka.store.derived import Limits
-from rawlog.formats.kafka.store.partition_writer import segment_name
+from rawlog.formats.kafka.partition.compact import Settings
+from rawlog.formats.kafka.partition.writer import Limits, segment_name
+from rawlog.model.errors import DataError, OptionError
 from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import kafka_cases
 from tests.reference import cleaner, kafka

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.checkpoints import offsets_in
+from rawlog.formats.kafka.texts import offsets_in
 from tests.formats.kafka.rewriting import rewritten
 from tests.services.kafka import KafkaBroker
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.findings import CLASSES, Account
-from rawlog.core.store import Store
-from rawlog.formats.kafka.store.complete import accounts as accounts_of
-from rawlog.formats.kafka.store.survey import fold_segment
-from rawlog.formats.kafka.store.tally import ABORT, COMMIT, Ended
+from rawlog.formats.kafka.partition.complete import accounts as accounts_of
+from rawlog.formats.kafka.partition.state import ABORT, COMMIT, Ended
+from rawlog.formats.kafka.partition.survey import fold_segment
+from rawlog.model.finding import CLASSES, Account
+from rawlog.model.store import Store
 from tests.formats.kafka.test_survey import in_splits
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
 from tests.tier_data import bases, remove_segments

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.report import Action
+from rawlog.model.report import Action
 from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import golden_path
 from tests.reference import kafka

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.core.errors import DataError
-from rawlog.core.report import Action
+from rawlog.model.errors import DataError
+from rawlog.model.report import Action
 from tests.golden_data import golden_path
 
 TOPIC, NAME = "segments-by-time", "segments-by-time-0"

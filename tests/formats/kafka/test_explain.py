@@ -9,8 +9,8 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.core.explain import Node
 from rawlog.io.walk import walk
+from rawlog.model.explain import Node
 from tests.golden_data import kafka_cases, vectors
 
 SEED = bytes.fromhex(

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rawlog.core.errors import RawlogError
-from rawlog.formats.kafka.heads import heads
-from rawlog.formats.kafka.log import decode_run, pieces, scan
-from rawlog.formats.kafka.store.filtering import Filtered, keep_records
+from rawlog.formats.kafka.log.heads import heads
+from rawlog.formats.kafka.log.segment import decode_run, pieces, scan
+from rawlog.formats.kafka.partition.erase import Filtered, keep_records
+from rawlog.model.errors import RawlogError
 from tests.golden_data import kafka_cases
 from tests.reference import kafka
 

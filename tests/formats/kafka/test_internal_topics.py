@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import RawlogError, UnknownFormatError
-from rawlog.formats.kafka.messages import decode_keyed, encode_keyed
+from rawlog.formats.kafka.internal.messages import decode_keyed, encode_keyed
+from rawlog.model.errors import RawlogError, UnknownFormatError
 from tests.kraft_data import BROKERS, data_dir, dumped_keys
 
 CLEAN = ("broker-3.9.2", "broker-4.3.0")
@@ -166,7 +166,7 @@ def test_damage_is_an_error_unless_it_is_to_be_passed_over(tmp_path: Path) -> No
 
 
 def test_a_record_that_is_none_of_the_topic_is_found(tmp_path: Path) -> None:
-    from rawlog.formats.kraft.writer import encode_batch
+    from rawlog.formats.kafka.cluster.writer import encode_batch
 
     folder = tmp_path / "__consumer_offsets-0"
     folder.mkdir()

@@ -15,12 +15,18 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 
 import rawlog
-from rawlog.core.errors import CorruptError, LimitError
-from rawlog.core.frames import Frames
-from rawlog.formats.kafka import legacy, reader
-from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.log import decode_bounded, only, pieces, scan
+from rawlog.formats.kafka.log import legacy
+from rawlog.formats.kafka.log import records as reader
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.segment import (
+    decode_bounded,
+    only,
+    pieces,
+    scan,
+)
 from rawlog.kernels import byte_view
+from rawlog.model.errors import CorruptError, LimitError
+from rawlog.model.frames import Frames
 from tests import memory
 from tests.reference import kafka as reference
 from tests.reference.strategies import Sample, logs

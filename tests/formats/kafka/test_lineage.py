@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.format import File
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.store.choice import Assignment, decide
-from rawlog.formats.kafka.store.copy_survey import SegmentSurvey, joined, survey_segment
-from rawlog.formats.kafka.store.lineage import Copy, Damage, Lineage, Run, common_end, subtract, unite
+from rawlog.formats.kafka.partition.copy_survey import SegmentSurvey, joined, survey_segment
+from rawlog.formats.kafka.partition.lineage import (
+    Copy,
+    Damage,
+    Lineage,
+    Run,
+    common_end,
+    subtract,
+    unite,
+)
+from rawlog.formats.kafka.partition.replicas import Assignment, decide
+from rawlog.model.format import File
 from tests.jobs.dead_cluster import Batch, Log, Partition, damage, write_log
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.core.report import Report
+from rawlog.model.report import Report
 from tests.formats.kafka.rewriting import rewritten, transactions
 from tests.golden_data import golden_path
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rawlog.core.report import Report
+from rawlog.model.report import Report
 from tests.conftest import running
 from tests.formats.kafka.test_lost_markers import KIND, copy, markers, overwrite, repaired, seen
 from tests.formats.kafka.test_writer_brokers import consumed, make_topics, put

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.formats.kafka.manifests import LARGEST_NUMBER, parse
+from rawlog.formats.kafka.manifest import LARGEST_NUMBER, parse
 from rawlog.testing import FormatTests
 from rawlog.testing.base import shared, survives
 from tests.golden_data import GOLDEN

@@ -10,10 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.errors import EncodeError, LimitError, RawlogError, UnsupportedError
-from rawlog.formats.kafka import messages
-from rawlog.formats.kafka.codec import MOST_ELEMENTS, codec, read_uvarint, write_uvarint
-from rawlog.formats.kafka.schema import UNKNOWN, Schema, SchemaField, default_of, schemas
+from rawlog.formats.kafka.internal import messages
+from rawlog.formats.kafka.internal.codec import (
+    MOST_ELEMENTS,
+    UNKNOWN,
+    Schema,
+    SchemaField,
+    codec,
+    default_of,
+    read_uvarint,
+    schemas,
+    write_uvarint,
+)
+from rawlog.model.errors import (
+    EncodeError,
+    LimitError,
+    RawlogError,
+    UnsupportedError,
+)
 from tests.golden_data import golden_path
 from tests.reference import kraft as reference
 from tests.reference.kafka import java_string

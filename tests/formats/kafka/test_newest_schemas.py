@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from rawlog.formats.kafka.meanings import ACL_OPERATIONS, LEVELS
-from rawlog.formats.kafka.messages import framed_types
-from rawlog.formats.kafka.schema import Schema, SchemaField, _schema, schemas
+from rawlog.formats.kafka.internal.codec import (
+    Schema,
+    SchemaField,
+    _schema,
+    schemas,
+)
+from rawlog.formats.kafka.internal.messages import ACL_OPERATIONS, LEVELS, framed_types
 from tests.conftest import needed
 from tests.services.jars import class_path
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, CorruptError
-from rawlog.core.report import Action
-from rawlog.core.store import Store
-from rawlog.formats.kafka.store.rewrite import rebuild
+from rawlog.formats.kafka.partition.rewrite import rebuild
 from rawlog.io.output import Folder
+from rawlog.model.errors import AccessError, CorruptError
+from rawlog.model.report import Action
+from rawlog.model.store import Store
 from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
 

@@ -14,15 +14,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.errors import CorruptError, DataError, RawlogError, UnsupportedError
-from rawlog.core.status import Status
-from rawlog.core.text import java_text
-from rawlog.formats.kafka.heads import take
-from rawlog.formats.kafka.kernels.batch import scan_batches
-from rawlog.formats.kafka.layouts import BATCH
-from rawlog.formats.kafka.legacy import decode_legacy, decode_plain, starts_plain
-from rawlog.formats.kafka.reader import COLUMNS, Columns, decode_columns, milliseconds
+from rawlog.formats.kafka.log.heads import take
+from rawlog.formats.kafka.log.kernels.heads import scan_batches
+from rawlog.formats.kafka.log.layouts import BATCH
+from rawlog.formats.kafka.log.legacy import decode_legacy, decode_plain, starts_plain
+from rawlog.formats.kafka.log.records import (
+    COLUMNS,
+    Columns,
+    decode_columns,
+    milliseconds,
+)
 from rawlog.kernels import byte_view
+from rawlog.model.errors import (
+    CorruptError,
+    DataError,
+    RawlogError,
+    UnsupportedError,
+)
+from rawlog.model.status import Status
+from rawlog.model.text import java_text
 from tests.golden_data import vectors
 from tests.reference import kafka as reference
 from tests.reference.strategies import Sample, logs
@@ -295,8 +305,8 @@ import pickle, sys
 sys.path.insert(0, sys.argv[1])
 import numba
 assert numba.config.DISABLE_JIT
-from rawlog.core.errors import DataError
-from rawlog.formats.kafka.reader import COLUMNS, decode_columns
+from rawlog.model.errors import DataError
+from rawlog.formats.kafka.log.records import COLUMNS, decode_columns
 answers = []
 for data, starts, stops in pickle.load(sys.stdin.buffer):
     try:

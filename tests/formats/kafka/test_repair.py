@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
-from rawlog.core.errors import CorruptError, DataError, OptionError
-from rawlog.core.report import Action, Report
-from rawlog.core.tables import RECORDS
+from rawlog.model.errors import CorruptError, DataError, OptionError
+from rawlog.model.report import Action, Report
+from rawlog.model.table import RECORDS
 from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
 from tests.reference import kafka

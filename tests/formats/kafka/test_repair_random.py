@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.report import Action, Entry, Report
+from rawlog.model.report import Action, Entry, Report
 from rawlog.testing.damage import WOUNDS, wounded
 from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import KafkaCase, kafka_cases

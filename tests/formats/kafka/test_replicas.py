@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.findings import Finding
-from rawlog.core.tables import RECORDS
-from rawlog.engines import local
-from rawlog.formats.kafka.layouts import BATCH
-from rawlog.jobs.verify import Verify
+from rawlog.engines import choice
+from rawlog.formats.kafka.log.layouts import BATCH
+from rawlog.model.finding import Finding
+from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.verify import Verify
 from tests.golden_data import golden_path
 
 T = 1_700_000_000_000_000
@@ -35,7 +35,7 @@ def write(path: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
 
 
 def against(one: Path, other: Path) -> list[Finding]:
-    findings = local.run(Verify(against=open_tree(str(other))), open_tree(str(one))).findings
+    findings = choice.run(Verify(against=open_tree(str(other))), open_tree(str(one))).findings
     return [finding for finding in findings if ".replica." in finding.code]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import DataError
-from rawlog.formats.kafka.seek import skim
-from rawlog.formats.kafka.store import transactions
+from rawlog.formats.kafka.log.seek import skim
+from rawlog.formats.kafka.partition import transactions
 from rawlog.io.storage import Source
+from rawlog.model.errors import DataError
 from tests.reference import kafka
 
 SIZE = 8_000

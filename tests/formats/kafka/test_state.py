@@ -11,12 +11,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.core.frames import Frames
-from rawlog.formats.kafka.control import read_marker
-from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.layouts import NONE, Attributes, ControlType
-from rawlog.formats.kafka.log import scan
-from rawlog.formats.kafka.store.state import Aborted, Producer, Producers, merged
+from rawlog.formats.kafka.internal.messages import read_marker
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.layouts import NONE, Attributes, ControlType
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.partition.state import (
+    Aborted,
+    Producer,
+    Producers,
+    merged,
+)
+from rawlog.model.frames import Frames
 from tests.reference import kafka
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rawlog.testing import StoreTests
+from rawlog.testing.store import StoreTests
 from tests.golden_data import golden_path
 
 DATA = golden_path("kafka", "broker-4.3.0", "data")

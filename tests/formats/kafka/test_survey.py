@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import rawlog
-from rawlog.core.format import File
-from rawlog.core.store import Store
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.log import scan
-from rawlog.formats.kafka.seek import index_entries
-from rawlog.formats.kafka.store.survey import SegmentFold, fold_segment, survey
+from rawlog.formats.kafka.log.seek import index_entries
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.partition.survey import SegmentFold, fold_segment, survey
 from rawlog.io.walk import walk
+from rawlog.model.format import File
+from rawlog.model.store import Store
 from tests.golden_data import KafkaCase, kafka_cases
 
 CASES = [case for case in kafka_cases() if len(list(case.path.glob("*.log"))) >= 1]

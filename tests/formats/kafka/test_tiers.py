@@ -13,11 +13,16 @@ import pytest
 import zstandard
 
 import rawlog
-from rawlog.core.errors import AccessError, CorruptError, RawlogError
-from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.manifests import INDEXES, chunk_sizes, parse
-from rawlog.io.storage import Source, is_view, stored_path, view_path
-from rawlog.reading.lines import lines_of
+from rawlog.formats.kafka.manifest import INDEXES, chunk_sizes, parse
+from rawlog.io.storage import (
+    Source,
+    is_view,
+    stored_path,
+    view_path,
+)
+from rawlog.model.errors import AccessError, CorruptError, RawlogError
+from rawlog.model.table import RECORDS
+from rawlog.reading.follow import lines_of
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, bounded, wounded

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.store.tiers import listed
+from rawlog.formats.kafka.partition.tiers import listed
 from tests.conftest import needed
 from tests.formats.kafka.test_tiers_golden import as_consumed
 from tests.reference.search import places

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.kafka.store.tiers import listed
+from rawlog.formats.kafka.partition.tiers import listed
 from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
 from tests.jobs.recordings import held

@@ -14,12 +14,12 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.core.format import File
-from rawlog.core.report import Action
-from rawlog.formats.kafka import log
-from rawlog.formats.kafka.heads import heads
-from rawlog.formats.kafka.store import transactions
+from rawlog.formats.kafka.log import segment as log
+from rawlog.formats.kafka.log.heads import heads
+from rawlog.formats.kafka.partition import transactions
 from rawlog.io.storage import Source
+from rawlog.model.format import File
+from rawlog.model.report import Action
 from rawlog.reading.parts import plan
 from rawlog.reading.rows import read
 from rawlog.reading.select import Selection

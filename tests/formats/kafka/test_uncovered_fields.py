@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import CorruptError
-from rawlog.core.report import Action
+from rawlog.model.errors import CorruptError
+from rawlog.model.report import Action
 from tests.formats.kafka.rewriting import rewritten
 from tests.formats.kafka.test_lost_markers import batches, overwrite, repaired
 from tests.golden_data import golden_path

@@ -13,19 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import AccessError, EncodeError, OptionError
-from rawlog.core.frames import Frames
-from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker
-from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2, Attributes
-from rawlog.formats.kafka.log import scan
-from rawlog.formats.kafka.reader import COLUMNS, decode_columns
-from rawlog.formats.kafka.store.derived import SegmentIndex
-from rawlog.formats.kafka.writer import Batching, Rows, encode_rows
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.layouts import (
+    BATCH,
+    CODECS,
+    MAGIC_V2,
+    Attributes,
+)
+from rawlog.formats.kafka.log.records import COLUMNS, decode_columns
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.log.writer import BatchFields, Batching, Rows, encode_batch, encode_marker, encode_rows
+from rawlog.formats.kafka.partition.writer import SegmentIndex
 from rawlog.io import compression
 from rawlog.kernels import byte_view
 from rawlog.kernels.columns import batch, constant
+from rawlog.model.errors import AccessError, EncodeError, OptionError
+from rawlog.model.frames import Frames
+from rawlog.model.table import RECORDS
 from tests.golden_data import kafka_cases, vectors
 from tests.reference import kafka, strategies
 
@@ -237,7 +241,7 @@ def test_segments_end_by_size_by_time_and_by_full_index(tmp_path: Path) -> None:
 
 
 def test_a_table_streams_through_without_holding_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.formats.kafka.store import sink
+    from rawlog.formats.kafka.partition import sink
 
     monkeypatch.setattr(sink, "PENDING_BYTES", 1000)
     monkeypatch.setattr(sink, "PENDING_TOTAL", 3000)

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 import pytest
 
 import rawlog
-from rawlog.core.format import Keep
-from rawlog.core.store import Store
-from rawlog.formats.kafka.store.sift import sift
+from rawlog.formats.kafka.partition.erase import sift
 from rawlog.io.output import Folder
+from rawlog.model.format import Keep
+from rawlog.model.store import Store
 from tests.conftest import running
 from tests.formats.kafka.rewriting import rewritten
 from tests.formats.kafka.test_golden import milliseconds

@@ -6,11 +6,11 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rawlog.formats.kafka.layouts import ControlType
-from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kafka.showing import uuid_text
-from rawlog.formats.kraft.store.state import State
-from rawlog.formats.kraft.writer import encode_batch, encode_controls, write_checkpoint
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.cluster.writer import encode_batch, encode_controls, write_checkpoint
+from rawlog.formats.kafka.internal.codec import uuid_text
+from rawlog.formats.kafka.internal.messages import encode_framed
+from rawlog.formats.kafka.log.layouts import ControlType
 from rawlog.io.output import Folder
 
 CLUSTER = "qUoRuMcLuStErAAAAAAAAA"

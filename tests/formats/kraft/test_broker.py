@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kraft.writer import NewCluster
+from rawlog.formats.kafka.cluster.writer import NewCluster
 from rawlog.io.output import Folder
 from tests.conftest import needed
 from tests.rewriting import rewritten

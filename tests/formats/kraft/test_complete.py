@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.findings import CLASSES, Account, Findings
+from rawlog.model.finding import CLASSES, Account, Findings
 from tests.kraft_data import data_dir
 
 BROKERS = ("broker-3.9.2", "broker-4.3.0", "broker-4.3.0-crashed")

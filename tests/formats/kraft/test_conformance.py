@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kraft.writer import encode_checkpoint
+from rawlog.formats.kafka.cluster.writer import encode_checkpoint
+from rawlog.formats.kafka.internal.messages import encode_framed
 from rawlog.testing import FormatTests
 from tests.golden_data import GOLDEN
 from tests.kraft_data import BROKERS, data_dir, dumped_metadata

@@ -10,13 +10,18 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.format import File
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kraft.store import contents
-from rawlog.formats.kraft.store.contents import Contents, ContentsFold, Rows, read_contents
-from rawlog.formats.kraft.writer import encode_batch
+from rawlog.formats.kafka.cluster import metadata_log
+from rawlog.formats.kafka.cluster.metadata_log import (
+    Contents,
+    ContentsFold,
+    Rows,
+    read_contents,
+)
+from rawlog.formats.kafka.cluster.writer import encode_batch
+from rawlog.formats.kafka.internal.messages import encode_framed
 from rawlog.io.walk import walk
+from rawlog.model.format import File
 from tests.kraft_data import data_dir
 
 
@@ -75,7 +80,7 @@ def test_contents_are_the_same_for_any_cut(tmp_path: Path) -> None:
 def test_contents_of_a_large_file_keep_no_records_and_checks_read_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "MOST_KEPT", 1000)
+    monkeypatch.setattr(metadata_log, "MOST_KEPT", 1000)
     file, starts = segment(tmp_path, random.Random(1))
     assert read_contents(file).pieces is None
     assert in_splits(file, [starts[9]]).pieces is None

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.kafka.checkpoints import RECOVERY_POINT, parse, write
+from rawlog.formats.kafka.texts import RECOVERY_POINT, parse, write
 from tests.kraft_data import data_dir
 from tests.reference import kafka as reference
 from tests.trees import contents

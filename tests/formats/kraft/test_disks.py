@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.core.errors import OptionError
-from rawlog.formats.kraft.store.disks import Disks, find_disks, infer_nodes
-from rawlog.formats.kraft.store.state import State, Topic
+from rawlog.formats.kafka.cluster.broker_disks import Disks, find_disks, infer_nodes
+from rawlog.formats.kafka.cluster.state import State, Topic
 from rawlog.io.storage import lock_holder
+from rawlog.model.errors import OptionError
 from rawlog.reading.tree import open_tree
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -19,7 +19,7 @@ TOPIC = b"i" * 16
 
 
 def directory_id(number: int) -> tuple[bytes, str]:
-    from rawlog.formats.kafka.showing import uuid_text
+    from rawlog.formats.kafka.internal.codec import uuid_text
 
     raw = bytes([number]) * 16
     return raw, uuid_text(raw)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.formats.kraft.store.disks import find_disks
-from rawlog.formats.kraft.store.elected import ClusterMetadata, elect
+from rawlog.formats.kafka.cluster.broker_disks import find_disks
+from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata, elect
 from rawlog.reading.tree import open_tree
 from tests.formats.kraft.quorum_model import Quorum, id_of
 

@@ -10,12 +10,24 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
-from rawlog.formats.kafka.codec import codec
-from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE, Keyed, encode_keyed, key_types
-from rawlog.formats.kraft.store.committed import partition_of
-from rawlog.formats.kraft.store.endings import Endings, Status, TransactionState, last_states, states_in
+from rawlog.formats.kafka.cluster.consumer_offsets import partition_of
+from rawlog.formats.kafka.cluster.open_transactions import (
+    Endings,
+    Status,
+    TransactionState,
+    last_states,
+    states_in,
+)
+from rawlog.formats.kafka.internal.codec import codec
+from rawlog.formats.kafka.internal.messages import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    Keyed,
+    encode_keyed,
+    key_types,
+)
+from rawlog.formats.kafka.log.writer import BatchFields, encode_batch
+from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 from tests.kraft_data import data_dir
 

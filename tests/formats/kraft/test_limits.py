@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import LimitError
-from rawlog.formats.kafka import codec, internal
+from rawlog.formats.kafka.internal import codec, topics
+from rawlog.model.errors import LimitError
 from tests import memory
 from tests.formats.kafka.test_limits import batch, packed, varint
 from tests.reference import kafka as reference
@@ -47,7 +47,7 @@ def test_a_record_above_the_limit_is_an_error_with_its_place(tmp_path: Path, mon
 def test_records_become_values_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = stored(tmp_path, log_of(*[FEATURE] * 7))
     whole = rawlog.read(path, table="kraft.metadata")
-    monkeypatch.setattr(internal, "MOST_ROWS", 2)
+    monkeypatch.setattr(topics, "MOST_ROWS", 2)
     assert rawlog.read(path, table="kraft.metadata").equals(whole)
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.formats.kraft.store.blueprint import Topic
-from rawlog.formats.kraft.store.directories import node_ids, place_replicas
-from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kafka.cluster.new_cluster import Topic, node_ids, place_replicas
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.model.errors import OptionError
 from tests.jobs.dead_cluster import Partition, write_disks
 from tests.trees import contents
 

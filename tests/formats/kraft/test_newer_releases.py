@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.report import Action, Report
-from rawlog.formats.kafka.meanings import LEVELS
-from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kafka.schema import UNKNOWN
-from rawlog.formats.kraft.store.state import IMAGED, State
-from rawlog.formats.kraft.writer import NewCluster
+from rawlog.formats.kafka.cluster.state import IMAGED, State
+from rawlog.formats.kafka.cluster.writer import NewCluster
+from rawlog.formats.kafka.internal.codec import UNKNOWN
+from rawlog.formats.kafka.internal.messages import LEVELS, encode_framed
 from rawlog.io.output import Folder
+from rawlog.model.report import Action, Report
 from tests.formats.kraft.test_state import DEMO, PARTITION, TOPIC, replayed
 from tests.jobs.dead_cluster import CLUSTER, Batch, write_log
 

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.findings import Finding, Severity
-from rawlog.core.report import Action, Entry, Report
-from rawlog.formats.kafka.layouts import ControlType
-from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.store.state import State
-from rawlog.formats.kraft.store.store import MetadataStore, clusters
-from rawlog.formats.kraft.writer import encode_batch, encode_controls
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, clusters
+from rawlog.formats.kafka.cluster.paths import takes
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.cluster.writer import encode_batch, encode_controls
+from rawlog.formats.kafka.internal.messages import encode_framed
+from rawlog.formats.kafka.log.layouts import ControlType
+from rawlog.model.finding import Finding, Severity
+from rawlog.model.report import Action, Entry, Report
 from tests.rewriting import rewritten
 from tests.trees import contents
 

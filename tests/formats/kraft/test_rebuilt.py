@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.showing import uuid_text
-from rawlog.formats.kraft.store.committed import partition_of
-from rawlog.formats.kraft.store.disks import Disk
-from rawlog.formats.kraft.store.elected import ClusterMetadata
-from rawlog.formats.kraft.store.rebuilt import Found, made_id, partition_count, rebuild
-from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kafka.cluster.broker_disks import Disk
+from rawlog.formats.kafka.cluster.consumer_offsets import partition_of
+from rawlog.formats.kafka.cluster.infer_cluster import (
+    Found,
+    made_id,
+    partition_count,
+    rebuild,
+)
+from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.internal.codec import uuid_text
 from tests.golden_data import golden_path
 from tests.kraft_data import data_dir
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.messages import CONSUMER_OFFSETS
+from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS
 from tests.formats.kraft.test_endings import append, commit
 from tests.jobs.dead_cluster import Partition, write_disks
 from tests.kraft_data import data_dir
@@ -54,8 +54,8 @@ def test_a_replica_on_a_node_that_should_not_have_it_is_reported(disks: dict[int
 
 
 def test_a_log_that_ends_before_a_committed_offset_is_reported(tmp_path: Path) -> None:
-    from rawlog.formats.kafka.batch_writer import BatchFields
-    from rawlog.formats.kraft.store.committed import partition_of
+    from rawlog.formats.kafka.cluster.consumer_offsets import partition_of
+    from rawlog.formats.kafka.log.writer import BatchFields
 
     disk = tmp_path / "disk"
     shutil.copytree(data_dir("broker-3.9.2"), disk)

@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.formats.kafka.layouts import ControlType
-from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kraft.names import MIGRATING
-from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.store.state import State
-from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
-from rawlog.formats.kraft.writer import (
+from rawlog.formats.kafka.cluster.metadata import MIGRATING
+from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.paths import takes
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.cluster.writer import (
     Voter,
     checkpoint_name,
     encode_batch,
@@ -25,6 +22,9 @@ from rawlog.formats.kraft.writer import (
     encode_checkpoint,
     encode_controls,
 )
+from rawlog.formats.kafka.internal.messages import encode_framed
+from rawlog.formats.kafka.log.layouts import ControlType
+from rawlog.model.errors import OptionError
 from tests.golden_data import golden_path
 
 TOPIC, OTHER = bytes(range(16)), bytes(range(16, 32))

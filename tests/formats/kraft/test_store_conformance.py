@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rawlog.core.findings import Finding
-from rawlog.core.report import Action, Entry
-from rawlog.testing import StoreTests
-from rawlog.testing.store import serious
+from rawlog.model.finding import Finding
+from rawlog.model.report import Action, Entry
+from rawlog.testing.store import StoreTests, serious
 from tests.golden_data import golden_path
 
 

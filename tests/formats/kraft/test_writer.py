@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import EncodeError, RawlogError
-from rawlog.core.report import Report
-from rawlog.formats.kafka.layouts import ControlType
-from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.store.store import MetadataStore, clusters
-from rawlog.formats.kraft.writer import (
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, clusters
+from rawlog.formats.kafka.cluster.paths import takes
+from rawlog.formats.kafka.cluster.writer import (
     NewCluster,
     encode_batch,
     encode_bootstrap,
@@ -23,7 +19,11 @@ from rawlog.formats.kraft.writer import (
     encode_controls,
     write_checkpoint,
 )
+from rawlog.formats.kafka.internal.messages import encode_framed
+from rawlog.formats.kafka.log.layouts import ControlType
 from rawlog.io.output import Folder
+from rawlog.model.errors import EncodeError, RawlogError
+from rawlog.model.report import Report
 from tests.golden_data import golden_path
 from tests.kraft_data import data_dir
 from tests.rewriting import rewritten

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.compare.replicas import all_rules
-from rawlog.core.errors import CorruptError, DataError, TruncatedError, UnsupportedError
-from rawlog.core.findings import Severity
-from rawlog.testing import plain
+from rawlog.model.errors import (
+    CorruptError,
+    DataError,
+    TruncatedError,
+    UnsupportedError,
+)
+from rawlog.model.finding import Severity
+from rawlog.testing.base import plain
+from rawlog.verbs.diff import all_rules
 from tests.golden_data import DamagedReplay, damaged_replays, golden_path
 from tests.reference import replay
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.findings import Finding, Severity
-from rawlog.core.report import Action, Entry, Report
+from rawlog.model.finding import Finding, Severity
+from rawlog.model.report import Action, Entry, Report
 from tests.reference import replay
 from tests.rewriting import rewritten
 from tests.trees import contents

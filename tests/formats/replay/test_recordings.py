@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import EncodeError, OptionError
-from rawlog.core.tables import RECORDS
-from rawlog.testing import plain
+from rawlog.model.errors import EncodeError, OptionError
+from rawlog.model.table import RECORDS
+from rawlog.testing.base import plain
 from tests.golden_data import ReplayCase, golden_path, replay_cases
 from tests.reference import replay
 

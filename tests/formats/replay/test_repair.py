@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.core.errors import OptionError, UnsupportedError
-from rawlog.core.report import Action, Report
 from rawlog.formats.replay.layouts import FILE_HEADER, NO_TIME_SECONDS
-from rawlog.jobs.rewrite import Rewriting
+from rawlog.model.errors import OptionError, UnsupportedError
+from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.rewrite import Rewriting
 from tests.golden_data import golden_path
 from tests.rewriting import rewritten
 

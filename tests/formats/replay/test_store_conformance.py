@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.testing import StoreTests
+from rawlog.testing.store import StoreTests
 from tests.golden_data import golden_path
 
 

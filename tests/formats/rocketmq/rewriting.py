@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 
 import rawlog
-from rawlog.core.findings import Finding
-from rawlog.core.report import Action, Entry, Report
-from rawlog.engines import local
+from rawlog.engines import choice
 from rawlog.formats.rocketmq.store import rewrite
 from rawlog.io.output import Output
-from rawlog.jobs.rewrite import Rewriting
+from rawlog.model.finding import Finding
+from rawlog.model.report import Action, Entry, Report
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.rewrite import Rewriting
 
 MISPLACED = {
     "rocketmq.store.queue-dangling", "rocketmq.store.index-differs", "rocketmq.store.missing-file", "rocketmq.store.stray",
@@ -33,7 +33,7 @@ def rewritten(
     """A store, perhaps on several disks, rewritten as the command line does it."""
     roots = [str(source)] if isinstance(source, Path) else [str(path) for path in source]
     with Rewriting(verb, str(target), options, dry_run=dry_run) as job:
-        report: Report = local.run(job, open_tree(roots), threads=1)
+        report: Report = choice.run(job, open_tree(roots), threads=1)
     return report
 
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import RawlogError
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.store.configs import delivered_offsets
 from rawlog.formats.rocketmq.store.settings import sizes_of
+from rawlog.model.errors import RawlogError
 from tests.formats.rocketmq.rewriting import rebuilt, repaired, said
 from tests.formats.rocketmq.stores import copy, log_files, queues, store
 from tests.formats.rocketmq.test_checks import findings, patch

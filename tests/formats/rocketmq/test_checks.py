@@ -11,10 +11,10 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.compare.replicas import all_rules
-from rawlog.core.findings import Finding
-from rawlog.core.report import SeriousNote
 from rawlog.formats.rocketmq import layouts
+from rawlog.model.finding import Finding
+from rawlog.model.report import SeriousNote
+from rawlog.verbs.diff import all_rules
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.reference import rocketmq as reference
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.findings import CLASSES, Account, Findings
+from rawlog.model.finding import CLASSES, Account, Findings
 from tests.formats.rocketmq.stores import ALL, copy, log_files, store
 
 

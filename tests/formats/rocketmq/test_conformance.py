@@ -12,7 +12,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.testing import FormatTests, plain
+from rawlog.testing import FormatTests
+from rawlog.testing.base import plain
 from tests.formats.rocketmq.stores import expected, store
 from tests.golden_data import GOLDEN
 from tests.reference import rocketmq as reference

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError
-from rawlog.core.report import Action
 from rawlog.formats.rocketmq.layouts import CHECKPOINT
 from rawlog.formats.rocketmq.store.rewrite import DATABASES
+from rawlog.model.errors import AccessError
+from rawlog.model.report import Action
 from tests.formats.rocketmq.rewriting import rebuilt, repaired, rewritten, said, written
 from tests.formats.rocketmq.stores import BROKERS_55, answers, copy, log_files, store
 from tests.formats.rocketmq.test_checks import flip_body

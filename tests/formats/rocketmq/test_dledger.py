@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
+from rawlog.model.errors import OptionError
 from tests.formats.rocketmq.rewriting import rebuilt, repaired
 from tests.formats.rocketmq.test_conformance import message
 from tests.reference import rocketmq as reference

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import LimitError
-from rawlog.core.format import Format
-from rawlog.formats.rocketmq import reader
+from rawlog.formats.rocketmq import commitlog
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.layouts import BATCH_MASK
-from rawlog.jobs.target import LossError, Passage
 from rawlog.kernels import byte_view
+from rawlog.lakes.loss_check import LossError, Passage
+from rawlog.model.errors import LimitError
+from rawlog.model.format import Format
 from tests import memory
 from tests.golden_data import golden_path
 from tests.reference import kafka as reference_kafka
@@ -78,7 +78,7 @@ def packed(piece: bytes, count: int) -> bytes:
 def test_many_batch_messages_are_taken_apart_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = rawlog.read(STORE)
     sizes = [one.num_rows for one in rawlog.open(STORE).table().batches()]
-    monkeypatch.setattr(reader, "MOST_INNER", 40)
+    monkeypatch.setattr(commitlog, "MOST_INNER", 40)
     assert rawlog.read(STORE).equals(whole)
     assert len(list(rawlog.open(STORE).table().batches())) > len(sizes)
 
@@ -86,7 +86,7 @@ def test_many_batch_messages_are_taken_apart_some_at_a_time(monkeypatch: pytest.
 def test_one_message_with_many_inside_is_taken_apart_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than 524,288 messages in one were an error that no option could change."""
     whole = rawlog.read(STORE)
-    monkeypatch.setattr(reader, "MOST_INNER", 1)
+    monkeypatch.setattr(commitlog, "MOST_INNER", 1)
     assert rawlog.read(STORE).equals(whole)
 
 
@@ -103,7 +103,7 @@ def test_a_large_body_is_read_alone_and_not_copied(tmp_path: Path, monkeypatch: 
     assert whole["value"].to_pylist() == [*bodies, b"first", b"second", b"plain"]
     shown = rawlog.read(path, table="rocketmq.messages")
     for large in (0, 100, 999):
-        monkeypatch.setattr(reader, "LARGE", large)
+        monkeypatch.setattr(commitlog, "LARGE", large)
         assert rawlog.read(path).equals(whole)
         assert rawlog.read(path, table="rocketmq.messages").equals(shown)
         assert not rawlog.verify(path, rule=["rocketmq.commitlog.inner-batch", "rocketmq.commitlog.body"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.errors import CorruptError, UnknownFormatError
 from rawlog.formats.rocketmq import config
+from rawlog.model.errors import CorruptError, UnknownFormatError
 from tests.formats.rocketmq.stores import BROKERS, expected, store
 
 #: What the producer of the golden stores did with the half messages of each key.

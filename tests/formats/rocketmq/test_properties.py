@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.errors import EncodeError
-from rawlog.core.tables import RECORDS
-from rawlog.formats.rocketmq.properties import MARK, encode, restore
+from rawlog.formats.rocketmq.writer import MARK, encode, restore
+from rawlog.model.errors import EncodeError
+from rawlog.model.table import RECORDS
 
 NAMES = st.sampled_from(["KEYS", "TAGS", "", "a", MARK.decode(), "__CRC32#", "x\x01y"]) | st.text(max_size=4)
 VALUES = st.none() | st.sampled_from([b"", b"K", b"\x02", b"k", b"\xff\xfe"]) | st.binary(max_size=5)

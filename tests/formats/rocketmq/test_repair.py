@@ -9,12 +9,18 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError, UnknownFormatError
-from rawlog.core.report import Action
-from rawlog.core.tables import RECORDS
 from rawlog.formats.rocketmq.layouts import FILLER_FLAG, HEAD
 from rawlog.formats.rocketmq.store import rewrite
 from rawlog.formats.rocketmq.store.settings import settings_of
+from rawlog.model.errors import (
+    AccessError,
+    CorruptError,
+    EncodeError,
+    OptionError,
+    UnknownFormatError,
+)
+from rawlog.model.report import Action
+from rawlog.model.table import RECORDS
 from tests.formats.rocketmq.rewriting import rebuilt, repaired, written
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import (

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.core.errors import OptionError
-from rawlog.core.report import Action, Report
-from rawlog.core.rescue import RescueAsked, Surveyed
 from rawlog.formats.rocketmq.store.rescue import Rescue
 from rawlog.io.output import Folder
+from rawlog.model.errors import OptionError
+from rawlog.model.recovery import RescueAsked, Surveyed
+from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
 from tests.formats.rocketmq.stores import log_files, store
 from tests.formats.rocketmq.test_conformance import blank, message

@@ -13,15 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.core.format import File
-from rawlog.core.store import Store
-from rawlog.engines import local
+from rawlog.engines import choice
 from rawlog.formats.rocketmq import COMMIT_LOG
-from rawlog.formats.rocketmq.store.store import LogSummary, Packed, View, summarised, summary
+from rawlog.formats.rocketmq.store.store import (
+    LogSummary,
+    Packed,
+    View,
+    summarised,
+    summary,
+)
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
-from rawlog.jobs.verify import Verify
+from rawlog.model.format import File
+from rawlog.model.store import Store
 from rawlog.reading.tree import open_tree
+from rawlog.verbs.verify import Verify
 from tests.formats.rocketmq.rewriting import written
 from tests.formats.rocketmq.stores import ALL, copy, log_files, store
 from tests.formats.rocketmq.test_checks import flip_body, leave_stale_entry, zero_page
@@ -122,7 +128,7 @@ def test_verification_reads_the_log_once(name: str, monkeypatch: pytest.MonkeyPa
     tree = open_tree(str(store(name)))
     sizes = {file.path: file.size for file in tree if file.format == COMMIT_LOG.name}
     seen.clear()
-    found = local.run(Verify(), tree, threads=1)
+    found = choice.run(Verify(), tree, threads=1)
     assert not found.findings.errors
     total = sum(seen.get(path, 0) for path in sizes)
     assert total <= 1.05 * sum(sizes.values()) + 16_384 * len(sizes), (total, sum(sizes.values()))

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.core.format import Deferred, Family, Format, Rewrite
-from rawlog.core.tables import RECORDS
+from rawlog.model.format import (
+    Deferred,
+    Family,
+    Format,
+    Rewrite,
+)
+from rawlog.model.table import RECORDS
 from tests.sixth.journal import paths
 from tests.sixth.journal.layouts import ENTRY, FILE_HEADER, POSITION
 from tests.sixth.journal.tables import ENTRIES, POSITIONS

@@ -8,9 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.findings import Mark, Rule, Severity, rule
-from rawlog.core.format import Inspection
-from rawlog.core.frames import Frames
+from rawlog.model.finding import (
+    Mark,
+    Rule,
+    Severity,
+    rule,
+)
+from rawlog.model.format import Inspection
+from rawlog.model.frames import Frames
 from tests.sixth.journal.layouts import ALIGNMENT, FILE_HEADER, STEP
 from tests.sixth.journal.reader import ends, heads, is_sound, positions, rising, sums
 

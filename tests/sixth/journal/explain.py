@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rawlog.core.explain import Node, layout_nodes, leaf
-from rawlog.core.format import File
-from rawlog.core.frames import Frames
-from rawlog.core.text import plain_time
+from rawlog.model.explain import Node, layout_nodes, leaf
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.text import plain_time
 from tests.sixth.journal.layouts import ENTRY, FILE_HEADER, NO_TIME, POSITION
 from tests.sixth.journal.reader import is_sound, sums
 

@@ -6,11 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import BAD_LENGTH, BAD_MAGIC, FULL, OK, PADDING, TRUNCATED
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32c
 from rawlog.kernels.gather import copy
-from rawlog.kernels.ints import read_i32, read_u32, write_i32, write_i64
+from rawlog.kernels.ints import (
+    read_i32,
+    read_u32,
+    write_i32,
+    write_i64,
+)
+from rawlog.model.status import (
+    BAD_LENGTH,
+    BAD_MAGIC,
+    FULL,
+    OK,
+    PADDING,
+    TRUNCATED,
+)
 from tests.sixth.journal.layouts import ALIGNMENT, ENTRY, ENTRY_MAGIC, LARGEST
 
 # The compiler takes plain numbers of a module as constants: read the layout once, here.

@@ -5,7 +5,7 @@ Authority: tests/sixth/reference.py, which stands for the source code of the sys
 
 from __future__ import annotations
 
-from rawlog.core.layout import Field, Layout
+from rawlog.model.layout import Field, Layout
 
 FILE_MAGIC = b"JRNL"
 VERSION = 1

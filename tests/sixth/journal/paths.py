@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from rawlog.core.errors import CorruptError, TruncatedError, UnsupportedError
-from rawlog.core.format import Origin, Place
+from rawlog.model.errors import CorruptError, TruncatedError, UnsupportedError
+from rawlog.model.format import Origin, Place
 from tests.sixth.journal.layouts import FILE_HEADER, FILE_MAGIC, VERSION
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, DataError
-from rawlog.core.format import File, Spans, Want
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.status import Status
 from rawlog.io.checksums import crc32c_spans
 from rawlog.kernels import byte_view, columns
+from rawlog.model.errors import CorruptError, DataError
+from rawlog.model.format import File, Spans, Want
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import Status
 from tests.sixth.journal import kernels
 from tests.sixth.journal.layouts import ENTRY, ENTRY_MAGIC, LARGEST, NO_TIME, POSITION
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.core.errors import EncodeError, OptionError, unknown
-from rawlog.core.format import Judge
-from rawlog.core.status import Status
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
+from rawlog.model.errors import EncodeError, OptionError, unknown
+from rawlog.model.format import Judge
+from rawlog.model.status import Status
 from tests.sixth.journal import kernels
 from tests.sixth.journal.layouts import (
     ALIGNMENT,

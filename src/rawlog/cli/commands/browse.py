@@ -36,10 +36,10 @@ def command(
     Search by offset, time, key, text, id or SQL; see findings in their place; export what was found. Nothing is changed, and only
     files at the PATHs are shown. The address has a token: without it nothing is answered. Ctrl-C ends the server.
     """
-    from rawlog import api
-    from rawlog.browser.server import is_loopback
+    from rawlog.pages.browser.server import is_loopback
+    from rawlog.verbs import functions
 
-    with api.browse(paths, format=as_format, host=host, port=port) as server:
+    with functions.browse(paths, format=as_format, host=host, port=port) as server:
         if as_json:
             output.json_line({"url": server.url, "host": server.host, "port": server.port})
         else:

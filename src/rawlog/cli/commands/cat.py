@@ -39,8 +39,8 @@ are not at their place, whose offsets do not rise or belong into another file, a
 
 def run(given: dict[str, Any], read: Callable[..., Rows], missing: str | None = None, **more: Any) -> int:
     """Print the rows that a function of `rawlog` reads with the given options; the exit code. `missing` is noted if there are none."""
-    from rawlog.cli.errors import say
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.logs import say
+    from rawlog.cli.output import Notes
 
     printer = prepare(given)
     notes = Notes()
@@ -60,7 +60,7 @@ def run(given: dict[str, Any], read: Callable[..., Rows], missing: str | None = 
 def prepare(given: dict[str, Any]) -> output.Printer:
     """The printer that the output options ask for. OptionError if they contradict one another."""
     from rawlog import registry
-    from rawlog.api.options import transforms_of
+    from rawlog.verbs.options import transforms_of
 
     given["decode"] = options.as_written(given.get("decode") or ())
     table = registry.table_named(given["table"])
@@ -94,6 +94,6 @@ def reading(given: dict[str, Any], printer: output.Printer) -> dict[str, Any]:
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:
     """Print the rows of a table of PATHs: files, directories, globs or URLs."""
-    from rawlog import api
+    from rawlog.verbs import functions
 
-    ctx.exit(run(given, api.cat, paths=paths))
+    ctx.exit(run(given, functions.cat, paths=paths))

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from rawlog.cli import engine, options, report
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
 
 
 @click.command(
@@ -17,7 +18,7 @@ from rawlog.cli import engine, options, report
         more="Exit codes: 0 done; 1 records were lost, or files left out; 2 wrong usage; 3 cannot be read or written.",
     )
 )
-@report.arguments
+@output.arguments
 @click.option("--topic", multiple=True, metavar="GLOB", help="Kafka: only these topics; may be given again.")
 @click.option(
     "--now", metavar="TIME", help="The time to compare ages with: ISO 8601 or epoch milliseconds.  [default: now]"
@@ -35,9 +36,9 @@ def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...
 
     --option gives a topic's settings: `delete.retention.ms`, `min.compaction.lag.ms`, `segment.bytes` and others under Kafka's names.
     """
-    from rawlog import api
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.output import Notes
+    from rawlog.verbs import functions
 
     with engine.running(given, "compacting") as running:
-        done = api.compact(source, target, option=options.pairs(own), note=Notes(), **given, **running)
-    ctx.exit(report.show(done, as_json=as_json))
+        done = functions.compact(source, target, option=options.pairs(own), note=Notes(), **given, **running)
+    ctx.exit(output.show(done, as_json=as_json))

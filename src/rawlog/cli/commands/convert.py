@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, options, output, report
-from rawlog.cli.errors import FOUND, say
-from rawlog.core.text import printable
+from rawlog.cli import (
+    options,
+    output,
+)
+from rawlog.cli import (
+    options as engine,
+)
+from rawlog.cli import (
+    output as report,
+)
+from rawlog.cli.logs import say
+from rawlog.model.errors import FOUND
+from rawlog.model.text import printable
 
 if TYPE_CHECKING:
-    from rawlog.jobs.target import LossError
+    from rawlog.lakes.loss_check import LossError
 
 EXIT_HELP = """
 Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), rows lost to damage under --errors stop or skip, or values
@@ -79,15 +89,15 @@ def command(
     names it. From Kafka to Kafka, --drop-key and --where leave records out while all others keep their offsets, times and
     transactions; what was removed is reported.
     """
-    from rawlog import api
-    from rawlog.cli.notes import Notes
-    from rawlog.jobs.target import LossError
+    from rawlog.cli.output import Notes
+    from rawlog.lakes.loss_check import LossError
+    from rawlog.verbs import functions
 
     try:
         with engine.running(given, "converting") as running:
             asked = options.selecting(given)
             asked["source_option"] = asked.pop("option")
-            done = api.convert(
+            done = functions.convert(
                 source,
                 target,
                 format=as_format,

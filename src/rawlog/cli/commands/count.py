@@ -31,12 +31,12 @@ def command(
     Where the headers of batches have the number, they alone are read, whatever the codec, and no checksum is compared: `rawlog verify`
     does that, and so does --errors skip. Offsets that do not rise or belong into another file are reported, with exit code 1.
     """
-    from rawlog import api
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.output import Notes
+    from rawlog.verbs import functions
 
     given["decode"] = options.as_written(given.get("decode") or ())
     notes = Notes()
-    total = api.count(paths, table=table, format=as_format, note=notes, **options.selecting(given))
+    total = functions.count(paths, table=table, format=as_format, note=notes, **options.selecting(given))
     if as_json:
         output.json_line({"count": total})
     else:

@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, options, output
-from rawlog.core.text import counted, offset_range, printable, to_json
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
+from rawlog.model.text import (
+    counted,
+    offset_range,
+    printable,
+    to_json,
+)
 
 if TYPE_CHECKING:
-    from rawlog.core.difference import Difference, Tally
+    from rawlog.model.difference import Difference, Tally
 
 SIGNS = {
     "only_in_a": ("-", "red", "only in A"),
@@ -53,14 +59,14 @@ def command(
     of offsets, and which columns differ (--columns chooses). Blob stores are compared blob by blob, clusters by their settings. If
     each side is one partition, its name does not matter.
     """
-    from rawlog import api
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.output import Notes
+    from rawlog.verbs import functions
 
     notes = Notes()
     with engine.running(given, "comparing") as running:
         page = given.pop("html")
         asked = options.selecting(given)
-        found = api.diff(a, b, format=as_format, limit=limit, html=page, note=notes, **asked, **running)
+        found = functions.diff(a, b, format=as_format, limit=limit, html=page, note=notes, **asked, **running)
     if as_json:
         output.json_rows(item.as_json() for item in found)
         output.json_line(found.summary())

@@ -20,8 +20,8 @@ def command(as_json: bool) -> None:
 
     Exit code 1 if something that every verb needs is missing; extras that are not installed are not an error.
     """
-    from rawlog.api.installation import doctor
-    from rawlog.core.text import printable
+    from rawlog.model.text import printable
+    from rawlog.verbs.doctor import doctor
 
     found = doctor()
     for one in found:

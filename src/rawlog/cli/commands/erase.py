@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from rawlog.cli import engine, options, report
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
 
 
 @click.command(
@@ -62,8 +63,8 @@ def command(ctx: click.Context, /, source: tuple[str, ...], target: str, as_json
     The certificate has what was asked, every record that was removed and a hash of it, hashes over all that was kept, and those of
     all files of SRC and DST. `rawlog verify DST --certificate FILE` checks it.
     """
-    from rawlog import api
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.output import Notes
+    from rawlog.verbs import functions
 
     given |= {
         "topic": given["topic"] or None,
@@ -71,5 +72,5 @@ def command(ctx: click.Context, /, source: tuple[str, ...], target: str, as_json
         "partition": options.numbers(given["partition"]),
     }
     with engine.running(given, "erasing") as running:
-        done = api.erase(source, target, note=Notes(), **given, **running)
-    ctx.exit(report.show(done, as_json=as_json))
+        done = functions.erase(source, target, note=Notes(), **given, **running)
+    ctx.exit(output.show(done, as_json=as_json))

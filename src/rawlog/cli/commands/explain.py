@@ -10,10 +10,10 @@ import click
 
 from rawlog.cli import options, output
 from rawlog.cli.grid import cut, pad, width_of
-from rawlog.core.text import printable, to_json
+from rawlog.model.text import printable, to_json
 
 if TYPE_CHECKING:
-    from rawlog.core.explain import Node
+    from rawlog.model.explain import Node
 
 #: So many bytes of a field are shown to people; --json and --html show all.
 HEX_BYTES = 16
@@ -45,9 +45,9 @@ def command(path: str, as_format: str | None, as_json: bool, **given: Any) -> No
     Without --at, --offset or --number: the file's header and its first frame. With --offset, PATH may be the directory of a
     partition.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
-    found = api.explain(path, format=as_format, **given)
+    found = functions.explain(path, format=as_format, **given)
     if as_json:
         output.json_rows(found.as_json())
     else:

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(ctx: click.Context, /, text: str, paths: tuple[str, ...], within: tuple[str, ...], **given: Any) -> None:
     """Look for TEXT in the keys, values and headers of all records at the PATHs, and among message ids and blob ids."""
-    from rawlog import api
-    from rawlog.reading.found import PLACES
+    from rawlog.reading.tail import PLACES
+    from rawlog.verbs import functions
 
     def read(table: str, **asked: Any) -> Rows:
-        return api.find(text, paths, within=within or PLACES, **asked)
+        return functions.find(text, paths, within=within or PLACES, **asked)
 
     ctx.exit(cat.run({**given, "table": "records"}, read, missing=f"{text!r} was not found"))

@@ -14,7 +14,7 @@ from rawlog.cli.options import examples, json_flag
 @json_flag
 def command(as_json: bool) -> None:
     """List every format: its family, its files, what can be done with it, and the tables it is read as."""
-    from rawlog.api.known import list_formats
+    from rawlog.verbs.doctor import list_formats
 
     if as_json:
         output.json_rows(list_formats())

@@ -28,6 +28,6 @@ from rawlog.cli.commands.cat import run
 @click.pass_context
 def command(ctx: click.Context, /, lines: int, paths: tuple[str, ...], **given: Any) -> None:
     """Print the first rows: those that `rawlog cat` prints first with the same options."""
-    from rawlog import api
+    from rawlog.verbs import functions
 
-    ctx.exit(run(given, api.head, paths=paths, lines=lines))
+    ctx.exit(run(given, functions.head, paths=paths, lines=lines))

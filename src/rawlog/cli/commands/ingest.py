@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, logs, options, output
-from rawlog.cli.errors import DONE, say
-from rawlog.core.text import counted, printable, size_text
+from rawlog.cli import (
+    logs,
+    options,
+    output,
+)
+from rawlog.cli import (
+    options as engine,
+)
+from rawlog.cli.logs import say
+from rawlog.model.errors import DONE
+from rawlog.model.text import counted, printable, size_text
 
 if TYPE_CHECKING:
-    from rawlog.core.report import Report
+    from rawlog.model.report import Report
 
 
 @click.command(
@@ -98,17 +106,17 @@ def command(
     of each topic), value_schema and value_error next to the bytes. Several runs may work at the same time. --since does not change
     tables whose rows have no time.
     """
-    from rawlog import api
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.output import Notes
+    from rawlog.verbs import functions
 
     given |= {"topic": given["topic"] or None, "partition": options.numbers(given["partition"])}
     given |= {"format": as_format, "note": Notes(), "decode": given["decode"] or None}
     if follow:  # without a bar: most of the time it waits
         with _stopping() as stop:
-            runs = api.ingest(paths, to, follow=True, stop=stop, every=every, **engine.chosen(given), **given)
+            runs = functions.ingest(paths, to, follow=True, stop=stop, every=every, **engine.chosen(given), **given)
             return _show_runs(runs, as_json)
     with engine.running(given, "ingesting") as running:
-        done = api.ingest(paths, to, **given, **running)
+        done = functions.ingest(paths, to, **given, **running)
     _remark(done, set())
     if as_json:
         output.json_line(done.as_json())
@@ -188,7 +196,7 @@ def _line(done: Report) -> str:
 
 def _verdict(done: Report) -> str:
     """What the source is like. A run whose exit code is 1 does not end with "clean" alone."""
-    from rawlog.schemas.reasons import SIDES, Undecoded
+    from rawlog.values.reasons import SIDES, Undecoded
 
     counts = {
         side: sum(one.number for one in done.notes if isinstance(one, Undecoded) and one.side == side) for side in SIDES

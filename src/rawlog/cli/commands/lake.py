@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, options, output
-from rawlog.core.text import counted, printable, size_text
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
+from rawlog.model.text import counted, printable, size_text
 
 if TYPE_CHECKING:
-    from rawlog.core.report import Report
+    from rawlog.model.report import Report
 
 
 @click.command(
@@ -64,11 +65,11 @@ def command(path: str, as_json: bool, **given: Any) -> None:
     Without options, its tables with their rows, data files, snapshots and sources. Maintenance is safe while others read and while
     `ingest` runs: what was current within --older-than stays, and so does what a run may be about to commit.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     is_kept = given["expire_snapshots"] or given["remove_orphans"] or given["compact"]
     with engine.running(given, "compacting" if given["compact"] else "tidying") as running:
-        done = api.lake(path, **given, **(running if is_kept else {}))
+        done = functions.lake(path, **given, **(running if is_kept else {}))
     if as_json:
         for name, part in done.parts.items():
             more = {"dry_run": done.is_dry_run} if is_kept else {"changed": part.facts["changed"]}

@@ -11,12 +11,17 @@ import click
 
 from rawlog.cli import options, output
 from rawlog.cli.grid import aligned, width_of
-from rawlog.core.text import counted, offset_range, printable, size_text
+from rawlog.model.text import (
+    counted,
+    offset_range,
+    printable,
+    size_text,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rawlog.core.format import File
+    from rawlog.model.format import File
 
 STATES = ("damaged", "truncated", "unknown", "ok", "empty")
 """The worst first; a partition in which some files are empty is ok."""
@@ -59,18 +64,18 @@ def command(
     Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown. Replicas of one
     partition or store are marked, with the one that other verbs read.
     """
-    from rawlog import api
-    from rawlog.cli.notes import Notes
-    from rawlog.cli.progress import Bar
+    from rawlog.cli.logs import Bar
+    from rawlog.cli.output import Notes
+    from rawlog.reading.parts import marks
+    from rawlog.reading.parts import notes as choices
     from rawlog.reading.render import json_lines
-    from rawlog.reading.replicas import marks
-    from rawlog.reading.replicas import notes as choices
+    from rawlog.verbs import functions
 
     notes = Notes()
     with Bar("reading") as bar:
         asked: dict[str, Any] = {"topic": topic, "partition": options.numbers(partition), "format": as_format}
         asked["state"] = state
-        found = api.ls(paths, note=notes, progress=bar, **asked)
+        found = functions.ls(paths, note=notes, progress=bar, **asked)
         if as_json:
             lines = json_lines(found.schema)
             for batch in found.batches():

@@ -52,10 +52,10 @@ def command(
     Records are passed on as batches, each acknowledged by all in-sync replicas. Aborted transactions are left out, and others become
     plain records. With --exact each record keeps its offset.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     given["partition"] = options.numbers(given["partition"])
     pairs = [pair for text in topic_map for pair in text.split(",") if pair]
     with live.running(given, "mirroring", quiet) as running:
-        done = api.mirror(topics, topic_map=options.pairs(pairs, "--topic-map", "OLD=NEW"), **given, **running)
+        done = functions.mirror(topics, topic_map=options.pairs(pairs, "--topic-map", "OLD=NEW"), **given, **running)
     ctx.exit(live.show(done, as_json=as_json))

@@ -30,12 +30,12 @@ def command(ctx: click.Context, /, sql: str, paths: tuple[str, ...], **given: An
     records, so that one statement can use several paths. --catalog is a lake too: the one whose tables a catalog has. SQL - is read from
     standard input. Exit code 1: with --decode, some keys or values were not decoded.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     if sql == "-":
         sql = sys.stdin.read()
     with asking.engine_options(given) as chosen:
-        answer = api.query(sql, paths, **chosen)
+        answer = functions.query(sql, paths, **chosen)
     with answer:
         asking.show(given, answer)
     output.flush()

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from rawlog.cli import engine, options, report
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
 
 
 @click.command(
@@ -16,7 +17,7 @@ from rawlog.cli import engine, options, report
         more="Exit codes: 0 done; 1 damage found; 2 wrong usage; 3 cannot be read or written.",
     )
 )
-@report.arguments
+@output.arguments
 @click.pass_context
 def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Copy SRC to DST with every derived file rebuilt from the data.
@@ -24,8 +25,8 @@ def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...
     Derived files are indexes, producer snapshots and epochs; consume queues and key index; index segments and bloom filters. SRC is
     never changed, DST must not exist yet. Damaged data is for `rawlog repair`.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     with engine.running(given, "rebuilding") as running:
-        done = api.rebuild(source, target, option=options.pairs(own), **given, **running)
-    ctx.exit(report.show(done, as_json=as_json))
+        done = functions.rebuild(source, target, option=options.pairs(own), **given, **running)
+    ctx.exit(output.show(done, as_json=as_json))

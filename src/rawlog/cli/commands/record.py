@@ -98,10 +98,10 @@ def command(
     Without an end (--until-end, --to-offset, --until, --limit, --max-bytes, --timeout) it goes on until Ctrl-C. Passwords come from the
     file of -F or from $RAWLOG_KAFKA_SASL_PASSWORD, never from the command line.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     given["partition"] = options.numbers(given["partition"])
     given["start"] = given["start"] or None
     with live.running(given, "recording", quiet) as running:
-        done = api.record((*topics, *more_topics), target, option=options.pairs(own), **given, **running)
+        done = functions.record((*topics, *more_topics), target, option=options.pairs(own), **given, **running)
     ctx.exit(live.show(done, as_json=as_json))

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from rawlog.cli import engine, options, report
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
 
 
 @click.command(
@@ -18,7 +19,7 @@ from rawlog.cli import engine, options, report
         "3 cannot be read or written.",
     )
 )
-@report.arguments
+@output.arguments
 @click.option(
     "--policy",
     metavar="NAME",
@@ -38,8 +39,8 @@ def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...
 
     SRC is never changed, DST must not exist yet. Files that are derived from the data are rebuilt.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     with engine.running(given, "repairing") as running:
-        done = api.repair(source, target, option=options.pairs(own), **given, **running)
-    ctx.exit(report.show(done, as_json=as_json))
+        done = functions.repair(source, target, option=options.pairs(own), **given, **running)
+    ctx.exit(output.show(done, as_json=as_json))

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rawlog.cli import live, options
-from rawlog.core.errors import OptionError
+from rawlog.model.errors import OptionError
 
 EXIT_HELP = """
 Exit codes: 0 every record was acknowledged; 1 some were not, which the output names; 2 wrong usage; 3 the source cannot be read, or the
@@ -101,7 +101,7 @@ def command(
     broker. Transactions of partition directories and lakes are repeated as transactions, unless rows are chosen or paced. Small
     batches are put together unless --keep-batches is given.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     paths = (*source, *more_sources)
     if not paths:
@@ -112,7 +112,7 @@ def command(
     with live.running(given, "replaying", quiet) as running:
         records: Any = paths
         if sql is not None:
-            with api.query(sql, paths, engine="duckdb") as answer:
+            with functions.query(sql, paths, engine="duckdb") as answer:
                 records = answer.to_arrow()
-        done = api.replay(records, topic_map=options.pairs(pairs, "--topic-map", "OLD=NEW"), **given, **running)
+        done = functions.replay(records, topic_map=options.pairs(pairs, "--topic-map", "OLD=NEW"), **given, **running)
     ctx.exit(live.show(done, as_json=as_json))

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from rawlog.cli import engine, options, output
-from rawlog.core.text import counted, printable, size_text
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
+from rawlog.model.text import counted, printable, size_text
 
 
 @click.command(
@@ -40,12 +41,12 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], as_format: str | None
     consumer lag, findings by cause with the commands that help. The page is one file, opens without a network and is safe to pass on:
     it shows keys, topics and paths, no values.
     """
-    from rawlog import api
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.output import Notes
+    from rawlog.verbs import functions
 
     notes, target = Notes(), given.pop("output")
     with engine.running(given, "reading") as running:
-        found = api.report(paths, target, format=as_format, note=notes, **given, **running)
+        found = functions.report(paths, target, format=as_format, note=notes, **given, **running)
     if as_json:
         output.json_line({**found.as_json(), "output": target})
     else:

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, options, output, report
-from rawlog.core.rescue import INCLUDED
-from rawlog.core.text import offset_range, plain_time, printable
+from rawlog.cli import (
+    options,
+    output,
+)
+from rawlog.cli import (
+    options as engine,
+)
+from rawlog.cli import (
+    output as report,
+)
+from rawlog.model.recovery import INCLUDED
+from rawlog.model.text import offset_range, plain_time, printable
 
 if TYPE_CHECKING:
-    from rawlog.core.report import Report
+    from rawlog.model.report import Report
 
 Unit = Mapping[str, Any]
 
@@ -63,11 +72,11 @@ def command(
     contradicts it is kept, readable, in DST.divergent. Topic ids, offsets, settings and committed offsets of groups stay. Everything that
     is lost is listed, with offsets and times, and so is what cannot be known. No DIR is ever changed.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     given["include"] = tuple(part.strip() for part in (include or "").split(",") if part.strip())
     with engine.running(given, "rescuing") as running:
-        done = api.rescue(paths, option=options.pairs(own), **given, **running)
+        done = functions.rescue(paths, option=options.pairs(own), **given, **running)
     if not as_json:
         show_plan(done)
     ctx.exit(report.show(done, as_json=as_json))

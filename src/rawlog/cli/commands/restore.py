@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from rawlog.cli import engine, options, report
+from rawlog.cli import options, output
+from rawlog.cli import options as engine
 
 
 @click.command(
@@ -52,9 +53,9 @@ def command(ctx: click.Context, /, source: tuple[str, ...], target: str, as_json
     that were open at that time are aborted. With --mask records are written again, and offsets of groups and settings of topics are
     left out. SRC is never changed. Damage ends the restore with an error unless --errors skip is given.
     """
-    from rawlog import api
+    from rawlog.verbs import functions
 
     given["rename"] = options.pairs(given["rename"], "--rename", "OLD=NEW")
     with engine.running(given, "restoring") as running:
-        done = api.restore(source, target, **given, **running)
-    ctx.exit(report.show(done, as_json=as_json))
+        done = functions.restore(source, target, **given, **running)
+    ctx.exit(output.show(done, as_json=as_json))

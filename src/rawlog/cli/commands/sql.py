@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rawlog.cli import asking, options, output
-from rawlog.cli.engine import waiting
-from rawlog.cli.errors import DONE, code_of, say
+from rawlog.cli.logs import code_of, say
+from rawlog.cli.options import waiting
 from rawlog.cli.prompt import Completer, Prompt, script
-from rawlog.core.errors import OptionError, RawlogError, unknown
-from rawlog.core.text import counted
+from rawlog.model.errors import DONE, OptionError, RawlogError, unknown
+from rawlog.model.text import counted
 
 if TYPE_CHECKING:
-    from rawlog.api.ask import Answer
-    from rawlog.sql.engine import Engine
+    from rawlog.engines.duckdb import Engine
+    from rawlog.verbs.ask import Answer
 
 COMMANDS = {
     ".tables": "the tables",
@@ -65,7 +65,7 @@ class Session:
         return True
 
     def _ask(self, line: str) -> Answer:
-        from rawlog.api.ask import Answer
+        from rawlog.verbs.ask import Answer
 
         with waiting("asking"):
             return Answer(self.engine, line)
@@ -97,7 +97,7 @@ class Session:
         elif name == ".schema":
             self._schema(given)
         elif name == ".functions":
-            from rawlog.sql.functions import LIBRARY
+            from rawlog.engines.sql.functions import LIBRARY
 
             self._print(*(f"{one.name}({', '.join(one.arguments)}) -> {one.gives}: {one.about}" for one in LIBRARY))
         elif name == ".mode":
@@ -173,7 +173,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None
     Ctrl-D leaves; .help lists the commands. Input that is not from a terminal is read as a script, which ends at the first error with
     its exit code.
     """
-    from rawlog.api.ask import open_engine
+    from rawlog.verbs.ask import open_engine
 
     with asking.engine_options(given) as chosen:
         opened = open_engine(paths, **chosen)

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from rawlog.cli.options import examples
-from rawlog.core.errors import AccessError, OptionError
 from rawlog.engines.choice import settings as parse_settings
+from rawlog.model.errors import AccessError, OptionError
 
 # What runs on the driver. With the archive on its path, it needs rawlog installed nowhere.
 # spark-submit sends all that it says to stdout, messages too: these go where ours go.
@@ -76,9 +76,14 @@ def command(
     settings = parse_settings(conf)
     master = master or os.environ.get("SPARK_MASTER") or settings.get("spark.master")
     _check_master(master, deploy_mode)
+    from rawlog.engines.spark.session import (
+        LOGGING,
+        java_options,
+        read_defaults,
+        refuse_silence,
+    )
+    from rawlog.engines.spark.shipping import build
     from rawlog.io.output import scratch
-    from rawlog.spark.session import LOGGING, java_options, read_defaults, refuse_silence
-    from rawlog.spark.shipping import build
 
     spark_submit = _spark_submit()
     refuse_silence(master or "")
@@ -134,7 +139,7 @@ def _stand_in(folder: Path, environment: dict[str, str]) -> str | None:
     Spark unpacks archives for executors only, and starts the processes that plan a read on this machine by the same relative path. So the
     driver runs in a directory where that path is this Python.
     """
-    from rawlog.spark.session import driver_python
+    from rawlog.engines.spark.session import driver_python
 
     environment.setdefault("PYSPARK_DRIVER_PYTHON", driver_python())
     named = environment.get("PYSPARK_PYTHON", "")
@@ -163,6 +168,6 @@ def _spark_submit() -> str:
 
 
 def _environment() -> dict[str, str]:
-    from rawlog.spark.java import facade, find_java
+    from rawlog.engines.spark.java import facade, find_java
 
     return {**os.environ, "JAVA_HOME": str(facade(find_java())), "RAWLOG_STDERR": f"/proc/{os.getpid()}/fd/2"}

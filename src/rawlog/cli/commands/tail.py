@@ -11,7 +11,7 @@ import click
 
 from rawlog.cli import options, output
 from rawlog.cli.commands.cat import prepare, reading, run
-from rawlog.cli.errors import DONE
+from rawlog.model.errors import DONE
 
 
 @click.command(
@@ -38,20 +38,20 @@ def command(
     ctx: click.Context, /, lines: int, follow: bool, limit: int | None, paths: tuple[str, ...], **given: Any
 ) -> None:
     """Print the last rows: those that `rawlog cat` prints last with the same options. Rows before them are not decoded."""
-    from rawlog import api
+    from rawlog.verbs import functions
 
     if follow:
         ctx.exit(_follow(paths, given, lines, limit))
     if limit is not None:
         is_given = ctx.get_parameter_source("lines") is not click.core.ParameterSource.DEFAULT
         lines = min(lines, limit) if is_given else limit
-    ctx.exit(run(given, api.tail, paths=paths, lines=lines))
+    ctx.exit(run(given, functions.tail, paths=paths, lines=lines))
 
 
 def _follow(paths: tuple[str, ...], given: dict[str, Any], lines: int, limit: int | None) -> int:
     """Print the last rows, then those that are added, until Ctrl-C or the limit."""
-    from rawlog import api
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.output import Notes
+    from rawlog.verbs import functions
 
     printer = prepare(given)
 
@@ -59,7 +59,7 @@ def _follow(paths: tuple[str, ...], given: dict[str, Any], lines: int, limit: in
         printer.flush()
         _pause(seconds)
 
-    found = api.follow(paths, lines=lines, limit=limit, note=Notes(), **reading(given, printer))
+    found = functions.follow(paths, lines=lines, limit=limit, note=Notes(), **reading(given, printer))
     found.pause = wait
     with printer, _ended_by_interrupt():
         printer.begin(found.schema)

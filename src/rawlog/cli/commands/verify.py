@@ -7,14 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, logs, options, output
-from rawlog.cli.errors import DONE
+from rawlog.cli import (
+    logs,
+    options,
+    output,
+)
+from rawlog.cli import (
+    options as engine,
+)
 from rawlog.cli.grid import aligned
-from rawlog.core.findings import CLASSES
-from rawlog.core.text import counted, printable
+from rawlog.model.errors import DONE
+from rawlog.model.finding import CLASSES
+from rawlog.model.text import counted, printable
 
 if TYPE_CHECKING:
-    from rawlog.core.findings import Account, Finding, Findings, Group, Rule
+    from rawlog.model.finding import (
+        Account,
+        Finding,
+        Findings,
+        Group,
+        Rule,
+    )
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 #: So many findings of one rule in one file are shown to people; --json shows all.
@@ -84,20 +97,20 @@ def command(
     **given: Any,
 ) -> None:
     """Check every file at the PATHs, and files that belong together. Damage is a finding; nothing is changed."""
-    from rawlog import api
-    from rawlog.cli.notes import Notes
+    from rawlog.cli.output import Notes
+    from rawlog.verbs import functions
 
     if list_rules:
-        _list(api.rules(rule=given["rule"], skip=given["skip"]), as_json)
+        _list(functions.rules(rule=given["rule"], skip=given["skip"]), as_json)
         output.flush()
         ctx.exit(DONE)
     if not paths:
         raise click.UsageError("Missing argument 'PATH...'.", ctx)
     notes = Notes()
     with engine.running(given, "verifying") as running:
-        findings = api.verify(paths, format=as_format, note=notes, **given, **running)
+        findings = functions.verify(paths, format=as_format, note=notes, **given, **running)
     if not notes.code and (findings.verdict == "unknown" or not findings.files):
-        from rawlog.core.errors import UnknownFormatError
+        from rawlog.model.errors import UnknownFormatError
 
         raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here")
     if given["complete"] and not findings.accounts:
@@ -117,8 +130,8 @@ def command(
 
 
 def _show(findings: Findings) -> None:
-    from rawlog import api
-    from rawlog.core.findings import UNKNOWN, grouped
+    from rawlog.model.finding import UNKNOWN, grouped
+    from rawlog.verbs import functions
 
     for startup in findings.startups:
         for text in startup.lines(SHOWN):
@@ -126,7 +139,7 @@ def _show(findings: Findings) -> None:
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
     known = [item for item in findings if item.code != UNKNOWN]
-    for group in grouped(known, api.rules()) if known else ():
+    for group in grouped(known, functions.rules()) if known else ():
         item = group.first
         key = (item.code, item.path)
         shown[key] = shown.get(key, 0) + 1

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.core.format import Deferred, Family, Format, Lookup, Rewrite
-from rawlog.core.layout import Layout
-from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import layouts, paths
-from rawlog.formats.ambry.tables import BLOBS, CHUNKS, INDEX, MESSAGES
+from rawlog.formats.ambry.tables import (
+    BLOBS,
+    CHUNKS,
+    INDEX,
+    MESSAGES,
+)
 from rawlog.formats.ambry.verbs import EXTRACT
+from rawlog.model.format import (
+    Deferred,
+    Family,
+    Format,
+    Lookup,
+    Rewrite,
+)
+from rawlog.model.layout import Layout
+from rawlog.model.table import RECORDS
 
 _AMBRY = "rawlog.formats.ambry"
-_READER, _INDEX = f"{_AMBRY}.reader", f"{_AMBRY}.index"
+_READER, _INDEX = f"{_AMBRY}.log", f"{_AMBRY}.index"
 
 LOG = Format(
     name="ambry.log",
@@ -55,17 +66,17 @@ LOG = Format(
     fault=Deferred(_READER, "fault"),
     misplaced=Deferred(_READER, "misplaced"),
     contradicted=Deferred(f"{_AMBRY}.store.store", "contradicted"),
-    explain=Deferred(f"{_AMBRY}.explain", "explain_message"),
-    explain_header=Deferred(f"{_AMBRY}.explain", "explain_header"),
+    explain=Deferred(f"{_AMBRY}.log", "explain_message"),
+    explain_header=Deferred(f"{_AMBRY}.log", "explain_header"),
     context=Deferred(f"{_AMBRY}.store.store", "context"),
     summary=Deferred(f"{_AMBRY}.store.state", "summary"),
-    tally=Deferred(f"{_AMBRY}.overview", "tally"),
+    tally=Deferred(f"{_AMBRY}.store.store", "tally"),
     cuts=Deferred(_READER, "cuts"),
     seek=Deferred(_READER, "seek"),
     encode=Deferred(f"{_AMBRY}.writer", "encode"),
     write=Deferred(f"{_AMBRY}.store.rewrite", "write"),
     losses=Deferred(f"{_AMBRY}.writer", "losses"),
-    rules=Deferred(f"{_AMBRY}.checks", "log_rules"),
+    rules=Deferred(f"{_AMBRY}.rules", "log_rules"),
 )
 
 INDEX_SEGMENT = Format(
@@ -88,7 +99,7 @@ INDEX_SEGMENT = Format(
     summary=Deferred(_INDEX, "IndexSummary"),
     explain=Deferred(_INDEX, "explain_entry"),
     explain_header=Deferred(_INDEX, "explain_header"),
-    rules=Deferred(f"{_AMBRY}.checks", "index_rules"),
+    rules=Deferred(f"{_AMBRY}.rules", "index_rules"),
 )
 
 
@@ -107,7 +118,7 @@ class _Whole(Deferred):
 
 def _whole(kind: str, title: str, files: str, match: object, which: str, *parts: Layout, **more: Any) -> Format:
     """A file that is one structure."""
-    module = f"{_AMBRY}.bloom" if which == "BLOOM" else f"{_AMBRY}.structures"
+    module = f"{_AMBRY}.index" if which == "BLOOM" else f"{_AMBRY}.structures"
     return Format(
         name=f"ambry.{kind}",
         title=title,
@@ -133,8 +144,8 @@ FAMILY = Family(
     lookup=Lookup(
         named="blobs", columns=Deferred(f"{_AMBRY}.keys", "id_columns"), by_id=Deferred(f"{_AMBRY}.keys", "rows_by_id")
     ),
-    copy_ids=Deferred(f"{_AMBRY}.content", "copy_ids"),
-    part_ids=Deferred(f"{_AMBRY}.content", "part_ids"),
+    copy_ids=Deferred(f"{_AMBRY}.structures", "copy_ids"),
+    part_ids=Deferred(f"{_AMBRY}.structures", "part_ids"),
     rewrites={
         "rebuild": _rewrite("rebuild", "repair", "max_entries", "probability"),
         "repair": _rewrite(
@@ -171,7 +182,7 @@ FAMILY = Family(
             paths.indexed("bloom"),
             "BLOOM",
             layouts.BLOOM,
-            summary=Deferred(f"{_AMBRY}.bloom", "BloomSummary"),
+            summary=Deferred(f"{_AMBRY}.index", "BloomSummary"),
         ),
         _whole(
             "descriptor", "identity of a store", "StoreDescriptor", paths.file_named("StoreDescriptor"), "DESCRIPTOR"
@@ -205,12 +216,12 @@ FAMILY = Family(
     },
     fold_tables=(BLOBS, CHUNKS),
     rescuer=Deferred(f"{_AMBRY}.store.rescue", "Rescue"),
-    accounts=Deferred(f"{_AMBRY}.store.complete", "accounts"),
-    overview=Deferred(f"{_AMBRY}.overview", "overview"),
+    accounts=Deferred(f"{_AMBRY}.store.rules", "accounts"),
+    overview=Deferred(f"{_AMBRY}.store.store", "overview"),
     settle=Deferred(f"{_AMBRY}.store.store", "settle"),
-    group_rules=Deferred(f"{_AMBRY}.store.checks", "group_rules"),
+    group_rules=Deferred(f"{_AMBRY}.store.rules", "group_rules"),
     replica_rules=Deferred(f"{_AMBRY}.store.replicas", "rules"),
     store_name=paths.store_name,
-    copies=Deferred(f"{_AMBRY}.store.copies", "copies"),
+    copies=Deferred(f"{_AMBRY}.store.replicas", "copies"),
     compare=Deferred(f"{_AMBRY}.store.replicas", "compare"),
 )

@@ -17,13 +17,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, OptionError
-from rawlog.core.frames import Bytes
-from rawlog.core.tables import Table
-from rawlog.core.text import java_text
-from rawlog.formats.ambry.kernels import entries as kernels
-from rawlog.formats.ambry.layouts import DATA_TYPES, ID_TYPES, KEY_V6, KEYS, NONE, PARTITION_VERSION, KeyFlag
+from rawlog.formats.ambry.kernels import messages as kernels
+from rawlog.formats.ambry.layouts import (
+    DATA_TYPES,
+    ID_TYPES,
+    KEY_V6,
+    KEYS,
+    NONE,
+    PARTITION_VERSION,
+    KeyFlag,
+)
 from rawlog.kernels import byte_view
+from rawlog.model.errors import CorruptError, OptionError
+from rawlog.model.frames import Bytes
+from rawlog.model.table import Table
+from rawlog.model.text import java_text
 
 GROUPS = {1: 1, 2: 2, 3: 3, 4: 3, 5: 3, 6: 4, 7: 4}
 """Keys of different groups are never the same blob."""

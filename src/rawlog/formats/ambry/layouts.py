@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-from rawlog.core.layout import Field, Layout
+from rawlog.model.layout import Field, Layout
 
 NONE = -1
 """No such record, no such time, no such account: upstream's -1 everywhere."""

@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from rawlog.core.errors import CorruptError, TruncatedError
-from rawlog.core.format import Origin, Place
-from rawlog.formats.ambry.layouts import CRC_SIZE, HEADERS, SEGMENT_HEADER, SEGMENT_VERSION
+from rawlog.formats.ambry.layouts import (
+    CRC_SIZE,
+    HEADERS,
+    SEGMENT_HEADER,
+    SEGMENT_VERSION,
+)
+from rawlog.model.errors import CorruptError, TruncatedError
+from rawlog.model.format import Origin, Place
 
 if TYPE_CHECKING:
-    from rawlog.core.store import Store
     from rawlog.io.storage import Source
+    from rawlog.model.store import Store
 
 _LOG = re.compile(r"(?:(\d{1,18})_(\d{1,18})_log|log_current)(_temp)?")
 _INDEXED = re.compile(r"(?:(\d{1,18})_(\d{1,18})_)?(\d{1,18})_(index|bloom)")

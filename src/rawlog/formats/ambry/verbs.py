@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rawlog.core.format import Deferred
-from rawlog.core.verb import Kind, Parameter, Verb
+from rawlog.model.format import Deferred
+from rawlog.model.verb import Kind, Parameter, Verb
 
 EXTRACT = Verb(
     group="move",

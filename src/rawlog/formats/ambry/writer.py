@@ -19,11 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, EncodeError, OptionError, unknown
-from rawlog.core.format import File, Judge, Want
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.status import Status
-from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.kernels import encode as kernels
 from rawlog.formats.ambry.layouts import (
@@ -38,10 +33,20 @@ from rawlog.formats.ambry.layouts import (
     SEGMENT_VERSION,
     Kind,
 )
-from rawlog.formats.ambry.reader import decode
+from rawlog.formats.ambry.log import decode
 from rawlog.io.checksums import crc32
-from rawlog.kernels import blocks, byte_view, sha1
+from rawlog.kernels import byte_view, hashes
 from rawlog.kernels.gather import SLACK
+from rawlog.model.errors import (
+    CorruptError,
+    EncodeError,
+    OptionError,
+    unknown,
+)
+from rawlog.model.format import File, Judge, Want
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import Status
+from rawlog.model.table import RECORDS
 
 CAPACITY = 1 << 30
 """The size of a new log segment, in bytes."""
@@ -227,7 +232,7 @@ def hard_deleted(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
     """
     import numpy as np
 
-    from rawlog.formats.ambry.reader import Messages, scan, trouble
+    from rawlog.formats.ambry.log import Messages, scan, trouble
 
     frames = scan(np.frombuffer(message, np.uint8), 0)
     messages = Messages(frames)
@@ -340,7 +345,7 @@ def _name_rows(rows: NDArray[np.int64], topics: Bytes, raw_keys: Bytes) -> None:
     longest = int(rows[:, kernels.TOPIC_SIZE].max() + 2 * rows[:, kernels.KEY_SIZE].max())
     namespace = byte_view(NAMESPACE.bytes)
     name = np.empty(namespace.size + longest + kernels.NAME_ROOM + SLACK, np.uint8)
-    scratch, words = np.empty(blocks.SCRATCH, np.uint8), np.empty(sha1.STEPS, np.int64)
+    scratch, words = np.empty(hashes.SCRATCH, np.uint8), np.empty(hashes.STEPS, np.int64)
     kernels.name_rows(rows, topics, raw_keys, namespace, name, scratch, words)
 
 

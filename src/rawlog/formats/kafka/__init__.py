@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.core.format import Deferred, Family, Format, Rewrite, SplitWriter
-from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka import paths
-from rawlog.formats.kafka.layouts import (
+from rawlog.formats.kafka.log.layouts import (
     BATCH,
     ENTRY_V0,
     ENTRY_V1,
@@ -33,6 +31,14 @@ from rawlog.formats.kafka.tables import (
     TXNINDEX,
 )
 from rawlog.io.storage import VIEWS
+from rawlog.model.format import (
+    Deferred,
+    Family,
+    Format,
+    Rewrite,
+    SplitWriter,
+)
+from rawlog.model.table import RECORDS
 
 
 def _from(module: str, **names: str) -> dict[str, Any]:
@@ -52,22 +58,22 @@ LOG = Format(
     ordered=True,
     checked=True,
     appended=True,
-    **_from("log", scan="scan", spans="spans", offsets="offsets", resync="resync", fault="fault"),
-    **_from("secrets", decode="decode", decode_together="decode_together"),
-    **_from("store.transactions", context="context", undone="undone"),
-    **_from("seek", count="count"),
+    **_from("log.segment", scan="scan", spans="spans", offsets="offsets", resync="resync", fault="fault"),
+    **_from("log.secrets", decode="decode", decode_together="decode_together"),
+    **_from("partition.transactions", context="context", undone="undone"),
+    **_from("log.seek", count="count"),
     near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
-    **_from("store.survey", summary="SegmentFold"),
-    **_from("store.continuity", is_lost="is_lost"),
-    **_from("overview", tally="tally"),
-    **_from("checkpoints", floor="log_start"),
-    **_from("seek", seek="seek", cuts="cuts"),
-    **_from("explain", explain="explain_batch"),
-    **_from("store.sink", write="write", losses="losses"),
-    **_from("store.sift", sift="sift"),
-    **_from("store.rewrite", around="join"),
-    splits=SplitWriter(**_from("store.sink", write="write_share", join="join_shares")),
-    **_from("checks", rules="log_rules"),
+    **_from("partition.survey", summary="SegmentFold"),
+    **_from("partition.continuity", is_lost="is_lost"),
+    **_from("log.segment", tally="tally"),
+    **_from("texts", floor="log_start"),
+    **_from("log.seek", seek="seek", cuts="cuts"),
+    **_from("log.explain", explain="explain_batch"),
+    **_from("partition.sink", write="write", losses="losses"),
+    **_from("partition.erase", sift="sift"),
+    **_from("partition.rewrite", around="join"),
+    splits=SplitWriter(**_from("partition.sink", write="write_share", join="join_shares")),
+    **_from("log.rules", rules="log_rules"),
 )
 
 INDEX_FILE = Format(
@@ -78,7 +84,7 @@ INDEX_FILE = Format(
     tables=(INDEX,),
     match=paths.segment_file("index"),
     **_from("indexes", scan="scan_index", decode="decode_index", fault="fault", explain="explain_index"),
-    **_from("checks", rules="index_rules"),
+    **_from("log.rules", rules="index_rules"),
 )
 
 TIME_INDEX_FILE = Format(
@@ -90,7 +96,7 @@ TIME_INDEX_FILE = Format(
     match=paths.segment_file("timeindex"),
     **_from("indexes", begin="begin_timeindex", scan="scan_timeindex", decode="decode_timeindex"),
     **_from("indexes", fault="fault", explain="explain_timeindex"),
-    **_from("checks", rules="timeindex_rules"),
+    **_from("log.rules", rules="timeindex_rules"),
 )
 
 TXN_INDEX_FILE = Format(
@@ -101,7 +107,7 @@ TXN_INDEX_FILE = Format(
     tables=(TXNINDEX,),
     match=paths.segment_file("txnindex"),
     **_from("indexes", scan="scan_txnindex", decode="decode_txnindex", fault="fault", explain="explain_txnindex"),
-    **_from("checks", rules="txnindex_rules"),
+    **_from("log.rules", rules="txnindex_rules"),
 )
 
 SNAPSHOT = Format(
@@ -124,7 +130,7 @@ EPOCH_FILE = Format(
     match=paths.epoch_file,
     whole=True,
     **_from("texts", scan="scan_epochs", decode="decode_epochs", fault="fault", explain="explain_line"),
-    **_from("checks", rules="epoch_rules"),
+    **_from("log.rules", rules="epoch_rules"),
 )
 
 CHECKPOINT = Format(
@@ -156,7 +162,7 @@ MANIFEST = Format(
     files="<20 digits>-<segment id>.rsm-manifest",
     match=paths.copy_file("rsm-manifest"),
     whole=True,
-    **_from("manifests", scan="scan", fault="fault"),
+    **_from("manifest", scan="scan", fault="fault"),
     **_from("texts", explain="explain_line"),
 )
 
@@ -166,7 +172,7 @@ CHUNKS = Format(
     files="<20 digits>-<segment id>.log, <20 digits>-<segment id>.indexes",
     match=paths.copy_file("indexes"),
 )
-VIEWS["segment"] = Deferred("rawlog.formats.kafka.manifests", "open_member")
+VIEWS["segment"] = Deferred("rawlog.formats.kafka.manifest", "open_member")
 
 
 def _rewrite(
@@ -175,7 +181,7 @@ def _rewrite(
     """A verb over partitions."""
 
     def within(module: str, name: str) -> Deferred:
-        return Deferred(f"rawlog.formats.kafka.store.{module}", name)
+        return Deferred(f"rawlog.formats.kafka.partition.{module}", name)
 
     around = within("rewrite", "join")
     return Rewrite(do=within(module, verb), stores=within(*stores), join=around, options=options, **more)
@@ -200,23 +206,23 @@ FAMILY = Family(
     name="kafka",
     title="Apache Kafka",
     folds={
-        OFFSETS.name: Deferred("rawlog.formats.kafka.internal", "offsets"),
-        GROUPS.name: Deferred("rawlog.formats.kafka.internal", "groups"),
-        TRANSACTIONS.name: Deferred("rawlog.formats.kafka.internal", "transaction_states"),
-        SHARES.name: Deferred("rawlog.formats.kafka.internal", "shares"),
-        REMOTE.name: Deferred("rawlog.formats.kafka.internal", "remote"),
+        OFFSETS.name: Deferred("rawlog.formats.kafka.internal.topics", "offsets"),
+        GROUPS.name: Deferred("rawlog.formats.kafka.internal.topics", "groups"),
+        TRANSACTIONS.name: Deferred("rawlog.formats.kafka.internal.topics", "transaction_states"),
+        SHARES.name: Deferred("rawlog.formats.kafka.internal.topics", "shares"),
+        REMOTE.name: Deferred("rawlog.formats.kafka.internal.topics", "remote"),
     },
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
-    settle=Deferred("rawlog.formats.kafka.store.startup", "settle"),
-    groups=Deferred("rawlog.formats.kafka.store.coordinators", "groups"),
-    transactions=Deferred("rawlog.formats.kafka.store.coordinators", "transactions_of"),
+    settle=Deferred("rawlog.formats.kafka.partition.startup", "settle"),
+    groups=Deferred("rawlog.formats.kafka.partition.coordinators", "groups"),
+    transactions=Deferred("rawlog.formats.kafka.partition.coordinators", "transactions_of"),
     rewrites={
         "rebuild": _rewrite("rebuild", "rewrite", *_LIMITS),
         "repair": _rewrite(
             "repair", "repair", *_LIMITS, "policy", "quarantine", aside="quarantine", unrepaired=_UNREPAIRED
         ),
-        "erase": _rewrite("erase", "sift", "index_interval_bytes", keeps=True),
+        "erase": _rewrite("erase", "erase", "index_interval_bytes", keeps=True),
         "compact": _rewrite(
             "compact",
             "compact",
@@ -235,18 +241,18 @@ FAMILY = Family(
             stores=("compact", "stores"),
         ),
     },
-    elsewhere=Deferred("rawlog.formats.kafka.store.tiers", "elsewhere"),
-    group_rules=Deferred("rawlog.formats.kafka.store.checks", "partition_rules"),
-    accounts=Deferred("rawlog.formats.kafka.store.complete", "accounts"),
-    absent=Deferred("rawlog.formats.kafka.store.checks", "absent"),
-    predictions=Deferred("rawlog.formats.kafka.store.prediction", "predictions"),
-    startups=Deferred("rawlog.formats.kafka.store.prediction", "startups"),
-    replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
+    elsewhere=Deferred("rawlog.formats.kafka.partition.tiers", "elsewhere"),
+    group_rules=Deferred("rawlog.formats.kafka.partition.rules", "partition_rules"),
+    accounts=Deferred("rawlog.formats.kafka.partition.complete", "accounts"),
+    absent=Deferred("rawlog.formats.kafka.partition.rules", "absent"),
+    predictions=Deferred("rawlog.formats.kafka.partition.startup", "predictions"),
+    startups=Deferred("rawlog.formats.kafka.partition.startup", "startups"),
+    replica_rules=Deferred("rawlog.formats.kafka.partition.replicas", "rules"),
     store_name=paths.store_name,
     unknown_files=paths.unknown_file,
-    copies=Deferred("rawlog.formats.kafka.store.copies", "copies"),
-    facts=Deferred("rawlog.formats.kafka.store.copies", "facts"),
-    rules=Deferred("rawlog.formats.kafka.store.checks", "directory_rules"),
+    copies=Deferred("rawlog.formats.kafka.partition.replicas", "copies"),
+    facts=Deferred("rawlog.formats.kafka.partition.replicas", "facts"),
+    rules=Deferred("rawlog.formats.kafka.partition.rules", "directory_rules"),
     formats=(
         LOG,
         INDEX_FILE,

@@ -9,13 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, DataError
-from rawlog.core.explain import Node, layout_nodes, milliseconds
-from rawlog.core.format import NO_TIME, File, Origin, Want
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.layout import Layout
-from rawlog.core.status import Status
-from rawlog.formats.kafka.layouts import (
+from rawlog.formats.kafka.log.layouts import (
     INDEX_ENTRY,
     NONE,
     SNAPSHOT_ENTRY,
@@ -25,6 +19,17 @@ from rawlog.formats.kafka.layouts import (
 )
 from rawlog.io.checksums import crc32c
 from rawlog.kernels import columns
+from rawlog.model.errors import CorruptError, DataError
+from rawlog.model.explain import Node, layout_nodes, milliseconds
+from rawlog.model.format import (
+    NO_TIME,
+    File,
+    Origin,
+    Want,
+)
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.layout import Layout
+from rawlog.model.status import Status
 
 MOST_MS = ((1 << 63) - 1) // 1000
 ZERO_IS_REAL = 1

@@ -8,12 +8,19 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from rawlog.core.format import File, Place, UnknownFile
-from rawlog.core.layout import Layout
-from rawlog.formats.kafka.layouts import BATCH, ENTRY_V0, ENTRY_V1, MAGIC_V2, OUTLINE, SMALLEST_BATCH
+from rawlog.formats.kafka.log.layouts import (
+    BATCH,
+    ENTRY_V0,
+    ENTRY_V1,
+    MAGIC_V2,
+    OUTLINE,
+    SMALLEST_BATCH,
+)
+from rawlog.model.format import File, Place, UnknownFile
+from rawlog.model.layout import Layout
 
 if TYPE_CHECKING:
-    from rawlog.core.store import Store
+    from rawlog.model.store import Store
 
 _SEGMENT = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(?:\.(deleted|cleaned|swap))?")
 _DIRECTORY = re.compile(r"(.+)-(\d+)(?:\.[0-9a-f]{32}-(delete|stray|future))?")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.core.tables import RECORDS, Column, Table
+from rawlog.model.table import RECORDS, Column, Table
 
 BATCHES = Table(
     "kafka.batches",

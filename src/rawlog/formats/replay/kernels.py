@@ -6,12 +6,33 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import BAD_LENGTH, BAD_VALUE, FULL, OK, TRUNCATED
-from rawlog.formats.replay.layouts import ENTRY_V0, ENTRY_V1, ENTRY_V2, LARGEST, NO_TIME_SECONDS, TIME_V0_SIZE
+from rawlog.formats.replay.layouts import (
+    ENTRY_V0,
+    ENTRY_V1,
+    ENTRY_V2,
+    LARGEST,
+    NO_TIME_SECONDS,
+    TIME_V0_SIZE,
+)
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_i64, write_i64
-from rawlog.kernels.types import I32, I64, U8, Int, OutBools, OutI64, OutU8
+from rawlog.kernels.types import (
+    I32,
+    I64,
+    U8,
+    Int,
+    OutBools,
+    OutI64,
+    OutU8,
+)
+from rawlog.model.status import (
+    BAD_LENGTH,
+    BAD_VALUE,
+    FULL,
+    OK,
+    TRUNCATED,
+)
 
 KEY_SIZE_V2, VALUE_SIZE_V2, SIZE_V2 = ENTRY_V2.at("key_size"), ENTRY_V2.at("value_size"), ENTRY_V2.size
 AFTER_KEY_SIZE_V2 = ENTRY_V2.after("key_size")

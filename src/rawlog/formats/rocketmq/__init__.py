@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from rawlog.core.format import Deferred, Family, Format, Lookup, Rewrite
-from rawlog.core.tables import RECORDS
 from rawlog.formats.rocketmq import layouts, paths
 from rawlog.formats.rocketmq.tables import (
     CHECKPOINTS,
@@ -15,6 +13,14 @@ from rawlog.formats.rocketmq.tables import (
     TIMERS,
     WHEEL,
 )
+from rawlog.model.format import (
+    Deferred,
+    Family,
+    Format,
+    Lookup,
+    Rewrite,
+)
+from rawlog.model.table import RECORDS
 
 _HERE = "rawlog.formats.rocketmq"
 
@@ -48,24 +54,24 @@ COMMIT_LOG = Format(
     match=paths.is_commit_log,
     sniff=paths.sniff_commit_log,
     begin=paths.begin_commit_log,
-    scan=_in("reader", "scan"),
-    decode=_in("reader", "decode"),
-    decode_together=_in("reader", "decode_together"),
-    spans=_in("reader", "spans"),
-    resync=_in("reader", "resync"),
-    fault=_in("reader", "fault"),
+    scan=_in("commitlog", "scan"),
+    decode=_in("commitlog", "decode"),
+    decode_together=_in("commitlog", "decode_together"),
+    spans=_in("commitlog", "spans"),
+    resync=_in("commitlog", "resync"),
+    fault=_in("commitlog", "fault"),
     appended=True,
-    offsets=_in("reader", "addresses"),
-    is_lost=_in("reader", "is_lost"),
-    misplaced=_in("reader", "misplaced"),
-    context=_in("reader", "context"),
+    offsets=_in("commitlog", "addresses"),
+    is_lost=_in("commitlog", "is_lost"),
+    misplaced=_in("commitlog", "misplaced"),
+    context=_in("commitlog", "context"),
     pick=_in("lookup", "pick"),
     explain=_in("explain", "explain_entry"),
     summary=_in("store.store", "summary"),
-    tally=_in("overview", "tally"),
+    tally=_in("store.store", "tally"),
     write=_in("store.rewrite", "write"),
     losses=_in("store.rewrite", "losses"),
-    rules=_in("checks", "commit_log"),
+    rules=_in("rules", "commit_log"),
 )
 COMPACTION_LOG = Format(
     name="rocketmq.compactionlog",
@@ -75,15 +81,15 @@ COMPACTION_LOG = Format(
     tables=(COMPACTED,),
     match=paths.queue_file("compactionLog", 5, "compaction"),
     begin=paths.begin_commit_log,
-    scan=_in("reader", "scan"),
-    decode=_in("reader", "decode"),
-    decode_together=_in("reader", "decode_together"),
-    spans=_in("reader", "spans"),
-    resync=_in("reader", "resync"),
-    fault=_in("reader", "fault"),
-    context=_in("reader", "context"),
+    scan=_in("commitlog", "scan"),
+    decode=_in("commitlog", "decode"),
+    decode_together=_in("commitlog", "decode_together"),
+    spans=_in("commitlog", "spans"),
+    resync=_in("commitlog", "resync"),
+    fault=_in("commitlog", "fault"),
+    context=_in("commitlog", "context"),
     explain=_in("explain", "explain_entry"),
-    rules=_in("checks", "compaction_log"),
+    rules=_in("rules", "compaction_log"),
 )
 CONSUME_QUEUE = Format(
     name="rocketmq.consumequeue",
@@ -92,13 +98,13 @@ CONSUME_QUEUE = Format(
     layouts=(layouts.UNIT,),
     tables=(QUEUES,),
     match=paths.queue_file("consumequeue"),
-    scan=_in("units", "scan_plain"),
-    decode=_in("units", "decode_plain"),
-    spans=_in("units", "spans_plain"),
-    resync=_in("units", "resync_plain"),
-    fault=_in("units", "fault"),
+    scan=_in("messages", "scan_plain"),
+    decode=_in("messages", "decode_plain"),
+    spans=_in("messages", "spans_plain"),
+    resync=_in("messages", "resync_plain"),
+    fault=_in("messages", "fault"),
     explain=_in("explain", "explain_unit"),
-    rules=_in("checks", "consume_queue"),
+    rules=_in("rules", "consume_queue"),
 )
 BATCH_QUEUE = Format(
     name="rocketmq.batchconsumequeue",
@@ -107,13 +113,13 @@ BATCH_QUEUE = Format(
     layouts=(layouts.BATCH_UNIT,),
     tables=(QUEUES,),
     match=paths.queue_file("batchconsumequeue"),
-    scan=_in("units", "scan_batch"),
-    decode=_in("units", "decode_batch"),
-    spans=_in("units", "spans_batch"),
-    resync=_in("units", "resync_batch"),
-    fault=_in("units", "fault"),
+    scan=_in("messages", "scan_batch"),
+    decode=_in("messages", "decode_batch"),
+    spans=_in("messages", "spans_batch"),
+    resync=_in("messages", "resync_batch"),
+    fault=_in("messages", "fault"),
     explain=_in("explain", "explain_batch_unit"),
-    rules=_in("checks", "batch_queue"),
+    rules=_in("rules", "batch_queue"),
 )
 COMPACTION_QUEUE = Format(
     name="rocketmq.compactioncq",
@@ -121,8 +127,8 @@ COMPACTION_QUEUE = Format(
     files="compaction/compactionCq/<topic>/<queue>/<20 digits>",
     layouts=(layouts.BATCH_UNIT,),
     match=paths.queue_file("compactionCq", 5, "compaction"),
-    scan=_in("units", "scan_batch"),
-    fault=_in("units", "fault"),
+    scan=_in("messages", "scan_batch"),
+    fault=_in("messages", "fault"),
     explain=_in("explain", "explain_batch_unit"),
 )
 EXT_QUEUE = Format(
@@ -132,9 +138,9 @@ EXT_QUEUE = Format(
     layouts=(layouts.EXT_UNIT,),
     tables=(QUEUES,),
     match=paths.queue_file("consumequeue_ext"),
-    scan=_in("units", "scan_ext"),
-    decode=_in("units", "decode_ext"),
-    fault=_in("units", "fault"),
+    scan=_in("messages", "scan_ext"),
+    decode=_in("messages", "decode_ext"),
+    fault=_in("messages", "fault"),
     explain=_in("explain", "explain_ext_unit"),
 )
 INDEX = Format(
@@ -153,7 +159,7 @@ INDEX = Format(
     context=_in("index", "context"),
     explain=_in("explain", "explain_index_entry"),
     explain_header=_in("explain", "explain_index_header"),
-    rules=_in("checks", "key_index"),
+    rules=_in("rules", "key_index"),
 )
 CHECKPOINT = Format(
     name="rocketmq.checkpoint",
@@ -162,9 +168,9 @@ CHECKPOINT = Format(
     layouts=(layouts.CHECKPOINT,),
     tables=(CHECKPOINTS,),
     match=paths.file_named("checkpoint"),
-    scan=_in("units", "scan_checkpoint"),
-    decode=_in("units", "decode_checkpoint"),
-    fault=_in("units", "foreign_bytes"),
+    scan=_in("messages", "scan_checkpoint"),
+    decode=_in("messages", "decode_checkpoint"),
+    fault=_in("messages", "foreign_bytes"),
     explain=_in("explain", "explain_checkpoint"),
 )
 CONFIG = Format(
@@ -183,9 +189,9 @@ TIMER_LOG = Format(
     layouts=(layouts.TIMER_UNIT, layouts.TIMER_BLANK),
     tables=(TIMERS,),
     match=paths.is_timer_log,
-    scan=_in("units", "scan_timer_log"),
-    decode=_in("units", "decode_timer_log"),
-    fault=_in("units", "foreign_bytes"),
+    scan=_in("messages", "scan_timer_log"),
+    decode=_in("messages", "decode_timer_log"),
+    fault=_in("messages", "foreign_bytes"),
     explain=_in("explain", "explain_timer_unit"),
 )
 TIMER_WHEEL = Format(
@@ -195,8 +201,8 @@ TIMER_WHEEL = Format(
     layouts=(layouts.WHEEL_SLOT,),
     tables=(WHEEL,),
     match=paths.file_named("timerwheel"),
-    scan=_in("units", "scan_wheel"),
-    decode=_in("units", "decode_wheel"),
+    scan=_in("messages", "scan_wheel"),
+    decode=_in("messages", "decode_wheel"),
     explain=_in("explain", "explain_wheel_slot"),
 )
 TIMER_CHECK = Format(
@@ -205,8 +211,8 @@ TIMER_CHECK = Format(
     files="config/timercheck",
     layouts=(layouts.TIMER_CHECK,),
     match=paths.file_named("timercheck", folder="config"),
-    scan=_in("units", "scan_timer_check"),
-    fault=_in("units", "foreign_bytes"),
+    scan=_in("messages", "scan_timer_check"),
+    fault=_in("messages", "foreign_bytes"),
     explain=_in("explain", "explain_timer_check"),
 )
 DLEDGER_INDEX = Format(
@@ -215,8 +221,8 @@ DLEDGER_INDEX = Format(
     files="dledger-<id>/index/<20 digits>",
     layouts=(layouts.DLEDGER_INDEX,),
     match=paths.is_dledger_index,
-    scan=_in("units", "scan_dledger_index"),
-    fault=_in("units", "foreign_bytes"),
+    scan=_in("messages", "scan_dledger_index"),
+    fault=_in("messages", "foreign_bytes"),
     explain=_in("explain", "explain_dledger_index"),
 )
 
@@ -234,7 +240,7 @@ _SIZES = (
 FAMILY = Family(
     name="rocketmq",
     title="Apache RocketMQ",
-    restore=_in("properties", "restore"),
+    restore=_in("writer", "restore"),
     lookup=Lookup(
         named="messages",
         columns=_in("lookup", "columns"),
@@ -266,7 +272,7 @@ FAMILY = Family(
     unread_groups=_in("store.state", "unread_groups"),
     transactions=_in("store.state", "transactions_of"),
     accounts=_in("store.complete", "accounts"),
-    overview=_in("overview", "overview"),
+    overview=_in("store.store", "overview"),
     formats=(
         COMMIT_LOG,
         CONSUME_QUEUE,
@@ -322,7 +328,7 @@ FAMILY = Family(
     ),
     folds={table.name: _in("store.state", table.name.split(".")[1]) for table in FOLDS},
     fold_tables=FOLDS,
-    group_rules=_in("store.checks", "rules"),
+    group_rules=_in("store.rules", "rules"),
     store_name=paths.store_name,
-    copies=_in("store.copies", "copies"),
+    copies=_in("store.store", "copies"),
 )

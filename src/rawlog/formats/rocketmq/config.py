@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.errors import CorruptError, DataError
-from rawlog.core.format import File
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.status import Status
-from rawlog.core.text import printable
 from rawlog.formats.rocketmq.paths import parts
 from rawlog.io.storage import Source
+from rawlog.model.errors import CorruptError, DataError
+from rawlog.model.format import File
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import Status
+from rawlog.model.text import printable
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*):')
 LARGEST = 256 << 20

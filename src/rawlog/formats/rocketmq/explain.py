@@ -8,12 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.errors import DataError
-from rawlog.core.explain import Node, json_node, layout_nodes, leaf, milliseconds
-from rawlog.core.format import File
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.layout import Layout
-from rawlog.core.text import java_text
 from rawlog.formats.rocketmq import layouts
 from rawlog.formats.rocketmq.index import read_header
 from rawlog.formats.rocketmq.layouts import (
@@ -36,6 +30,18 @@ from rawlog.formats.rocketmq.messages import first_address
 from rawlog.io import compression
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source
+from rawlog.model.errors import DataError
+from rawlog.model.explain import (
+    Node,
+    json_node,
+    layout_nodes,
+    leaf,
+    milliseconds,
+)
+from rawlog.model.format import File
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.layout import Layout
+from rawlog.model.text import java_text
 
 _MAGICS = {
     MAGIC_V1: "message, topic length of one byte",

@@ -10,14 +10,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, DataError, TruncatedError
-from rawlog.core.format import File, Origin, Want
-from rawlog.core.frames import Bytes, Frames
-from rawlog.formats.rocketmq.layouts import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY, INDEX_HEADER, SLOT
-from rawlog.formats.rocketmq.messages import micros
-from rawlog.formats.rocketmq.units import fixed_frames
+from rawlog.formats.rocketmq.layouts import (
+    DEFAULT_ENTRIES,
+    DEFAULT_SLOTS,
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    SLOT,
+)
+from rawlog.formats.rocketmq.messages import fixed_frames, micros
 from rawlog.io.storage import Source
 from rawlog.kernels import columns
+from rawlog.model.errors import CorruptError, DataError, TruncatedError
+from rawlog.model.format import File, Origin, Want
+from rawlog.model.frames import Bytes, Frames
 
 SEARCH = 1 << 20
 RATIO = DEFAULT_ENTRIES // DEFAULT_SLOTS

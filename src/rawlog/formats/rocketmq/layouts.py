@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntFlag
 
-from rawlog.core.layout import Field, Layout
+from rawlog.model.layout import Field, Layout
 
 MAGIC_V1 = -626843481
 """`DA A3 20 A7`: a message whose topic length has one byte."""

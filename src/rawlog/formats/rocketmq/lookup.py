@@ -10,20 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rawlog.core.errors import RawlogError
-from rawlog.core.format import File, Want
-from rawlog.core.tables import Table
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import Index, key_hash
-from rawlog.formats.rocketmq.layouts import DLEDGER, DLEDGER_MAGIC, HEAD, MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, UNIT
+from rawlog.formats.rocketmq.layouts import (
+    DLEDGER,
+    DLEDGER_MAGIC,
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    PRE_BLANK_SIZE,
+    UNIT,
+)
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
+from rawlog.model.errors import RawlogError
+from rawlog.model.format import File, Want
+from rawlog.model.table import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rawlog.core.frames import Frames
+    from rawlog.model.frames import Frames
 
 UNIQUE_KEY = "UNIQ_KEY"
 SIZES = (32, 56)
@@ -72,9 +80,9 @@ def frames(found: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
     """Which messages have a broker's message id; None for text that is not one."""
     if address(id) is None:
         return None
-    from rawlog.core.errors import DataError
-    from rawlog.formats.rocketmq.reader import decode
+    from rawlog.formats.rocketmq.commitlog import decode
     from rawlog.formats.rocketmq.tables import MESSAGES
+    from rawlog.model.errors import DataError
 
     mask = np.zeros(len(found), np.bool_)
     want = Want(MESSAGES.subset(("position", "message_id")), file, 0)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rawlog.core.errors import RawlogError
-from rawlog.core.format import File, Origin, Place
 from rawlog.formats.rocketmq.layouts import (
     BLANK,
     DLEDGER,
@@ -20,9 +18,11 @@ from rawlog.formats.rocketmq.layouts import (
     MAGIC_V2,
     SMALLEST_V1,
 )
+from rawlog.model.errors import RawlogError
+from rawlog.model.format import File, Origin, Place
 
 if TYPE_CHECKING:
-    from rawlog.core.store import Store
+    from rawlog.model.store import Store
 
 _LOG_NAME = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{17}")

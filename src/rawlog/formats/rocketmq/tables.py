@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.core.tables import Column, Table
+from rawlog.model.table import Column, Table
 
 _MESSAGE = (
     Column("path", "string"),

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rawlog.core.findings import Mark, Rule, Severity, rule
-from rawlog.core.format import File
-from rawlog.core.store import Store
+from rawlog.model.finding import (
+    Mark,
+    Rule,
+    Severity,
+    rule,
+)
+from rawlog.model.format import File
+from rawlog.model.store import Store
 from tests.sixth.journal.layouts import FILE_HEADER
 from tests.sixth.journal.store.state import IndexSummary, SegmentSummary, summary_of
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.core.format import File, Origin
-from rawlog.core.frames import Frames
-from rawlog.core.report import Action, Report
-from rawlog.core.status import Status
-from rawlog.core.store import Store, stores_below
 from rawlog.io.output import Folder, Output, child
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
+from rawlog.model.format import File, Origin
+from rawlog.model.frames import Frames
+from rawlog.model.report import Action, Report
+from rawlog.model.status import Status
+from rawlog.model.store import Store, stores_below
 from tests.sixth.journal import SEGMENT
 from tests.sixth.journal.checks import dirty
 from tests.sixth.journal.layouts import FILE_HEADER, NONE, VERSION

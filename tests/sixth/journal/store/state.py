@@ -8,12 +8,12 @@ from typing import Self
 
 import numpy as np
 
-from rawlog.core.errors import DataError, RawlogError
-from rawlog.core.format import File
-from rawlog.core.frames import Frames
-from rawlog.core.store import Store
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
+from rawlog.model.errors import DataError, RawlogError
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.store import Store
 from tests.sixth.journal.layouts import ENTRY, FILE_HEADER, NONE, POSITION
 from tests.sixth.journal.paths import begin
 from tests.sixth.journal.reader import heads, rising

@@ -9,10 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import OK
 from rawlog.kernels import inline, kernel, twin
 from rawlog.kernels.ints import read_i8, read_i64_le
-from rawlog.kernels.types import I64, U8, Int, OutBools, OutI64
+from rawlog.kernels.types import (
+    I64,
+    U8,
+    Int,
+    OutBools,
+    OutI64,
+)
+from rawlog.model.status import OK
 
 C1, C2 = 0x87C37B91114253D5 - (1 << 64), 0x4CF5AD432745937F
 MIX_1, MIX_2 = 0xFF51AFD7ED558CCD - (1 << 64), 0xC4CEB9FE1A85EC53 - (1 << 64)

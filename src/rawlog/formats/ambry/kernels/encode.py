@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import FULL, OK
 from rawlog.formats.ambry.kernels.messages import (
     B3,
     BLOB_AFTER_PROPS,
@@ -84,9 +83,26 @@ from rawlog.formats.ambry.layouts import (
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
-from rawlog.kernels.ints import wrap_i64, write_i8, write_i16, write_i32, write_i64
-from rawlog.kernels.sha1 import digest
-from rawlog.kernels.types import I32, I64, U8, Bools, I64x2, Int, OutI64, OutI64x2, OutU8
+from rawlog.kernels.hashes import sha1
+from rawlog.kernels.ints import (
+    wrap_i64,
+    write_i8,
+    write_i16,
+    write_i32,
+    write_i64,
+)
+from rawlog.kernels.types import (
+    I32,
+    I64,
+    U8,
+    Bools,
+    I64x2,
+    Int,
+    OutI64,
+    OutI64x2,
+    OutU8,
+)
+from rawlog.model.status import FULL, OK
 
 
 def _fields() -> tuple[str, ...]:
@@ -309,7 +325,7 @@ def name_rows(rows: OutI64x2, topics: U8, keys: U8, namespace: U8, name: OutU8, 
         if rows[row, KEEPS_KEY]:
             continue
         size = put_name(name, np.int64(namespace.size), rows, row, topics, keys)
-        a, b, c, d, _ = digest(name, 0, size, scratch, words)
+        a, b, c, d, _ = sha1(name, 0, size, scratch, words)
         rows[row, UUID_HIGH] = wrap_i64(a << 32 | b & NO_VERSION | VERSION_5)
         rows[row, UUID_LOW] = wrap_i64((c & NO_VARIANT | RFC_4122) << 32 | d)
 

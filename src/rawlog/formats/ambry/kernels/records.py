@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import OK
 from rawlog.formats.ambry.kernels.messages import (
     B1,
     B2,
@@ -18,7 +17,6 @@ from rawlog.formats.ambry.kernels.messages import (
     BLOB_SIZE_1,
     BLOB_SIZE_2,
     BLOB_SIZE_3,
-    DELETE,
     EK_2,
     EK_3,
     KEY_ACCOUNT,
@@ -32,13 +30,14 @@ from rawlog.formats.ambry.kernels.messages import (
     PROPS_1,
     PROPS_2,
     PROPS_3,
-    TTL_UPDATE,
     U1,
     U2,
     U3,
     U_TYPE,
-    UNDELETE,
     UPDATE_AFTER_PROPS,
+    UPDATE_DELETE,
+    UPDATE_TTL_UPDATE,
+    UPDATE_UNDELETE,
     header_size,
     key_size,
 )
@@ -56,8 +55,22 @@ from rawlog.formats.ambry.layouts import (
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
-from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64
-from rawlog.kernels.types import I64, U8, Bool, Int, OutI32, OutI64x2, OutU8
+from rawlog.kernels.ints import (
+    read_i8,
+    read_i16,
+    read_i32,
+    read_i64,
+)
+from rawlog.kernels.types import (
+    I64,
+    U8,
+    Bool,
+    Int,
+    OutI32,
+    OutI64x2,
+    OutU8,
+)
+from rawlog.model.status import OK
 
 BLOB_TYPE, BLOB_COMPRESSED = BLOB_V3.at("blob_type"), BLOB_V3.at("is_compressed")
 UM_SIZE_AT, UM_HEAD = USER_METADATA.at("size"), USER_METADATA.size
@@ -236,14 +249,16 @@ def read_update(data: U8, start: Int, stop: Int, check: Bool, out: OutI64x2, ind
         if left < U3 + CRC_SIZE:
             return fail(out, index, BAD_RECORD_SIZE, start)
         kind = read_i16(data, start + U_TYPE)
-        if kind < DELETE or kind > UNDELETE:
+        if kind < UPDATE_DELETE or kind > UPDATE_UNDELETE:
             return fail(out, index, BAD_TYPE, start)
         if read_i16(data, start + U_SUB) != 1:
             return fail(out, index, BAD_RECORD_VERSION, start)
         size = np.int64(U3 + CRC_SIZE)
-        if kind == TTL_UPDATE:
+        if kind == UPDATE_TTL_UPDATE:
             size += NEW_EXPIRY_SIZE
-        out[KIND, index] = KIND_DELETE if kind == DELETE else (KIND_TTL_UPDATE if kind == TTL_UPDATE else KIND_UNDELETE)
+        out[KIND, index] = (
+            KIND_DELETE if kind == UPDATE_DELETE else (KIND_TTL_UPDATE if kind == UPDATE_TTL_UPDATE else KIND_UNDELETE)
+        )
     if left < size:
         return fail(out, index, BAD_RECORD_SIZE, start)
     out[UPDATE_AT, index] = start

@@ -6,14 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import OK
-from rawlog.formats.ambry.kernels.records import FIELDS, KIND, KIND_PUT, KIND_TTL_UPDATE, SERDE
-from rawlog.formats.ambry.layouts import KEY_V1, KEY_V2, KEY_V6, KEYS
+from rawlog.formats.ambry.kernels.records import (
+    FIELDS,
+    KIND,
+    KIND_PUT,
+    KIND_TTL_UPDATE,
+    SERDE,
+)
+from rawlog.formats.ambry.layouts import (
+    KEY_V1,
+    KEY_V2,
+    KEY_V6,
+    KEYS,
+)
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.digits import put_integer
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_i16
-from rawlog.kernels.types import I64, U8, AnyI64x2, OutI32, OutI64, OutU8
+from rawlog.kernels.text import put_integer
+from rawlog.kernels.types import (
+    I64,
+    U8,
+    AnyI64x2,
+    OutI32,
+    OutI64,
+    OutU8,
+)
+from rawlog.model.status import OK
 
 ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
 HEX = np.frombuffer(b"0123456789abcdef", np.uint8)

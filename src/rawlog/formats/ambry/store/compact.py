@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import OptionError
-from rawlog.core.report import Report
-from rawlog.core.store import Store
 from rawlog.formats.ambry.index import MAX_ENTRIES
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag
 from rawlog.formats.ambry.paths import Segment, segment_of
@@ -27,9 +24,20 @@ from rawlog.formats.ambry.store.rewrite import (
     probability_option,
     report_tails,
 )
-from rawlog.formats.ambry.store.state import DELETE, ORPHANS, PUT, TTL_UPDATE, Fold, expired, fold
+from rawlog.formats.ambry.store.state import (
+    DELETE,
+    ORPHANS,
+    PUT,
+    TTL_UPDATE,
+    Fold,
+    expired,
+    fold,
+)
 from rawlog.formats.ambry.store.store import BlobStore, now_of, with_logs
 from rawlog.io.output import Folder
+from rawlog.model.errors import OptionError
+from rawlog.model.report import Report
+from rawlog.model.store import Store
 
 FILTERS = ("with-undelete", "without-undelete")
 RETENTION_HOURS = 168

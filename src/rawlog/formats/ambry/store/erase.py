@@ -10,23 +10,37 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from rawlog.core.errors import OptionError
-from rawlog.core.format import Keep, Want
-from rawlog.core.report import Action, Report
-from rawlog.core.store import Store
-from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import LOG, keys
 from rawlog.formats.ambry.layouts import SEGMENT_HEADER, Kind
+from rawlog.formats.ambry.log import decode
 from rawlog.formats.ambry.paths import Segment
-from rawlog.formats.ambry.reader import decode
 from rawlog.formats.ambry.store.repair import refuse_damage
-from rawlog.formats.ambry.store.rewrite import Style, as_it_is, carry_out, other_files, report_tails
-from rawlog.formats.ambry.store.state import DELETED, ORPHANS, PUT, STATES, Catalog, catalog_of_messages, fold
+from rawlog.formats.ambry.store.rewrite import (
+    Style,
+    as_it_is,
+    carry_out,
+    other_files,
+    report_tails,
+)
+from rawlog.formats.ambry.store.state import (
+    DELETED,
+    ORPHANS,
+    PUT,
+    STATES,
+    Catalog,
+    catalog_of_messages,
+    fold,
+)
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
 from rawlog.formats.ambry.writer import hard_deleted, update_message
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
+from rawlog.model.errors import OptionError
+from rawlog.model.format import Keep, Want
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
+from rawlog.model.table import RECORDS
 
 Identity = tuple[int, int, int]
 

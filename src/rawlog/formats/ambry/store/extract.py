@@ -12,19 +12,24 @@ from typing import IO, Any
 
 import numpy as np
 
-from rawlog.core.errors import CorruptError, DataError, OptionError, UnknownFormatError
-from rawlog.core.format import File
-from rawlog.core.report import Action, Report
-from rawlog.core.text import java_text
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.content import Metadata, open_envelope, parse_metadata
 from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, Kind
-from rawlog.formats.ambry.reader import Messages, scan, trouble
+from rawlog.formats.ambry.log import Messages, scan, trouble
 from rawlog.formats.ambry.store.rewrite import number_option
 from rawlog.formats.ambry.store.state import LIVE, STATES
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, now_of
+from rawlog.formats.ambry.structures import Metadata, open_envelope, parse_metadata
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
+from rawlog.model.errors import (
+    CorruptError,
+    DataError,
+    OptionError,
+    UnknownFormatError,
+)
+from rawlog.model.format import File
+from rawlog.model.report import Action, Report
+from rawlog.model.text import java_text
 
 MANIFEST = "manifest.jsonl"
 LONGEST = 180

@@ -15,16 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError
-from rawlog.core.format import File
-from rawlog.core.report import Action, Report
-from rawlog.core.store import Store
-from rawlog.core.text import counted
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Kind
 from rawlog.formats.ambry.paths import Segment
-from rawlog.formats.ambry.store.checks import VIOLATIONS, denied_ids
 from rawlog.formats.ambry.store.evidence import (
+    Naming,
     agrees,
     elect_partition,
     gather,
@@ -35,7 +30,6 @@ from rawlog.formats.ambry.store.evidence import (
     rekeyed,
     with_partition,
 )
-from rawlog.formats.ambry.store.naming import Naming
 from rawlog.formats.ambry.store.rewrite import (
     DESCRIPTOR_NAME,
     Plan,
@@ -48,6 +42,7 @@ from rawlog.formats.ambry.store.rewrite import (
     probability_option,
     report_tails,
 )
+from rawlog.formats.ambry.store.rules import VIOLATIONS, denied_ids
 from rawlog.formats.ambry.store.state import (
     ALWAYS,
     DELETE,
@@ -76,6 +71,11 @@ from rawlog.formats.ambry.structures import DESCRIPTOR
 from rawlog.formats.ambry.writer import CAPACITY
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
+from rawlog.model.errors import CorruptError
+from rawlog.model.format import File
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
+from rawlog.model.text import counted
 
 MOST_SEARCHED = 64 << 20
 """So many damaged bytes at a place are searched for blob ids."""

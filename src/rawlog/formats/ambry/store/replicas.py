@@ -1,12 +1,13 @@
-"""Two replicas of one partition against each other: which blobs differ, and how.
+"""Which stores are replicas of one partition, and which of them is the best.
 
-Replicas write in the order in which they receive, and compact by themselves: what counts is the state of each blob and its content, not
-where they are.
+Replicas of an Ambry partition get the same blobs in different orders, and compact them at different times, so their logs cannot be compared
+by names and sizes. The one with the most index entries knows most operations.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +15,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.difference import Change, Difference
-from rawlog.core.errors import OptionError
-from rawlog.core.findings import Mark, Rule, Severity, rule
-from rawlog.core.format import File, Replicas
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import HEADERS, NONE, Flag
+from rawlog.formats.ambry.paths import split, store_name
 from rawlog.formats.ambry.store.state import STATES, Fold
 from rawlog.formats.ambry.store.store import BlobStore, now_of, with_logs
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source
+from rawlog.model.difference import Change, Difference
+from rawlog.model.errors import OptionError
+from rawlog.model.finding import Mark, Rule, Severity, rule
+from rawlog.model.format import File, Replicas
+from rawlog.model.store import Copies, Identity, Store
+
+#: Marks of a replica that is not complete yet, or is being removed.
+UNFINISHED = ("bootstrap_in_progress", "decommission_in_progress", "file_copy_in_progress")
+
+
+def copies(stores: Sequence[Store]) -> list[Copies]:
+    """The sets of replicas, each with the best first."""
+    found: dict[str, list[Store]] = defaultdict(list)
+    for store in stores:
+        found[str(store_name(store))].append(store)
+    return [
+        Copies.ranked(Identity("ambry", f"partition {name}"), some, [_rank(store) for store in some])
+        for name, some in found.items()
+        if len(some) > 1
+    ]
+
+
+def _rank(store: Store) -> tuple[tuple[int, ...], str]:
+    names = {split(file.path)[1] for file in store}
+    is_whole = not names & set(UNFINISHED) and not any(file.problem for file in store)
+    index = sum(file.size for file in store if file.format == "ambry.index" and file.place.state is None)
+    logs = sum(file.size for file in store if file.format == "ambry.log" and file.place.state is None)
+    return (int(is_whole), index, logs), f"{index:,} bytes of index" + ("" if is_whole else ", not complete")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Two replicas of one partition against each other: which blobs differ, and how.
+# Replicas write in the order in which they receive, and compact by themselves: what counts is the state of each blob and its content, not
+# where they are.
+
 
 BLOB, STORE = "blob", "store"
 DELETED = STATES.index("deleted")
@@ -223,6 +256,3 @@ def content(replicas: Replicas) -> Iterator[Mark]:
 def rules() -> Sequence[Rule[Any]]:
     """The rules over two replicas of a store."""
     return (missing, state, content)
-
-
-__all__ = ["compare", "compare_stores", "rules"]

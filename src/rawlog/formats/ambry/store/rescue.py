@@ -2,17 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rawlog.core.errors import OptionError, RawlogError
-from rawlog.core.format import File
-from rawlog.core.report import Action, Report
-from rawlog.core.rescue import (
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry.index import read_index
+from rawlog.formats.ambry.kernels.messages import find_message
+from rawlog.formats.ambry.layouts import NONE, Kind
+from rawlog.formats.ambry.log import Messages, scan
+from rawlog.formats.ambry.paths import Segment
+from rawlog.formats.ambry.store.compact import place_in_segments
+from rawlog.formats.ambry.store.evidence import elect_partition, most_named
+from rawlog.formats.ambry.store.repair import Kept, Loss, StoreRepair
+from rawlog.formats.ambry.store.rewrite import (
+    DESCRIPTOR_NAME,
+    Plan,
+    Style,
+    carry_out,
+    descriptor,
+    file_name,
+    number_option,
+    probability_option,
+)
+from rawlog.formats.ambry.store.rules import VIOLATIONS
+from rawlog.formats.ambry.store.state import (
+    DELETE,
+    ORPHANS,
+    PUT,
+    TTL_UPDATE,
+    UNDELETE,
+    Catalog,
+    Fold,
+    LogSummary,
+    catalog_of_messages,
+    fold,
+    is_refused,
+    summarised,
+)
+from rawlog.formats.ambry.store.store import BlobStore, blob_stores, lost_words
+from rawlog.formats.ambry.writer import update_message
+from rawlog.io.checksums import crc32_spans
+from rawlog.io.output import Folder
+from rawlog.io.storage import Places, Source, refuse_locked
+from rawlog.kernels import byte_view
+from rawlog.model.errors import OptionError, RawlogError
+from rawlog.model.format import File
+from rawlog.model.recovery import (
     CopyPlan,
     RescueAsked,
     RescuedUnit,
@@ -23,20 +65,584 @@ from rawlog.core.rescue import (
     UnitPlan,
     plan_facts,
 )
-from rawlog.core.store import Store
-from rawlog.core.text import counted
-from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.index import read_index
-from rawlog.formats.ambry.kernels.messages import find_message
-from rawlog.formats.ambry.layouts import NONE
-from rawlog.formats.ambry.reader import Messages, scan
-from rawlog.formats.ambry.store.evidence import elect_partition, most_named
-from rawlog.formats.ambry.store.rewrite import carry_out, file_name, number_option, probability_option
-from rawlog.formats.ambry.store.store import BlobStore, blob_stores
-from rawlog.formats.ambry.store.union import Replica, Union
-from rawlog.io.output import Folder
-from rawlog.io.storage import Places, Source, refuse_locked
-from rawlog.kernels import byte_view
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
+from rawlog.model.text import counted
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The union of several replicas of one partition: which messages of which replica make up each blob.
+# Replicas have the same blobs in different order, and each compacts and deletes by itself. Each is first diagnosed as `repair` does it.
+# Then Ambry's own rules decide on each blob: the highest life version counts, and at one life version a DELETE comes after everything
+# else. A blob that was hard deleted in one replica is so in the result, unless it was undeleted.
+
+
+RANK = {PUT: 0, UNDELETE: 0, TTL_UPDATE: 1, DELETE: 2}
+"""The order of messages of one life version."""
+MOST_NOTES = 100
+RESTORED = -2
+"""In place of a checksum: an update that was written again from an index entry, which has its time in seconds only."""
+Identity = tuple[int, int, int]
+
+
+# One replica -----------------------------------------------------------------------------------------------------------------
+
+
+class ContentSummary(LogSummary):
+    """A summary of a log segment with a checksum of what each PUT holds after its key, and whether its content is all zeros."""
+
+    def __init__(self, *args: object, **options: bool) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self.parts: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
+
+    def see_contents(self, messages: Messages) -> None:
+        rows = np.flatnonzero((messages["kind"] == PUT) & messages.is_whole)
+        starts = messages["key_start"][rows] + messages["key_size"][rows]
+        sums = crc32_spans(messages.data, starts, messages.frames.stops[rows])
+        self.parts.append(np.stack((messages.frames.positions[rows], sums, messages["zeros"][rows].astype(np.int64))))
+
+    def _check(self, messages: Messages) -> None:
+        super()._check(messages)
+        self.see_contents(messages)
+
+    def contents(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The checksums of PUTs at these offsets (-1: not known), and which are all zeros."""
+        known = np.concatenate(self.parts, axis=1)
+        if not known.shape[1] or not offsets.size:
+            return np.full(offsets.size, NONE, np.int64), np.zeros(offsets.size, np.bool_)
+        at = np.minimum(np.searchsorted(known[0], offsets), known.shape[1] - 1)
+        same = known[0][at] == offsets
+        return np.where(same, known[1][at], NONE), same & (known[2][at] == 1)
+
+
+class Replica(StoreRepair):
+    """One replica as `repair` diagnoses it: `kept` are its messages."""
+
+    def __init__(self, store: BlobStore, options: Mapping[str, str]) -> None:
+        super().__init__(store, options)
+        self.decide()
+        self.messages: Kept = self.kept()
+
+    def read_logs(self) -> Sequence[LogSummary]:
+        self.contents = [summarised(file, ContentSummary(file, check=True)) for file in self.store.logs]
+        return self.contents
+
+    @cached_property
+    def sums(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Of each message the checksum of its content (-1: not known), and whether that is all zeros."""
+        merged, count = self.messages.merged, len(self.messages.merged)
+        sums, zeros = np.full(count, NONE, np.int64), np.zeros(count, np.bool_)
+        sums[(self.messages.number >= 0) & (merged.kind != PUT)] = RESTORED
+        for number, one in enumerate(self.contents):
+            rows = np.flatnonzero((merged.segment == number) & (self.messages.number < 0) & (merged.kind == PUT))
+            sums[rows], zeros[rows] = one.contents(merged.offset[rows])
+        return sums, zeros
+
+    def content(self, row: int) -> tuple[int, int]:
+        """The checksum of what a PUT holds, and its size."""
+        return int(self.sums[0][row]), int(self.messages.merged.size[row])
+
+    @cached_property
+    def indexed(self) -> frozenset[Identity]:
+        """The blobs that its sound index files know."""
+        return frozenset(self.evidence.entries.identities.take(self.trusted_entries).tuples)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing of it is damaged or lost."""
+        return not self.damages and not self.losses and not self.gaps
+
+
+# One blob --------------------------------------------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """A message of a replica, by the numbers of both."""
+
+    kind: int
+    life: int
+    replica: int
+    row: int
+    sum: int = NONE
+    is_zeroed: bool = False
+
+
+@dataclass(slots=True)
+class Choice:
+    """The messages that make up a blob, in order. A TTL update that is to be written with another life version is in `renewed`."""
+
+    messages: list[Message]
+    renewed: int | None = None
+    undecided: str = ""
+
+
+def choose(messages: Sequence[Message]) -> Choice:
+    """What a blob is in the result, from its messages in all replicas, which are in the order of preference."""
+    puts = [one for one in messages if one.kind == PUT]
+    updates: dict[tuple[int, int], Message] = {}
+    for one in sorted(messages, key=lambda one: one.sum == RESTORED):
+        if one.kind != PUT:
+            updates.setdefault((one.kind, one.life), one)
+    undeletes = [life for kind, life in updates if kind == UNDELETE]
+    newest = max(one.life for one in messages)
+    put, undecided = _put(puts, max(undeletes, default=-1), (DELETE, newest) in updates)
+    base = NONE if put is None else put.life
+    chosen = [] if put is None else [put]
+    chosen += [one for (kind, life), one in updates.items() if kind == DELETE and life >= base]
+    chosen += [one for (kind, life), one in updates.items() if kind == UNDELETE and life > base]
+    ttl = sorted((one for (kind, _), one in updates.items() if kind == TTL_UPDATE), key=lambda one: one.life)
+    fitting = [one for one in ttl if one.life >= base]
+    renewed = None
+    if ttl:
+        chosen.append(fitting[0] if fitting else ttl[0])
+        renewed = None if fitting else base
+    if not undecided and put is not None and newest > max(one.life for one in chosen if one.kind != TTL_UPDATE):
+        undecided = f"a TTL update has life version {newest}, nothing else has: it may have been undeleted"
+    lives = {one: max(one.life, base) for one in chosen}
+    chosen.sort(key=lambda one: (lives[one], one.kind != PUT, RANK[one.kind]))
+    return Choice(chosen, renewed, undecided)
+
+
+def _put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
+    """The PUT of a blob. One that replication wrote after an undelete has the life version of that, and may be all that says so."""
+    if not puts:
+        return None, ""
+    highest = max(one.life for one in puts)
+    wanted = highest if highest > undeleted else min(one.life for one in puts)
+    same = [one for one in puts if one.life == wanted]
+    zeroed = [one for one in same if one.is_zeroed]
+    if is_deleted and zeroed:
+        return zeroed[0], ""
+    whole = [one for one in same if not one.is_zeroed] or same
+    sums = [one.sum for one in whole if one.sum != NONE]
+    if len(set(sums)) <= 1:
+        return whole[0], ""
+    best = max(whole, key=lambda one: (sums.count(one.sum), -one.replica))
+    if sums.count(best.sum) * 2 > len(sums):
+        return best, ""
+    return whole[0], "replicas have different content, each with right checksums; that of the first is taken"
+
+
+class Item(NamedTuple):
+    """A message of the result: the message that it comes before (replica and row), its number among those of its blob, and its row."""
+
+    anchor: tuple[int, int]
+    number: int
+    source: int
+    made: bytes | None = None
+
+
+class Blobs:
+    """The messages of all replicas by blob, then by replica, in the order of their logs."""
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self.replicas = replicas
+        catalogs = [one.messages.merged for one in replicas]
+        self.count = len(catalogs)
+        names = ("group", "high", "low")
+        identity = [np.concatenate([getattr(one.identity, name) for one in catalogs]) for name in names]
+        replica = np.repeat(np.arange(self.count), [len(one) for one in catalogs])
+        row = np.concatenate([np.arange(len(one)) for one in catalogs])
+        kind, life = (np.concatenate([getattr(one, name) for one in catalogs]) for name in ("kind", "life_version"))
+        sums, zeros = (np.concatenate([one.sums[index] for one in replicas]) for index in (0, 1))
+        order = np.lexsort((row, replica, *reversed(identity)))
+        self.identity = [part[order].astype(np.int64) for part in identity]
+        self.columns = [part[order].astype(np.int64) for part in (kind, life, replica, row, sums, zeros)]
+        self.kind, _, self.replica, self.row, self.sum, _ = self.columns
+        new = np.zeros(order.size, np.bool_)
+        new[:1] = True
+        for part in self.identity:
+            new[1:] |= np.diff(part) != 0
+        self.starts = np.flatnonzero(new)
+        self.stops = np.append(self.starts[1:], order.size)
+        self.blob = np.cumsum(new) - 1
+        #: Which replicas have each blob.
+        self.has = np.zeros((self.starts.size, self.count), np.bool_)
+        self.has[self.blob, self.replica] = True
+        self._at: dict[int, NDArray[np.int64]] = {}
+
+    def are_simple(self) -> NDArray[np.bool_]:
+        """Which blobs the first replica has, and every other one that has them in the same way."""
+        if not self.starts.size:
+            return np.zeros(0, np.bool_)
+        begins = np.zeros(self.blob.size, np.bool_)
+        begins[self.starts] = True
+        begins[1:] |= np.diff(self.replica) != 0
+        firsts = np.flatnonzero(begins)
+        group = np.cumsum(begins) - 1
+        facts = [self.columns[index] for index in (0, 1, 4, 5)]
+        sums = np.add.reduceat(_mixed([np.arange(self.blob.size) - firsts[group], *facts]), firsts)
+        of_first = sums[group[self.starts]]
+        differs = np.zeros(self.starts.size, np.bool_)
+        differs[self.blob[firsts][sums != of_first[self.blob[firsts]]]] = True
+        result: NDArray[np.bool_] = self.has[:, 0] & ~differs
+        return result
+
+    def are_among(self, wanted: set[Identity]) -> NDArray[np.bool_]:
+        """Which blobs are among some."""
+        if not wanted:
+            return np.zeros(self.starts.size, np.bool_)
+        mine = _mixed([part[self.starts] for part in self.identity])
+        theirs = _mixed([np.array(part, np.int64) for part in zip(*wanted, strict=True)])
+        return np.isin(mine, theirs)
+
+    def messages(self, blobs: NDArray[np.int64]) -> Iterator[tuple[Identity, list[Message]]]:
+        """The messages of some blobs, in order of preference."""
+        for blob in blobs.tolist():
+            part = slice(int(self.starts[blob]), int(self.stops[blob]))
+            group, high, low = (int(column[part.start]) for column in self.identity)
+            found = zip(*(column[part].tolist() for column in self.columns), strict=True)
+            yield (
+                (group, high, low),
+                [
+                    Message(kind, life, replica, row, content, bool(zeroed))
+                    for kind, life, replica, row, content, zeroed in found
+                ],
+            )
+
+    def rows_of_first(self, which: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The rows of some blobs in the first replica, in order."""
+        return np.sort(self.row[which[self.blob] & (self.replica == 0)]) if which.size else np.empty(0, np.int64)
+
+    def puts_only_in(self, number: int) -> list[int]:
+        """The rows of PUTs whose blob only one replica has, if there are others."""
+        if self.count == 1:
+            return []
+        alone = self.has[:, number] & (self.has.sum(axis=1) == 1)
+        found: list[int] = self.row[alone[self.blob] & (self.sum >= 0)].tolist()
+        return found
+
+    def contents_without(self, number: int) -> dict[tuple[int, int], tuple[int, int]]:
+        """The blobs that a replica does not have, by their content: replica and row of one that has it."""
+        rows = np.flatnonzero(~self.has[self.blob, number] & (self.sum >= 0))
+        places = list(zip(self.replica[rows].tolist(), self.row[rows].tolist(), strict=True))
+        return {self.replicas[index].content(row): (index, row) for index, row in places}
+
+    def _blob_of(self, number: int, row: int) -> int:
+        if number not in self._at:
+            mine = np.flatnonzero(self.replica == number)
+            self._at[number] = np.empty(mine.size, np.int64)
+            self._at[number][self.row[mine]] = self.blob[mine]
+        return int(self._at[number][row])
+
+    def holders(self, number: int, row: int) -> int:
+        """How many replicas have the blob of a message."""
+        return int(self.has[self._blob_of(number, row)].sum())
+
+    def blobs_of(self, messages: Collection[tuple[int, int]]) -> list[int]:
+        """The numbers of the blobs of some messages."""
+        return [self._blob_of(number, row) for number, row in messages]
+
+
+def _mixed(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.uint64]:
+    """A number for each row that is the same only if all columns are, by any likelihood."""
+    value = np.zeros(columns[0].size, np.uint64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            value = (value ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
+            value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            value ^= value >> np.uint64(31)
+    return value
+
+
+# All blobs -------------------------------------------------------------------------------------------------------------------
+
+
+class Union:
+    """A partition from its replicas, in order of preference. `plan` is what is written, `report` says what is lost and undecided."""
+
+    plan: Plan
+
+    def __init__(self, replicas: Sequence[Replica], options: Mapping[str, str]) -> None:
+        self.replicas, self.options, self.report = replicas, options, Report()
+        #: What is lost, and what cannot be known, in words.
+        self.lost: list[Loss] = []
+        self.undecided: list[str] = []
+        #: Where the messages of each replica begin among all of them, and the log segments of all replicas.
+        self._offsets: list[int] = []
+        self._logs: list[File | None] = []
+        self._missing: dict[int, set[int]] = {}
+
+    def decide(self) -> Union:
+        """Choose the messages of every blob, and report what is lost."""
+        joined, blobs = self._joined(), Blobs(self.replicas)
+        known: dict[Identity, set[tuple[int, int, int]]] = {}
+        wanted = {keys.identity_of(loss.key) for one in self.replicas for loss in one.losses}
+        ghosts = self._ghosts(blobs)
+        is_simple = blobs.are_simple() & ~blobs.are_among(wanted)
+        is_simple[blobs.blobs_of(ghosts)] = False
+        # Of most blobs all replicas have the same: those of the first one are taken, where they are.
+        own = blobs.rows_of_first(is_simple)
+        items: list[Item] = []
+        for identity, found in blobs.messages(np.flatnonzero(~is_simple)):
+            messages = [one for one in found if (one.replica, one.row) not in ghosts]
+            if not messages:
+                continue
+            choice = choose(messages)
+            if identity in wanted:
+                known[identity] = {(one.kind, one.life, one.replica) for one in messages}
+            items += self._places(choice)
+            if choice.undecided:
+                self._note_undecided(f"blob {self._text(messages[0])}: {choice.undecided}")
+        self._judge_losses(known)
+        first = self.replicas[0]
+        is_first = all(one.anchor == (0, one.source) and one.made is None for one in items)
+        if is_first and len(items) + own.size == len(first.messages.merged):
+            self.plan = first.plan_of(first.messages)
+        else:
+            self.plan = self._plan(joined, own, items)
+        self._report_damage()
+        return self
+
+    def _joined(self) -> Catalog:
+        """The messages of all replicas, one after the other."""
+        joined: Catalog | None = None
+        count = 0
+        for one in self.replicas:
+            merged = one.messages.merged
+            shifted = replace(merged, segment=(merged.segment + len(self._logs)).astype(np.int32))
+            joined = shifted if joined is None else joined.join(shifted)
+            self._offsets.append(count)
+            count += len(merged)
+            # Messages of lost segments are written again, from no file.
+            self._logs += [*one.store.logs, *[None] * (len(one.names) - len(one.store.logs))]
+        assert joined is not None
+        return joined
+
+    def _places(self, choice: Choice) -> Iterator[Item]:
+        """Where the messages of a blob go: each before the next one of the same blob, and else where its own replica has it."""
+        found: list[Item] = []
+        anchor: tuple[int, int] | None = None
+        for number in range(len(choice.messages) - 1, -1, -1):
+            one = choice.messages[number]
+            own = (one.replica, one.row)
+            anchor = own if anchor is None else min(own, anchor)
+            made = None
+            if one.kind == TTL_UPDATE and choice.renewed is not None:
+                made = self._renewed(one, choice.renewed)
+            found.append(Item(anchor, number, self._offsets[one.replica] + one.row, made))
+        yield from reversed(found)
+
+    def _renewed(self, one: Message, life: int) -> bytes:
+        """A TTL update with another life version."""
+        catalog = self.replicas[one.replica].messages.merged
+        time = int(catalog.time[one.row])
+        return update_message(
+            Kind.TTL_UPDATE,
+            catalog.key(one.row),
+            time=time * 1000 if time >= 0 else NONE,
+            account_id=int(catalog.account_id[one.row]),
+            container_id=int(catalog.container_id[one.row]),
+            life_version=life,
+        )
+
+    def _text(self, one: Message) -> str:
+        return keys.text_of(self.replicas[one.replica].messages.merged.key(one.row))
+
+    def _ghosts(self, blobs: Blobs) -> set[tuple[int, int]]:
+        """PUTs whose blob id is damaged, which no checksum covers: a blob that this replica does not have has the same content in another,
+        and only its id is confirmed: by a third replica or by an index.
+        """
+        found: set[tuple[int, int]] = set()
+        for number, one in enumerate(self.replicas):
+            alone = blobs.puts_only_in(number)
+            missing = blobs.contents_without(number) if alone else {}
+            for row in alone:
+                key = one.messages.merged.key(row)
+                index, other = missing.get(one.content(row), (NONE, NONE))
+                if index < 0 or keys.identity_of(key) in one.indexed:
+                    continue
+                right = self.replicas[index].messages.merged.key(other)
+                if not _is_near(key, right):
+                    continue
+                text = f"{keys.text_of(key)} is {keys.text_of(right)} in another replica"
+                if blobs.holders(index, other) > 1 or keys.identity_of(right) in self.replicas[index].indexed:
+                    found.add((number, row))
+                    self._report_at(Action.DROPPED, f"its blob id is damaged: {text}", number, row, is_expected=True)
+                else:
+                    self._note_undecided(f"blob {text}, with the same content: one of the ids is damaged")
+        return found
+
+    def _report_at(self, action: Action, reason: str, number: int, row: int, *, is_expected: bool = False) -> None:
+        """Report something about a message of a replica."""
+        merged, one = self.replicas[number].messages.merged, self.replicas[number]
+        segment, start = int(merged.segment[row]), int(merged.offset[row])
+        path = one.store.logs[segment].path if segment < len(one.store.logs) else one.store.folder
+        self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]), is_expected=is_expected)
+
+    # Losses
+
+    def _note_undecided(self, text: str) -> None:
+        self.undecided.append(text)
+        self.report.count("blobs_undecided")
+        if len(self.undecided) <= MOST_NOTES:
+            self.report.add(Action.UNDECIDED, text)
+
+    def _judge_losses(self, known: Mapping[Identity, set[tuple[int, int, int]]]) -> None:
+        """Which messages that a replica has lost no other replica has."""
+        seen: set[tuple[Identity, int | None, int | None]] = set()
+        for number, one in enumerate(self.replicas):
+            for loss in one.losses:
+                identity = keys.identity_of(loss.key)
+                there = known.get(identity, set())
+                mark = (identity, loss.kind, loss.life_version)
+                if mark in seen or self._is_found(loss, number, there):
+                    continue
+                if loss.kind is None and not there and loss.stop - loss.start in self._missing_sizes(number):
+                    continue  # a message of another blob, whose id is damaged
+                seen.add(mark)
+                if loss.kind is None and any(kind == PUT for kind, _, _ in there):
+                    self._note_undecided(
+                        f"blob {keys.text_of(loss.key)}: a damaged message of {loss.path} names it, and no other replica has a message "
+                        "that this may have been: what it said is not known"
+                    )
+                    continue
+                self.lost.append(loss)
+                self.report.add(Action.LOST, loss.reason, loss.path, start=loss.start, stop=loss.stop)
+        self.report.count("messages_lost", len(self.lost))
+
+    def _missing_sizes(self, number: int) -> set[int]:
+        """The sizes of messages that other replicas have and this one has not."""
+        if number not in self._missing:
+            mine = {fact for fact, _ in self._facts(number)}
+            others = [index for index in range(len(self.replicas)) if index != number]
+            self._missing[number] = {size for index in others for fact, size in self._facts(index) if fact not in mine}
+        return self._missing[number]
+
+    def _facts(self, number: int) -> Iterator[tuple[tuple[Identity, int, int], int]]:
+        """Blob, kind and life version of each message of a replica, and its size."""
+        merged = self.replicas[number].messages.merged
+        columns = (merged.identity.tuples, merged.kind.tolist(), merged.life_version.tolist(), merged.size.tolist())
+        for identity, kind, life, size in zip(*columns, strict=True):
+            yield (identity, kind, life), size
+
+    @staticmethod
+    def _is_found(loss: Loss, number: int, there: set[tuple[int, int, int]]) -> bool:
+        """Whether a replica has what another one lost, or what makes up for it."""
+        if loss.kind is None:
+            mine = {(kind, life) for kind, life, replica in there if replica == number}
+            return any((kind, life) not in mine for kind, life, _ in there)
+        if loss.kind in (PUT, TTL_UPDATE):
+            return any(kind == loss.kind for kind, _, _ in there)
+        newest = max((life for _, life, _ in there), default=-1)
+        is_there = any((kind, life) == (loss.kind, loss.life_version) for kind, life, _ in there)
+        return is_there or newest > (loss.life_version or 0)
+
+    def _report_damage(self) -> None:
+        """What is damaged in each replica; nothing is lost by it if another one has what was there."""
+        is_whole = any(one.is_sound for one in self.replicas)
+        for one in self.replicas if not any(not one.gaps for one in self.replicas) else ():
+            for position in one.gaps:
+                self.report.add(
+                    Action.LOST, lost_words(position), f"{one.store.folder}/{Segment(position, 0).log_name()}"
+                )
+        lost = {(loss.path, loss.start) for loss in self.lost}
+        for number, one in enumerate(self.replicas):
+            named = {(loss.path, loss.start) for loss in one.losses} - lost
+            aside = {(one.store.logs[number].path, damage.start) for number, damage in one.aside}
+            for entry in one.report.entries:
+                if entry.action is Action.LOST:
+                    continue
+                place, size = (entry.path or "", entry.start or 0), (entry.stop or 0) - (entry.start or 0)
+                is_made_good = is_whole or place in named or size in self._missing_sizes(number)
+                is_damage = entry.action is Action.DROPPED and not is_made_good and place not in lost
+                is_damage |= place in aside
+                is_expected = entry.is_expected or (len(self.replicas) > 1 and not is_damage)
+                self.report.entries.append(replace(entry, is_expected=is_expected))
+
+    # The result
+
+    def _plan(self, joined: Catalog, own: NDArray[np.int64], items: Sequence[Item]) -> Plan:
+        """All messages one after the other in new segments, with their index. `own` are rows of the first replica that stay in order."""
+        first = self.replicas[0]
+        raws = {}
+        for one, offset in zip(self.replicas, self._offsets, strict=True):
+            for row in np.flatnonzero(one.messages.number >= 0).tolist():
+                raws[offset + row] = one.extras[int(one.messages.number[row])].raw
+        renewed = [one.made for one in items if one.made is not None]
+        sources, count = [], len(joined)
+        for one_item in items:
+            sources.append(one_item.source if one_item.made is None else count)
+            if one_item.made is not None:
+                raws[count] = one_item.made
+                count += 1
+        if renewed:
+            joined = joined.join(catalog_of_messages([(raw, 0, 0) for raw in renewed]))
+        zeros = np.zeros(own.size, np.int64)
+        places = np.array([(*one.anchor, one.number) for one in items], np.int64).reshape(-1, 3)
+        every = np.concatenate((np.stack((zeros, own, zeros), axis=1), places))
+        chosen = np.concatenate((own, np.array(sources, np.int64)))[np.lexsort(every.T[::-1])]
+        final = joined.take(chosen)
+        capacity = None if first.store.segments == [Segment()] else max(one.capacity for one in self.replicas)
+        folded, kept = self._settled(final, capacity)
+        catalog = joined.take(chosen[kept])
+        # A generation above 0 says that a compaction took what updates without a PUT are about.
+        generation = int(any(one.store.is_compacted for one in self.replicas))
+        numbers = range(_count(folded.catalog))
+        segments = [Segment()] if capacity is None else [Segment(number, generation) for number in numbers]
+        made_rows = {row: raws[int(source)] for row, source in enumerate(chosen[kept].tolist()) if int(source) in raws}
+        store = BlobStore(first.store.folder, first.store.files)
+        nowhere = next(file for file in self._logs if file is not None)
+        store.logs = [file or nowhere for file in self._logs]
+        self.report.count("messages", len(catalog))
+        return Plan(
+            store,
+            segments,
+            [capacity] * len(segments),
+            catalog,
+            folded.catalog.segment,
+            made_rows,
+            folded.entries,
+            folded.catalog.segment,
+            self._style(),
+            files={DESCRIPTOR_NAME: descriptor(str(uuid.uuid4()))},
+        )
+
+    def _settled(self, final: Catalog, capacity: int | None) -> tuple[Fold, NDArray[np.int64]]:
+        """The messages at their new places with their index entries, without those that Ambry refuses; and the rows of those."""
+        kept = np.arange(len(final))
+        for is_last in (False, True):
+            _place(final, capacity)
+            remembered = []
+            for one in self.replicas:
+                entries = one.evidence.entries.take(one.trusted_entries)
+                entries = replace(entries, original_offset=np.full(len(entries), NONE, np.int64))
+                remembered.append((final.rows_of(entries), entries))
+            folded = fold(final, use=ORPHANS, drop=not is_last, remembered=remembered)
+            refused = is_refused(final, folded.wrong) if not is_last else np.zeros(len(final), np.bool_)
+            for row in np.flatnonzero(refused).tolist():
+                blob = keys.text_of(final.key(row))
+                self._note_undecided(
+                    f"blob {blob}: {Kind(int(final.kind[row])).name} left out: {VIOLATIONS[int(folded.wrong[row])]}"
+                )
+            kept, final = kept[~refused], final.take(np.flatnonzero(~refused))
+        return folded, kept
+
+    def _style(self) -> Style:
+        first = self.replicas[0]
+        known = [(0, index) for index in first.evidence.files if index.crc_ok]
+        style = Style.of(first.store, known, frozenset(), self.options)
+        return replace(style, last_modified=None)
+
+
+def _count(catalog: Catalog) -> int:
+    return int(catalog.segment[-1]) + 1 if len(catalog) else 1
+
+
+def _place(final: Catalog, capacity: int | None) -> None:
+    """Put messages one after the other into segments."""
+    if capacity is None:
+        final.segment[:] = 0
+        final.offset[:] = np.cumsum(final.size) - final.size
+        return
+    segment, offset = place_in_segments(final.size, capacity)
+    final.segment[:], final.offset[:] = segment, offset
+
+
+def _is_near(one: bytes, other: bytes) -> bool:
+    """Whether two keys can be the same with some damaged bytes."""
+    return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) <= len(one) // 2
+
 
 OPTIONS = ("max_entries", "probability", "capacity")
 HEAD = 64 << 10
@@ -223,6 +829,3 @@ def _named(store: BlobStore) -> Iterator[int | None]:
         if messages is not None:
             rows = [row for row in range(min(8, len(messages))) if messages.sound[row]]
             yield most_named(np.array([keys.parse(messages.key(row), 0).partition for row in rows], np.int64))
-
-
-__all__ = ["Rescue", "partition_of", "unite"]

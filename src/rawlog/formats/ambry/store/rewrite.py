@@ -17,22 +17,48 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError, UnknownFormatError
-from rawlog.core.format import File
-from rawlog.core.frames import Bytes
-from rawlog.core.report import Action, Report
-from rawlog.core.store import Store, stores_below
-from rawlog.formats.ambry.bloom import Bloom
-from rawlog.formats.ambry.index import MAX_ENTRIES, PROBABILITY, Entries, IndexFile, bloom_of, encode_index, runs
+from rawlog.formats.ambry.index import (
+    MAX_ENTRIES,
+    PROBABILITY,
+    Bloom,
+    Entries,
+    IndexFile,
+    bloom_of,
+    encode_index,
+    runs,
+)
 from rawlog.formats.ambry.kernels.encode import place_messages
 from rawlog.formats.ambry.layouts import BLOOM_TABLE, SEGMENT_HEADER
+from rawlog.formats.ambry.log import Messages, scan, trouble
 from rawlog.formats.ambry.paths import Segment, is_current_compaction, split
-from rawlog.formats.ambry.reader import Messages, scan, trouble
-from rawlog.formats.ambry.store.state import Catalog, Columns, catalog_of, fold, tail_words
+from rawlog.formats.ambry.store.state import (
+    Catalog,
+    Columns,
+    catalog_of,
+    fold,
+    tail_words,
+)
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
-from rawlog.formats.ambry.writer import CAPACITY, Choice, encode_batch, sealed, segment_header
+from rawlog.formats.ambry.writer import (
+    CAPACITY,
+    Choice,
+    encode_batch,
+    sealed,
+    segment_header,
+)
 from rawlog.io.output import Folder, Output
 from rawlog.io.storage import Source
+from rawlog.model.errors import (
+    AccessError,
+    CorruptError,
+    EncodeError,
+    OptionError,
+    UnknownFormatError,
+)
+from rawlog.model.format import File
+from rawlog.model.frames import Bytes
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store, stores_below
 
 DESCRIPTOR_NAME = "StoreDescriptor"
 OLD_ENTRY = 115

@@ -15,22 +15,37 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import AccessError, DataError
-from rawlog.core.format import File
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.status import Status
 from rawlog.formats.ambry import LOG
-from rawlog.formats.ambry.index import LATEST_SECOND, Entries, IndexFile, Integers
-from rawlog.formats.ambry.kernels import entries as kernels
+from rawlog.formats.ambry.index import (
+    LATEST_SECOND,
+    Entries,
+    IndexFile,
+    Integers,
+)
+from rawlog.formats.ambry.kernels import messages as kernels
 from rawlog.formats.ambry.kernels.messages import find_message
 from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
 from rawlog.formats.ambry.keys import Identities, identities, text_of
-from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag, Kind
+from rawlog.formats.ambry.layouts import (
+    NONE,
+    SEGMENT_HEADER,
+    Flag,
+    Kind,
+)
+from rawlog.formats.ambry.log import (
+    Messages,
+    checked,
+    scan,
+    trouble,
+)
 from rawlog.formats.ambry.paths import capacity, segment_of
-from rawlog.formats.ambry.reader import Messages, checked, scan, trouble
 from rawlog.io.storage import Source
 from rawlog.io.walk import describe, walk
 from rawlog.kernels import byte_view, columns
+from rawlog.model.errors import AccessError, DataError
+from rawlog.model.format import File
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import Status
 
 LIVE, DELETED, EXPIRED = "live", "deleted", "expired"
 NEVER, ORPHANS, ALWAYS = kernels.NEVER, kernels.ORPHANS, kernels.ALWAYS

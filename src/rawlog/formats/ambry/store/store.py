@@ -20,16 +20,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError, OptionError, RawlogError
-from rawlog.core.format import File
-from rawlog.core.store import Store
-from rawlog.core.text import valid_text
 from rawlog.formats.ambry import LOG
-from rawlog.formats.ambry.bloom import Bloom, sound_bloom
-from rawlog.formats.ambry.content import parse_metadata
-from rawlog.formats.ambry.index import IndexFile, IndexSummary, read_index
+from rawlog.formats.ambry.index import Bloom, IndexFile, IndexSummary, read_index, sound_bloom
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import NONE, Flag, Kind
+from rawlog.formats.ambry.log import Messages, begins_message, scan, text_ids
 from rawlog.formats.ambry.paths import (
     COPYING,
     Segment,
@@ -40,7 +35,6 @@ from rawlog.formats.ambry.paths import (
     split,
     start_of,
 )
-from rawlog.formats.ambry.reader import Messages, begins_message, scan, text_ids
 from rawlog.formats.ambry.store.state import (
     ALWAYS,
     DELETE,
@@ -52,12 +46,18 @@ from rawlog.formats.ambry.store.state import (
     fold,
     read_log,
 )
-from rawlog.formats.ambry.structures import Compaction, Cursor, read_compaction
+from rawlog.formats.ambry.structures import Compaction, Cursor, parse_metadata, read_compaction
 from rawlog.formats.ambry.tables import BLOBS, CHUNKS
 from rawlog.io.storage import Entry as Listed
 from rawlog.io.storage import Source, is_remote, listing, local_path
 from rawlog.io.walk import walk
 from rawlog.kernels import columns
+from rawlog.model.errors import DataError, OptionError, RawlogError
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.store import Look, Panel, Store
+from rawlog.model.text import size_text, valid_text
+from rawlog.model.verb import Section
 
 LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
     "ambry.log",
@@ -557,3 +557,30 @@ def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
                     ]
                 if rows:
                     yield pa.RecordBatch.from_pylist(rows, schema=CHUNKS.schema)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What `report` shows of blob stores: the operations in their logs, and the states of their blobs.
+
+
+def tally(frames: Frames, file: File) -> dict[str, dict[str, tuple[int, int]]]:
+    """Messages and bytes by operation."""
+    kinds, sizes = Messages(frames, check=False)["kind"], frames.sizes
+    found = {one.name: kinds == int(one) for one in Kind}
+    return {"operation": {name: (int(of.sum()), int(sizes[of].sum())) for name, of in found.items() if of.any()}}
+
+
+def overview(files: Store) -> Iterator[Panel]:
+    """The blobs of each store by state, as the store would answer now."""
+    for store in with_logs(files):
+        folded = store.state
+        states = folded.states(int(time.time() * 1000))
+        rows = []
+        for number, name in enumerate(STATES):
+            of = np.flatnonzero(states == number)
+            put = folded.put[of]
+            sizes = folded.catalog.content_size[put[put >= 0]].astype(np.int64)
+            rows.append((name, f"{of.size:,}", size_text(int(sizes.sum())), f"{int((put >= 0).sum()):,}"))
+        about = "Deleted and expired blobs take space until the store is compacted: rawlog compact shows how much that gives back."
+        head = ("state", "blobs", "content still in the log", "blobs whose PUT is in the log")
+        yield Panel("ambry", Section("Blob states", rows, None, head), about, Look.BARS, store.folder)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.status import FULL, OK
-from rawlog.formats.rocketmq.kernels.text import (
+from rawlog.formats.rocketmq.kernels.fill import (
     KEYS_WORD,
     TAGS_WORD,
     UNIQUE_WORD,
@@ -19,7 +18,19 @@ from rawlog.formats.rocketmq.kernels.text import (
 from rawlog.formats.rocketmq.layouts import INDEX_ENTRY, NAME_VALUE, PAIR_END
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_u32, write_i32, write_i64
-from rawlog.kernels.types import I64, U8, AnyI64, Bools, Int, OutBools, OutI32, OutI64, OutI64x2, OutU8
+from rawlog.kernels.types import (
+    I64,
+    U8,
+    AnyI64,
+    Bools,
+    Int,
+    OutBools,
+    OutI32,
+    OutI64,
+    OutI64x2,
+    OutU8,
+)
+from rawlog.model.status import FULL, OK
 
 SPACE, HASH_SIGN, TAG_SIGN, REPLACEMENT = 32, 35, 84, 0xFFFD
 ENTRY_SIZE = INDEX_ENTRY.size

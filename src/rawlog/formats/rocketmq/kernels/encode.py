@@ -46,8 +46,24 @@ from rawlog.formats.rocketmq.layouts import (
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
-from rawlog.kernels.ints import write_i8, write_i16, write_i32, write_i64
-from rawlog.kernels.types import I32, I64, U8, AnyI64x2, Bool, I64x2, Int, OutI64, OutU8, U8x2
+from rawlog.kernels.ints import (
+    write_i8,
+    write_i16,
+    write_i32,
+    write_i64,
+)
+from rawlog.kernels.types import (
+    I32,
+    I64,
+    U8,
+    AnyI64x2,
+    Bool,
+    I64x2,
+    Int,
+    OutI64,
+    OutU8,
+    U8x2,
+)
 
 NUMBERS = 11
 """Rows of the array of numbers, by place."""

@@ -9,21 +9,26 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError
-from rawlog.core.format import File
-from rawlog.core.report import Action, Report
 from rawlog.formats.rocketmq import COMPACTION_LOG
 from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.layouts import BATCH_UNIT, BLANK, HEAD, LARGEST_BODY, MAGIC_BLANK
-from rawlog.formats.rocketmq.messages import Messages
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_UNIT,
+    BLANK,
+    HEAD,
+    LARGEST_BODY,
+    MAGIC_BLANK,
+)
+from rawlog.formats.rocketmq.messages import Messages, scan_batch
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store.dispatch import Derived, Queue, derive_from
 from rawlog.formats.rocketmq.store.placeholders import SMALLEST_FILLER, covering
 from rawlog.formats.rocketmq.store.rewrite import batch_units, copy, drop
-from rawlog.formats.rocketmq.units import scan_batch
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
+from rawlog.model.errors import DataError
+from rawlog.model.format import File
+from rawlog.model.report import Action, Report
 
 FORMATS = ("rocketmq.compactionlog", "rocketmq.compactioncq")
 Find = Callable[[Queue, int], bytes | None]

@@ -12,19 +12,26 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import RawlogError
-from rawlog.core.findings import Mark, Severity
-from rawlog.core.format import File
-from rawlog.core.layout import Layout
-from rawlog.core.store import Store
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
 from rawlog.formats.rocketmq.store.coverage import Covered, Entries, cover
-from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue
+from rawlog.formats.rocketmq.store.dispatch import (
+    U_BATCH,
+    U_OFFSET,
+    U_PHYSICAL,
+    U_SIZE,
+    U_TAG,
+    Queue,
+)
 from rawlog.formats.rocketmq.store.rewrite import placed
 from rawlog.formats.rocketmq.store.settings import ext_tags
 from rawlog.formats.rocketmq.store.store import View, views
 from rawlog.io.storage import Source
+from rawlog.model.errors import RawlogError
+from rawlog.model.finding import Mark, Severity
+from rawlog.model.format import File
+from rawlog.model.layout import Layout
+from rawlog.model.store import Store
 
 
 def units_of(files: list[File], layout: Layout) -> NDArray[np.void]:

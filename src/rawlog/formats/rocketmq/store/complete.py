@@ -15,20 +15,32 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rawlog.core.errors import RawlogError
-from rawlog.core.findings import Account, Few, Mark, Rule, Severity, rule
-from rawlog.core.format import File
-from rawlog.core.store import Store
-from rawlog.core.text import plain_time
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import key_hash
 from rawlog.formats.rocketmq.layouts import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from rawlog.formats.rocketmq.store import state
 from rawlog.formats.rocketmq.store.comparison import compared
 from rawlog.formats.rocketmq.store.coverage import Covered
-from rawlog.formats.rocketmq.store.dispatch import U_OFFSET, U_PHYSICAL, U_TAG, Queue
+from rawlog.formats.rocketmq.store.dispatch import (
+    U_OFFSET,
+    U_PHYSICAL,
+    U_TAG,
+    Queue,
+)
 from rawlog.formats.rocketmq.store.pending import T_DUE, T_PHYSICAL, Half
 from rawlog.formats.rocketmq.store.store import View, views
+from rawlog.model.errors import RawlogError
+from rawlog.model.finding import (
+    Account,
+    Few,
+    Mark,
+    Rule,
+    Severity,
+    rule,
+)
+from rawlog.model.format import File
+from rawlog.model.store import Store
+from rawlog.model.text import plain_time
 
 Files = Sequence[File]
 

@@ -11,13 +11,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rawlog.core.errors import DataError
-from rawlog.core.format import File
-from rawlog.core.report import Action, Report
-from rawlog.core.text import counted
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.config import Loaded
-from rawlog.formats.rocketmq.layouts import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from rawlog.formats.rocketmq.layouts import (
+    DLQ_PREFIX,
+    LMQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+)
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.dispatch import Derived
@@ -25,6 +26,10 @@ from rawlog.formats.rocketmq.store.rewrite import copy, drop, topic_config
 from rawlog.formats.rocketmq.store.settings import is_batch
 from rawlog.formats.rocketmq.store.state import entries_in
 from rawlog.io.output import Folder
+from rawlog.model.errors import DataError
+from rawlog.model.format import File
+from rawlog.model.report import Action, Report
+from rawlog.model.text import counted
 
 MOST_NOTES = 20
 BROKERS_OWN = ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", SCHEDULE_TOPIC)

@@ -11,12 +11,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import RawlogError
-from rawlog.core.findings import Few, Mark
-from rawlog.core.ranges import Ranges, between, clipped, total
 from rawlog.formats.rocketmq.store.compaction import units_of
-from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, Queue
+from rawlog.formats.rocketmq.store.dispatch import (
+    U_BATCH,
+    U_OFFSET,
+    U_PHYSICAL,
+    Queue,
+)
 from rawlog.formats.rocketmq.store.store import View
+from rawlog.model.errors import RawlogError
+from rawlog.model.finding import Few, Mark
+from rawlog.model.intervals import (
+    Ranges,
+    between,
+    clipped,
+    total,
+)
 
 Numbers = NDArray[np.int64]
 LARGEST_OFFSET = 1 << 60

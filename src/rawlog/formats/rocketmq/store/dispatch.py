@@ -12,12 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import RawlogError
-from rawlog.core.format import File
-from rawlog.core.frames import Bytes
-from rawlog.core.status import Status
-from rawlog.core.text import java_text
 from rawlog.formats.rocketmq import COMMIT_LOG
+from rawlog.formats.rocketmq.commitlog import scan
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
@@ -31,12 +27,16 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.reader import scan
 from rawlog.formats.rocketmq.store.pending import Pending
 from rawlog.formats.rocketmq.store.settings import Delays
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.kernels import columns
+from rawlog.model.errors import RawlogError
+from rawlog.model.format import File
+from rawlog.model.frames import Bytes
+from rawlog.model.status import Status
+from rawlog.model.text import java_text
 
 Queue = tuple[str, int]
 

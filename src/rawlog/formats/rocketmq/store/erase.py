@@ -13,19 +13,18 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, OptionError
-from rawlog.core.format import File, Format, Keep, Want
-from rawlog.core.frames import Bytes
-from rawlog.core.report import Action, Report
-from rawlog.core.store import Store
-from rawlog.core.tables import RECORDS
-from rawlog.core.text import counted, java_text
 from rawlog.formats.rocketmq import COMMIT_LOG, COMPACTION_LOG
+from rawlog.formats.rocketmq.commitlog import decode
 from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.layouts import BATCH_MASK, BLANK, DLEDGER_MAGIC, TRANSACTION_MASK, SysFlag
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_MASK,
+    BLANK,
+    DLEDGER_MAGIC,
+    TRANSACTION_MASK,
+    SysFlag,
+)
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, below_root
-from rawlog.formats.rocketmq.reader import decode
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.compaction import FORMATS, change_queue, units_of
 from rawlog.formats.rocketmq.store.dispatch import U_BATCH, Derived
@@ -45,6 +44,18 @@ from rawlog.formats.rocketmq.store.settings import settings_of, sizes_of
 from rawlog.io.output import Folder
 from rawlog.io.walk import walk
 from rawlog.kernels import byte_view
+from rawlog.model.errors import CorruptError, OptionError
+from rawlog.model.format import (
+    File,
+    Format,
+    Keep,
+    Want,
+)
+from rawlog.model.frames import Bytes
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
+from rawlog.model.table import RECORDS
+from rawlog.model.text import counted, java_text
 
 
 @dataclass(slots=True)

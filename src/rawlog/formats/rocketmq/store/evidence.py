@@ -16,11 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError, OptionError
-from rawlog.core.format import File
-from rawlog.core.report import Action, Report
-from rawlog.core.text import java_text
 from rawlog.formats.rocketmq import COMMIT_LOG
+from rawlog.formats.rocketmq.commitlog import scan
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     HEAD,
@@ -32,13 +29,22 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.paths import parts
-from rawlog.formats.rocketmq.reader import scan
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_TIME, Derived
+from rawlog.formats.rocketmq.store.dispatch import (
+    U_BATCH,
+    U_OFFSET,
+    U_PHYSICAL,
+    U_TIME,
+    Derived,
+)
 from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
 from rawlog.formats.rocketmq.store.rewrite import drop
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
+from rawlog.model.errors import DataError, OptionError
+from rawlog.model.format import File
+from rawlog.model.report import Action, Report
+from rawlog.model.text import java_text
 
 SAMPLE = 16
 """Messages with which a queue file is compared."""

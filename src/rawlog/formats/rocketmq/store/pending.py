@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.core.text import java_text
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
@@ -28,6 +27,7 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.kernels import columns
+from rawlog.model.text import java_text
 
 Numbers = NDArray[np.int64]
 TIMED = 4

@@ -16,11 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, DataError, OptionError
-from rawlog.core.format import File
-from rawlog.core.report import Action, Report
-from rawlog.core.store import Store
-from rawlog.core.text import counted
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as fields
@@ -63,11 +58,21 @@ from rawlog.formats.rocketmq.store.rewrite import (
     write_derived,
     write_sized,
 )
-from rawlog.formats.rocketmq.store.settings import Settings, Sizes, settings_of, sizes_of
+from rawlog.formats.rocketmq.store.settings import (
+    Settings,
+    Sizes,
+    settings_of,
+    sizes_of,
+)
 from rawlog.formats.rocketmq.writer import from_messages
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
+from rawlog.model.errors import CorruptError, DataError, OptionError
+from rawlog.model.format import File
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
+from rawlog.model.text import counted
 
 POLICIES = ("salvage", "cut")
 MOST_MISSING = 10_000

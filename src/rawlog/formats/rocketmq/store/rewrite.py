@@ -15,11 +15,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import EncodeError, OptionError, unknown
-from rawlog.core.format import File, Judge
-from rawlog.core.frames import Bytes
-from rawlog.core.report import Action, Report
-from rawlog.core.store import Store, stores_below
 from rawlog.formats.rocketmq import writer
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import encode as kernels
@@ -41,7 +36,12 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
     SysFlag,
 )
-from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, above, below_root, parts
+from rawlog.formats.rocketmq.paths import (
+    COMMIT_LOG_NAME,
+    above,
+    below_root,
+    parts,
+)
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.dispatch import (
     K_ADDRESS,
@@ -57,10 +57,20 @@ from rawlog.formats.rocketmq.store.dispatch import (
     Queue,
 )
 from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
-from rawlog.formats.rocketmq.store.settings import Settings, Sizes, settings_of, sizes_of
+from rawlog.formats.rocketmq.store.settings import (
+    Settings,
+    Sizes,
+    settings_of,
+    sizes_of,
+)
 from rawlog.formats.rocketmq.writer import Entries, blank
 from rawlog.io.output import Folder, Output, why_unsafe
 from rawlog.io.storage import Source
+from rawlog.model.errors import EncodeError, OptionError, unknown
+from rawlog.model.format import File, Judge
+from rawlog.model.frames import Bytes
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store, stores_below
 
 PIECE = 4 << 20
 COUNTS = (

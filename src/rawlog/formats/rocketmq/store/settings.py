@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError, OptionError
-from rawlog.core.format import File
 from rawlog.formats.rocketmq import config, index
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
@@ -48,7 +46,14 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME
-from rawlog.io.storage import Source, is_remote, local_path, read_regular
+from rawlog.io.storage import (
+    Source,
+    is_remote,
+    local_path,
+    read_regular,
+)
+from rawlog.model.errors import DataError, OptionError
+from rawlog.model.format import File
 
 NAMES = ("broker.conf", "broker.properties", "conf/broker.conf", "conf/broker.properties", "config/broker.conf")
 LEVELS = 3

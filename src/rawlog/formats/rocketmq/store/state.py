@@ -15,12 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rawlog.core.errors import CorruptError, RawlogError
-from rawlog.core.format import File
-from rawlog.core.groups import Group, Position
-from rawlog.core.tables import Table
-from rawlog.core.text import java_text
-from rawlog.core.transactions import TransactionalId, Transactions
 from rawlog.formats.rocketmq import config, tables
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
@@ -47,6 +41,12 @@ from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.settings import delays_of
 from rawlog.io.storage import Source
 from rawlog.kernels import columns
+from rawlog.model.errors import CorruptError, RawlogError
+from rawlog.model.format import File
+from rawlog.model.groups import Group, Position
+from rawlog.model.table import Table
+from rawlog.model.text import java_text
+from rawlog.model.transactions import TransactionalId, Transactions
 
 Batches = Iterator[pa.RecordBatch]
 Options = Mapping[str, str]

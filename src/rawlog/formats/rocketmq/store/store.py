@@ -11,6 +11,7 @@ of that queue), and the keys of 262,144 messages at a time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,21 +20,33 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import RawlogError
-from rawlog.core.format import File
-from rawlog.core.frames import Frames
-from rawlog.core.status import Status
-from rawlog.core.store import Store
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.kernels import entries as kernels
-from rawlog.formats.rocketmq.layouts import BLANK, CHECKPOINT, DLEDGER_BLANK_MAGIC, MAGIC_BLANK
+from rawlog.formats.rocketmq.layouts import (
+    BLANK,
+    CHECKPOINT,
+    CODEC_MASK,
+    CODEC_SHIFT,
+    DLEDGER_BLANK_MAGIC,
+    MAGIC_BLANK,
+    TRANSACTION_MASK,
+    TRANSACTIONS,
+    SysFlag,
+)
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.store import dispatch
+from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, store_name
+from rawlog.formats.rocketmq.store import dispatch, state
 from rawlog.formats.rocketmq.store.dispatch import COLUMNS, D_PHYSICAL, K_ADDRESS, K_HASH, K_OF_TAG, Derived, Queue
 from rawlog.formats.rocketmq.store.pending import Pending
 from rawlog.formats.rocketmq.store.settings import Settings, settings_of
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
+from rawlog.model.errors import RawlogError
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.status import Status
+from rawlog.model.store import Copies, Identity, Look, Panel, Store
+from rawlog.model.verb import Line, Section, Tone
 
 PACKED_AT = 1 << 18
 """Messages after which a summary packs what they gave: at most so many are in memory as they are."""
@@ -327,3 +340,109 @@ def views(files: Sequence[File]) -> Iterator[View]:
     """The store that a group of files is, computed once for all rules; none for files that belong to no store."""
     if files and files[0].place.group is not None:
         yield Store.of(files).share(View)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which stores are those of one broker: a master and its slaves, or the members of a DLedger group; and which of them is the best.
+
+
+LARGEST_TEXT = 1 << 16
+
+
+def copies(stores: Sequence[Store]) -> list[Copies]:
+    """The sets of replicas, each with the best first. A store that does not say whose it is, is a replica of none."""
+    found: dict[Identity, list[Store]] = defaultdict(list)
+    for store in stores:
+        identity = _identity(store)
+        if identity is not None:
+            found[identity].append(store)
+    return [
+        Copies.ranked(identity, some, [_rank(store) for store in some])
+        for identity, some in found.items()
+        if len(some) > 1
+    ]
+
+
+def _identity(store: Store) -> Identity | None:
+    """The DLedger group, or cluster and broker in `brokerIdentity` (`cluster#broker#id`)."""
+    name = store_name(store)
+    if name is not None and name.startswith("dledger-"):
+        return Identity("rocketmq", name.removeprefix("dledger-"))
+    own = next((file for file in store if file.format == "rocketmq.identity" and file.problem is None), None)
+    if own is None:
+        return None
+    try:
+        with Source(own.path) as source:
+            words = source.read(0, min(source.size, LARGEST_TEXT)).decode("utf-8", "replace").strip().split("#")
+    except RawlogError:
+        return None
+    return Identity("rocketmq", words[1], (words[0],)) if len(words) == 3 else None
+
+
+def _rank(store: Store) -> tuple[tuple[int, ...], str]:
+    """By where the commit log begins its last file. How far that file is filled is not in its size."""
+    logs = [file for file in store if file.format == COMMIT_LOG_NAME and file.place.state is None]
+    last = max((file.place.start_offset or 0 for file in logs), default=0)
+    queues = sum(file.size for file in store if file.format == "rocketmq.consumequeue")
+    is_readable = not any(file.problem for file in store)
+    return (int(is_readable), last, queues, sum(file.size for file in logs)), f"last file of the commit log: {last:,}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What `report` shows of a RocketMQ store: kinds of messages, queues, delayed messages.
+
+
+MOST = 500
+#: By the number in the flags; 0 is how old clients wrote zlib.
+CODECS = ("zlib", "lz4", "zstd", "zlib")
+
+
+def tally(frames: Frames, file: File) -> dict[str, dict[str, tuple[int, int]]]:
+    """Messages and bytes by codec and by their part in a transaction; those that were consumed again."""
+    rows = Messages.take(frames, file, with_crc=False)
+    flags, sizes = rows[kernels.F_SYS_FLAG], rows[kernels.F_SIZE]
+    kinds = (flags & TRANSACTION_MASK) >> 2
+    codec = np.where(flags & int(SysFlag.COMPRESSED), (flags & CODEC_MASK) >> CODEC_SHIFT, -1)
+    found = {"codec": {}, "transaction": {}}  # type: dict[str, dict[str, tuple[int, int]]]
+    for number, name in enumerate(TRANSACTIONS):
+        of = kinds == number
+        if of.any() and name != "none":
+            found["transaction"][name] = (int(of.sum()), int(sizes[of].sum()))
+    for number in np.unique(codec).tolist():
+        of = codec == number
+        name = "none" if number < 0 else CODECS[number] if number < len(CODECS) else "invalid"
+        count, size = found["codec"].get(name, (0, 0))
+        found["codec"][name] = (count + int(of.sum()), size + int(sizes[of].sum()))
+    return {aspect: rows for aspect, rows in found.items() if rows}
+
+
+def overview(files: Store) -> Iterator[Panel]:
+    """The queues with their offsets, and the delay levels with what waits in them."""
+    queues = [
+        (topic, str(queue), f"{low:,}", f"{high:,}", f"{high - low:,}")
+        for (_, topic, queue), (low, high) in sorted(state.queue_bounds(files).items(), key=lambda one: one[0][1:])
+    ]
+    head = ("topic", "queue", "first offset", "next offset", "messages")
+    about = "As the consume queues have them. Messages whose commit log was deleted do not count."
+    yield Panel("rocketmq", Section("Queues", queues, MOST, head), about, path=files.path)
+    delays = [
+        (
+            str(row["level"]),
+            Line(f"{row['pending'] or 0:,}", Tone.CHANGED if row["pending"] else None),
+            "" if row["delay_ms"] is None else _duration(row["delay_ms"]),
+            f"{row['offset']:,}",
+            "" if row["max_offset"] is None else f"{row['max_offset']:,}",
+        )
+        for batch in state.delays(files, {})
+        for row in batch.to_pylist()
+    ]
+    head = ("delay level", "waiting", "delay", "delivered up to", "next offset")
+    about = "Delayed messages that were not delivered yet. They are delivered when a broker runs on the store and their time has come."
+    yield Panel("rocketmq", Section("Delayed messages", delays, None, head), about, Look.BARS, files.path)
+
+
+def _duration(milliseconds: int) -> str:
+    for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if milliseconds >= size and milliseconds % size == 0:
+            return f"{milliseconds // size} {unit}"
+    return f"{milliseconds:,} ms"

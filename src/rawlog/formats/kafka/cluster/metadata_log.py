@@ -1,0 +1,705 @@
+"""MetadataStore: the files of one metadata directory, and the state that a controller would load from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka.cluster.metadata import COLUMNS, option
+from rawlog.formats.kafka.cluster.paths import (
+    BOOTSTRAP,
+    CHECKPOINT_FORMAT,
+    LOG_FORMAT,
+    METADATA_DIRECTORY,
+    is_metadata_log,
+    snapshot_id,
+)
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.internal.messages import control_type, decode_control
+from rawlog.formats.kafka.internal.topics import read_records
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.layouts import NONE, Attributes, ControlType
+from rawlog.formats.kafka.log.records import TooMuch
+from rawlog.formats.kafka.log.segment import decode, decode_bounded, decode_run, only
+from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.tables import KAFKA_RECORDS
+from rawlog.formats.kafka.texts import properties
+from rawlog.io.storage import Source, exists
+from rawlog.io.walk import walk
+from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError
+from rawlog.model.finding import Few, Mark
+from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Want
+from rawlog.model.frames import Frames
+from rawlog.model.store import Copies, Store
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Contents: what one pass over a segment of a metadata log, or over a snapshot, finds for everybody who compares files.
+
+
+#: Contents keep so many compressed bytes of records for one file; of a larger file the records are read again where they are needed.
+MOST_KEPT = 32 << 20
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records of one file, in order, as lists; control records are among them, and marked. Times are microseconds."""
+
+    file: File
+    values: list[bytes | None]
+    offsets: list[int]
+    times: list[int | None]
+    epochs: list[int]
+    controls: list[bool]
+    kinds: list[int | None]
+    positions: list[int]
+
+    @classmethod
+    def of(cls, file: File, batch: pa.RecordBatch) -> Rows:
+        """The rows of a batch that has COLUMNS of `kafka.records`."""
+        lists = {name: batch.column(name).to_pylist() for name in COLUMNS if name != "timestamp"}
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        return cls(
+            file,
+            lists["value"],
+            lists["offset"],
+            times,
+            lists["leader_epoch"],
+            lists["is_control"],
+            lists["control_type"],
+            lists["batch_position"],
+        )
+
+
+def read_rows(files: Sequence[File], errors: str) -> Iterator[Rows]:
+    """The records of segments or of snapshots of one kind, read from the files."""
+    for one in files:
+        for file, batch in read_records([one], COLUMNS, errors, format=str(one.format)):
+            yield Rows.of(file, batch)
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a pass over a segment or a snapshot found. That of the split that follows merges into it."""
+
+    file: File
+    #: The records, compressed; None if they are too large to keep.
+    pieces: list[bytes] | None = field(default_factory=list)
+    #: Where the sound batches begin and end: first offset, its place in the file, and the offset after the last.
+    first: int | None = None
+    first_position: int = 0
+    following: int | None = None
+    #: The records in control batches.
+    controls: int = 0
+    #: The last epoch and the offset after the last batch before any damage; None: no batch is there.
+    end: tuple[int, int] | None = None
+    is_damaged: bool = False
+    #: The first and last record by type (-1: not a control record), and how many footers there are.
+    kinds: tuple[int, int] | None = None
+    footers: int = 0
+    gaps: Few = field(default_factory=Few)
+    #: Runs of offsets that are missing between batches of the file.
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    shapes: Few = field(default_factory=Few)
+
+    @property
+    def rises(self) -> bool:
+        """Whether merging splits gives what one pass would: always."""
+        return True
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a snapshot can be read to its end, begins with its header and ends with its footer."""
+        ends = (int(ControlType.SNAPSHOT_HEADER), int(ControlType.SNAPSHOT_FOOTER))
+        return not self.is_damaged and self.kinds == ends and self.footers == 1
+
+    def merge(self, following: Contents) -> Contents:
+        """Take in the split that follows."""
+        both = None if self.pieces is None or following.pieces is None else [*self.pieces, *following.pieces]
+        self.pieces = both if both is not None and sum(map(len, both)) <= MOST_KEPT else None
+        self.meet(following)
+        if following.first is not None:
+            if self.first is None:
+                self.first, self.first_position = following.first, following.first_position
+            self.following = following.following
+        self.controls += following.controls
+        if not self.is_damaged and following.end is not None:
+            self.end = following.end
+        self.is_damaged |= following.is_damaged
+        if following.kinds is not None:
+            self.kinds = following.kinds if self.kinds is None else (self.kinds[0], following.kinds[1])
+        self.footers += following.footers
+        self.gaps.join(following.gaps)
+        self.missing += following.missing
+        self.shapes.join(following.shapes)
+        return self
+
+    def meet(self, following: Contents) -> None:
+        """Note a gap between these and what follows, in the same file or in the next one."""
+        if self.following is None or following.first is None or self.following == following.first:
+            return
+        mark = _gap(self.following, following.first, position=following.first_position, path=following.file.path)
+        self.gaps.append(mark)
+        if following.first > self.following:
+            self.missing.append((self.following, following.first))
+
+    def rows(self) -> Iterator[Rows]:
+        """The records that were kept."""
+        for piece in self.pieces or ():
+            with pa.ipc.open_stream(piece) as stream:
+                for batch in stream:
+                    yield Rows.of(self.file, batch)
+
+
+def _gap(expected: int, found: int, *, position: int, path: str) -> Mark:
+    message = f"offset {found} follows {expected - 1}"
+    return Mark(message, position, offset=found, expected=expected, found=found, path=path)
+
+
+class ContentsFold:
+    """One pass over a file, or over a split of it: `see` every window, then `close`."""
+
+    def __init__(self, file: File, files: Sequence[File] = (), start: int = 0, stop: int | None = None) -> None:
+        self.made = Contents(file)
+        self.want = Want(KAFKA_RECORDS.subset((*COLUMNS, "key", "headers")), file)
+        self.reached = start
+        self.size = 0
+        #: Where the batch of the last record is, and the time of that record.
+        self.previous = (NONE, NO_TIME)
+
+    def see(self, frames: Frames) -> None:
+        """Take in the next window."""
+        made, head = self.made, heads(frames)
+        made.is_damaged |= frames.base > self.reached
+        good = int(np.argmin(head.sound)) if not head.all_sound else len(frames)
+        if good and not made.is_damaged:
+            made.end = int(head["leader_epoch"][good - 1]), int(head["last_offset"][good - 1]) + 1
+        made.is_damaged |= good < len(frames) or frames.status.is_damage
+        sound = frames if head.all_sound else only(frames, head.sound)
+        self._follow(sound, head if head.all_sound else head.only(head.sound))
+        self._decode(sound)
+        self.reached = frames.reached_in_file
+
+    def _follow(self, frames: Frames, head: Heads) -> None:
+        """Find the gaps between sound batches."""
+        if not len(frames):
+            return
+        base, stop, made = head["base_offset"], head["last_offset"] + 1, self.made
+        here = Contents(made.file, first=int(base[0]), first_position=int(frames.positions[0]))
+        made.meet(here)
+        if made.first is None:
+            made.first, made.first_position = here.first, here.first_position
+        made.following = int(stop[-1])
+        made.controls += int(head["record_count"][head.has(Attributes.CONTROL)].sum())
+        for index in (np.flatnonzero(base[1:] != stop[:-1]) + 1).tolist():
+            expected, found = int(stop[index - 1]), int(base[index])
+            made.gaps.append(_gap(expected, found, position=int(frames.positions[index]), path=made.file.path))
+            if found > expected:
+                made.missing.append((expected, found))
+
+    def _decode(self, frames: Frames) -> None:
+        """Keep the records of sound batches; one that cannot be decoded is skipped."""
+        while len(frames):
+            try:
+                for batch in decode(frames, self.want):
+                    self._shapes(batch)
+                    self._keep(batch.select(list(COLUMNS)))
+                return
+            except DataError as error:
+                self.made.is_damaged = True
+                if error.position is None:
+                    return
+                bad = int(np.searchsorted(frames.positions, error.position, side="right")) - 1
+                frames = frames.slice(max(bad, 0) + 1, len(frames))
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        made = self.made
+        kinds = batch.column("control_type").fill_null(NONE).to_numpy(zero_copy_only=False)
+        if kinds.size:
+            made.kinds = (int(kinds[0]) if made.kinds is None else made.kinds[0], int(kinds[-1]))
+            made.footers += int(np.count_nonzero(kinds == ControlType.SNAPSHOT_FOOTER))
+        if made.pieces is None:
+            return
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED) as stream:
+            stream.write_batch(batch)
+        made.pieces.append(sink.getvalue().to_pybytes())
+        self.size += len(made.pieces[-1])
+        if self.size > MOST_KEPT:
+            made.pieces = None
+
+    def _shapes(self, batch: pa.RecordBatch) -> None:
+        """Note records that no controller writes: with a key, headers, no value, or another time than their batch."""
+        ordinary = ~_array(batch, "is_control")
+        odd = ~batch.column("key").is_null().to_numpy(zero_copy_only=False)
+        odd |= _sizes(batch.column("headers")) > 0
+        odd |= _sizes(batch.column("value")) == 0
+        positions, offsets = _array(batch, "batch_position"), _array(batch, "offset")
+        times = batch.column("timestamp").cast(pa.int64()).fill_null(NO_TIME).to_numpy()
+        same_batch = np.diff(positions, prepend=self.previous[0]) == 0
+        differs = same_batch & (np.diff(times, prepend=self.previous[1]) != 0)
+        for index in np.flatnonzero(ordinary & (odd | differs)).tolist():
+            message = "records of one batch have different times"
+            if odd[index]:
+                message = "a metadata record has a value, no key and no headers"
+            place = {"position": int(positions[index]), "offset": int(offsets[index])}
+            self.made.shapes.append(Mark(message, **place, path=self.made.file.path))  # type: ignore[arg-type]
+        if positions.size:
+            self.previous = (int(positions[-1]), int(times[-1]))
+
+    def close(self) -> Contents:
+        """What was found."""
+        return self.made
+
+
+def summary(file: File, files: Sequence[File], start: int, stop: int | None) -> ContentsFold | None:
+    """The pass over a segment of a metadata log; None for other files of Kafka's."""
+    return ContentsFold(file, files, start, stop) if is_metadata_log(file) else None
+
+
+def _array(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
+    return batch.column(name).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def _sizes(column: pa.Array) -> NDArray[np.int64]:
+    """The sizes of values, 0 for those that are null."""
+    sizes = pc.list_value_length(column) if pa.types.is_list(column.type) or pa.types.is_map(column.type) else None
+    sizes = pc.binary_length(column) if sizes is None else sizes
+    return sizes.fill_null(0).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def read_contents(file: File) -> Contents:
+    """The contents of a segment or snapshot that no pass has seen yet."""
+    from rawlog.formats.kafka import LOG
+
+    fold = ContentsFold(file)
+    for frames in walk(file, LOG, errors="skip"):
+        fold.see(frames)
+    return fold.close()
+
+
+def sound_batches(frames: Frames) -> NDArray[np.bool_]:
+    """Which batches have the right checksum and records that can be decoded."""
+    head = heads(frames)
+    found = head.sound.copy()
+    for index in np.flatnonzero(found).tolist():
+        try:
+            one, own = frames.slice(index, index + 1), head.slice(index, index + 1)
+            for _ in decode_bounded(one, own, {"offset"}, MAX_DECOMPRESSED, MAX_HEADERS):
+                pass
+        except DataError:
+            found[index] = False
+    return found
+
+
+LARGEST_TEXT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A moment: up to an offset or a time (microseconds), both included; the end if neither is given."""
+
+    offset: int | None = None
+    time: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> At:
+        """The moment that the options atOffset and atTimestamp name. OptionError if they are invalid, or both are given."""
+        offset, time = option(options, "atOffset"), option(options, "atTimestamp")
+        if offset is not None and time is not None:
+            raise OptionError("atOffset and atTimestamp exclude one another")
+        if offset is not None:
+            if not offset.strip().isdecimal() or len(offset) > 19:
+                raise OptionError(f"atOffset {offset!r}: an offset expected")
+            return cls(offset=int(offset))
+        return cls() if time is None else cls(time=microseconds(time))
+
+
+def microseconds(text: str) -> int:
+    """A time of an option: ISO 8601 (UTC unless it says otherwise) or epoch milliseconds. OptionError if it is neither."""
+    from datetime import UTC, datetime, timedelta
+
+    text = text.strip()
+    if text.lstrip("-").isdecimal() and len(text) > 4:
+        return int(text) * 1000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"atTimestamp {text!r}: ISO 8601 or epoch milliseconds expected") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+# One directory -----------------------------------------------------------------------------------------------------------
+
+
+class MetadataStore(Store):
+    """A metadata directory: the segments of its log, its snapshots, and the bootstrap file next to it."""
+
+    def __init__(
+        self, files: Sequence[File], folder: str | None = None, summaries: Mapping[str, Contents] | None = None
+    ) -> None:
+        super().__init__(files)
+        self.folder = folder if folder is not None else split(self.files[0].path)[0]
+        self.summaries = dict(summaries or {})
+        logs = [file for file in self.files if file.format == LOG_FORMAT]
+        self.segments = sorted(logs, key=lambda one: one.place.start_offset or 0)
+        self.bootstrap = next((file for file in self.files if split(file.path)[1] == BOOTSTRAP), None)
+        self.snapshots = [one for one in self.files if one.format == CHECKPOINT_FORMAT and one is not self.bootstrap]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (MetadataStore, (self.files, self.folder, self.summaries))
+
+    # Asking it ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def cluster_id(self) -> str | None:
+        """The cluster that the log directory says it belongs to."""
+        return self.identity.get("cluster.id")
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """The `meta.properties` next to the metadata directory; empty if it is missing or cannot be read."""
+        path = f"{split(self.folder)[0]}/meta.properties"
+        try:
+            if not exists(path):
+                return {}
+            with Source(path) as source:
+                return properties(source.read(0, LARGEST_TEXT))
+        except (RawlogError, ValueError):
+            return {}
+
+    def contents(self, file: File) -> Contents:
+        """What a pass over one of the files found; the file is read if there was none yet."""
+        found = self.summaries.get(file.path)
+        if found is None:
+            found = self.summaries[file.path] = read_contents(file)
+        return found
+
+    def is_whole(self, snapshot: File) -> bool:
+        """Whether a snapshot can be read to its end, begins with its header and ends with its footer."""
+        try:
+            return self.contents(snapshot).is_whole
+        except AccessError:
+            return False
+
+    def rows(self, files: Sequence[File], errors: str) -> Iterator[Rows]:
+        """The records of files, from what a pass kept where there was one."""
+        for file in files:
+            seen: Contents | None = self.summaries.get(file.path)
+            if seen is None or seen.pieces is None or (seen.is_damaged and errors != "skip"):
+                yield from read_rows([file], errors)
+            else:
+                yield from seen.rows()
+
+    @cached_property
+    def end(self) -> tuple[int, int]:
+        """The last epoch and the end offset of the log, without decoding it; (-1, 0) if it is empty."""
+        for segment in reversed(self.segments):
+            seen: Contents | None = self.summaries.get(segment.path)
+            found = _end_of(segment) if seen is None else seen.end
+            if found is not None:
+                return found
+        return -1, self.start
+
+    @property
+    def start(self) -> int:
+        """The first offset that the log may hold."""
+        return (self.segments[0].place.start_offset or 0) if self.segments else 0
+
+    @property
+    def first(self) -> int:
+        """The offset of the first sound batch of the log; where it may begin, if there is none."""
+        found = (self.contents(segment).first for segment in self.segments)
+        return next((one for one in found if one is not None), self.start)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log holds nothing yet, so that a controller would begin it with what the bootstrap file says."""
+        return self.end == (-1, 0)
+
+    @property
+    def newest_first(self) -> list[File]:
+        """The snapshots, whole or not."""
+        return sorted(self.snapshots, key=lambda one: snapshot_id(one.path) or (0, 0), reverse=True)
+
+    @property
+    def furthest(self) -> tuple[int, int]:
+        """How far this directory's knowledge goes: epoch, offset."""
+        ids = [(epoch, offset) for offset, epoch in (snapshot_id(one.path) or (0, 0) for one in self.snapshots)]
+        return max([self.end, *ids])
+
+    def missing(self, traced: int = 0) -> list[tuple[int, int]]:
+        """The runs of offsets (half-open) that neither the log nor, before its beginning or after its end, a whole snapshot has. `traced`
+        is an offset that the log had reached.
+        """
+        whole = [snapshot_id(one.path) or (0, 0) for one in self.snapshots if self.is_whole(one)]
+        found: list[tuple[int, int]] = []
+        if self.first > 0 and not any(offset >= self.first for offset, _ in whole):
+            found.append((max((offset for offset, _ in whole), default=0), self.first))
+        reached = max([self.end[1], *(offset for offset, _ in whole)])
+        found += [(reached, traced)] if reached < traced else []
+        return sorted([*found, *self.gaps[1]])
+
+    @cached_property
+    def gaps(self) -> tuple[Few, list[tuple[int, int]]]:
+        """Where the offsets of the log do not follow one another, and the runs of offsets that are missing there."""
+        marks, missing = Few(), []
+        end: int | None = None
+        for segment in self.segments:
+            seen = self.contents(segment)
+            before = Contents(segment, following=end)
+            before.meet(seen)
+            for one in (before, seen):
+                marks.join(one.gaps)
+                missing += one.missing
+            end = end if seen.following is None else seen.following
+        return marks, missing
+
+    def damage(self) -> Iterator[str]:
+        """Every place of the log and the snapshots that cannot be read, in a sentence."""
+        from rawlog.formats.kafka import LOG
+
+        for file in [*self.segments, *self.snapshots, *([] if self.bootstrap is None else [self.bootstrap])]:
+            reached = 0
+            for frames in walk(file, LOG, errors="skip"):
+                if frames.base > reached:
+                    yield f"{file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes"
+                for index in np.flatnonzero(~sound_batches(frames)).tolist():
+                    yield f"{file.path}: byte {int(frames.positions[index]):,}: a batch that cannot be read"
+                reached = frames.reached_in_file
+                if frames.last and frames.status.is_damage:
+                    yield f"{file.path}: byte {reached:,}: {file.size - reached:,} damaged bytes"
+
+    # The state ---------------------------------------------------------------------------------------------------------
+
+    def fold(self, at: At | None = None, errors: str = "raise") -> State:
+        """The state at a moment. DataError at damage unless `errors` says otherwise; OptionError for a moment that is not known any
+        more.
+        """
+        at = at or At()
+        state = State()
+        base = self._base(at)
+        if base is not None:
+            offset, epoch = snapshot_id(base.path) or (0, 0)
+            self.load(state, base, errors)
+            state.end_offset, state.epoch = offset, epoch
+        if state.end_offset == 0 and self.is_empty and self.bootstrap is not None:
+            self.load(state, self.bootstrap, errors)
+        elif base is None and self.start > 0 and (at.offset is not None or at.time is not None):
+            raise OptionError(f"{self.folder}: no snapshot is old enough: the log begins at offset {self.start}")
+        if base is not None and state.leader is None:
+            self._find_leader(state)
+        if base is not None and self.end[0] < state.epoch:
+            return state  # a controller empties a log that ends in an older epoch than its snapshot
+        self._replay(state, at, errors)
+        return state
+
+    def _base(self, at: At) -> File | None:
+        """The newest snapshot that is not after the moment."""
+        for one in self.newest_first:
+            offset, _ = snapshot_id(one.path) or (0, 0)
+            if at.offset is not None and offset > at.offset + 1:
+                continue
+            if at.time is not None and (last_time(one, self) or 0) * 1000 > at.time:
+                continue
+            if offset < self.start:
+                break  # the log does not reach back to it
+            if self.is_whole(one):
+                return one
+        return None
+
+    def load(self, state: State, file: File, errors: str) -> None:
+        """Take the records of a snapshot or bootstrap file into a state."""
+        state.timestamp = -1
+        for rows in self.rows([file], errors):
+            for value, offset, control, kind in zip(rows.values, rows.offsets, rows.controls, rows.kinds, strict=True):
+                if not control:
+                    state.add(offset, value or b"")
+                    continue
+                state.add_control(offset, -1 if kind is None else kind, value or b"")
+                if kind == ControlType.SNAPSHOT_HEADER and state.timestamp < 0:
+                    state.timestamp = _last_contained(value or b"")
+
+    def _find_leader(self, state: State) -> None:
+        """A snapshot does not say who led: the last change of leader before its end does, if the log still has it."""
+        from rawlog.formats.kafka import LOG
+
+        for segment in reversed(self.segments):
+            if (segment.place.start_offset or 0) >= state.end_offset or segment.path in self.summaries:
+                continue  # whoever has summaries checks the state, of which the leader is no part
+            for frames in walk(segment, LOG, errors="skip"):
+                head = heads(frames)
+                mask = head.sound & head.has(Attributes.CONTROL) & (head["base_offset"] < state.end_offset)
+                chosen, chosen_head = only(frames, mask), head.only(mask)
+                if not len(chosen):
+                    continue
+                try:
+                    found = decode_run(chosen, chosen_head, {"key", "value"}, 1 << 24)
+                except (DataError, TooMuch):
+                    continue
+                for key, value in zip(found.arrays["key"].to_pylist(), found.arrays["value"].to_pylist(), strict=True):
+                    if control_type(key) == ControlType.LEADER_CHANGE:
+                        state.add_control(0, ControlType.LEADER_CHANGE, value or b"")
+            if state.leader is not None:
+                return
+
+    def _replay(self, state: State, at: At, errors: str) -> None:
+        start = state.end_offset
+        last = at.offset if at.offset is not None else (1 << 63) - 1
+        add, add_control = state.add, state.add_control
+        for rows in self.rows(self._from(start), errors):
+            if not rows.offsets or rows.offsets[-1] < start:
+                continue
+            if rows.offsets[0] > last:
+                break
+            for index, offset in enumerate(rows.offsets):
+                if offset < start:
+                    continue
+                time = rows.times[index]
+                if offset > last or (at.time is not None and time is not None and time > at.time):
+                    return
+                value = rows.values[index]
+                if rows.controls[index]:
+                    kind = rows.kinds[index]
+                    add_control(offset, -1 if kind is None else kind, value or b"")
+                else:
+                    add(offset, value or b"")
+                state.end_offset = offset + 1
+                if time is not None:
+                    state.timestamp = time // 1000
+            state.epoch = rows.epochs[-1]
+
+    def _from(self, offset: int) -> list[File]:
+        """The segments that may hold an offset or what follows it."""
+        first = 0
+        for number, segment in enumerate(self.segments):
+            if (segment.place.start_offset or 0) <= offset:
+                first = number
+        return self.segments[first:]
+
+
+def _end_of(segment: File) -> tuple[int, int] | None:
+    """The last epoch and the offset after the last batch before any damage; None if there is no such batch."""
+    from rawlog.formats.kafka import LOG
+
+    found: tuple[int, int] | None = None
+    for frames in walk(segment, LOG, errors="stop"):
+        head = heads(frames)
+        good = len(frames) if head.all_sound else int(np.argmin(head.sound))
+        if good:
+            found = int(head["leader_epoch"][good - 1]), int(head["last_offset"][good - 1]) + 1
+        if good < len(frames):
+            break
+    return found
+
+
+def last_time(snapshot: File, store: MetadataStore | None = None) -> int | None:
+    """The time (ms) of the last record that went into a snapshot, as its first record says; None if it cannot be read."""
+    try:
+        for rows in read_rows([snapshot], "raise") if store is None else store.rows([snapshot], "raise"):
+            if rows.controls and rows.controls[0] and rows.kinds[0] == ControlType.SNAPSHOT_HEADER:
+                time = _last_contained(rows.values[0] or b"")
+                return None if time < 0 else time
+            return None
+    except RawlogError:
+        return None
+    return None
+
+
+def is_misnamed(offset: int, time: int | None, last: int) -> bool:
+    """Whether a snapshot is of another offset than its name says: the last record before that offset has another time (`last`) than the
+    one that the snapshot has of its last record. Times are milliseconds.
+    """
+    return offset > 0 and time is not None and time != last
+
+
+def _last_contained(header: bytes) -> int:
+    """The time (ms) in the header of a snapshot; -1 if it cannot be read."""
+    try:
+        _, _, message = decode_control(ControlType.SNAPSHOT_HEADER, header)
+    except DataError:
+        return -1
+    return int(message["lastContainedLogTimestamp"])
+
+
+# Several directories -----------------------------------------------------------------------------------------------------
+
+
+def stores(files: Sequence[File]) -> list[MetadataStore]:
+    """The metadata directories among some files that hold a log or a snapshot. AccessError for a file that cannot be read."""
+    found: dict[str, list[File]] = {}
+    for file in files:
+        if file.place.state is not None or file.format not in (LOG_FORMAT, CHECKPOINT_FORMAT):
+            continue
+        if file.problem is not None:
+            raise AccessError(f"{file.path}: {file.problem}")
+        found.setdefault(_folder_of(file), []).append(file)
+    summaries = Store.of(files).summaries
+    return [MetadataStore(own, folder, summaries) for folder, own in found.items()]
+
+
+def _folder_of(file: File) -> str:
+    """The metadata directory that a file is in; of a bootstrap file, the one next to it."""
+    folder, name = split(file.path)
+    if name != BOOTSTRAP:
+        return folder
+    return f"{folder}/{METADATA_DIRECTORY}" if folder else METADATA_DIRECTORY
+
+
+def units(table: str, files: Sequence[File]) -> dict[str, list[File]]:
+    """The files of each cluster, whose replicas hold one state; for the table of records, those of each directory."""
+    found: dict[str, list[File]] = {}
+    names: dict[str, str] = {}
+    for file in files:
+        name = split(file.path)[0]
+        if table != "kraft.metadata":
+            folder = _folder_of(file)
+            names[folder] = names[folder] if folder in names else MetadataStore((), folder).cluster_id or folder
+            name = names[folder]
+        found.setdefault(name, []).append(file)
+    return found
+
+
+def clusters(files: Sequence[File]) -> list[MetadataStore]:
+    """Of each cluster the directory that knows most; directories that do not say whose they are count for themselves."""
+    best: dict[str, MetadataStore] = {}
+    for store in stores(files):
+        name = store.cluster_id or store.folder
+        if name not in best or best[name].furthest < store.furthest:
+            best[name] = store
+    return list(best.values())
+
+
+def copies(stores: Sequence[Store]) -> list[Copies]:
+    """The metadata directories of the controllers of one cluster, the best first. A snapshot's name says how far it goes."""
+    from rawlog.formats.kafka.partition.replicas import copies as partition_copies
+
+    return partition_copies(stores, _snapshot_end)
+
+
+def _snapshot_end(store: Store) -> tuple[int, int]:
+    """The epoch and the offset that the last snapshot of a directory reaches."""
+    ids = [snapshot_id(file.path) for file in store if file.format == CHECKPOINT_FORMAT and file.place.state is None]
+    return max(((epoch, offset) for offset, epoch in filter(None, ids)), default=(-1, 0))
+
+
+def traced_end(files: Sequence[File]) -> int:
+    """An offset that the log of a metadata directory had reached at least, as other files in it say; 0 if none does."""
+    ends = [0]
+    for file in files:
+        if file.problem is not None or file.place.topic != METADATA_TOPIC or file.place.state is not None:
+            continue
+        if file.format == "kafka.snapshot":
+            ends.append(file.place.start_offset or 0)
+        elif file.format == "kafka.epochs":
+            with Source(file.path) as source:
+                ends.append(int(source.read(0, LARGEST_TEXT).split() not in ([], [b"0", b"0"])))
+    return max(ends)

@@ -1,0 +1,205 @@
+"""Transactions that were open when a cluster died, ended as their coordinator would have.
+
+`__transaction_state` has the decision: a transaction whose commit was prepared is committed everywhere, any other is aborted. A marker is
+written in each partition where one is missing, and the completed state next to the others, so that no coordinator has to do it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from rawlog.formats.kafka.cluster.consumer_offsets import GROUP_TYPE, append_rows
+from rawlog.formats.kafka.internal.messages import TRANSACTION_STATE, Keyed, encode_keyed
+from rawlog.formats.kafka.internal.topics import entries
+from rawlog.formats.kafka.log.heads import Heads
+from rawlog.formats.kafka.log.layouts import NONE
+from rawlog.formats.kafka.log.writer import encode_marker
+from rawlog.formats.kafka.partition.writer import PartitionWriter
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.report import Report
+
+LARGEST_EPOCH = (1 << 15) - 2
+#: From this version of the protocol on, every transaction of a producer has an epoch of its own, and its marker the next one.
+OWN_EPOCHS = 2
+#: Of each transactional id so many states are remembered: the last ones may be in a part of a log that is not used.
+KEPT = 4
+#: Of transactions that have ended so many are remembered, the latest ones: the marker of one may be lost.
+MOST_DONE = 10_000
+
+
+class Status(IntEnum):
+    """The status of a transaction in `__transaction_state`."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+
+OPEN = (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT, Status.PREPARE_EPOCH_FENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionState:
+    """A state of a transactional id, at its offset in `__transaction_state`. `updated` is in ms."""
+
+    id: str
+    offset: int
+    status: int
+    producer: int
+    epoch: int
+    updated: int
+    version: int = 0
+    previous: int = NONE
+    next: int = NONE
+
+    @property
+    def marker_epoch(self) -> int:
+        """The epoch that markers of this transaction carry. A producer that did not end its transaction is fenced by a higher one."""
+        return min(self.epoch + 1, LARGEST_EPOCH) if self.status == Status.ONGOING else self.epoch
+
+    def commits(self, epoch: int, newest: int) -> bool:
+        """Whether it says that records of its producer, in this epoch and not newer than a time (ms), are committed."""
+        if self.status == Status.PREPARE_COMMIT:
+            return epoch in (self.epoch, self.epoch - 1)
+        if self.status != Status.COMPLETE_COMMIT:
+            return False
+        if self.version >= OWN_EPOCHS:
+            return epoch == self.epoch - 1
+        return epoch == self.epoch and newest <= self.updated
+
+
+@dataclass(frozen=True, slots=True)
+class Endings:
+    """How transactions end, by producer. A transaction of which nothing is known is aborted."""
+
+    by_producer: Mapping[int, TransactionState] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, states: Iterable[TransactionState]) -> Endings:
+        """Those of the newest state of each transactional id."""
+        newest: dict[str, TransactionState] = {}
+        for one in states:
+            if one.id not in newest or newest[one.id].offset < one.offset:
+                newest[one.id] = one
+        made: dict[int, TransactionState] = {}
+        done = [one for one in newest.values() if one.status not in OPEN]
+        latest = sorted(done, key=lambda one: one.updated)[-MOST_DONE:]
+        for one in sorted(
+            [*latest, *(one for one in newest.values() if one.status in OPEN)], key=lambda one: one.updated
+        ):
+            made |= {number: one for number in (one.previous, one.producer) if number >= 0}
+        return cls(made)
+
+    def markers(self, writer: PartitionWriter, now: int, report: Report) -> Iterator[tuple[Frames, Heads]]:
+        """A marker for every transaction in what was written so far that has none."""
+        producers = writer.derivation.producers
+        rows = writer.derivation.epochs.rows
+        for number in sorted(producers.open_transactions()):
+            open_one, known = producers.states[number], self.by_producer.get(number)
+            epoch = open_one.epoch
+            commit = known is not None and known.commits(epoch, open_one.timestamp)
+            if known is not None and known.producer == number:
+                epoch = max(epoch, known.marker_epoch)
+            marker = encode_marker(
+                writer.end_offset,
+                now,
+                producer_id=number,
+                producer_epoch=epoch,
+                commit=commit,
+                coordinator_epoch=max(open_one.coordinator_epoch, 0),
+                leader_epoch=rows[-1][0] if rows else 0,
+            )
+            report.count("transactions_committed" if commit else "transactions_aborted")
+            yield marker.frames, marker.head
+
+
+# What the log of the coordinator says ------------------------------------------------------------------------------------
+
+
+def states_in(segments: Sequence[File]) -> Iterator[tuple[TransactionState, Keyed]]:
+    """The states in segments of a partition of `__transaction_state`, in order; damaged records are skipped."""
+    for _, entry in entries(segments, TRANSACTION_STATE, "skip", lambda kind: True):
+        value = entry.record.value
+        if value is None:
+            continue
+        yield (
+            TransactionState(
+                entry.record.key["transactionalId"],
+                entry.offset,
+                value["transactionStatus"],
+                value["producerId"],
+                value["producerEpoch"],
+                value["transactionLastUpdateTimestampMs"],
+                value.get("clientTransactionVersion", 0),
+                value.get("previousProducerId", NONE),
+                value.get("nextProducerId", NONE),
+            ),
+            entry.record,
+        )
+
+
+def last_states(segments: Sequence[File]) -> tuple[TransactionState, ...]:
+    """The last few states of every transactional id."""
+    found: dict[str, list[TransactionState]] = {}
+    for one, _ in states_in(segments):
+        kept = found.setdefault(one.id, [])
+        kept.append(one)
+        del kept[:-KEPT]
+    return tuple(one for kept in found.values() for one in kept)
+
+
+@dataclass(frozen=True, slots=True)
+class InternalLook:
+    """What a copy of a partition of an internal topic says of others: the names of groups or transactional ids in it, and the last states
+    of transactions.
+    """
+
+    names: frozenset[str] = frozenset()
+    states: tuple[TransactionState, ...] = ()
+
+
+def look(topic: str, segments: Sequence[File]) -> InternalLook:
+    """Look into segments of `__consumer_offsets` or `__transaction_state`."""
+    if topic == TRANSACTION_STATE:
+        states = last_states(segments)
+        return InternalLook(frozenset(one.id for one in states), states)
+    found = entries(segments, topic, "skip", lambda kind: kind <= GROUP_TYPE)
+    return InternalLook(frozenset(str(entry.record.key["group"]) for _, entry in found))
+
+
+def largest_producer(states: Iterable[TransactionState]) -> int:
+    """The largest producer id that a coordinator has given out, -1 if none."""
+    return max((number for one in states for number in (one.producer, one.previous, one.next)), default=NONE)
+
+
+def complete(writer: PartitionWriter, segments: Sequence[File], now: int) -> int:
+    """Append to a partition of `__transaction_state`, whose segments these are, that every open transaction has ended; how many."""
+    newest: dict[str, tuple[TransactionState, Keyed]] = {}
+    for one, record in states_in(segments):
+        newest[one.id] = one, record
+    ended = [_completed(one, record, now) for one, record in newest.values() if one.status in OPEN]
+    return append_rows(writer, map(encode_keyed, ended), now)
+
+
+def _completed(one: TransactionState, record: Keyed, now: int) -> Keyed:
+    value = dict(record.value or {})
+    commit = one.status == Status.PREPARE_COMMIT
+    value |= {
+        "transactionStatus": int(Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT),
+        "producerEpoch": one.marker_epoch,
+        "transactionPartitions": [],
+        "transactionLastUpdateTimestampMs": now,
+    }
+    if one.next >= 0:
+        following = max(value.get("nextProducerEpoch", NONE), 0)
+        value |= {"previousProducerId": one.producer, "producerId": one.next, "producerEpoch": following}
+        value |= {"nextProducerId": NONE, "nextProducerEpoch": NONE}
+    return replace(record, value=value)

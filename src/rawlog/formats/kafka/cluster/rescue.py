@@ -1,0 +1,631 @@
+"""What `rescue` does for Kafka: one data directory from the log directories of the brokers of a dead cluster.
+
+The replicas of each partition are surveyed, the decision on each partition is made from that and from the cluster's metadata, and what was
+decided is written by `restore`'s own writer, with the metadata next to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.cluster.broker_disks import (
+    Disk,
+    Disks,
+    find_disks,
+    infer_nodes,
+)
+from rawlog.formats.kafka.cluster.copy_partition import (
+    Merged,
+    UnionCarrier,
+    pieces_of,
+    stretches_of,
+)
+from rawlog.formats.kafka.cluster.infer_cluster import HASHED, Found, rebuild
+from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata, elect
+from rawlog.formats.kafka.cluster.new_cluster import (
+    COPIES,
+    INTERNAL_CONFIGS,
+    TOPIC,
+    duplicate,
+    properties_file,
+    properties_names,
+)
+from rawlog.formats.kafka.cluster.open_transactions import (
+    Endings,
+    InternalLook,
+    TransactionState,
+    largest_producer,
+    look,
+)
+from rawlog.formats.kafka.cluster.restore import NEVER, How, Restorer
+from rawlog.formats.kafka.cluster.restore_sources import topic_id_of
+from rawlog.formats.kafka.internal.codec import uuid_text
+from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
+from rawlog.formats.kafka.log.layouts import NONE
+from rawlog.formats.kafka.partition.copy_survey import (
+    SegmentSurvey,
+    joined,
+    sound_end,
+    survey_segment,
+)
+from rawlog.formats.kafka.partition.evidence import are_undecided, first_trace, last_trace
+from rawlog.formats.kafka.partition.lineage import Copy, gaps_between
+from rawlog.formats.kafka.partition.replicas import (
+    FUTURE,
+    NOT_ASSIGNED,
+    NOT_LOADED,
+    Assignment,
+    Decision,
+    decide,
+)
+from rawlog.formats.kafka.partition.survey import epochs_in
+from rawlog.formats.kafka.paths import directory_place, split
+from rawlog.formats.kafka.texts import (
+    CLEANER,
+    HIGH_WATERMARK,
+    LOG_START,
+    offsets_in,
+)
+from rawlog.io.output import Folder
+from rawlog.io.storage import is_remote, is_view, local_path
+from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.model.format import File
+from rawlog.model.recovery import (
+    Asked,
+    CopyPlan,
+    Known,
+    Offer,
+    RescueAsked,
+    RescuedUnit,
+    RescueSplit,
+    RestoredPartition,
+    RestoreSplit,
+    Span,
+    Surveyed,
+    SurveySplit,
+    UnitPlan,
+    plan_facts,
+)
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
+from rawlog.model.text import counted, missing_topics, offset_range, plain_time
+
+#: So many bytes of a replica are surveyed in one split.
+SURVEYED = 256 << 20
+OFFSETS = (HIGH_WATERMARK, LOG_START)
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Segments of a replica to look at, each with the offset that the next one begins at."""
+
+    group: str
+    files: tuple[tuple[File, int | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Segments of a copy of an internal topic, to learn what it says of other partitions."""
+
+    group: str
+    topic: str
+    files: tuple[File, ...]
+
+
+@dataclass(slots=True)
+class Replica:
+    """A directory of a partition that was found. `why` says why it is left out, if it is."""
+
+    key: Key
+    disk: Disk
+    files: Sequence[File]
+    state: str | None
+    topic_id: bytes | None
+    rank: int = 0
+    why: str | None = None
+
+    @property
+    def group(self) -> str:
+        return self.files[0].place.group or ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.key[0]}-{self.key[1]}"
+
+    @property
+    def segments(self) -> list[File]:
+        """The log segments, without those that are on their way in or out."""
+        mine = [one for one in self.files if one.format == LOG.name and one.place.state == self.state]
+        return sorted(mine, key=lambda one: one.place.start_offset or 0)
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.segments)
+
+
+class Rescuer:
+    """Kafka's half of a rescue. See `rawlog.model.recovery.Rescuer`."""
+
+    def __init__(self, asked: RescueAsked, target: Path) -> None:
+        """OptionError for options that are invalid for Kafka."""
+        self.asked = asked
+        self.restorer = Restorer(
+            Asked(
+                topics=asked.topics,
+                errors="skip",
+                keep_retention=asked.keep_retention,
+                brokers=asked.brokers,
+                node=asked.node,
+                cluster_id=asked.cluster_id,
+                level=asked.level,
+                overwrite=asked.overwrite,
+            ),
+            target,
+        )
+        self.restorer.report = self.report = Report("rescue", target=str(target), is_dry_run=asked.is_plan)
+        self.disks = Disks({})
+        self.cluster: ClusterMetadata | None = None
+        self.replicas: list[Replica] = []
+        #: Partitions of topics that other disks have marked as deleted: the directories that say so.
+        self.doubtful: dict[Key, list[str]] = {}
+        #: Partitions that a cleaner has worked on.
+        self.cleaned: set[Key] = set()
+        self.decisions: dict[str, Decision] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {"report": Report(), "disks": Disks({}), "cluster": None, "replicas": []}
+        kept |= {"doubtful": {}, "cleaned": set(), "decisions": {}}
+        return {**self.__dict__, **kept}
+
+    # What is there ------------------------------------------------------------------------------------------------------
+
+    def plan(self, roots: Sequence[str], files: Sequence[File], stores: Sequence[Store]) -> list[SurveySplit]:
+        """The segments of all replicas that are used. OptionError for directories that do not belong together."""
+        self.disks = find_disks(roots, files)
+        self.cluster = elect(files, self.disks)
+        infer_nodes(self.disks, self.cluster.state, partitions_on(self.disks, stores))
+        self._check_topics(stores)
+        self.replicas = list(self._replicas(stores))
+        self._doubt_deleted()
+        if not self.replicas and not self.cluster.partitions:
+            raise UnknownFormatError(f"{', '.join(roots)}: no partition is here")
+        used = [one for one in self.replicas if one.why is None]
+        looks = [
+            SurveySplit(one.name, one.size, Look(one.group, one.key[0], tuple(one.segments)))
+            for one in used
+            if one.key[0] in HASHED
+        ]
+        return [*looks, *(one for replica in used for one in survey_splits(replica))]
+
+    def _check_topics(self, stores: Sequence[Store]) -> None:
+        """OptionError for a topic that was asked for and that is nowhere."""
+        assert self.cluster is not None
+        named = {directory_place(store[0].place.group or "").topic for store in stores} - {None}
+        known = sorted({str(name) for name in named} | set(self.cluster.state.topic_ids))
+        for problem in missing_topics(self.asked.topics, known) if known else ():
+            if isinstance(problem, OptionError):
+                raise problem
+            self.report.notes.append(problem)
+
+    def _replicas(self, stores: Sequence[Store]) -> Iterator[Replica]:
+        assert self.cluster is not None
+        for store in stores:
+            place = directory_place(store[0].place.group or "")
+            disk = self.disks.of(store[0])
+            if disk is None or place.topic is None or place.partition is None or place.topic in NEVER:
+                continue
+            if not self.asked.wants(place.topic) and place.topic not in HASHED:
+                continue
+            one = Replica((place.topic, place.partition), disk, list(store), place.state, topic_id_of(store))
+            if one.segments:
+                one.rank, one.why = self._judge(one)
+                yield one
+
+    def _doubt_deleted(self) -> None:
+        """Find the topics that some disks have marked as deleted, and of which no metadata log says whether they were."""
+        assert self.cluster is not None
+        marked: dict[bytes, list[str]] = {}
+        for one in self.replicas:
+            if one.state == "delete" and one.topic_id is not None and "delete" not in self.asked.include:
+                marked.setdefault(one.topic_id, []).append(one.group)
+        for one in self.replicas:
+            paths = marked.get(one.topic_id or b"", [])
+            if not paths or one.state is not None or self.cluster.verdict(one.key[0], one.topic_id) != "unknown":
+                continue
+            if self.asked.exclude_deleted:
+                one.why = f"{paths[0]} is marked -delete and has the same topic id"
+            else:
+                self.doubtful[one.key] = paths
+
+    def _judge(self, one: Replica) -> tuple[int, str | None]:
+        """How much a replica counts, and why it does not count at all."""
+        assert self.cluster is not None
+        verdict, include = self.cluster.verdict(one.key[0], one.topic_id), self.asked.include
+        if one.state in ("stray", "delete"):
+            if one.state not in include:
+                return NOT_LOADED, f"marked -{one.state}; --include {one.state} uses it"
+            if verdict == "replaced":
+                return NOT_LOADED, "of an older topic of the same name"
+            return NOT_LOADED, None
+        if verdict == "replaced":
+            return 0, "of an older topic of the same name, which was deleted"
+        if verdict == "deleted" and "delete" not in include:
+            return 0, "its topic was deleted; --include delete uses it"
+        if one.state == "future":
+            return FUTURE, None
+        known = self._assignment(one.key)
+        if known is not None and one.disk.node is not None and one.disk.node not in known.replicas:
+            return NOT_ASSIGNED, None
+        return 0, None
+
+    def _record(self, key: Key) -> Mapping[str, Any] | None:
+        """The record of a partition in the metadata."""
+        assert self.cluster is not None
+        own = self.cluster.state.topic_ids.get(key[0])
+        return None if own is None else self.cluster.state.topics[own].partitions.get(key[1])
+
+    def _assignment(self, key: Key) -> Assignment | None:
+        """What the cluster knew of a partition."""
+        assert self.cluster is not None
+        found = None if self.cluster.is_rebuilt else self._record(key)
+        if found is None or key[0] in self.cluster.guessed:
+            return None
+        synced = found["isr"] or found.get("eligibleLeaderReplicas") or found.get("lastKnownElr") or ()
+        return Assignment(found["leader"], found["leaderEpoch"], tuple(synced), tuple(found["replicas"]))
+
+    def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> tuple[SegmentSurvey, ...] | InternalLook:
+        """Read segments of a replica."""
+        if isinstance(split.content, Look):
+            return look(split.content.topic, split.content.files)
+        return tuple(survey_segment(file, following, advance) for file, following in split.content.files)
+
+    # What is decided ----------------------------------------------------------------------------------------------------
+
+    def decide(self, found: Sequence[Surveyed]) -> list[RescueSplit]:
+        """Decide on every partition, and plan the cluster around them."""
+        assert self.cluster is not None
+        looks = {one.split.content.group: one.found for one in found if isinstance(one.split.content, Look)}
+        found = [one for one in found if not isinstance(one.split.content, Look)]
+        refuse_changed(file for one in found for file, _ in one.split.content.files)
+        surveyed: dict[str, list[SegmentSurvey]] = {}
+        for one in found:
+            surveyed.setdefault(one.split.content.group, []).extend(one.found)
+        self._rebuild(surveyed, looks)
+        self.cleaned = {key for disk in self.disks for key in offsets_in(disk.path, CLEANER)}
+        copies = self._copies(surveyed)
+        keys = sorted({one.key for one in self.replicas} | set(filter(self._is_asked, self.cluster.partitions)))
+        offer = self._offer()
+        left_out: dict[Key, list[CopyPlan]] = {}
+        for replica in self.replicas:
+            if replica.why is not None:
+                left_out.setdefault(replica.key, []).append(_left_out(replica))
+        for key in keys:
+            name = f"{key[0]}-{key[1]}"
+            decision = self.decisions[name] = self._decide(key, copies.get(key, []), left_out.get(key, []))
+            if decision.plan.action == "rescue":
+                offer.partitions[key] = self._content(decision, copies[key])
+        self._report_plans()
+        self._end_transactions(looks, copies)
+        wanted = [topic for topic in offer.topics if self.restorer.wants(topic, offer)]
+        return [self._split(one) for one in self.restorer.plan(offer, wanted)]
+
+    def adjacent_files(self) -> dict[str, str | None]:
+        """The settings that each broker starts with."""
+        names = properties_names([node.id for node in self.restorer.nodes])
+        settings: Mapping[str, Sequence[str]] = self.report.facts.get("server_properties", {})
+        return {name: properties_file(settings[node]) if node in settings else None for node, name in names.items()}
+
+    def _cleanup_policy(self, topic: str) -> str:
+        """The setting of a topic, empty if it is not known."""
+        assert self.cluster is not None
+        configs = self.cluster.state.configs.get((TOPIC, topic), {})
+        return configs.get("cleanup.policy", INTERNAL_CONFIGS.get(topic, {}).get("cleanup.policy", ""))
+
+    def _is_asked(self, key: Key) -> bool:
+        return key[0] not in NEVER and self.asked.wants(key[0])
+
+    def _decide(self, key: Key, copies: Sequence[Copy], left_out: Sequence[CopyPlan]) -> Decision:
+        assert self.cluster is not None
+        policy = self._cleanup_policy(key[0])
+        is_compacted: bool | None = "compact" in policy
+        if not policy:
+            is_compacted = key in self.cleaned or any(one.is_compacted for one in copies) or None
+        if not copies and self._record(key) is None:
+            plan = UnitPlan(f"{key[0]}-{key[1]}", "leave", 0, 0, left_out[0].use, tuple(left_out))
+            return Decision(plan)
+        known, name = self._assignment(key), f"{key[0]}-{key[1]}"
+        nodes = self.disks.nodes
+        return decide(name, copies, known, is_compacted=is_compacted, left_out=left_out, nodes=nodes)
+
+    def _rebuild(self, surveyed: Mapping[str, Sequence[SegmentSurvey]], looks: Mapping[str, InternalLook]) -> None:
+        """Complete the metadata by what only directories tell, and leave out those of topics that were created again."""
+        assert self.cluster is not None
+        used = [one for one in self.replicas if one.why is None]
+        found = []
+        for one in used:
+            runs = [run for segment in surveyed.get(one.group, ()) for run in segment.runs]
+            times = [*(run.until for run in runs), *(int((file.modified or 0) * 1000) for file in one.segments)]
+            look = looks.get(one.group, InternalLook())
+            found.append(
+                Found(
+                    *one.key,
+                    one.topic_id,
+                    one.group,
+                    one.disk.node,
+                    max((run.epoch for run in runs if run.epoch > 0), default=0),
+                    max(times, default=NONE),
+                    look.names,
+                )
+            )
+        rebuild(self.cluster, found, self.disks, self.disks.cluster_id)
+        for one in used:
+            if self.cluster.verdict(one.key[0], one.topic_id) == "replaced":
+                one.why = "of another topic of the same name, with older records"
+
+    def _end_transactions(self, looks: Mapping[str, InternalLook], copies: Mapping[Key, Sequence[Copy]]) -> None:
+        """Decide how open transactions end, by the states in those parts of the coordinators' logs that are used."""
+        assert self.cluster is not None
+        used: list[TransactionState] = []
+        for key, own in copies.items():
+            if key[0] != TRANSACTION_STATE:
+                continue
+            paths = {one.number: one.path for one in own}
+            for piece in self.decisions[f"{key[0]}-{key[1]}"].pieces:
+                states = looks.get(paths[piece.copy], InternalLook()).states
+                used += [one for one in states if piece.start <= one.offset < piece.stop]
+        self.restorer.endings = Endings.of(used)
+        self.restorer.largest_producer = largest_producer(used)
+        plans = {key: self.decisions[f"{key[0]}-{key[1]}"].plan for key in copies}
+        self.restorer.ends = {
+            **{key: 0 for key in self.cluster.partitions if self._is_asked(key)},
+            **{key: plan.end for key, plan in plans.items()},
+        }
+
+    def _copies(self, surveyed: Mapping[str, Sequence[SegmentSurvey]]) -> dict[Key, list[Copy]]:
+        """The replicas that are used, by partition, with what was found in them."""
+        assert self.cluster is not None
+        offsets = {(disk.path, name): offsets_in(disk.path, name) for disk in self.disks for name in OFFSETS}
+        made: dict[Key, list[Copy]] = {}
+        used = [one for one in self.replicas if one.why is None]
+        ends: dict[Key, dict[str, int]] = {}
+        for one in used:
+            ends.setdefault(one.key, {})[one.group] = sound_end(surveyed.get(one.group, ()))
+        for one in used:
+            others = [end for group, end in ends[one.key].items() if group != one.group]
+            runs, damage, is_compacted = joined(
+                surveyed.get(one.group, ()),
+                is_compacted="compact" in self._cleanup_policy(one.key[0]) or one.key in self.cleaned,
+                other_ends=others,
+            )
+            table = epochs_in(tuple(replace(file, place=replace(file.place, state=None)) for file in one.files))
+            # The checkpoints are of the directory that the broker loads.
+            stated = (
+                {} if one.state is not None else {name: offsets[one.disk.path, name].get(one.key) for name in OFFSETS}
+            )
+            is_known = not self.cluster.is_rebuilt and self._record(one.key) is not None
+            gaps = [] if is_compacted or is_known or damage or one.state is not None else gaps_between(runs)
+            undecided = [gap for gap, is_open in zip(gaps, are_undecided(one.files, gaps), strict=True) if is_open]
+            start = one.segments[0].place.start_offset or 0
+            named = [file.place.start_offset or 0 for file in one.files if file.place.state == one.state]
+            copies = made.setdefault(one.key, [])
+            copies.append(
+                Copy(
+                    len(copies),
+                    one.disk.name,
+                    one.group,
+                    tuple(runs),
+                    tuple(damage),
+                    one.disk.node,
+                    one.state or "",
+                    one.rank,
+                    start,
+                    max([*named, 0 if one.state is not None else last_trace(one.files).offset]),
+                    () if table is None else tuple((epoch, offset) for epoch, offset in table.tolist()),
+                    stated.get(LOG_START),
+                    stated.get(HIGH_WATERMARK),
+                    is_compacted,
+                    one.size,
+                    first_trace(one.files) if one.state is None else None,
+                    tuple(undecided),
+                )
+            )
+        return made
+
+    def _offer(self) -> Offer:
+        """What `restore` is given: the topics of the cluster, their ids and settings."""
+        assert self.cluster is not None
+        state = self.cluster.state
+        offer = Offer({}, state=state if self.cluster.is_found or self.cluster.is_rebuilt else None)
+        for one in self.replicas:
+            if one.why is None and one.topic_id is not None:
+                offer.ids.setdefault(one.key[0], one.topic_id)
+        offer.ids |= state.topic_ids
+        for name, own in state.topic_ids.items():
+            epochs = {number: one["leaderEpoch"] for number, one in state.topics[own].partitions.items()}
+            if self._is_asked((name, 0)) or name == CONSUMER_OFFSETS:
+                offer.known[name] = Known(epochs, state.configs.get((TOPIC, name), {}))
+        return offer
+
+    def _content(self, decision: Decision, copies: Sequence[Copy]) -> Merged:
+        by_number = {one.number: one for one in copies}
+        aside = tuple(
+            (
+                f"disk-{self._disk_number(by_number[number])}",
+                tuple(stretches_of(by_number[number], one.start, one.stop or 0)),
+            )
+            for number, one in decision.plan.divergent
+        )
+        return Merged(pieces_of(by_number, decision.pieces), decision.start, decision.floor, aside)
+
+    def _disk_number(self, copy: Copy) -> int:
+        return 1 + list(self.disks.by_path).index(split(copy.path)[0])
+
+    def _split(self, one: RestoreSplit) -> RescueSplit:
+        size = one.content.size + sum(part.stop - part.start for _, parts in one.content.aside for part in parts)
+        return RescueSplit(one.name, size, one)
+
+    # The report ---------------------------------------------------------------------------------------------------------
+
+    def _report_plans(self) -> None:
+        """What is known, decided, lost and not known, for people and machines."""
+        report, cluster = self.report, self.cluster
+        assert cluster is not None
+        report.notes += self.disks.notes
+        report.notes += [*cluster.notes, *cluster.unknown]
+        plans = [one.plan for one in self.decisions.values()]
+        report.facts["disks"] = [
+            {"number": number, "path": one.path, "node": one.node} for number, one in enumerate(self.disks, 1)
+        ]
+        report.facts["plan"] = plan_facts(plans)
+        report.facts["unknown"] = list(cluster.unknown)
+        for plan in plans:
+            if plan.action == "leave":
+                report.not_loaded += [one.path for one in plan.copies]
+            elif plan.action == "rescue":
+                report.parts[plan.name] = part_report(plan)
+                self._report_doubt(plan, report.parts[plan.name])
+        lost = [one for plan in plans for one in plan.lost]
+        report.counts["offsets_lost"] = sum(one.stop - one.start for one in lost if one.stop is not None)
+
+    def _report_doubt(self, plan: UnitPlan, report: Report) -> None:
+        """Report that a partition is kept although its topic was perhaps deleted."""
+        topic, _, number = plan.name.rpartition("-")
+        paths = self.doubtful.get((topic, int(number)))
+        if paths is not None:
+            more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+            reason = (
+                f"kept, but {paths[0]}{more} with the same topic id is marked -delete: the topic was deleted while a disk was away, or its "
+                "replicas were moved to other disks; no metadata log tells. --exclude-deleted leaves it out"
+            )
+            report.add(Action.UNDECIDED, reason, first_offset=plan.start, stop_offset=plan.end)
+
+    # One partition, and the whole -----------------------------------------------------------------------------------------
+
+    def carry(self, split: RescueSplit, folder: Folder, aside: Folder, advance: Callable[[int], None]) -> Report:
+        """Write the union of a partition, and the divergent ends of its replicas next to it."""
+        one: RestoreSplit = split.content
+        how: How = one.how
+        for label, stretches in one.content.aside:
+            wish = replace(how.wish, abort_open=False)
+            parts = Merged(stretches, stretches[0].first if stretches else 0)
+            UnionCarrier(aside.folder(f"{label}/{one.name}").path, wish, advance).unite(parts)
+        carrier = UnionCarrier(folder.folder(one.name).path, how.wish, advance)
+        report = carrier.unite(one.content, self.restorer.closing(how, carrier.report))
+        if not one.is_scratch:
+            duplicate(folder, one.name, how.copies)
+        return report
+
+    def finish(self, done: Sequence[RescuedUnit], folder: Folder) -> None:
+        """Put the partitions into one directory, with the cluster's metadata next to them."""
+        decided = dict(self.report.parts)
+        partitions = [
+            RestoredPartition(one.split.content, f"{one.folder}/{one.split.name}", one.report) for one in done
+        ]
+        for one in partitions:
+            if not one.split.is_scratch:
+                folder.take(one.folder, one.split.name)
+            for copy in range(1, one.split.how.copies + 1):
+                inner = f"{COPIES}/{copy}/{one.split.name}"
+                if not one.split.is_scratch:
+                    folder.take(f"{os.path.dirname(one.folder)}/{inner}", inner)
+        self.restorer.finish(partitions, folder)
+        folder.remove(COPIES)
+        self._note_lost_coordinators()
+        for name, planned in decided.items():
+            there = self.report.parts.get(name)
+            if there is None:
+                continue
+            there.entries[:0] = planned.entries
+            there.notes[:0] = planned.notes
+
+    def _note_lost_coordinators(self) -> None:
+        """Where the log of a coordinator is not whole, a transaction that it had decided to commit may have been aborted."""
+        aborted = self.report.counts.get("transactions_aborted", 0)
+        own = [one.plan for name, one in self.decisions.items() if name.startswith(f"{TRANSACTION_STATE}-")]
+        if aborted and not (own and all(one.is_whole for one in own)):
+            text = f"whether {counted(aborted, 'open transaction')} had been decided: {TRANSACTION_STATE} is not whole; aborted"
+            self.report.notes.append(text)
+            self.report.facts["unknown"] = [*self.report.facts.get("unknown", ()), text]
+
+
+def partitions_on(disks: Disks, stores: Sequence[Store]) -> dict[str, list[tuple[bytes | None, str, int]]]:
+    """The partitions on disks that do not say whose they are, by path."""
+    found: dict[str, list[tuple[bytes | None, str, int]]] = {}
+    for store in stores:
+        place, disk = directory_place(store[0].place.group or ""), disks.of(store[0])
+        is_loaded = place.topic is not None and place.partition is not None and place.state is None
+        if disk is not None and disk.node is None and is_loaded:
+            found.setdefault(disk.path, []).append((topic_id_of(store), place.topic or "", place.partition or 0))
+    return found
+
+
+def survey_splits(replica: Replica) -> Iterator[SurveySplit]:
+    """The segments of a replica in shares."""
+    segments = replica.segments
+    afters = [*(one.place.start_offset for one in segments[1:]), None]
+    share: list[tuple[File, int | None]] = []
+    name = f"{replica.key[0]}-{replica.key[1]}"
+    for pair in zip(segments, afters, strict=True):
+        if share and sum(file.size for file, _ in share) + pair[0].size > SURVEYED:
+            yield SurveySplit(name, sum(file.size for file, _ in share), Segments(replica.group, tuple(share)))
+            share = []
+        share.append(pair)
+    if share:
+        yield SurveySplit(name, sum(file.size for file, _ in share), Segments(replica.group, tuple(share)))
+
+
+def refuse_changed(files: Iterable[File]) -> None:
+    """AccessError for a file that is not what it was when it was found: somebody writes to it."""
+    for file in files:
+        if is_remote(file.path) or is_view(file.path) or file.problem is not None:
+            continue
+        try:
+            now = os.stat(local_path(file.path))
+        except OSError as error:
+            raise AccessError(f"{file.path}: {error.strerror or error}: it was there a moment ago") from None
+        if now.st_size != file.size or (file.modified is not None and now.st_mtime != file.modified):
+            raise AccessError(f"{file.path}: it is being written: stop the broker, or rescue a copy of the directory")
+
+
+def part_report(plan: UnitPlan) -> Report:
+    """What is decided on a partition, as entries of a report."""
+    report = Report()
+    for one in plan.lost:
+        report.add(Action.LOST, _with_times(one, "after", "and before"), first_offset=one.start, stop_offset=one.stop)
+    for number, one in plan.divergent:
+        reason = f"kept next to the result: {_with_times(one)}"
+        where = plan.copies[number].path
+        report.add(Action.MOVED, reason, where, first_offset=one.start, stop_offset=one.stop)
+    for one in plan.undecided:
+        if all(copy.end >= (one.stop or 0) for copy in plan.copies if not copy.state):
+            # That nothing tells more is no contradiction: every replica that is here has them.
+            report.notes.append(f"{offset_range(one.start, one.stop or 0)}: kept: {_with_times(one)}")
+            continue
+        reason = f"kept: {_with_times(one)}"
+        report.add(Action.UNDECIDED, reason, first_offset=one.start, stop_offset=one.stop)
+    report.notes += plan.unknown
+    return report
+
+
+def _with_times(one: Span, first: str = "from", last: str = "to") -> str:
+    """The reason with the times."""
+    times = [f"{first} {plain_time(one.since * 1000)}"] if one.since is not None else []
+    times += [f"{last if times else 'before'} {plain_time(one.until * 1000)}"] if one.until is not None else []
+    return f"{one.reason} ({' '.join(times)})" if times else one.reason
+
+
+def _left_out(replica: Replica) -> CopyPlan:
+    """A directory that is not used, as the plan lists it: what is in it is known only by the names of its files."""
+    bases = [one.place.start_offset or 0 for one in replica.segments]
+    own = "" if replica.topic_id is None else f" (topic id {uuid_text(replica.topic_id)})"
+    use = f"left out: {replica.why}{own}"
+    return CopyPlan(replica.disk.name, replica.group, bases[0], bases[-1], replica.size, replica.state or "", use=use)
+
+
+__all__ = ["Rescuer"]

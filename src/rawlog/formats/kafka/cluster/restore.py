@@ -1,0 +1,509 @@
+"""What `restore` does for Kafka: a data directory that a single-node broker starts on.
+
+The job finds the sources and runs the splits; here is what partitions and a cluster are: which topics are restored and under which names,
+how one partition is written, and the metadata and committed offsets next to them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.cluster import consumer_offsets
+from rawlog.formats.kafka.cluster.copy_partition import Carrier, Wish, partition_report
+from rawlog.formats.kafka.cluster.fold import level_text
+from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION
+from rawlog.formats.kafka.cluster.new_cluster import (
+    INTERNAL_CONFIGS,
+    PRODUCER_BLOCK,
+    Blueprint,
+    Node,
+    Part,
+    Topic,
+    is_id,
+    new_id,
+    node_ids,
+    place_replicas,
+    replicas_of,
+    safe_configs,
+    server_properties,
+    settings_of_brokers,
+    start_notes,
+    write_directories,
+)
+from rawlog.formats.kafka.cluster.open_transactions import Endings, complete
+from rawlog.formats.kafka.cluster.restore_sources import Directory, offered, passed_end, stale_notes, stale_replicas
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
+from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, NEWEST_LEVEL, TRANSACTION_STATE
+from rawlog.formats.kafka.log.layouts import NONE, ControlType
+from rawlog.formats.kafka.log.writer import Batching
+from rawlog.formats.kafka.partition.sink import Choice, Sink, is_topic
+from rawlog.formats.kafka.partition.writer import Limits, PartitionWriter, topic_id_in
+from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.formats.kafka.texts import LOG_START, offsets_in
+from rawlog.io.output import Folder
+from rawlog.model.errors import OptionError
+from rawlog.model.format import File
+from rawlog.model.recovery import (
+    Asked,
+    Known,
+    Offer,
+    RestoredPartition,
+    RestoreSplit,
+)
+from rawlog.model.report import Action, Report
+
+if TYPE_CHECKING:
+    from rawlog.model.recovery import RowContent
+
+#: So many partitions of a topic may be missing; a higher number comes from a name that only looks like that of a partition.
+MOST_MISSING = 10_000
+#: Topics that are never restored: a new cluster creates its own.
+NEVER = (METADATA_TOPIC, "__remote_log_metadata")
+#: The lowest metadata.version that a cluster can start with.
+LEAST_LEVEL = 4
+#: The metadata.version from which on access rules may name ranges of addresses.
+CIDR_LEVEL = LEVELS.index("4.4-IV1")
+#: Records of a cluster that are written again as they are, or that say nothing of the new one, whose nodes are others.
+CARRIED = (
+    "AccessControlEntryRecord", "UserScramCredentialRecord", "DelegationTokenRecord", "RegisterBrokerRecord", "UnregisterBrokerRecord",
+    "FenceBrokerRecord", "UnfenceBrokerRecord", "BrokerRegistrationChangeRecord", "RegisterControllerRecord", "UnregisterControllerRecord",
+)  # fmt: skip
+COMMIT, ABORT = int(ControlType.COMMIT), int(ControlType.ABORT)
+SUMS = (
+    "records", "bytes", "records_cut", "transactions_aborted", "transactions_committed", "offsets_committed", "bytes_lost",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a partition is written. With `commits_again`, its committed offsets are committed again at the end, none of them after the end
+    of its log in `ends`. With `completes`, the transactions that are open in it are recorded as ended.
+    """
+
+    wish: Wish
+    commits_again: bool = False
+    completes: bool = False
+    ends: Mapping[tuple[str, int], int] | None = None
+    #: How many more copies of the partition the new cluster has.
+    copies: int = 0
+
+
+class Restorer:
+    """Kafka's and KRaft's half of a restore. See `rawlog.model.recovery.Restorer`."""
+
+    written = LOG.name
+    records_table, topics_table = "kafka.records", "kraft.topics"
+    row_columns = ("producer_id", "is_transactional", "is_control", "control_type")
+    merged = (LOG_START,)
+
+    def __init__(self, asked: Asked, target: Path) -> None:
+        """OptionError for options that are invalid for Kafka."""
+        self.asked, self.target = checked(asked), target
+        self.now = int(time.time() * 1000)
+        self.report = Report("restore", target=str(target))
+        self.topics: list[Topic] = []
+        self.nodes: list[Node] = []
+        #: How open transactions end; None: what the source says of them is carried along, and the new coordinator ends them.
+        self.endings: Endings | None = None
+        #: Where the logs of the result end, if some are known to be shorter than they were.
+        self.ends: Mapping[tuple[str, int], int] | None = None
+        #: A producer id that is in use, beyond those of records.
+        self.largest_producer = NONE
+        self._offer = Offer({})
+
+    def __getstate__(self) -> dict[str, Any]:
+        planned: dict[str, Any] = {"topics": [], "endings": None, "ends": None, "_offer": Offer({}), "report": Report()}
+        return {**self.__dict__, **planned}
+
+    # What is restored -------------------------------------------------------------------------------------------------
+
+    def offer(self, files: Sequence[File], stores: Sequence[Sequence[File]]) -> Offer | None:
+        """The partitions of log directories and the state of their cluster, at the time that was asked for; None if there are none.
+
+        OptionError for a partition that was found more than once, or for several clusters.
+        """
+        if not any(file.format == LOG.name and file.place.topic is not None for file in files):
+            return None
+        made = offered(files, stores, self.asked)
+        if made.state is not None and self.asked.until is None:
+            wanted = {key: one for key, one in made.partitions.items() if self.wants(key[0], made)}
+            stale = stale_replicas(wanted, made.state)
+            made.notes += stale_notes(stale)
+            self.report.facts |= {"stale": sorted(stale)} if stale else {}
+        return made
+
+    def add_topics(self, offer: Offer, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take over what rows of `kraft.topics` say, if they are of one cluster."""
+        if len({row["cluster_id"] for row in rows}) > 1:
+            offer.notes.append("the lake has the metadata of several clusters: settings of topics are not restored")
+            return
+        for row in rows:
+            offer.known[row["topic"]] = Known(dict.fromkeys(range(row["partitions"]), 0), dict(row["configs"] or ()))
+            offer.ids[row["topic"]] = uuid_bytes(row["topic_id"])
+
+    def wants(self, topic: str, offer: Offer) -> bool:
+        """Whether a topic is restored; those of the cluster itself are only together with everything else."""
+        if topic in NEVER:
+            return False
+        if topic in INTERNAL_CONFIGS:
+            left_out = topic == CONSUMER_OFFSETS and not self.asked.offsets
+            return self.asked.is_everything and _has_batches(offer) and not left_out
+        return self.asked.wants(topic)
+
+    def plan(self, offer: Offer, wanted: Sequence[str]) -> list[RestoreSplit]:
+        """A split for each partition. OptionError for names of topics that are invalid or used twice."""
+        self._offer = offer
+        self.nodes = [Node(number) for number in node_ids(self.asked.brokers, self.asked.node, offer.state)]
+        self.topics = [self._topic(topic, offer, shift) for shift, topic in enumerate(wanted)]
+        names = [topic.name for topic in self.topics]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise OptionError(f"two topics would be named {', '.join(sorted(twice))}")
+        splits = [split for topic in self.topics for split in self._splits(topic, offer)]
+        return [*splits, *self._offset_splits(offer)]
+
+    def _topic(self, source: str, offer: Offer, shift: int) -> Topic:
+        """A topic of the new cluster: how many partitions, on which nodes, which settings."""
+        asked = self.asked
+        name = asked.rename.get(source, source)
+        if not is_topic(name):
+            raise OptionError(
+                f"topic {name!r}: Kafka takes no such name; `restore --rename` gives it another, --topic leaves it out"
+            )
+        known = offer.known.get(source, Known({}, {}))
+        found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
+        count = max(found, default=-1) + 1
+        if count > len(found) + MOST_MISSING:
+            raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(found):,}")
+        there = topic_id_in(self.target, name) if asked.partitions_only else None
+        own = uuid_bytes(there) if there is not None else offer.ids.get(source) or new_id()
+        made = Topic(name, source, own, count, {}, dict(known.epochs))
+        copies = place_replicas(made, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
+        configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
+        made.configs, notes = safe_configs(name, configs, keep_retention=asked.keep_retention, replicas=copies)
+        self.report.notes += notes
+        return made
+
+    def _splits(self, topic: Topic, offer: Offer) -> Iterator[RestoreSplit]:
+        carries_state = self.asked.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
+        interval = topic.configs.get("index.interval.bytes", "")
+        wish = self._wish(topic.id, abort_open=not carries_state or self.endings is not None)
+        how = How(
+            replace(wish, index_interval=int(interval)) if interval.isdecimal() else wish,
+            commits_again=topic.source == CONSUMER_OFFSETS,
+            completes=topic.source == TRANSACTION_STATE and self.endings is not None,
+            ends=self.ends if topic.source == CONSUMER_OFFSETS else None,
+            copies=len(next(iter(topic.replicas.values()), [0])) - 1,
+        )
+        for number in range(topic.partitions):
+            content = offer.partitions.get((topic.source, number))
+            if content is not None:
+                yield RestoreSplit(f"{topic.name}-{number}", topic.name, number, content, how)
+            elif _has_batches(offer):  # rows do not show that a partition without any exists
+                self.report.add(Action.LOST, "not in the source; it will be empty", f"{topic.name}-{number}")
+                self.report.facts.setdefault("missing", []).append(f"{topic.name}-{number}")
+
+    def _wish(self, topic_id: bytes, *, abort_open: bool) -> Wish:
+        asked = self.asked
+        until = None if asked.until is None else -(-asked.until // 1000)
+        return Wish(uuid_text(topic_id), until, abort_open, asked.errors, endings=self.endings or Endings())
+
+    def _offset_splits(self, offer: Offer) -> Iterator[RestoreSplit]:
+        """Partitions of committed offsets that are only read: what is wanted of them is written to new ones."""
+        asked = self.asked
+        if not asked.offsets or asked.partitions_only or any(topic.source == CONSUMER_OFFSETS for topic in self.topics):
+            return
+        how = How(self._wish(new_id(), abort_open=True))
+        for (topic, number), content in offer.partitions.items():
+            if topic == CONSUMER_OFFSETS:
+                yield RestoreSplit(f"{topic}-{number}", topic, number, content, how, is_scratch=True)
+
+    # One partition ----------------------------------------------------------------------------------------------------
+
+    def carry(self, split: RestoreSplit, folder: Folder, advance: Callable[[int], None]) -> Report:
+        """Write one partition directory: batch by batch from a directory, or in new batches from rows."""
+        how: How = split.how
+        if not isinstance(split.content, Directory):
+            return write_rows(split, split.content, folder, advance)
+        carrier = Carrier(folder.folder(split.name).path, how.wish, advance)
+        return carrier.run(split.content.files, self.closing(how, carrier.report))
+
+    def closing(self, how: How, report: Report) -> Callable[[PartitionWriter], None]:
+        """What appends to a partition, after its records, that which the new cluster needs: committed offsets, ended transactions."""
+
+        def close(writer: PartitionWriter) -> None:
+            if not how.commits_again and not how.completes:
+                return
+            writer.flush()
+            written = list(files_in(str(writer.folder.path)))
+            if how.completes:
+                complete(writer, written, self.now)
+                return
+            again: list[consumer_offsets.Current] = []
+            reached: dict[str, int] = report.facts.setdefault("reached", {})
+            for one in consumer_offsets.current(written, skip_pending=True):
+                if one.topic is not None:
+                    name = f"{one.topic}-{one.record.key['partition']}"
+                    reached[name] = max(reached.get(name, 0), (one.record.value or {})["offset"])
+                new = list(consumer_offsets.committed_again([one], self.now, lambda topic: topic, how.ends))
+                again += new
+                report.notes += [note for other in new if (note := consumer_offsets.moved(one, other)) is not None]
+            consumer_offsets.append(writer, again, self.now)
+            report.count("offsets_committed", sum(one.topic is not None for one in again))
+
+        return close
+
+    def marks(self, rows: pa.Table) -> Iterator[tuple[int, int, bool, int]]:
+        """The ends of transactions among the rows of a partition: offset, producer, whether it is a commit, time (ms)."""
+        markers = rows.filter(pc.fill_null(rows.column("is_control"), False))
+        times = markers.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+        named = markers.select(["offset", "producer_id", "control_type"]).to_pylist()
+        for row, micros in zip(named, times, strict=True):
+            if row["control_type"] in (COMMIT, ABORT):
+                is_commit = row["control_type"] == COMMIT
+                yield row["offset"], row["producer_id"], is_commit, NONE if micros is None else micros // 1000
+
+    # The whole --------------------------------------------------------------------------------------------------------
+
+    def finish(self, done: Sequence[RestoredPartition], folder: Folder) -> None:
+        """Write the committed offsets, where logs start, and, unless only partitions are wanted, the cluster's metadata."""
+        report = self.report
+        kept = [one for one in done if not one.split.is_scratch]
+        report.parts |= {one.split.name: one.report for one in kept}
+        report.counts |= {name: sum(one.report.counts.get(name, 0) for one in kept) for name in SUMS}
+        self._note_passed_ends(kept)
+        parts = [Part.of(one.split.topic, one.split.partition, str(folder.path), one.report) for one in kept]
+        parts += self._write_offsets([one for one in done if one.split.is_scratch], kept, folder)
+        if self.asked.partitions_only:
+            self._write_log_starts(folder, kept, offsets_in(str(self.target), LOG_START))
+        else:
+            write_directories(folder, self._cluster(kept), parts, self.now)
+        report.counts = {"topics": len(self.topics), "partitions_restored": len(kept), **report.counts}
+
+    def _note_passed_ends(self, done: Sequence[RestoredPartition]) -> None:
+        """Note the logs that end before an offset that a group has committed: unless topics are made again, they lack records."""
+        ends = {one.split.name: one.report.facts["end_offset"] for one in done}
+        for one in done:
+            reached = one.report.facts.pop("reached", {})
+            if self.ends is None:
+                passed = ((name, offset) for name, offset in sorted(reached.items()) if offset > ends.get(name, offset))
+                self.report.notes += [passed_end(name, offset, ends[name]) for name, offset in passed]
+
+    def _cluster(self, done: Sequence[RestoredPartition]) -> Blueprint:
+        """The new cluster, with no epoch or producer id below those in the logs."""
+        old: State | None = self._offer.state
+        by_name = {topic.name: topic for topic in self.topics}
+        for one in done:
+            epochs, number = by_name[one.split.topic].epochs, one.split.partition
+            epochs[number] = max(epochs.get(number, 0), one.report.facts.get("largest_epoch", 0))
+        largest = max(
+            [
+                0 if old is None else (old.next_producer_id or 0) - 1,
+                self.largest_producer,
+                *(one.report.facts.get("largest_producer", NONE) for one in done),
+            ]
+        )
+        made = Blueprint(
+            self.nodes,
+            self.asked.cluster_id or uuid_text(new_id()),
+            self.topics,
+            old,
+            next_producer_id=(largest // PRODUCER_BLOCK + 1) * PRODUCER_BLOCK if largest >= 0 else 0,
+            whole=self._takes_settings,
+        )
+        if old is not None and old.kraft_version:
+            self.report.notes.append(
+                "the quorum of the source was a dynamic one; the new one is static: with controller.quorum.bootstrap.servers instead of "
+                "controller.quorum.voters the broker would wait forever"
+            )
+        if old is not None and (names := settings_of_brokers(old)):
+            self.report.notes.append(
+                f"settings of brokers are not taken over: {', '.join(names)}; put them into server.properties, or set them again"
+            )
+        if isinstance(self.asked.level, int):
+            made.level = self.asked.level
+        elif old is not None:
+            made.level = max(old.level, LEAST_LEVEL)
+        if old is not None:
+            self._report_uncarried(old, made.level)
+        release = level_text(METADATA_VERSION, made.level)
+        facts: dict[str, Any] = {
+            "cluster_id": made.cluster_id,
+            "node_id": made.nodes[0].id,
+            "metadata_version": made.level,
+        }
+        if self.report.verb != "restore":
+            facts["nodes"] = [node.id for node in made.nodes]
+            facts["server_properties"] = server_properties(made, str(self.target))
+            self.report.notes += start_notes(facts["nodes"], str(self.target))
+        self.report.facts |= {**facts, **({} if release is None else {"release": release})}
+        return made
+
+    def _report_uncarried(self, old: State, level: int) -> None:
+        """Report settings of newer releases that the new cluster does not get, or gets unchecked."""
+        if level > NEWEST_LEVEL:
+            self.report.notes.append(
+                f"metadata.version {level} is newer than {LEVELS[-1]}, the newest that is known here: records are written as that one has "
+                "them. Start a broker of the same release as before, or choose a known one with --metadata-version"
+            )
+        ranges = sorted({one["host"] for one in old.acls.values() if "/" in one["host"]})
+        if ranges and level < CIDR_LEVEL and self._takes_settings:
+            self.report.notes.append(
+                f"access rules name ranges of addresses ({', '.join(ranges[:3])}), which brokers below {LEVELS[CIDR_LEVEL]} do not match: "
+                "write these rules again"
+            )
+        lost = old.uncarried_tags(CARRIED if self._takes_settings else ())
+        if lost is not None:
+            self.report.add(Action.LOST, lost)
+
+    @property
+    def _takes_settings(self) -> bool:
+        """Whether users, access rules and quotas of the old cluster are taken over."""
+        return not self.asked.topics
+
+    def _write_offsets(
+        self, scratch: Sequence[RestoredPartition], done: Sequence[RestoredPartition], folder: Folder
+    ) -> list[Part]:
+        """Write new partitions of `__consumer_offsets` with the commits for restored topics."""
+        if not scratch:
+            return []
+        names = {topic.source: topic.name for topic in self.topics}
+        ends = {(one.split.topic, one.split.partition): one.report.facts["end_offset"] for one in done}
+        current = consumer_offsets.current([file for one in scratch for file in files_in(one.folder)])
+        again = [
+            one for one in consumer_offsets.committed_again(current, self.now, names.get, ends) if one.topic is not None
+        ]
+        known = self._offer.known.get(CONSUMER_OFFSETS, Known({}, {}))
+        count = max(len(known.epochs), *(one.split.partition + 1 for one in scratch))
+        topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
+        place_replicas(topic, [node.id for node in self.nodes], replicas_of(CONSUMER_OFFSETS, self._offer.state))
+        self.topics.append(topic)
+        parts: list[Part] = []
+        self.report.count("offsets_committed", len(again))
+        for number in range(count):
+            made = folder.folder(f"{CONSUMER_OFFSETS}-{number}")
+            writer = PartitionWriter(made.path, None, topic_id=uuid_text(topic.id))
+            try:
+                mine = (one for one in again if consumer_offsets.partition_of(one.group, count) == number)
+                consumer_offsets.append(writer, mine, self.now)
+                writer.close()
+            finally:
+                writer.abandon()
+            parts.append(Part(CONSUMER_OFFSETS, number, str(folder.path), writer.end_offset))
+        return parts
+
+    def _write_log_starts(
+        self, folder: Folder, done: Sequence[RestoredPartition], there: Mapping[tuple[str, int], int]
+    ) -> None:
+        """Write the first offsets that consumers get; an old line for a new log would make a broker delete its records."""
+        lines = dict(there)
+        for one in done:
+            key = (one.split.topic, one.split.partition)
+            lines.pop(key, None)
+            if "log_start" in one.report.facts:
+                lines[key] = one.report.facts["log_start"]
+        if lines or there:
+            text = "".join(f"{topic} {number} {offset}\n" for (topic, number), offset in sorted(lines.items()))
+            folder.write(LOG_START, f"0\n{len(lines)}\n{text}")
+
+
+def checked(asked: Asked) -> Asked:
+    """The same with the number of its metadata.version. OptionError for names, ids or releases that are invalid."""
+    for old, new in asked.rename.items():
+        if not is_topic(new) or new in INTERNAL_CONFIGS or new in NEVER:
+            raise OptionError(f"rename {old}={new}: not a valid name for a topic")
+    if len(set(asked.rename.values())) < len(asked.rename):
+        raise OptionError("rename: two topics under one name")
+    if asked.cluster_id is not None and not is_id(asked.cluster_id):
+        raise OptionError(f"cluster id {asked.cluster_id!r}: 22 characters of URL-safe base64 expected")
+    return replace(asked, level=metadata_level(asked.level)) if isinstance(asked.level, str) else asked
+
+
+def metadata_level(text: str) -> int:
+    """A level of metadata.version by its number, by its name, or by a release, which means its last level: 21, 3.9-IV0, 3.9."""
+    if text.isdecimal() and LEAST_LEVEL <= int(text) <= NEWEST_LEVEL:
+        return int(text)
+    found = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
+    if not found or max(found) < LEAST_LEVEL:
+        raise OptionError(
+            f"metadata version {text}: a release such as 3.9-IV0 or 4.4 expected; the newest known one is {LEVELS[-1]}"
+        )
+    return max(found)
+
+
+def _has_batches(offer: Offer) -> bool:
+    """Whether a source has batches as a broker wrote them, and not only rows."""
+    return any(not hasattr(one, "batches") for one in offer.partitions.values())
+
+
+def files_in(folder: str) -> Iterator[File]:
+    """The log segments of a partition directory that was just written."""
+    assert LOG.match is not None
+    for path in sorted(Path(folder).glob("*.log")):
+        place = LOG.match(str(path))
+        if place is not None:
+            yield File(str(path), path.stat().st_size, None, LOG.name, place)
+
+
+# Rows of tables ---------------------------------------------------------------------------------------------------------
+
+
+def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance: Callable[[int], None]) -> Report:
+    """Write rows of one partition, whatever their topic is called, in batches of our own."""
+    wish: Wish = split.how.wish
+    choice = Choice(
+        Batching(leader_epoch=0), Limits(index_interval_bytes=wish.index_interval), split.topic, split.partition
+    )
+
+    def keeps(table: pa.Table, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return rows_kept(table, offsets, content, wish.until)
+
+    out = Sink(folder, choice)
+    one = out.partition(split.topic, split.partition)
+    one.writer.topic_id = wish.topic_id
+    try:
+        for batch in content.batches(keeps, advance):
+            out.add(batch)
+        out.close()
+    finally:
+        out.abandon()
+    report, writer = partition_report(), one.writer
+    report.counts |= {
+        "segments": writer.segments,
+        "batches": writer.batches,
+        "records": one.rows,
+        "bytes": writer.bytes,
+    }
+    report.facts["end_offset"] = writer.end_offset
+    return report
+
+
+def rows_kept(table: pa.Table, offsets: NDArray[np.int64], content: RowContent, until: int | None) -> NDArray[np.bool_]:
+    """Which rows are restored: records before the time (ms) that are of no transaction, or of one that was committed before it."""
+    keep = offsets >= content.floor
+    if until is not None:
+        times = pc.fill_null(table.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()), NONE).to_numpy()
+        keep &= times < until * 1000
+    if "is_control" not in table.column_names:
+        return keep
+    keep &= ~pc.fill_null(table.column("is_control"), False).to_numpy()
+    part = pc.fill_null(table.column("is_transactional"), False).to_numpy()
+    producers = pc.fill_null(table.column("producer_id"), NONE).to_numpy()
+    for producer in np.unique(producers[part]).tolist():
+        ends = [one for one in content.marks if one[1] == producer]
+        places = np.array([one[0] for one in ends], np.int64)
+        good = np.array([one[2] and (until is None or one[3] < until) for one in ends] + [False], np.bool_)
+        mine = np.flatnonzero(part & (producers == producer))
+        keep[mine] &= good[np.searchsorted(places, offsets[mine])]
+    return keep

@@ -1,0 +1,201 @@
+"""What log directories offer to a restore: their partitions, and what their cluster knew at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.cluster.broker_disks import read_disk
+from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.new_cluster import TOPIC
+from rawlog.formats.kafka.cluster.paths import takes
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.partition.survey import epochs_in
+from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.texts import topic_id
+from rawlog.io.storage import Source
+from rawlog.model.errors import OptionError, RawlogError
+from rawlog.model.format import File
+from rawlog.model.recovery import Asked, Known, Offer
+
+LARGEST_TEXT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A partition directory of the source."""
+
+    files: tuple[File, ...]
+
+    @property
+    def path(self) -> str:
+        return str(self.files[0].place.group)
+
+    @property
+    def segments(self) -> list[File]:
+        """The log segments that a broker would load."""
+        return [one for one in self.files if one.format == LOG.name and one.place.state is None]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files if file.format == LOG.name)
+
+
+def offered(files: Sequence[File], stores: Sequence[Sequence[File]], asked: Asked) -> Offer:
+    """The partitions of log directories and the state of their cluster, as of a time. Topics asked for by name are always included.
+
+    OptionError for a partition that was found more than once, or for several clusters.
+    """
+    offer = Offer({})
+    found: dict[tuple[str, int], list[Directory]] = {}
+    for group in stores:
+        place, content = group[0].place, Directory(tuple(group))
+        if content.segments and place.topic not in (None, METADATA_TOPIC) and place.partition is not None:
+            found.setdefault((str(place.topic), place.partition), []).append(content)
+    offer.state = _state(files, asked, offer)
+    offer.partitions = {key: _only(key, several, offer) for key, several in found.items()}
+    on_disk = {key: topic_id_of(content.files) for key, content in offer.partitions.items()}
+    _leave_strays(offer, on_disk, asked)
+    if offer.state is not None:
+        offer.ids |= offer.state.topic_ids
+        for name, own in offer.state.topic_ids.items():
+            epochs = {number: one["leaderEpoch"] for number, one in offer.state.topics[own].partitions.items()}
+            offer.known[name] = Known(epochs, offer.state.configs.get((TOPIC, name), {}))
+    return offer
+
+
+def _only(key: tuple[str, int], several: Sequence[Directory], offer: Offer) -> Directory:
+    """The directory of a partition; of several that are not replicas, the one whose topic the cluster knows. OptionError if that is not
+    exactly one.
+    """
+    if len(several) == 1:
+        return several[0]
+    known = None if offer.state is None else offer.state.topic_ids.get(key[0])
+    fitting = [one for one in several if known is not None and topic_id_of(one.files) == known]
+    if len(fitting) != 1:
+        paths = ", ".join(one.path for one in several)
+        raise OptionError(
+            f"{key[0]}-{key[1]} was found more than once ({paths}); name the directory to use, or give all to `rawlog rescue`"
+        )
+    for one in several:
+        if one is not fitting[0]:
+            offer.notes.append(f"{one.path} is left out: its topic was deleted, and created again under the same name")
+    return fitting[0]
+
+
+def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], asked: Asked) -> None:
+    """Leave out partitions that the cluster does not know, or of topics that it has deleted."""
+    later: set[str] = set()
+    for (topic, number), found in on_disk.items():
+        if found is not None:
+            offer.ids.setdefault(topic, found)
+        if offer.state is None or topic in asked.topics:
+            continue
+        known = offer.state.topic_ids.get(topic)
+        if known is None and asked.until is not None:
+            later.add(topic)
+        elif known is None or (found is not None and found != known):
+            why = "the cluster does not know the topic" if known is None else "its topic was deleted"
+            offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} restores it nevertheless")
+        else:
+            continue
+        del offer.partitions[topic, number]
+    if later:
+        offer.notes.append(f"{len(later):,} topics were created after that time: {', '.join(sorted(later))}")
+
+
+def topic_id_of(group: Sequence[File]) -> bytes | None:
+    """The id of the topic that a partition directory is of, as its own file says; None if that is missing or damaged."""
+    for file in group:
+        if file.format == "kafka.partition" and file.problem is None:
+            try:
+                with Source(file.path) as source:
+                    return topic_id(source.read(0, LARGEST_TEXT))
+            except (RawlogError, ValueError):
+                return None
+    return None
+
+
+def _is_blank(replica: MetadataStore, errors: str) -> bool:
+    """Whether there is only what a new cluster starts from, without a topic: the metadata log is elsewhere, or does not exist yet.
+
+    A directory that was restored and not started yet has its topics there.
+    """
+    return not replica.segments and not replica.snapshots and not replica.fold(errors=errors).topic_ids
+
+
+def _state(files: Sequence[File], asked: Asked, offer: Offer) -> State | None:
+    """What the cluster knew at that time, if its metadata log is among the files."""
+    errors = asked.errors
+    every: list[MetadataStore] = clusters([file for file in files if takes("kraft.topics", file)])
+    found = [one for one in every if not _is_blank(one, errors)]
+    if not found:
+        offer.notes.append(
+            "there is no metadata log: topics have as many partitions as were found, and default settings"
+        )
+        return None
+    if len(found) > 1:
+        names = ", ".join(str(one.cluster_id or one.folder) for one in found)
+        raise OptionError(f"metadata of several clusters was found ({names}); name the directories of one")
+    if asked.until is None:
+        return found[0].fold(errors=errors)
+    try:
+        return found[0].fold(At(time=asked.until - 1), errors)
+    except OptionError:
+        offer.notes.append(
+            "the metadata log does not reach back to that time: topics and settings are those at its end"
+        )
+        return found[0].fold(errors=errors)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Replicas that may lack records: what the cluster's metadata says of the broker whose directory was given.
+
+
+SHOWN = 20
+ADVICE = "records that were committed may be missing; `rawlog rescue` with the disks of all brokers takes them from the others"
+
+
+def stale_replicas(partitions: Mapping[tuple[str, int], Any], state: State) -> dict[str, str]:
+    """Why these directories may lack records, by the name of the partition: their broker was not in sync when the metadata ended."""
+    node_of = lru_cache(maxsize=None)(lambda folder: read_disk(folder)[0].node)
+    found: dict[str, str] = {}
+    for (topic, number), content in sorted(partitions.items()):
+        key = state.topic_ids.get(topic)
+        known = None if key is None else state.topics[key].partitions.get(number)
+        if known is None:
+            continue
+        node = node_of(split(content.files[0].place.group or "")[0])
+        # The last broker that stops leaves the in-sync replicas too, and stays eligible to lead.
+        synced = [*known["isr"], *(known["eligibleLeaderReplicas"] or ())] or list(known["lastKnownElr"] or ())
+        if node is None or node in synced or not synced:
+            continue
+        why = f"this replica is of node {node}, which was not in sync ({_numbers(synced)})"
+        if node not in known["replicas"]:
+            why = f"this replica is of node {node}, which is not among those that have the partition ({_numbers(known['replicas'])})"
+        epochs = epochs_in(content.files)
+        if epochs is not None and int(epochs[-1][0]) < known["leaderEpoch"]:
+            why += f"; its log ends in leader epoch {int(epochs[-1][0])}, the cluster was in {known['leaderEpoch']}"
+        found[f"{topic}-{number}"] = why
+    return found
+
+
+def stale_notes(stale: Mapping[str, str]) -> Iterator[str]:
+    """A line for each, but not for thousands."""
+    for name, why in list(stale.items())[:SHOWN]:
+        yield f"{name}: {why}: {ADVICE}"
+    if len(stale) > SHOWN:
+        yield f"{len(stale) - SHOWN:,} more partitions of which this replica was not in sync"
+
+
+def passed_end(name: str, committed: int, end: int) -> str:
+    """What it means that a group has committed an offset that a log does not reach."""
+    return f"{name}: a group has committed offset {committed:,}, this log ends at {end:,}: {ADVICE}"
+
+
+def _numbers(nodes: Sequence[int]) -> str:
+    many = "nodes" if len(nodes) > 1 else "node"
+    return f"{many} {', '.join(map(str, sorted(nodes)))}"

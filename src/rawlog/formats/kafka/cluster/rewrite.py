@@ -1,0 +1,629 @@
+"""Metadata directories written again. Repair, rebuild and compact decide what goes into the new directory; one writer writes it.
+
+A metadata log must have no gap. Of its parts without one only the last can be kept as a log, and only if it begins at offset 0 or a
+snapshot leads into it; repair puts what the others hold into a new snapshot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import groupby, pairwise
+
+from rawlog.formats.kafka.cluster.metadata_log import (
+    LARGEST_TEXT,
+    MetadataStore,
+    is_misnamed,
+    last_time,
+    stores,
+    traced_end,
+)
+from rawlog.formats.kafka.cluster.paths import (
+    CHECKPOINT_FORMAT,
+    LOG_FORMAT,
+    QUORUM_FORMAT,
+    is_bootstrap,
+    segment_name,
+    snapshot_id,
+)
+from rawlog.formats.kafka.cluster.placing import (
+    Batch,
+    Placed,
+    is_gapped,
+    place_batches,
+    read_batches,
+)
+from rawlog.formats.kafka.cluster.state import IMAGED, State
+from rawlog.formats.kafka.cluster.writer import checkpoint_name, write_checkpoint
+from rawlog.formats.kafka.internal.messages import decode_record, framed_types
+from rawlog.formats.kafka.log.layouts import BATCH, ControlType
+from rawlog.formats.kafka.partition.extents import bytes_of
+from rawlog.formats.kafka.partition.rewrite import keep_surroundings
+from rawlog.formats.kafka.partition.rewrite import rebuild as rebuild_partition
+from rawlog.formats.kafka.partition.salvage import PADDING, UNFINISHED, find_sound
+from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.texts import parse_quorum
+from rawlog.io.output import Folder
+from rawlog.io.storage import Source
+from rawlog.model.errors import (
+    AccessError,
+    CorruptError,
+    DataError,
+    OptionError,
+)
+from rawlog.model.format import File
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store, stores_below
+
+SALVAGE, BROKER, STRICT = POLICIES = ("salvage", "broker", "strict")
+SHOWN = 20
+
+
+# The verbs -----------------------------------------------------------------------------------------------------------------
+
+
+def directories(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
+    """One store for each metadata directory. AccessError if there is none."""
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        if file.place.group is not None and not is_bootstrap(file.path):
+            groups.setdefault(file.place.group, []).append(file)
+    found = {folder: own for folder, own in groups.items() if any(map(_is_metadata, own))}
+    if not found:
+        raise AccessError("no metadata directory is here")
+    return stores_below(found)
+
+
+def _is_metadata(file: File) -> bool:
+    return file.place.topic == METADATA_TOPIC or file.format in (LOG_FORMAT, CHECKPOINT_FORMAT)
+
+
+def compacted_directories(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
+    """The same; none if `topic` asks for other topics only."""
+    globs = [one for one in options.get("topic", "*").split(",") if one]
+    return directories(files, options) if any(fnmatchcase(METADATA_TOPIC, glob) for glob in globs) else []
+
+
+def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Write a repaired copy of a metadata directory. OptionError for an unknown policy.
+
+    `broker` keeps the log up to its first damage. `salvage` keeps every sound batch at its offset. Where offsets are missing, a controller
+    can start from what follows the last gap only: if no snapshot leads into that, one is made of all that can be read, including sound
+    batches of snapshots that are not whole. CorruptError under `strict` if anything would be dropped or changed. Index files are left
+    out: every start of a controller rebuilds them.
+    """
+    policy = options.get("policy", SALVAGE)
+    if policy not in POLICIES:
+        raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
+    metadata = _readable(store)
+    plan = _Repair(metadata, policy, traced_end(store)).plan()
+    votes = [file for file in store if file.format == QUORUM_FORMAT]
+    plan.copies = [file for file in votes if _is_vote(file, plan.report)]
+    if policy == STRICT:
+        for entry in plan.report.entries:
+            if entry.is_alteration:
+                raise CorruptError(f"{entry.line()}; the policy is strict", path=metadata.folder)
+    return plan.write(folder)
+
+
+def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """A metadata directory with the derived files of its log rebuilt; snapshots and the vote, which no log holds, as they are.
+
+    DataError for damage in the log, for a snapshot that is not whole, and for offsets that are missing: `repair` handles them.
+    """
+    metadata = _readable(store)
+    for first, stop in metadata.missing(traced_end(store)):
+        message = f"offsets {first} to {stop - 1} are missing; `rawlog repair` handles damage"
+        raise CorruptError(message, path=metadata.folder)
+    snapshots = [file for file in store if file.format == CHECKPOINT_FORMAT and file.place.state is None]
+    for file in snapshots:
+        if not metadata.is_whole(file):
+            raise CorruptError("the snapshot is not whole; `rawlog repair` handles damage", path=file.path)
+    report = rebuild_partition(Store((file for file in store if file.system == "kafka"), store.name), folder, options)
+    votes = [file for file in store if file.format == QUORUM_FORMAT]
+    return Plan(report, copies=[*snapshots, *votes]).write(folder)
+
+
+def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """A copy of a metadata directory, byte for byte: a log cleaner leaves it alone, and a broker does not start without it."""
+    report = Report(counts={"files": len(store), "bytes": store.size})
+    _report_missing(_readable(store), traced_end(store), report)
+    return Plan(report, copies=list(store)).write(folder)
+
+
+def join(made: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
+    """The report on all metadata directories; next to each is written what its log directory says of itself."""
+    joined = Report(parts={store.name: report for store, report in zip(made, reports, strict=True)})
+    for store in made:
+        above = store.name.rpartition("/")[0]
+        keep_surroundings(split(store[0].place.group or "")[0], folder.folder(above) if above else folder, joined)
+    return joined
+
+
+def _readable(store: Store) -> MetadataStore:
+    """The log and the snapshots of a directory; neither, if both are gone and only other files say where they were."""
+    found = stores([file for file in store if not is_bootstrap(file.path)])
+    return found[0] if found else MetadataStore((), str(store[0].place.group))
+
+
+def _report_missing(metadata: MetadataStore, traced: int, report: Report) -> None:
+    """Report the offsets that the directory should have and has not, unless they are reported already."""
+    known = {(one.first_offset, one.stop_offset) for one in report.with_action(Action.LOST)}
+    for first, stop in metadata.missing(traced):
+        if (first, stop) not in known:
+            report.add(Action.LOST, "not in the log", metadata.folder, first_offset=first, stop_offset=stop)
+
+
+# The writer ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a new metadata directory holds: batches as segments, snapshots, one made from a state, files as they are."""
+
+    report: Report
+    #: Segments by the offset in their names.
+    segments: Mapping[int, Sequence[Batch]] = field(default_factory=dict)
+    snapshots: Sequence[Snapshot] = ()
+    state: State | None = None
+    copies: list[File] = field(default_factory=list)
+    #: An empty log, as a controller begins one.
+    is_new: bool = False
+
+    def write(self, folder: Folder) -> Report:
+        """Write it; the report."""
+        for one in self.snapshots:
+            _write_batches(one.batches, folder, one.right_name)
+        for offset, batches in self.segments.items():
+            self.report.count("bytes_kept", _write_batches(batches, folder, segment_name(offset)))
+        if self.state is not None:
+            write_checkpoint(folder, self.state)
+            lost = self.state.uncarried_tags(IMAGED)
+            if lost is not None:
+                self.report.add(Action.LOST, lost)
+        if self.is_new:
+            folder.write(segment_name(0), b"")
+        for file in self.copies:
+            folder.copy(file.path, split(file.path)[1])
+        return self.report
+
+
+def _write_batches(batches: Sequence[Batch], folder: Folder, name: str) -> int:
+    """Write batches with the offsets and epochs that they get, as a file; how many bytes."""
+    size = 0
+    with ExitStack() as stack, folder.create(name) as out:
+        sources: dict[str, Source] = {}
+        for one in batches:
+            if one.file.path not in sources:
+                sources[one.file.path] = stack.enter_context(Source(one.file.path))
+            data = bytearray(sources[one.file.path].read(one.start, one.stop - one.start))
+            for name, value in (("base_offset", one.first), ("leader_epoch", one.epoch)):
+                start, stop = BATCH.at(name), BATCH.after(name)
+                data[start:stop] = value.to_bytes(stop - start, "big", signed=True)
+            out.write(data)
+            size += len(data)
+    return size
+
+
+# Repair: what to keep -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A snapshot: its sound batches, copies left out and offsets and epochs corrected, and whether it has all of them."""
+
+    file: File
+    offset: int
+    epoch: int
+    batches: list[Batch]
+    is_whole: bool
+    #: Of the last record of the log that went into it, milliseconds.
+    time: int | None = None
+    copies: list[Batch] = field(default_factory=list)
+    #: Runs of bytes that are not a sound batch.
+    holes: list[tuple[int, int]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: File) -> Snapshot:
+        """What is sound of a snapshot. Its batches are numbered from 0 on, and carry the epoch of its name."""
+        offset, epoch = snapshot_id(file.path) or (0, 0)
+        batches: list[Batch] = []
+        seen: set[tuple[int, int]] = set()
+        position, follows, copies, holes = 0, [], [], []
+        for one in read_batches(file):
+            if one.start > position:
+                holes.append((position, one.start))
+            if (one.crc, one.count) in seen:
+                copies.append(one)
+            else:
+                seen.add((one.crc, one.count))
+                one.first, one.epoch = (batches[-1].end if batches else 0), epoch
+                batches.append(one)
+                follows.append(one.start == position)
+            position = one.stop
+        if position < file.size:
+            holes.append((position, file.size))
+        controls = [kind for one in batches if one.is_control for _, kind, _ in one.records()]
+        ends = bool(batches) and batches[0].is_control and batches[-1].is_control
+        is_whole = ends and controls[0] == ControlType.SNAPSHOT_HEADER and controls[-1] == ControlType.SNAPSHOT_FOOTER
+        is_whole = is_whole and controls.count(ControlType.SNAPSHOT_FOOTER) == 1 and not is_gapped(batches, follows)
+        return cls(file, offset, epoch, batches, is_whole, last_time(file), copies, holes)
+
+    @property
+    def right_name(self) -> str:
+        return checkpoint_name(self.offset, self.epoch)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is anything of the state in it."""
+        return any(not one.is_control for one in self.batches)
+
+    def report(self, report: Report) -> None:
+        """Report what was corrected."""
+        for one in self.batches:
+            _report_changes(one, report)
+        for one in self.copies:
+            _drop(report, self.file, one.start, one.stop, "a copy of another batch")
+            report.count("batches_changed")
+        for start, stop in self.holes:
+            _drop(report, self.file, start, stop, "bytes that are not a sound batch")
+
+    def load(self, state: State) -> None:
+        """Take its records into a state. Of a topic that the state has, partitions stay: their batch may be the one that is lost."""
+        for one in self.batches:
+            for number, (control, kind, value) in enumerate(one.records()):
+                if control:
+                    state.add_control(one.first + number, -1 if kind is None else kind, value or b"")
+                elif not _is_known_topic(state, value or b""):
+                    state.add(one.first + number, value or b"")
+
+
+def _is_known_topic(state: State, value: bytes) -> bool:
+    try:
+        key, _, message = decode_record(value)
+    except DataError:
+        return False
+    return framed_types()[key].name == "TopicRecord" and bytes(message["topicId"]) in state.topics
+
+
+def _drop(report: Report, file: File, start: int, stop: int, reason: str, *, is_expected: bool = False) -> None:
+    report.add(Action.DROPPED, reason, file.path, start=start, stop=stop, is_expected=is_expected)
+    if not is_expected:
+        report.count("bytes_cut", stop - start)
+
+
+def _report_changes(one: Batch, report: Report) -> None:
+    """Report a batch whose base offset or epoch was corrected: no checksum covers them."""
+    place = {"start": one.start, "stop": one.stop, "first_offset": one.first, "stop_offset": one.end}
+    if one.is_rebased:
+        report.add(Action.CHANGED, f"base offset {one.said} set to {one.first}", one.file.path, **place)
+    if one.epoch != one.said_epoch:
+        report.add(Action.CHANGED, f"epoch {one.said_epoch} set to {one.epoch}", one.file.path, **place)
+    if one.is_changed:
+        report.count("batches_changed")
+
+
+class _Repair:
+    """The decisions of a repair. `traced` is an offset that the log had reached."""
+
+    def __init__(self, store: MetadataStore, policy: str, traced: int) -> None:
+        self.store, self.policy, self.traced = store, policy, traced
+        counts = ("segments", "snapshots", "bytes_kept", "bytes_cut", "batches_changed")
+        self.report = Report(counts=dict.fromkeys(counts, 0), facts={"policy": policy, "end_offset": 0})
+
+    def plan(self) -> Plan:
+        """What to write, with the report on it."""
+        report, policy = self.report, self.policy
+        snapshots = [Snapshot.read(one) for one in self.store.newest_first]
+        known = max([self.traced, *(one.offset for one in snapshots if one.is_whole)])
+        found = self.first_stretch() if policy == BROKER else place_batches(self.store.segments, known)
+        stretches = find_stretches(found.batches)
+        snapshots = self.rightly_named(snapshots, found.batches)
+        whole = [one for one in snapshots if one.is_whole]
+        kept = stretches[-1] if stretches else []
+        # Snapshots from before the log are of use only where they are as they were: before a log without a gap.
+        usable = [one for one in whole if len(stretches) < 2 or one.offset >= kept[0].first]
+        if kept and usable and usable[0].offset > kept[-1].end:
+            kept = []  # a controller would empty a log that ends before its snapshot
+        usable = self.in_agreement(usable, kept)
+        needs = _needed(whole, snapshots, stretches)
+        leads = not kept or any(one.offset >= kept[0].first for one in usable)
+        fresh = policy != STRICT and not leads and kept[0].first > 0
+        if policy == SALVAGE and needs is not None:
+            fresh = True
+            if kept and needs > kept[-1].end:
+                kept = []
+        end = max([kept[-1].end if kept else 0, *(one.offset for one in usable), needs or 0])
+        self.report_batches(found, kept, is_folded=fresh and policy != BROKER)
+        end = self.report_losses(found.batches, whole, end)
+        for one in snapshots:
+            if one in usable:
+                one.report(report)
+            elif not one.is_whole:
+                what = "its sound batches are in the new snapshot" if fresh and one.batches else "left out"
+                _drop(report, one.file, 0, one.file.size, f"not whole, {what}")
+            else:
+                what = "what it holds is in the new snapshot" if fresh and policy == SALVAGE else "left out"
+                _drop(report, one.file, 0, one.file.size, f"from before the log that is kept, {what}")
+        report.counts["snapshots"] = len(usable)
+        report.facts["end_offset"] = end
+        state = None
+        if fresh:
+            state = self.new_state(*((kept, []) if policy == BROKER else (found.batches, snapshots)), max(end, 1))
+        segments = self.segments(kept, is_all=len(stretches) == 1)
+        report.counts["segments"] = len(segments)
+        return Plan(report, segments, usable, state, is_new=state is None and not kept and not usable)
+
+    def segments(self, kept: Sequence[Batch], *, is_all: bool) -> dict[int, list[Batch]]:
+        """Batches in segments, those of one source file together, by the offset in their names: that of the first batch. The first
+        segment of a log without a gap may be named for an offset before that.
+        """
+        made: dict[int, list[Batch]] = {}
+        for batches in _by_file(kept):
+            one, named = batches[0], batches[0].file.place.start_offset
+            first = one.first
+            if is_all and not made and one.start == 0 and one.file == self.store.segments[0]:
+                first = min(first, self.store.start)
+            if one.start == 0 and first != named:
+                place = {"start": 0, "stop": batches[-1].stop, "first_offset": first, "stop_offset": batches[-1].end}
+                self.report.add(Action.MOVED, f"renamed to {segment_name(first)}", one.file.path, **place)
+            made[first] = batches
+        return made
+
+    def first_stretch(self) -> Placed:
+        """What a broker keeps: everything up to the first byte or offset that is wrong."""
+        kept: list[Batch] = []
+        for segment in self.store.segments:
+            position = 0
+            for one in read_batches(segment):
+                follows = not kept or kept[-1].end == one.said
+                if one.start != position or not follows or one.said < (segment.place.start_offset or 0):
+                    return Placed(kept, [])
+                kept.append(one)
+                position = one.stop
+            if position < segment.size and not _is_zero(segment, position):
+                break
+        return Placed(kept, [])
+
+    def rightly_named(self, snapshots: list[Snapshot], batches: Sequence[Batch]) -> list[Snapshot]:
+        """The snapshots, newest first, one for each offset. One that the log contradicts gets the name that its time leads to."""
+        times: dict[int, list[Batch]] = {}
+        for batch in batches:
+            times.setdefault(batch.time, []).append(batch)
+        starts = [one.first for one in batches]
+        made: dict[int, Snapshot] = {}
+        for one in snapshots:
+            at = bisect_right(starts, one.offset - 1) - 1
+            holder = batches[at] if at >= 0 and batches[at].end >= one.offset else None
+            if one.is_whole and holder is not None and is_misnamed(one.offset, one.time, holder.time):
+                right = times.get(one.time or 0, [])
+                if len(right) != 1:
+                    reason = "named for another offset than its content is of, left out"
+                    _drop(self.report, one.file, 0, one.file.size, reason)
+                    continue
+                one.offset, one.epoch = right[0].end, right[0].epoch
+                for batch in one.batches:
+                    batch.epoch = one.epoch
+                reason = f"renamed: of offset {one.offset}, as the times of the log say"
+                self.report.add(Action.MOVED, reason, one.file.path, start=0, stop=one.file.size)
+                self.report.count("batches_changed")
+            made.setdefault(one.offset, one)
+            if one.is_whole and not made[one.offset].is_whole:
+                made[one.offset] = one
+        return sorted(made.values(), key=lambda one: (one.offset, one.epoch), reverse=True)
+
+    def in_agreement(self, usable: list[Snapshot], kept: Sequence[Batch]) -> list[Snapshot]:
+        """The snapshots without those that the log, from offset 0 on, contradicts: the log is what they were made of."""
+        if not kept or kept[0].first > 0:
+            return usable
+        agreed = []
+        for one in usable:
+            grown, loaded = State(), State()
+            _replay(grown, kept, one.offset)
+            one.load(loaded)
+            same = grown.image_lines() == loaded.image_lines()
+            if one.offset == 0 or one.offset > kept[-1].end or grown.open_transaction is not None or same:
+                agreed.append(one)
+            else:
+                _drop(self.report, one.file, 0, one.file.size, "holds another state than the log leads to, left out")
+        return agreed
+
+    def new_state(self, batches: Sequence[Batch], snapshots: Sequence[Snapshot], end: int) -> State:
+        """The state of a new snapshot, of what can be read: from the newest whole one on all batches, and of newer ones that are not
+        whole what is sound.
+        """
+        state = State()
+        base = next((one for one in snapshots if one.is_whole), None)
+        if base is not None:
+            base.load(state)
+            state.end_offset, state.epoch, state.timestamp = base.offset, base.epoch, base.time or -1
+        for one in sorted(snapshots, key=lambda one: one.offset):
+            if one.is_whole or not one.has_records or one.offset <= state.end_offset:
+                continue
+            reached = state.end_offset
+            for batch in batches:
+                reached = batch.end if batch.first <= reached < batch.end else reached
+            if reached < one.offset:  # the log alone does not lead there
+                _replay(state, batches, one.offset)
+                one.load(state)
+                state.end_offset, state.epoch = one.offset, max(one.epoch, state.epoch)
+                state.timestamp = max(one.time or -1, state.timestamp)
+        _replay(state, batches)
+        state.end_offset = end
+        name = checkpoint_name(end, max(state.epoch, 0))
+        self.report.facts["fresh_snapshot"] = name
+        self.report.count("snapshots")
+        self.report.add(Action.ADDED, f"made of what could be read ({state.records:,} records)", name)
+        for problem in state.problems[:SHOWN]:
+            self.report.notes.append(f"offset {problem.offset}: {problem.message}; ignored")
+        if len(state.problems) > SHOWN:
+            self.report.notes.append(f"{len(state.problems) - SHOWN:,} more records were ignored")
+        return state
+
+    # What it does not keep ---------------------------------------------------------------------------------------------
+
+    def report_batches(self, found: Placed, kept: Sequence[Batch], *, is_folded: bool) -> None:
+        """Report what becomes of every byte of the segments; zeros at the end of a file are not a loss."""
+        reasons = {(one.file.path, one.start): why for one, why in found.dropped}
+        numbers = {id(one) for one in kept}
+        folded = {(one.file.path, one.start) for one in found.batches if id(one) not in numbers} if is_folded else set()
+        for segment in self.store.segments:
+            position = 0
+            mine = sorted((one for one in kept if one.file.path == segment.path), key=lambda one: one.start)
+            for start, stop in [*((one.start, one.stop) for one in mine), (segment.size, segment.size)]:
+                if start > position:
+                    inside = [
+                        why for (path, at), why in reasons.items() if path == segment.path and position <= at < start
+                    ]
+                    padding = start == segment.size and _is_zero(segment, position)
+                    is_last = start == segment.size and segment is self.store.segments[-1]
+                    is_tail = padding or (is_last and position > 0 and not inside and _is_tail(segment, position))
+                    reason = "zeros" if padding else inside[0] if inside else "not in the log that is kept"
+                    reason = UNFINISHED if is_tail and not padding else reason
+                    if any(path == segment.path and position <= at < start for path, at in folded):
+                        reason += "; what can be read of them is in the new snapshot"
+                    _drop(self.report, segment, position, start, reason, is_expected=is_tail)
+                position = stop
+        for one in kept:
+            _report_changes(one, self.report)
+        for before, after in pairwise(kept):
+            if before.file.path == after.file.path and before.start > after.start:
+                where = {
+                    "start": after.start,
+                    "stop": after.stop,
+                    "first_offset": after.first,
+                    "stop_offset": after.end,
+                }
+                self.report.add(Action.MOVED, "moved to its place by offset", after.file.path, **where)
+                self.report.count("batches_changed")
+
+    def lose(self, first: int, stop: int | None, reason: str = "not in any sound batch") -> None:
+        """Report offsets whose records are not in the result; `stop` is None where nothing says how many they are."""
+        segments = self.store.segments
+        before = [one for one in segments if (one.place.start_offset or 0) <= first]
+        path = before[-1].path if before else segments[0].path if segments else self.store.folder
+        self.report.add(Action.LOST, reason, path, first_offset=first, stop_offset=stop)
+
+    def report_losses(self, batches: Sequence[Batch], whole: Sequence[Snapshot], end: int) -> int:
+        """Report the offsets whose records are in no batch that has its place; the end of the log. A whole snapshot has the state after
+        what is missing before it; what is before the log, it has replaced.
+        """
+        reached = covered = max((one.offset for one in whole), default=0)
+        if self.policy == BROKER:
+            reached = max([end, *(one.end for one in batches)])
+            if batches and batches[0].first > 0 and not whole:
+                self.lose(0, batches[0].first)
+        else:
+            following = batches[0].first if batches else 0
+            for one in batches:
+                if following < min(one.first, covered):
+                    self.lose(
+                        following,
+                        one.first,
+                        f"not in any sound batch; the snapshot at offset {covered} was taken after them",
+                    )
+                elif one.first > reached:
+                    self.lose(reached, one.first)
+                following, reached = max(following, one.end), max(reached, one.end)
+        later = [one for one in self.store.segments if (one.place.start_offset or 0) > reached]
+        if later and self.policy != BROKER:
+            first = min(one.place.start_offset or 0 for one in later)
+            self.lose(reached, first)
+            if any(not _is_zero(one, 0) for one in later):
+                self.lose(first, None)
+        elif not batches and reached < self.traced:
+            self.lose(reached, None, "of the log nothing is left")
+        elif self.has_more(batches, reached):
+            self.lose(reached, None)
+        elif reached < self.traced:
+            self.lose(reached, self.traced, "a snapshot of the producers was taken after them")
+        return max(end, reached)
+
+    def has_more(self, batches: Sequence[Batch], reached: int) -> bool:
+        """Whether bytes follow the last batch of the log that are no batch, and not what a crash leaves."""
+        segments = self.store.segments
+        if not batches:
+            return any(segment.size and not _is_zero(segment, 0) for segment in segments)
+        last = batches[-1]
+        if last.end < reached:
+            return False
+        held = {one.file.path for one in batches}
+        others = [one for one in segments if one.path not in held and (one.place.start_offset or 0) >= last.first]
+        if any(one.size and not _is_zero(one, 0) for one in others):
+            return True
+        return last.stop < last.file.size and not _is_tail(last.file, last.stop)
+
+
+def _by_file(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Runs of batches of one source file."""
+    for _, run in groupby(batches, key=lambda one: one.file.path):
+        yield list(run)
+
+
+def find_stretches(batches: Sequence[Batch]) -> list[list[Batch]]:
+    """Batches in their order, in stretches without a gap."""
+    found: list[list[Batch]] = []
+    for one in batches:
+        if found and found[-1][-1].end == one.first:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+def _needed(
+    whole: Sequence[Snapshot], snapshots: Sequence[Snapshot], stretches: Sequence[Sequence[Batch]]
+) -> int | None:
+    """The offset of the newest snapshot that is not whole and that holds what neither a whole one nor the log leads to, if any."""
+    reached = max((one.offset for one in whole), default=0)
+    for stretch in stretches:
+        if stretch[0].first <= reached:
+            reached = max(reached, stretch[-1].end)
+    partial = [one.offset for one in snapshots if not one.is_whole and one.has_records and one.offset > reached]
+    return max(partial, default=None)
+
+
+def _is_zero(file: File, position: int) -> bool:
+    with Source(file.path) as source:
+        while piece := source.read(position, 1 << 20):
+            if any(piece):
+                return False
+            position += len(piece)
+    return True
+
+
+def _is_tail(file: File, position: int) -> bool:
+    """Whether the bytes of a segment from a position on are what a crash leaves: zeros, or no whole batch."""
+    found = find_sound(bytes_of(file)[position:])
+    return not len(found.head) and all(hole.reason in (PADDING, UNFINISHED) for hole in found.holes)
+
+
+def _replay(state: State, batches: Sequence[Batch], stop: int | None = None) -> None:
+    """Take the records of batches from the end of a state on, up to an offset."""
+    for one in batches:
+        if one.end <= state.end_offset or (stop is not None and one.first >= stop):
+            continue
+        for number, (control, kind, value) in enumerate(one.records()):
+            offset = one.first + number
+            if offset < state.end_offset or (stop is not None and offset >= stop):
+                continue
+            if control:
+                state.add_control(offset, -1 if kind is None else kind, value or b"")
+            else:
+                state.add(offset, value or b"")
+        state.end_offset, state.epoch, state.timestamp = one.end, one.epoch, one.time
+
+
+def _is_vote(file: File, report: Report) -> bool:
+    """Whether a file is an election state; reported if not. Without it a controller could vote twice in an epoch."""
+    with Source(file.path) as source:
+        data = source.read(0, LARGEST_TEXT)
+    try:
+        parse_quorum(data)
+    except ValueError:
+        _drop(report, file, 0, file.size, "not an election state, left out")
+        return False
+    return True

@@ -1,0 +1,657 @@
+"""What verification looks for in a metadata log and its snapshots, each alone and together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rawlog.formats.kafka.cluster.metadata import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
+from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, is_misnamed, last_time, stores, traced_end
+from rawlog.formats.kafka.cluster.paths import QUORUM_FORMAT, is_bootstrap, snapshot_id
+from rawlog.formats.kafka.cluster.placing import right_epochs
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.formats.kafka.cluster.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
+from rawlog.formats.kafka.internal.codec import Message, uuid_text
+from rawlog.formats.kafka.internal.messages import control_type, decode_record, frame_head, framed_types
+from rawlog.formats.kafka.log import rules as kafka_checks
+from rawlog.formats.kafka.log.heads import heads
+from rawlog.formats.kafka.log.layouts import MAGIC_V2, OUTLINE, Attributes, ControlType
+from rawlog.formats.kafka.log.segment import decode_bounded, only
+from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.formats.kafka.texts import parse_quorum
+from rawlog.io.storage import Source
+from rawlog.model.errors import DataError, LimitError, RawlogError, UnsupportedError
+from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule
+from rawlog.model.format import File, Inspection
+from rawlog.model.frames import Frames
+from rawlog.model.status import Status
+from rawlog.model.store import Store
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What verification looks for in snapshots, each file alone. Batches are checked by the rules of Kafka's logs.
+
+
+#: The records that say what is there.
+LIVE = tuple(
+    f"{name}Record"
+    for name in (
+        "FeatureLevel", "ZkMigrationState", "RegisterBroker", "RegisterController", "Topic", "Partition", "Config", "ClientQuota",
+        "ProducerIds", "AccessControlEntry", "UserScramCredential", "DelegationToken",
+    )
+)  # fmt: skip
+
+
+class Records:
+    """The records in a window's sound batches, decoded for everybody who asks, so that none are kept.
+
+    Position and offset, whether it is a control record, key and value.
+    """
+
+    def __init__(self, seen: Inspection) -> None:
+        self.seen = seen
+
+    def __iter__(self) -> Iterator[tuple[int, int, bool, bytes | None, bytes | None]]:
+        seen, head = self.seen, heads(self.seen.frames)
+        sound, head = only(seen.frames, head.sound), head.only(head.sound)
+        names = {"key", "value", "offset"}
+        for index in range(len(sound)):
+            position, control = int(sound.positions[index]), bool(head.has(Attributes.CONTROL)[index])
+            one, own = sound.slice(index, index + 1), head.slice(index, index + 1)
+            with contextlib.suppress(DataError):  # Kafka's own rules report it
+                for _, _, columns in decode_bounded(one, own, names, seen.limit, seen.max_headers):
+                    arrays = [columns.arrays[name].to_pylist() for name in ("offset", "key", "value")]
+                    for offset, key, value in zip(*arrays, strict=True):
+                        yield position, offset, control, key, value
+
+
+def records_of(seen: Inspection) -> Records:
+    """The records of a window, for `Inspection.share`."""
+    return Records(seen)
+
+
+@rule("kraft.checkpoint.incomplete", Severity.WARNING)
+def incomplete(seen: Inspection) -> Iterator[Mark]:
+    """A snapshot does not begin with its header or does not end with its footer, or batches between them are missing: it was not written
+    to its end, or was cut. Or bytes follow the footer at which a broker ends (an error).
+
+    A controller refuses to load it. Delete it if the log reaches back to an older snapshot or to offset 0; else take it from
+    another controller.
+    """
+    memory = seen.memory
+    for position, offset, control, key, _ in seen.share(records_of):
+        kind = control_type(key) if control else None
+        if "first" not in memory:
+            memory["first"] = kind
+            if kind != ControlType.SNAPSHOT_HEADER:
+                yield Mark("no header at the beginning", position, offset=offset)
+        elif memory.get("last") == ControlType.SNAPSHOT_FOOTER:
+            yield Mark("records after the footer", position, offset=offset)
+        memory["last"] = kind
+    yield from _missing_batches(seen.frames)
+    if seen.frames.last and memory.get("last") != ControlType.SNAPSHOT_FOOTER:
+        yield Mark("no footer at the end", seen.frames.reached_in_file)
+    elif seen.frames.last and seen.frames.status in (Status.PADDING, Status.TRUNCATED):
+        yield from _tail(seen.frames)
+
+
+def _tail(frames: Frames) -> Iterator[Mark]:
+    """Bytes after the footer. A broker ends at zeros where it reads a size, and at an unknown magic; it takes others for a batch that was
+    not written to its end, as in a log.
+    """
+    left, at = frames.data[frames.reached :], OUTLINE.at("magic")
+    has_magic = frames.status is Status.TRUNCATED and left.size > at
+    if (int(left[at]) > MAGIC_V2) if has_magic else left.size >= OUTLINE.after("length") and not left.any():
+        message = f"{left.size:,} bytes after the footer: no broker starts on it"
+        yield Mark(message, frames.reached_in_file, int(left.size), severity=Severity.ERROR)
+    elif frames.status is Status.PADDING and left.size:
+        message = f"{left.size:,} bytes of zeros after the footer"
+        yield Mark(message, frames.reached_in_file, int(left.size), severity=Severity.INFO)
+
+
+def _missing_batches(frames: Frames) -> Iterator[Mark]:
+    """Sound batches whose bytes follow one another and whose offsets do not: a snapshot is numbered without gaps."""
+    head = heads(frames)
+    for index in range(1, len(frames)):
+        base, following = int(head["base_offset"][index]), int(head["last_offset"][index - 1]) + 1
+        joins = frames.stops[index - 1] == frames.starts[index]
+        if joins and head.sound[index - 1] and head.sound[index] and base > following:
+            place = int(frames.positions[index])
+            yield Mark("batches before this one are missing", place, offset=base, expected=following, found=base)
+
+
+@rule("kraft.checkpoint.record", Severity.ERROR)
+def record(seen: Inspection) -> Iterator[Mark]:
+    """A record of a snapshot is not one that a controller takes: it has a key, no value, or bytes that are not a metadata record.
+
+    Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw. Records larger
+    than any that a controller writes are not looked at, which is a warning too.
+    """
+    for position, offset, control, key, value in seen.share(records_of):
+        if control:
+            continue
+        if key is not None or not value:
+            yield Mark("a metadata record has a value and no key", position, offset=offset)
+            continue
+        try:
+            decode_record(value)
+        except (UnsupportedError, LimitError) as error:
+            yield Mark(error.message, position, offset=offset, severity=Severity.WARNING)
+        except DataError as error:
+            yield Mark(error.message, position, offset=offset)
+
+
+@rule("kraft.checkpoint.epoch", Severity.WARNING)
+def snapshot_epoch(seen: Inspection) -> Iterator[Mark]:
+    """The batches of a snapshot carry another epoch than its name. It was renamed, or put together by hand."""
+    named = snapshot_id(seen.file.path)
+    if named is None or seen.memory.get("is_reported"):
+        return
+    head = heads(seen.frames)
+    for index in range(len(seen.frames)):
+        found = int(head["leader_epoch"][index])
+        if head.sound[index] and found != named[1]:
+            seen.memory["is_reported"] = True
+            yield Mark(f"epoch {found}", int(seen.frames.positions[index]), expected=named[1], found=found)
+            return
+
+
+@rule("kraft.checkpoint.content", Severity.WARNING)
+def content(seen: Inspection) -> Iterator[Mark]:
+    """A snapshot holds a record that says what changed, not what is: a removal, a change, a transaction's bracket. Controllers write none.
+
+    Loading goes by the same rules as for the log, so that the state is what its records lead to. A tool wrote the file.
+    """
+    for position, offset, control, _, value in seen.share(records_of):
+        schema = None if control or not value else _schema(value)
+        if schema is not None and schema not in LIVE:
+            yield Mark(f"{schema} in a snapshot", position, offset=offset, found=schema)
+
+
+@rule("kraft.checkpoint.level", Severity.WARNING)
+def snapshot_level(seen: Inspection) -> Iterator[Mark]:
+    """A record of a snapshot is of a version that the snapshot's own metadata.version does not allow; or a bootstrap file does not
+    begin with a metadata.version that a controller can start with (an error: it refuses to).
+    """
+    memory = seen.memory
+    for position, offset, control, _, value in seen.share(records_of):
+        if control or not value:
+            continue
+        try:
+            key, version, message = decode_record(value)
+        except DataError:
+            continue
+        schema = framed_types()[key].name
+        if schema == "FeatureLevelRecord" and message["name"] == METADATA_VERSION:
+            memory["level"] = message["featureLevel"]
+        if "level" not in memory:
+            continue
+        least = LEAST_LEVEL.get((schema, version), 0)
+        if memory["level"] < least:
+            what = f"{schema} version {version} under metadata.version {memory['level']}"
+            yield Mark(what, position, offset=offset, expected=f"at least {least}", found=memory["level"])
+    if seen.frames.last and is_bootstrap(seen.file.path) and memory.get("level", 0) < LEAST_BOOTSTRAP:
+        found = f"metadata.version {memory['level']}" if "level" in memory else "no metadata.version"
+        yield Mark(found, 0, expected=f"at least {LEAST_BOOTSTRAP}", found=memory.get("level"), severity=Severity.ERROR)
+
+
+def _schema(value: bytes) -> str | None:
+    try:
+        return framed_types()[frame_head(value)[0]].name
+    except (DataError, KeyError):
+        return None
+
+
+def _renamed(one: Rule[Inspection]) -> Rule[Inspection]:
+    return replace(one, code=one.code.replace("kafka.log.", "kraft.checkpoint."))
+
+
+def checkpoint_rules() -> Sequence[Rule[Inspection]]:
+    """Those of every log, under this format's name, and a snapshot's own."""
+    kept = (
+        one for one in kafka_checks.rules() if one.code != "kafka.log.base"
+    )  # offsets begin at 0 whatever the name says
+    return (*(_renamed(one) for one in kept), incomplete, record, snapshot_epoch, content, snapshot_level)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Is anything missing in a metadata log? Every offset from the end of a snapshot to the end of the log: `rawlog verify --complete`.
+# What a snapshot has is not missing: a controller deletes the segments before it. So offsets before the log begins have expired if a
+# whole snapshot reaches up to that point, and are unexplained if none does.
+
+
+Runs = list[tuple[int, int]]
+
+
+def accounts(files: Sequence[File]) -> list[Account]:
+    """The account of each metadata log among some files."""
+    return [account for account, _, _ in Store.of(files).share(_accounted)]
+
+
+def _accounted(files: Store) -> list[tuple[Account, Runs, MetadataStore]]:
+    readable = Store(one for one in files if one.problem is None)
+    readable.summaries = files.summaries
+    found = []
+    for store in stores(readable):
+        if store.segments:
+            missing = store.missing(traced_end(readable))
+            found.append((_account(store, missing), missing, store))
+    return found
+
+
+def _account(store: MetadataStore, missing: Runs) -> Account:
+    ends = [(snapshot_id(one.path) or (0, 0))[0] for one in store.snapshots if store.is_whole(one)]
+    start = min([store.first, *(first for first, _ in missing)])
+    stop = max([store.end[1], *ends, *(last for _, last in missing)])
+    log_end = max(
+        [start, *(one for one in (store.contents(each).following for each in store.segments) if one is not None)]
+    )
+    inside = sum(min(last, log_end) - min(first, log_end) for first, last in missing)
+    control = sum(store.contents(one).controls for one in store.segments)
+    return Account(
+        system="kraft",
+        topic=METADATA_TOPIC,
+        partition=0,
+        path=store.folder,
+        start=start,
+        stop=stop,
+        present=max(0, log_end - start - inside - control),
+        control=control,
+        expired=start + _in_snapshots(log_end, stop, missing),
+        unexplained=sum(last - first for first, last in missing),
+    )
+
+
+def _in_snapshots(log_end: int, stop: int, missing: Runs) -> int:
+    """The offsets after the end of the log that a snapshot covers: a controller that fetched one deletes its log."""
+    return stop - log_end - sum(last - max(first, log_end) for first, last in missing if last > log_end)
+
+
+@rule("kraft.complete.unexplained", Severity.ERROR)
+def unexplained(files: Sequence[File]) -> Iterator[Mark]:
+    """Offsets of the metadata log are missing, and no snapshot has what they led to. (With `--complete` only.)
+
+    A metadata log is never compacted, and its segments are deleted only when a snapshot has their state. Take the missing segments, or a
+    newer snapshot, from another controller: `rawlog rescue` takes all disks.
+    """
+    for account, missing, store in Store.of(files).share(_accounted):
+        few = Few()
+        for first, last in missing:
+            message = (
+                f"offsets {first} to {last - 1} are missing, {last - first:,} in all: {_reason(store, first, last)}"
+            )
+            few.append(Mark(message, offset=first, path=account.path))
+        yield from few
+
+
+def _reason(store: MetadataStore, first: int, last: int) -> str:
+    """What is known of why offsets are missing."""
+    if last <= store.first:
+        return "the log begins after them, and no whole snapshot leads up to its beginning"
+    if first >= store.end[1]:
+        return "another file says that the log was longer"
+    return "no sound batch has them"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What verification looks for in a metadata directory: its log replayed as a controller would, its snapshots compared with it.
+
+
+Files = Sequence[File]
+_BEGIN, _FEATURE = 23, 12
+
+
+def _survey(files: Store) -> dict[str, Few]:
+    """The findings on the metadata directories among some files, by the rule that reports them."""
+    readable = Store(one for one in files if one.problem is None)
+    readable.summaries = files.summaries
+    found: dict[str, Few] = defaultdict(Few)
+    for store in stores(readable):
+        if store.segments or store.snapshots:
+            _Survey(store, found).run()
+            for file in readable:
+                if file.format == QUORUM_FORMAT:
+                    _quorum(file, store, found)
+    return found
+
+
+def _found(files: Files, code: str) -> Iterable[Mark]:
+    return Store.of(files).share(_survey).get(code, ())
+
+
+@dataclass(slots=True)
+class _Header:
+    """A batch of the log: its offsets, what it says of its epoch, and where it is."""
+
+    first: int
+    end: int
+    said_epoch: int
+    is_control: bool
+    position: int
+    file: File
+
+
+class _Survey:
+    """A metadata log replayed from what passes over its files found, with the state as it grows."""
+
+    def __init__(self, store: MetadataStore, found: dict[str, Few]) -> None:
+        self.store, self.found = store, found
+        self.state = State()
+        self.level: int | None = None
+        self.early: Mark | None = None
+        self.headers: list[_Header] = []
+        #: The whole snapshots by the last offset that they should have, with the time that they have of it.
+        self.ends: dict[int, tuple[File, int | None]] = {}
+
+    def run(self) -> None:
+        self.found["gap"].join(self.store.gaps[0])
+        for segment in self.store.segments:
+            self.found["shape"].join(self.store.contents(segment).shapes)
+        self.snapshots()
+        for segment in self.store.segments:
+            self.segment(segment)
+        began = self.state.open_transaction
+        if began is not None:
+            mark = Mark(
+                "a metadata transaction has not ended: its records do not count", offset=began, severity=Severity.INFO
+            )
+            self.found["transaction"].append(mark)
+        self.epochs()
+        self.partitions()
+
+    def epochs(self) -> None:
+        """Compare the epoch of every batch with those around it."""
+        headers = sorted(self.headers, key=lambda one: one.first)
+        for one, epoch in zip(headers, right_epochs(headers), strict=True):
+            if one.said_epoch != epoch:
+                message = f"epoch {one.said_epoch}, the batches around it are of epoch {epoch}"
+                self.mark("epoch", message, one.file, one.position, one.first, epoch, one.said_epoch)
+
+    def snapshots(self) -> None:
+        """Whether a controller could start, and from what; the replay begins from what it would load for the log's start."""
+        store = self.store
+        start, (last_epoch, end) = store.start, store.end
+        whole = [one for one in store.newest_first if store.is_whole(one)]
+        ids = {one.path: snapshot_id(one.path) or (0, 0) for one in whole}
+        self.ends = {ids[one.path][0] - 1: (one, last_time(one, store)) for one in whole}
+        if store.first > 0 and not any(offset >= store.first for offset, _ in ids.values()):
+            message = f"the log begins at offset {store.first}, and no whole snapshot leads up to it"
+            self.found["no-snapshot"].append(Mark(message, offset=store.first, path=store.segments[0].path))
+        if whole and store.segments:
+            offset, epoch = ids[whole[0].path]
+            if epoch > last_epoch or (epoch == last_epoch and offset > end):
+                message = f"ends at offset {offset} of epoch {epoch}, the log at {end} of {last_epoch}: the log would be emptied"
+                self.found["ahead"].append(
+                    Mark(message, offset=end, expected=f"at most {end}", found=offset, path=whole[0].path)
+                )
+        first = min(
+            (one for one in whole if ids[one.path][0] >= start > 0), key=lambda one: ids[one.path], default=None
+        )
+        if first is not None:
+            store.load(self.state, first, "skip")
+            self.state.end_offset = ids[first.path][0]
+            self.level = self.state.features.get(METADATA_VERSION)
+        self.state.problems.clear()
+        self.compare(whole)
+
+    def compare(self, whole: Sequence[File]) -> None:
+        """Compare every snapshot that the log and an older snapshot lead up to with what they lead to."""
+        store = self.store
+        end = store.end[1]
+        for one in whole:
+            offset, _ = snapshot_id(one.path) or (0, 0)
+            if not max(store.start, 1) <= offset <= end:
+                continue
+            others = [other for other in store.snapshots if (snapshot_id(other.path) or (0, 0))[0] < offset]
+            if store.start > 0 and not any((snapshot_id(other.path) or (0, 0))[0] >= store.start for other in others):
+                continue
+            try:
+                before = MetadataStore([*store.segments, *others], store.folder, store.summaries)
+                grown = before.fold(At(offset=offset - 1))
+                loaded = MetadataStore([one], store.folder, store.summaries).fold()
+            except RawlogError:
+                continue  # reported elsewhere
+            if grown.open_transaction is not None or grown.image_lines() == loaded.image_lines():
+                continue
+            here, there = set(loaded.image_lines()), set(grown.image_lines())
+            message = (
+                f"{len(here - there)} of its records are not what the log leads to, and {len(there - here)} are missing"
+            )
+            self.found["differs"].append(Mark(message, offset=offset, path=one.path))
+
+    def segment(self, file: File) -> None:
+        position = -1
+        for rows in self.store.rows([file], "skip"):
+            for index, offset in enumerate(rows.offsets):
+                value = rows.values[index] or b""
+                if rows.positions[index] != position:
+                    position = rows.positions[index]
+                    self.headers.append(
+                        _Header(offset, offset, rows.epochs[index], rows.controls[index], position, file)
+                    )
+                self.headers[-1].end = offset + 1
+                if offset in self.ends:
+                    self.name(offset, rows.times[index])
+                if rows.controls[index]:
+                    self.state.add_control(offset, rows.kinds[index] or 0, value)
+                elif offset >= self.state.end_offset:
+                    self.replay(file, rows.positions[index], offset, value)
+
+    def name(self, offset: int, time: int | None) -> None:
+        """Compare the time that the snapshot of an offset has of its last record with that of the record in the log."""
+        snapshot, own = self.ends[offset]
+        if time is not None and is_misnamed(offset + 1, own, time // 1000):
+            message = f"its last record is of time {own}, the one at offset {offset} of {time // 1000}"
+            mark = Mark(message, offset=offset + 1, expected=time // 1000, found=own, path=snapshot.path)
+            self.found["name"].append(mark)
+
+    def replay(self, file: File, position: int, offset: int, value: bytes) -> None:
+        try:
+            key, version, message = decode_record(value)
+            self.version(file, position, offset, key, version, message)
+        except DataError:
+            pass  # the state reports it
+        self.state.add(offset, value)
+        for problem in self.state.problems:
+            code = {"bracket": "transaction", "unknown": "unknown"}.get(problem.kind, "refused")
+            self.mark(code, problem.message, file, position, problem.offset)
+        self.state.problems.clear()
+
+    def version(self, file: File, position: int, offset: int, key: int, version: int, message: Message) -> None:
+        """Compare the version of a record with the metadata.version in force."""
+        if key == _FEATURE and message["name"] == METADATA_VERSION:
+            self.level = message["featureLevel"]
+            if self.early is not None and self.level > 1:
+                self.found["level"].append(self.early)
+            self.early = None
+            return
+        schema = framed_types()[key].name
+        if self.level is None:
+            if key != _BEGIN and self.early is None:
+                message_text = f"{schema} before any metadata.version is set"
+                self.early = Mark(message_text, position, offset=offset, path=file.path)
+            return
+        least = LEAST_LEVEL.get((schema, version), 0)
+        if self.level < least:
+            what = f"{schema} version {version} under metadata.version {self.level}"
+            self.mark("level", what, file, position, offset, f"at least {least}", self.level)
+
+    def partitions(self) -> None:
+        """What holds of every partition at the end of the log."""
+        for key, topic in self.state.topics.items():
+            if not any(key):
+                self.found["partition"].append(Mark(f"topic {topic.name} has an id of zeros"))
+            for number, one in topic.partitions.items():
+                for what in _oddities(one):
+                    path = self.store.segments[-1].path if self.store.segments else self.store.folder
+                    text = f"{topic.name}-{number} ({uuid_text(key)}): {what}"
+                    self.found["partition"].append(Mark(text, offset=self.state.end_offset, path=path))
+
+    def mark(
+        self,
+        code: str,
+        message: str,
+        file: File,
+        position: int,
+        offset: int,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        self.found[code].append(Mark(message, position, offset=offset, expected=expected, found=found, path=file.path))
+
+
+def _oddities(partition: Message) -> Iterator[str]:
+    replicas, isr, elr = set(partition["replicas"]), set(partition["isr"]), set(partition["eligibleLeaderReplicas"])
+    leader = partition["leader"]
+    if not isr <= replicas:
+        yield f"in sync {sorted(isr - replicas)}, which are not replicas"
+    if not elr <= replicas:
+        yield f"eligible to lead {sorted(elr - replicas)}, which are not replicas"
+    if isr & elr:
+        yield f"{sorted(isr & elr)} are both in sync and eligible to lead"
+    if leader != NO_LEADER and leader not in replicas:
+        yield f"leader {leader} is not a replica"
+    elif leader != NO_LEADER and leader not in isr and partition["leaderRecoveryState"] == 0:
+        yield f"leader {leader} is not in sync"
+    if len(partition["directories"]) != len(partition["replicas"]):
+        yield f"{len(partition['directories'])} directories for {len(partition['replicas'])} replicas"
+
+
+def _quorum(file: File, store: MetadataStore, found: dict[str, Few]) -> None:
+    try:
+        with Source(file.path) as source:
+            epoch = parse_quorum(source.read(0, 1 << 20))["leaderEpoch"]
+    except (ValueError, RawlogError):
+        return
+    if isinstance(epoch, int) and epoch < store.end[0]:
+        message = f"epoch {epoch}, although the log reaches {store.end[0]}"
+        found["quorum"].append(Mark(message, expected=f"at least {store.end[0]}", found=epoch, path=file.path))
+
+
+@rule("kraft.metadata.gap", Severity.ERROR)
+def gap(files: Files) -> Iterator[Mark]:
+    """Offsets are missing, or are there twice, between two batches of the metadata log, which is never compacted.
+
+    The state after the gap is not what the cluster had. Take the missing segment from another controller.
+    """
+    yield from _found(files, "gap")
+
+
+@rule("kraft.metadata.epoch", Severity.WARNING)
+def epoch(files: Files) -> Iterator[Mark]:
+    """A batch of the metadata log is of another epoch than the batches around it, although no change of leader is between them.
+
+    No checksum covers the epoch of a batch. `rawlog repair` sets it to that of the batches around it.
+    """
+    yield from _found(files, "epoch")
+
+
+@rule("kraft.metadata.shape", Severity.ERROR)
+def shape(files: Files) -> Iterator[Mark]:
+    """A record has a key, headers, no value, or another time than its batch. Controllers write none of these, and refuse them."""
+    yield from _found(files, "shape")
+
+
+@rule("kraft.metadata.unknown", Severity.WARNING)
+def unknown(files: Files) -> Iterator[Mark]:
+    """A record is of a type or version that is not known, or its bytes do not fit its type. It is shown raw and is not part of
+    the state.
+
+    A newer Kafka wrote it: an older controller would stop here, too. Or it is damaged, although its checksum is right.
+    """
+    yield from _found(files, "unknown")
+
+
+@rule("kraft.metadata.refused", Severity.ERROR)
+def refused(files: Files) -> Iterator[Mark]:
+    """A record does not fit the state that the records before it lead to: it changes or removes what is not there.
+
+    A controller that replays the log stops here. Records before it are missing, or logs of two clusters were put together.
+    """
+    yield from _found(files, "refused")
+
+
+@rule("kraft.metadata.transaction", Severity.ERROR)
+def transaction(files: Files) -> Iterator[Mark]:
+    """Metadata transactions must begin before they end, one at a time. One that is still open at the end of the log is normal
+    while it goes on (information only): its records do not count.
+    """
+    yield from _found(files, "transaction")
+
+
+@rule("kraft.metadata.level", Severity.WARNING)
+def level(files: Files) -> Iterator[Mark]:
+    """A record is of a version that the metadata.version in force does not allow, or comes before any is set.
+
+    Controllers of that level could not read it; a tool wrote it, or a downgrade went wrong.
+    """
+    yield from _found(files, "level")
+
+
+@rule("kraft.metadata.partition", Severity.ERROR)
+def partition(files: Files) -> Iterator[Mark]:
+    """At the end of the log a partition is in an invalid state: its leader or in-sync replicas are not among its replicas, or there are
+    not as many directories as replicas.
+    """
+    yield from _found(files, "partition")
+
+
+@rule("kraft.checkpoint.missing", Severity.ERROR)
+def missing(files: Files) -> Iterator[Mark]:
+    """The log does not begin at offset 0, and no whole snapshot covers what is gone. A controller refuses to start on it.
+
+    Take a snapshot from another controller; `repair` makes one of what can still be read.
+    """
+    yield from _found(files, "no-snapshot")
+
+
+@rule("kraft.checkpoint.ahead", Severity.WARNING)
+def ahead(files: Files) -> Iterator[Mark]:
+    """The newest snapshot is ahead of the log. A controller throws the log away and goes on from the snapshot.
+
+    That is normal just after a follower fetched a snapshot; else the end of the log is lost.
+    """
+    yield from _found(files, "ahead")
+
+
+@rule("kraft.checkpoint.differs", Severity.WARNING)
+def differs(files: Files) -> Iterator[Mark]:
+    """A snapshot holds another state than the log leads to at its offset. One of them was changed, or is of another cluster."""
+    yield from _found(files, "differs")
+
+
+@rule("kraft.checkpoint.name", Severity.WARNING)
+def name(files: Files) -> Iterator[Mark]:
+    """A snapshot has another time of its last record than the log has at that offset: it was renamed, or is of another cluster.
+
+    A controller loads it, and then applies records of the log twice or leaves some out. `rawlog repair` gives it the name that its time
+    leads to, or leaves it out.
+    """
+    yield from _found(files, "name")
+
+
+@rule("kraft.quorum.epoch", Severity.WARNING)
+def quorum_epoch(files: Files) -> Iterator[Mark]:
+    """The election state is of an older epoch than the log: it was put here from elsewhere. A controller takes the log's."""
+    yield from _found(files, "quorum")
+
+
+def rules() -> Sequence[Rule[Files]]:
+    """All of them."""
+    return (
+        gap,
+        epoch,
+        shape,
+        unknown,
+        refused,
+        transaction,
+        level,
+        partition,
+        missing,
+        ahead,
+        differs,
+        name,
+        quorum_epoch,
+        unexplained,
+    )

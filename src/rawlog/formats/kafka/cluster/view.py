@@ -1,0 +1,362 @@
+"""`rawlog cluster`: the cluster as its metadata log describes it, at the end or at any time before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rawlog.formats.kafka.cluster import fold
+from rawlog.formats.kafka.cluster.broker_disks import compare
+from rawlog.formats.kafka.cluster.fold import ROWS_OF, level_text
+from rawlog.formats.kafka.cluster.history import Difference, differences, events
+from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION
+from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.paths import takes
+from rawlog.formats.kafka.cluster.state import State
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.format import File
+from rawlog.model.store import Look, Panel, Store
+from rawlog.model.text import counted, matches, missing_topics, parse_time, plain_time
+from rawlog.model.verb import Line, Section, Shown, Tone
+
+SHOWN = 20
+Row = dict[str, Any]
+Cells = list[str | Line]
+
+
+def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
+    """What is known of every cluster whose metadata is among the files. AccessError if there is none.
+
+    OptionError for options that contradict one another, and for a topic that does not exist.
+    """
+    if options["at_offset"] is not None and options["at_time"] is not None:
+        raise OptionError("--at-offset and --at-time exclude one another")
+    if options["log"] and options["diff"] is not None:
+        raise OptionError("--log and --diff exclude one another")
+    found = clusters([file for file in files if takes("kraft.topics", file)])
+    if not found:
+        raise AccessError(
+            f"{', '.join(roots)}: no metadata log (__cluster_metadata-0) and no snapshot of one was found"
+        )
+    return _described(files, found, _Description(files, options))
+
+
+def _described(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Shown]:
+    yield from _check_topics(files, found, one)
+    for number, replica in enumerate(found):
+        if number:
+            yield Shown(text=Line())
+        if one.errors != "raise":
+            for count, text in enumerate(replica.damage()):
+                yield Shown(note=f"{text}, passed over" if count < SHOWN else None, is_finding=True)
+        if one.options["log"]:
+            yield from one.history(replica)
+        elif one.options["diff"] is not None:
+            yield from one.differences(replica, one.options["diff"])
+        else:
+            yield from one.overview(replica)
+
+
+def _check_topics(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Shown]:
+    """OptionError for a topic that does not exist; a note if it may have existed before, or for a pattern that matches nothing."""
+    if not one.topics:
+        return
+    known = {file.place.topic for file in files if file.place.topic is not None}
+    if any(True for _ in missing_topics(one.topics, known)):
+        known |= {name for replica in found for name in replica.fold(errors=one.errors).topic_ids}
+    for problem in missing_topics(one.topics, known):
+        if isinstance(problem, OptionError) and one.is_at_end:
+            raise problem
+        yield Shown(note=str(problem))
+
+
+class _Description:
+    """What is shown of each cluster."""
+
+    def __init__(self, files: Sequence[File], options: Mapping[str, Any]) -> None:
+        self.files, self.options = files, options
+        self.at = At(options["at_offset"], options["at_time"])
+        self.topics: tuple[str, ...] = tuple(options["topic"])
+        self.show_secrets: bool = options["show_secrets"]
+        self.errors: str = options["errors"]
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether only the state at the end of the log is asked for."""
+        is_past = self.at.offset is not None or self.at.time is not None
+        return not is_past and not self.options["log"] and self.options["diff"] is None
+
+    # ------------------------------------------------------------------ the state
+
+    def overview(self, replica: MetadataStore) -> Iterator[Shown]:
+        """The cluster at the time that was asked for, one row for each thing in it."""
+        state = replica.fold(self.at, self.errors)
+        for problem in state.problems[:SHOWN]:
+            yield Shown(note=f"{replica.folder}: offset {problem.offset:,}: {problem.message}")
+        odd = self._odd(replica, state) if self.is_at_end else []
+        head = _head(replica, state)
+        rows_of = {name: list(rows(state, self.show_secrets)) for name, rows in ROWS_OF.items()}
+        tables = {name: [row for row in rows if self._wanted(name, row)] for name, rows in rows_of.items()}
+        yield Shown({"table": "cluster", **head})
+        for name, rows in tables.items():
+            yield from (Shown({"table": name, **_plain(row)}) for row in rows)
+        yield from (Shown({"table": one["kind"], **one}) for one in odd)
+        yield from (Shown(text=text) for text in self._text(head, tables, odd))
+
+    def _wanted(self, table: str, row: Row) -> bool:
+        if not self.topics:
+            return True
+        if "topic" in row:
+            return matches(row["topic"], self.topics)
+        is_topic = table == "configs" and row["resource_type"] == "topic"
+        return is_topic and matches(row["resource_name"], self.topics)
+
+    def _odd(self, replica: MetadataStore, state: State) -> list[Row]:
+        found = compare(self.files, state, replica.cluster_id)
+        return [asdict(odd) for odd in found if matches(odd.topic, self.topics)]
+
+    def _text(self, head: Row, tables: dict[str, list[Row]], odd: list[Row]) -> Iterator[Line | Section]:
+        yield Line(f"cluster {head['cluster_id'] or head['path']}", Tone.TITLE)
+        quorum = ", ".join(f"{one['voter']}{' (leader)' if one['is_leader'] else ''}" for one in tables["voters"])
+        yield Line(
+            f"  as of offset {head['end_offset'] - 1:,}, epoch {head['epoch']}, {head['timestamp'] or 'no time'}"
+        )
+        release = head["release"] or "not set"
+        yield Line(f"  metadata.version {head['metadata_version']} ({release}), controllers {quorum or 'unknown'}")
+        if head["open_transaction"] is not None:
+            yield Line(f"  a metadata transaction is open from offset {head['open_transaction']:,} on: not shown")
+        if not self.topics:
+            yield Section("Brokers", [_broker(row) for row in tables["brokers"]])
+        yield Section("Topics", [_topic(row) for row in tables["topics"]])
+        yield from self._partitions(tables["partitions"])
+        yield Section(
+            "Strays: on disk, unknown to the cluster", [_odd_cells(one) for one in odd if one["kind"] == "stray"]
+        )
+        yield Section("Missing on disk", [_odd_cells(one) for one in odd if one["kind"] == "missing"])
+        yield Section("Settings", [_setting(row) for row in tables["configs"]])
+        if not self.topics:
+            yield from _others(tables)
+
+    def _partitions(self, rows: list[Row]) -> Iterator[Section]:
+        if self.topics:
+            yield Section("Partitions", [_partition(row) for row in rows])
+            return
+        yield Section("Offline partitions", [_partition(row) for row in rows if row["leader"] is None], SHOWN)
+        lagging = [row for row in rows if row["leader"] is not None and _is_under_replicated(row)]
+        yield Section("Under-replicated partitions", [_partition(row) for row in lagging], SHOWN)
+
+    # ------------------------------------------------------------------ history and differences
+
+    def history(self, replica: MetadataStore) -> Iterator[Shown]:
+        """What happened, one sentence for each record."""
+        for event in events(replica, errors=self.errors, show_secrets=self.show_secrets):
+            if self.at.offset is not None and event.offset > self.at.offset:
+                break
+            if self.at.time is not None and event.timestamp is not None and event.timestamp > self.at.time:
+                break
+            if not matches(event.topic, self.topics):
+                continue
+            row = {
+                "offset": event.offset,
+                "timestamp": _time(event.timestamp),
+                "epoch": event.epoch,
+                "leader": event.leader,
+                "type": event.type,
+                "topic": event.topic,
+                "text": event.text,
+            }
+            yield Shown(row, Line(f"{event.offset:>10,}  {row['timestamp']}  {event.text}"))
+
+    def differences(self, replica: MetadataStore, between: str) -> Iterator[Shown]:
+        """What changed between two offsets or times."""
+        first, second = _moments(between)
+        before, after = replica.fold(first, self.errors), replica.fold(second, self.errors)
+        for one in differences(before, after, show_secrets=self.show_secrets):
+            if not self._wanted(one.table, one.after or one.before or {}):
+                continue
+            row = {
+                "table": one.table,
+                "key": one.key,
+                "change": one.change,
+                "before": one.before and _plain(one.before),
+                "after": one.after and _plain(one.after),
+            }
+            yield Shown(row, _changed(one), is_finding=True)
+
+
+SIGNS = {"added": "+", "removed": "-", "changed": "~"}
+TONES = {"added": Tone.GOOD, "removed": Tone.BAD, "changed": Tone.CHANGED}
+
+
+def _changed(one: Difference) -> Line | None:
+    """A difference as a line; None for a topic of which only the settings differ: each of them is shown itself."""
+    if one.change == "changed" and not one.fields and one.table == "topics":
+        return None
+    what = one.table.removesuffix("s") if one.table != "acls" else "acl"
+    more = ""
+    if one.change == "changed":
+        more = ": " + ", ".join(f"{name} {old} -> {new}" for name, (old, new) in one.fields.items())
+    elif one.table in ("configs", "quotas"):
+        more = f" = {(one.after or one.before or {})['value']}"
+    return Line(f"{SIGNS[one.change]} {what} {one.key}{more}", TONES[one.change])
+
+
+def _moments(between: str) -> tuple[At, At]:
+    first, dots, second = between.partition("..")
+    if not dots or not first or not second:
+        raise OptionError(f"--diff {between!r}: two offsets or times with .. between them expected")
+    return _moment(first), _moment(second)
+
+
+def _moment(text: str) -> At:
+    """A number of at most 11 digits is an offset; anything else is a time."""
+    if text.isdecimal() and len(text) <= 11:
+        return At(offset=int(text))
+    return At(time=parse_time(text))
+
+
+def _head(replica: MetadataStore, state: State) -> Row:
+    level = state.features.get(METADATA_VERSION)
+    return {
+        "cluster_id": replica.cluster_id,
+        "path": replica.folder,
+        "end_offset": state.end_offset,
+        "epoch": state.epoch,
+        "timestamp": _time(None if state.timestamp < 0 else state.timestamp * 1000),
+        "leader": state.leader,
+        "metadata_version": level,
+        "release": None if level is None else level_text(METADATA_VERSION, level),
+        "kraft_version": state.kraft_version,
+        "brokers": len(state.brokers),
+        "topics": len(state.topics),
+        "partitions": sum(len(one.partitions) for one in state.topics.values()),
+        "next_producer_id": state.next_producer_id,
+        "records": state.records,
+        "problems": len(state.problems),
+        "open_transaction": state.open_transaction,
+    }
+
+
+def _broker(row: Row) -> Cells:
+    state = "fenced" if row["fenced"] else "shutting down" if row["in_controlled_shutdown"] else "live"
+    places = ", ".join(f"{one['name']} {one['host']}:{one['port']}" for one in row["endpoints"])
+    rack = f"rack {row['rack']}" if row["rack"] else ""
+    return [str(row["broker"]), Line(state, Tone.GOOD if state == "live" else Tone.BAD), places, rack]
+
+
+def _topic(row: Row) -> Cells:
+    notes = [f"{row['offline']} offline"] if row["offline"] else []
+    notes += [f"{row['under_replicated']} under-replicated"] if row["under_replicated"] else []
+    partitions = counted(row["partitions"], "partition")
+    return [row["topic"], partitions, f"x {row['replication_factor']}", ", ".join(notes), row["topic_id"]]
+
+
+def _partition(row: Row) -> Cells:
+    leader = "no leader" if row["leader"] is None else f"leader {row['leader']}"
+    eligible = f"eligible {row['eligible_leader_replicas']}" if row["eligible_leader_replicas"] else ""
+    name = f"{row['topic']}-{row['partition']}"
+    return [name, leader, f"replicas {row['replicas']}", f"in sync {row['isr']}", eligible]
+
+
+def _is_under_replicated(row: Row) -> bool:
+    return not set(row["replicas"]) - set(row["adding_replicas"]) <= set(row["isr"])
+
+
+def _odd_cells(one: Row) -> Cells:
+    return [f"{one['topic']}-{one['partition']}", one["path"], one["why"]]
+
+
+def _setting(row: Row) -> Cells:
+    return [row["resource_type"], row["resource_name"] or "(default)", row["name"], row["value"]]
+
+
+def _others(tables: dict[str, list[Row]]) -> Iterator[Section]:
+    """What belongs to the cluster and not to a topic."""
+    yield Section("Features", [[row["name"], str(row["level"]), row["meaning"] or ""] for row in tables["features"]])
+    yield Section("Users", [_user(row) for row in tables["users"]])
+    yield Section("Quotas", [[_entity(row["entity"]), row["key"], f"{row['value']:,.12g}"] for row in tables["quotas"]])
+    yield Section("Access", [_access(row) for row in tables["acls"]])
+    yield Section("Tokens", [_token(row) for row in tables["tokens"]])
+
+
+def _user(row: Row) -> Cells:
+    secrets = [f"{name} {row[name]}" for name in ("salt", "stored_key", "server_key")]
+    return [row["name"], row["mechanism"], f"{row['iterations']:,} iterations", *secrets]
+
+
+def _access(row: Row) -> Cells:
+    resource = row["resource_name"] + ("*" if row["pattern_type"] == "prefixed" else "")
+    return [row["permission"], row["principal"], row["host"], row["operation"], row["resource_type"], resource]
+
+
+def _token(row: Row) -> Cells:
+    return [row["token_id"], row["owner"], f"expires {_time(row['expiration_timestamp']) or 'never'}"]
+
+
+def _entity(entity: list[Row]) -> str:
+    return ", ".join(f"{one['type']} {'(default)' if one['name'] is None else one['name']}" for one in entity)
+
+
+def _time(microseconds: int | None) -> str | None:
+    return None if microseconds is None else plain_time(microseconds)
+
+
+def _plain(row: Row) -> Row:
+    """A row as JSON has it: times as text, settings as an object."""
+    shown: Row = {name: _time(value) if name.endswith("_timestamp") else value for name, value in row.items()}
+    if isinstance(shown.get("configs"), list):
+        shown["configs"] = dict(shown["configs"])
+    return shown
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What `report` shows of a cluster: its brokers, and a map of partitions and the brokers that have them.
+
+
+MOST = 2000
+StateRow = Mapping[str, Any]
+
+
+def overview(files: Store) -> Iterator[Panel]:
+    """Brokers, and partitions by broker."""
+    options = {"errors": "skip"}
+    brokers = [row for batch in fold.brokers(files, options) for row in batch.to_pylist()]
+    partitions = [row for batch in fold.partitions(files, options) for row in batch.to_pylist()]
+    partitions.sort(key=lambda row: (row["topic"], row["partition"]))
+    known = sorted({row["broker"] for row in brokers} | {one for row in partitions for one in row["replicas"]})
+    rows = [_broker_line(row, partitions) for row in sorted(brokers, key=lambda row: row["broker"])]
+    head = ("broker", "partitions", "leads", "out of sync", "state", "rack", "endpoints")
+    about = "As the metadata log describes the cluster at its end. rawlog cluster shows settings, history and earlier states."
+    yield Panel("kraft", Section("Brokers", rows, None, head), about, Look.BARS, files.path)
+    cells = [(_name(row), *(_cell(row, one) for one in known)) for row in partitions]
+    about = (
+        "One row per partition, one column per broker. Leader: serves the partition. In sync: a replica that has everything. "
+        "Out of sync: a replica that lags behind. Offline: no broker leads the partition."
+    )
+    brokers_head = ("partition", *(f"broker {one}" for one in known))
+    yield Panel("kraft", Section("Cluster map", cells, MOST, brokers_head), about, Look.MAP, files.path)
+
+
+def _broker_line(row: StateRow, partitions: list[StateRow]) -> tuple[str | Line, ...]:
+    number = row["broker"]
+    own = [one for one in partitions if number in one["replicas"]]
+    lost = sum(number not in one["isr"] for one in own)
+    state = Line("fenced", Tone.BAD) if row["fenced"] else Line("active", Tone.GOOD)
+    places = ", ".join(f"{one['host']}:{one['port']}" for one in row["endpoints"] or ())
+    leads = sum(one["leader"] == number for one in own)
+    out = Line(f"{lost:,}", Tone.BAD if lost else None)
+    return str(number), f"{len(own):,}", f"{leads:,}", out, state, row["rack"] or "", places
+
+
+def _name(row: StateRow) -> str | Line:
+    text = f"{row['topic']}-{row['partition']}"
+    return Line(f"{text}: offline", Tone.BAD) if row["leader"] is None else text
+
+
+def _cell(row: StateRow, broker: int) -> str | Line:
+    if broker not in row["replicas"]:
+        return ""
+    if row["leader"] == broker:
+        return Line("leader", Tone.TITLE)
+    return Line("in sync", Tone.GOOD) if broker in row["isr"] else Line("out of sync", Tone.BAD)

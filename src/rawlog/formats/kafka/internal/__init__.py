@@ -1,0 +1,1 @@
+"""What the records of internal topics, metadata logs and control batches mean."""

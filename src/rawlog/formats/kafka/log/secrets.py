@@ -1,0 +1,98 @@
+"""Secrets in metadata logs: what `records` shows of a record that holds salts, keys or passwords.
+
+The secret bytes are overwritten with asterisks, as many as there were, so that the record still decodes. What works on bytes
+(rebuild, repair, restore) never comes through here. Message definitions are imported where they are used: most logs need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from rawlog.formats.kafka.internal.messages import SECRET_CONFIGS, SECRETS, is_secret
+from rawlog.formats.kafka.log import segment
+from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.model.errors import DataError, OptionError
+from rawlog.model.format import Want
+from rawlog.model.frames import Frames
+
+STAR = b"*"
+OPTION = "showSecrets"
+HOLDERS = (*SECRETS, "ConfigRecord")
+"""The metadata records that may hold a secret."""
+
+
+def shows_secrets(options: Mapping[str, str]) -> bool:
+    """Whether secrets are to be shown. OptionError if that is neither true nor false."""
+    for name, given in options.items():
+        if name.replace("_", "").replace("-", "").lower() == OPTION.lower():
+            if str(given).strip().lower() not in ("true", "false"):
+                raise OptionError(f"option {OPTION} {given!r}: true or false expected")
+            return str(given).strip().lower() == "true"
+    return False
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """The rows of a log as `log.decode` gives them; of a metadata log, or one that may be, without its secrets unless asked for."""
+    rows = segment.decode(frames, want)
+    if want.file.place.topic not in (METADATA_TOPIC, None) or "value" not in want.table.names:
+        return rows
+    return rows if shows_secrets(want.options) else map(without_secrets, rows)
+
+
+def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
+    """As `log.decode_together`; what may be a metadata log is left for `decode`."""
+    may_be_metadata = wants[0].file.place.topic in (METADATA_TOPIC, None)
+    return iter(()) if may_be_metadata else segment.decode_together(frames, wants)
+
+
+def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows whose values show no secret of a metadata record."""
+    from rawlog.formats.kafka.internal.messages import FRAME_VERSION, framed_types
+
+    values = batch.column("value")
+    begins = {bytes((FRAME_VERSION, number)) for number, schema in framed_types().items() if schema.name in HOLDERS}
+    plain = values.to_pylist()
+    shown = [hidden(value) if value is not None and value[:2] in begins else value for value in plain]
+    if shown == plain:
+        return batch
+    at = batch.schema.get_field_index("value")
+    return batch.set_column(at, batch.schema.field(at), pa.array(shown, values.type))
+
+
+def hidden(value: bytes) -> bytes:
+    """A metadata record's value with its secrets overwritten; what is no such record is left as it is."""
+    from rawlog.formats.kafka.internal.messages import decode_framed, encode_framed
+
+    try:
+        found = decode_framed(value)
+    except DataError:
+        return _unreadable(value)
+    name = found.codec.schema.name
+    message = dict(found.message)
+    for field, content in found.message.items():
+        if content is not None and is_secret(name, field, found.message):
+            message[field] = STAR * len(content) if isinstance(content, bytes) else "*" * len(content.encode())
+    return value if message == found.message else encode_framed(found.key, message, found.version)
+
+
+def _unreadable(value: bytes) -> bytes:
+    """A record of a version that is not known: all of its body, where its type is known to hold secrets."""
+    from rawlog.formats.kafka.internal.messages import frame_head, framed_types
+
+    try:
+        key, _, body = frame_head(value)
+    except DataError:
+        return value
+    schema = framed_types().get(key)
+    if schema is None or not may_hold_secret(schema.name, value):
+        return value
+    return value[:body] + STAR * (len(value) - body)
+
+
+def may_hold_secret(schema: str, value: bytes) -> bool:
+    """Whether the bytes of a record that cannot be decoded may hold a secret, by the name of its type."""
+    if schema in SECRETS:
+        return True
+    return schema == "ConfigRecord" and any(word.encode() in value for word in SECRET_CONFIGS)

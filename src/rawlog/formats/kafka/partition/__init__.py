@@ -1,0 +1,1 @@
+"""A partition: its state, checks between its files, and rewriting."""

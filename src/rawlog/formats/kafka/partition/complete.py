@@ -1,0 +1,307 @@
+"""Is anything missing? Every offset of a partition is accounted for, from 0 to its end: `rawlog verify --complete`.
+
+An offset is in one class:
+
+- `present`: there is a record that consumers get, or will get if its transaction is committed;
+- `control`: a marker of a transaction, or another record of the broker's own;
+- `aborted`: a record of a transaction that was aborted;
+- `compacted`: compaction took it out. Only before the point that the cleaner has reached;
+- `expired`: before the start of the log: deleted by retention or on request;
+- `remote`: before the start of the log, in remote storage that is not among the paths;
+- `undecided`: nothing tells whether compaction took it out;
+- `unexplained`: none of these. It was there, or must have been.
+
+All of it is computed from what the one pass over the segments leaves, so it is the same for any cut of them. Only a segment in which the
+log starts is read once more, for what comes after that start.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka.internal.topics import offsets
+from rawlog.formats.kafka.log.layouts import NONE
+from rawlog.formats.kafka.partition.continuity import Continuity
+from rawlog.formats.kafka.partition.identity import is_compacted_topic, parent_of
+from rawlog.formats.kafka.partition.state import Tally
+from rawlog.formats.kafka.partition.survey import Survey, fold_segment, surveyed
+from rawlog.formats.kafka.paths import (
+    INTERNAL,
+    METADATA_TOPIC,
+    split,
+    takes,
+)
+from rawlog.formats.kafka.texts import CLEANER, LOG_START, offsets_in
+from rawlog.model.finding import (
+    Account,
+    Few,
+    Mark,
+    Rule,
+    Severity,
+    rule,
+)
+from rawlog.model.format import File
+from rawlog.model.intervals import (
+    Ranges,
+    between,
+    clipped,
+    total,
+)
+from rawlog.model.store import Store
+
+#: The internal topics that brokers compact.
+COMPACTED = frozenset(INTERNAL.values()) - {INTERNAL["kafka.remote"]}
+
+
+@dataclass(slots=True)
+class Accounted:
+    """The account of a partition, and what is not explained in it."""
+
+    account: Account
+    #: Runs of unexplained offsets, first and last, each with what is known of the reason.
+    runs: list[tuple[int, int, str]] = field(default_factory=list)
+    #: Offsets after which bytes are damaged, and nothing says how many offsets are lost.
+    unknown: list[int] = field(default_factory=list)
+    #: Open transactions: producer and first offset.
+    open: list[tuple[int, int]] = field(default_factory=list)
+
+
+def accounted(files: Sequence[File]) -> Accounted | None:
+    """The account of a partition's offsets, computed once; None if it has no segments, or is a metadata log, which snapshots are a
+    part of: KRaft accounts for that.
+    """
+    return Store.of(files).share(_accounted)
+
+
+def accounts(files: Sequence[File]) -> list[Account]:
+    """The account of a partition; none if it has no segments."""
+    made = accounted(files)
+    return [] if made is None else [made.account]
+
+
+def _accounted(store: Store) -> Accounted | None:
+    look = surveyed(store)
+    if look is None or look.whole is None or store[0].place.topic == METADATA_TOPIC:
+        return None
+    partition = _Partition(store, look, look.whole)
+    start, stop = partition.start(), partition.stop()
+    rows = clipped(partition.covered, start, stop)
+    missing = between(rows, start, stop)
+    tally = partition.tally(start)
+    point = partition.cleaner_point(tally.cleaned) if len(missing) else 0
+    explained = int(np.clip(np.minimum(missing[:, 1] + 1, point) - missing[:, 0], 0, None).sum())
+    left = clipped(missing, max(start, point), stop)
+    is_open = partition.are_undecided(left)
+    undecided, left = total(left[is_open]), left[~is_open]
+    there, unexplained = total(rows), total(left) + tally.kept_places
+    place, aborted = store[0].place, tally.aborted
+    opened = sorted(look.producers.open_transactions().items())
+    remote = sum(gap.last + 1 - gap.first for gap in look.whole.gaps if gap.is_remote and gap.last + 1 == start)
+    made = Account(
+        system="kafka",
+        topic=place.topic,
+        partition=place.partition,
+        path=store.path,
+        start=start,
+        stop=stop,
+        present=max(0, there - tally.control - aborted - tally.removed - tally.kept_places),
+        control=tally.control,
+        aborted=aborted,
+        compacted=explained + tally.removed,
+        expired=start - remote,
+        remote=remote or None,
+        undecided=undecided or None,
+        unexplained=unexplained,
+        broken_sequences=sum(few.count for few in look.found.get("sequence", {}).values()),
+        open_transactions=len(opened),
+    )
+    runs = [(first, last, partition.reason(first, last)) for first, last in left.tolist()]
+    runs += [(first, last, "an empty batch of a repair keeps their place") for first, last in tally.places]
+    unknown = [first for first, last in look.whole.lost if last is None and first >= stop]
+    return Accounted(made, runs, unknown, opened)
+
+
+class _Partition:
+    """What decides where a log should begin and end, and what compaction may have taken."""
+
+    def __init__(self, store: Store, look: Survey, whole: Continuity) -> None:
+        self.store, self.look, self.whole = store, look, whole
+        place = store[0].place
+        self.folder = parent_of(store.path)
+        self.key = (str(place.topic), int(place.partition or 0))
+        self.base = whole.extents[0].first if whole.extents else 0
+        rows = [one.covered for one in whole.extents]
+        strays = [whole.extents[at].strays[number] for at, numbers in whole.placed.items() for number in numbers]
+        self.covered = np.concatenate([*rows, np.array(strays, np.int64).reshape(-1, 2)])
+        self.covered = self.covered[np.argsort(self.covered[:, 0], kind="stable")]
+
+    def start(self) -> int:
+        """The first offset that should be there: by the checkpoint of log starts, else that of the first segment, or an earlier one that
+        retention does not explain.
+        """
+        known = self.checkpoint(LOG_START)
+        if known is not None and known >= self.base:
+            return known
+        return min([self.base, *(one.first for one in self.whole.gaps if one.is_lost)])
+
+    def stop(self) -> int:
+        """The end of the log, or what is known to have been its end."""
+        found = [self.base, *(one.first for one in self.whole.extents), *(one.last + 1 for one in self.whole.gaps)]
+        found += [int(self.covered[:, 1].max()) + 1] if len(self.covered) else []
+        return max(found)
+
+    def checkpoint(self, name: str) -> int | None:
+        """What a checkpoint file of the log directory says of the partition."""
+        return offsets_in(self.folder, name).get(self.key)
+
+    def tally(self, start: int) -> Tally:
+        """The counts of all segments from an offset on."""
+        made = Tally(start)
+        for (file, tally), extent in zip(self.look.tallies, self.whole.extents, strict=True):
+            if len(extent.covered) and int(extent.covered[-1][1]) < start:
+                continue
+            if (file.place.start_offset or 0) < start:
+                tally = fold_segment(file, self.store, start).tally
+            made.merge(tally)
+        return made
+
+    def cleaner_point(self, cleaned: int) -> int:
+        """The offset before which compaction may have taken out what is missing; 0 if the topic is not compacted.
+
+        `cleaned` is the last offset of a batch that only compaction writes so. A follower copies what its leader compacted, beyond what it
+        did itself; the cleaner works on whole segments, and never on the last one.
+        """
+        extents = self.whole.extents
+        known = self.checkpoint(CLEANER)
+        if known is not None:
+            return max(known, cleaned + 1)
+        names = [one.first for one in extents]
+        if cleaned != NONE:
+            return next((name for name in names if name > cleaned), cleaned + 1)
+        if self.key[0] in COMPACTED or is_compacted_topic(self.folder, self.key[0]):
+            return max(names[-1], max(one.mark for one in extents) + 1)
+        return 0
+
+    def are_undecided(self, missing: Ranges) -> NDArray[np.bool_]:
+        """Of which runs of missing offsets nothing tells whether compaction took them out."""
+        known = np.array(self.whole.undecided, np.int64).reshape(-1, 2)
+        if not len(known):
+            return np.zeros(len(missing), np.bool_)
+        at = np.searchsorted(known[:, 0], missing[:, 0], side="right") - 1
+        return np.asarray((at >= 0) & (missing[:, 1] <= known[np.maximum(at, 0), 1]))
+
+    def reason(self, first: int, last: int) -> str:
+        """What is known of why offsets are missing."""
+        for gap in self.whole.gaps:
+            if gap.trace and gap.first <= first and last <= gap.last:
+                return gap.trace
+        for low, high in self.whole.lost:
+            if low <= first and (high is None or last <= high) and not self._is_gap(first):
+                return "the bytes there are damaged"
+        return "no batch has them"
+
+    def _is_gap(self, first: int) -> bool:
+        return any(gap.first <= first <= gap.last for gap in self.whole.gaps)
+
+
+# Rules ---------------------------------------------------------------------------------------------------------------
+
+
+@rule("kafka.complete.unexplained", Severity.ERROR)
+def unexplained(files: Sequence[File]) -> Iterator[Mark]:
+    """Offsets between the start and the end of a partition are missing, and neither compaction nor retention explains it: records are
+    lost. (With `--complete` only.)
+
+    Compaction explains what is missing before the point that the cleaner has reached, if the topic is compacted: according to
+    `cleaner-offset-checkpoint`, the settings of the topic, or the batches themselves. Retention explains what is before the start of
+    the log: `log-start-offset-checkpoint`, else the beginning of `leader-epoch-checkpoint` or of the first segment. Look for the records
+    on other replicas (`rawlog rescue`), in remote storage (give its path, too), or in a backup.
+    """
+    made = accounted(files)
+    if made is None:
+        return
+    few = Few()
+    for first, last, why in made.runs:
+        message = f"offsets {first} to {last} are missing, {last - first + 1:,} in all: {why}"
+        few.append(Mark(message, offset=first, path=made.account.path))
+    yield from few
+    for first in made.unknown:
+        message = "damaged bytes follow; nothing says how many offsets are missing"
+        yield Mark(message, offset=first, path=made.account.path)
+
+
+@rule("kafka.complete.transaction", Severity.INFO)
+def open_transaction(files: Sequence[File]) -> Iterator[Mark]:
+    """A transaction is neither committed nor aborted at the end of the partition: whether its records count is not decided.
+    (With `--complete` only.)
+
+    That is normal in a copy of a running broker's directory, and nothing is missing. `rawlog transactions` shows which id it is of, and
+    what to do about it.
+    """
+    made = accounted(files)
+    for number, first in made.open if made is not None else ():
+        message = f"the transaction of producer {number} from offset {first} on is open"
+        yield Mark(message, offset=first, path=made.account.path if made is not None else None)
+
+
+@rule("kafka.complete.committed", Severity.WARNING)
+def committed_out_of_range(files: Sequence[File]) -> Iterator[Mark]:
+    """A consumer group has committed an offset that is not in the range of its partition. (With `--complete` only.)
+
+    After the end: the group has consumed records that are not there any more. Before the start (only information): the group has not
+    consumed records that have expired. In both cases it continues where `auto.offset.reset` says.
+    """
+    ranges = _ranges(files)
+    newest: dict[tuple[str, str, int], tuple[int, int, str]] = {}
+    logs = [file for file in files if takes("kafka.offsets", file) and file.problem is None]
+    for batch in offsets(logs, {"errors": "skip"}) if logs else ():
+        for row in batch.to_pylist():
+            if not row["is_current"] or row["deleted"] or row["committed_offset"] is None:
+                continue
+            when = row["commit_timestamp"]
+            key = (row["group"], row["topic"], row["partition"])
+            found = (0 if when is None else int(when.timestamp() * 1e6), row["committed_offset"], row["path"])
+            newest[key] = max(newest.get(key, found), found)
+    for (group, topic, number), (_, offset, path) in sorted(newest.items()):
+        if (topic, number) not in ranges:
+            continue
+        start, stop = ranges[topic, number]
+        what = f"group {group} has committed offset {offset} of {topic}-{number}"
+        if offset > stop:
+            message = f"{what}, which ends at {stop}"
+            yield Mark(message, offset=offset, expected=f"at most {stop}", found=offset, path=path)
+        elif offset < start:
+            message = f"{what}, which starts at {start}"
+            expected = f"at least {start}"
+            yield Mark(message, offset=offset, expected=expected, found=offset, path=path, severity=Severity.INFO)
+
+
+def _ranges(files: Sequence[File]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Where each partition starts and ends; of several replicas, the earliest start and the latest end."""
+    from rawlog.formats.kafka.partition.rules import end_offset
+
+    groups: dict[str, list[File]] = defaultdict(list)
+    for file in files:
+        place = file.place
+        if file.format == "kafka.log" and place.state is None and place.topic is not None and file.problem is None:
+            groups[str(place.group)].append(file)
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for folder, segments in groups.items():
+        segments.sort(key=lambda one: one.place.start_offset or 0)
+        key = (str(segments[0].place.topic), int(segments[0].place.partition or 0))
+        first = segments[0].place.start_offset or 0
+        start = max(first, offsets_in(split(folder)[0], LOG_START).get(key, first))
+        stop = end_offset(segments, files)
+        known = found.get(key, (start, stop))
+        found[key] = (min(start, known[0]), max(stop, known[1]))
+    return found
+
+
+def rules() -> Sequence[Rule[Sequence[File]]]:
+    """The rules over one partition."""
+    return (unexplained, open_transaction)

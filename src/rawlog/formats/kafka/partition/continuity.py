@@ -1,0 +1,490 @@
+"""Which offsets of a partition are there, in which segment, and which are missing: one diagnosis for `verify`, `repair` and `restore`.
+
+A batch carries its own offsets, so the name of a segment is only a hint. Batches outside the range that the names leave to their segment
+belong to the log all the same if nothing else has their offsets: the segment was renamed, or swapped with another one.
+
+Offsets that are missing between two segments are a loss, unless compaction took them out. That is known from the cleaner's checkpoint,
+from the settings of the topic, or from what compaction leaves in the batches. Damage near a gap explains nothing. Where nothing tells the
+cleanup policy, and nothing contradicts compaction, it is undecided.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import chain, groupby, pairwise
+
+import numpy as np
+
+from rawlog.formats.kafka.log.heads import Heads
+from rawlog.formats.kafka.log.layouts import BATCH, NONE
+from rawlog.formats.kafka.partition.evidence import are_undecided, first_trace, last_trace
+from rawlog.formats.kafka.partition.extents import Extent, Span, read_extent
+from rawlog.formats.kafka.partition.identity import Identity, is_compacted_topic, parent_of
+from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
+from rawlog.formats.kafka.partition.salvage import (
+    HUGE,
+    NEAR,
+    PADDING,
+    UNFINISHED,
+    longest,
+)
+from rawlog.formats.kafka.paths import INTERNAL
+from rawlog.formats.kafka.texts import CLEANER, offsets_in
+from rawlog.model.errors import CorruptError, TruncatedError
+from rawlog.model.format import File
+from rawlog.model.report import Action
+
+UNDECIDED = "cannot tell compaction from loss"
+
+
+class Side(Enum):
+    """Where in a log offsets are missing."""
+
+    START, BETWEEN, END = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets `first` to `last` that are missing before the segment `file`; or after it at the end of the log. A `trace` says what knows of
+    them at the start and at the end of a log. `is_remote`: remote storage has them. `is_undecided`: nothing tells whether compaction took
+    them out.
+    """
+
+    first: int
+    last: int
+    file: File
+    side: Side = Side.BETWEEN
+    trace: str = ""
+    is_remote: bool = False
+    is_undecided: bool = False
+
+    @property
+    def is_lost(self) -> bool:
+        return not (self.is_remote or self.is_undecided)
+
+    def __str__(self) -> str:
+        if self.is_remote:
+            return f"offsets {self.first} to {self.last} are in remote storage, which is not among the paths"
+        reason = UNDECIDED if self.is_undecided else self.trace
+        return f"offsets {self.first} to {self.last} are missing{reason and ': '}{reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Batches of one segment, by number, that follow one another in the log. Nothing before `start` is expected in it."""
+
+    segment: int
+    numbers: tuple[int, ...] | None  # None: all that were chosen of a segment that is as it should be
+    first: int
+    last: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a sound batch that is not at its place, and why. `base` is the first offset that it says, or is to have."""
+
+    action: Action
+    reason: str
+    base: int
+
+
+@dataclass(slots=True)
+class Continuity:
+    """A partition's segments put together. `pieces` are in the order of their offsets."""
+
+    extents: list[Extent]
+    pieces: list[Piece]
+    gaps: list[Gap]
+    #: Runs of offsets that were there, or must have been, and are not: the last is None where nothing says how far they went.
+    lost: list[tuple[int, int | None]]
+    #: Batches that are put at their offsets from outside of their segment's range, by segment and number.
+    placed: dict[int, set[int]]
+    #: The leader epochs that are wrong.
+    corrections: list[Correction]
+    #: Offsets that are missing inside of segments, first and last, of which nothing tells whether compaction took them out.
+    holes: list[tuple[int, int]]
+
+    @property
+    def undecided(self) -> list[tuple[int, int]]:
+        """The same inside of segments and between them, in order."""
+        return sorted([*self.holes, *((one.first, one.last) for one in self.gaps if one.is_undecided)])
+
+    def fates(self, segment: int) -> dict[int, Fate]:
+        """The batches of a segment, by number, that are dropped, put elsewhere, or get another base offset."""
+        extent = self.extents[segment]
+        if extent.found is None or extent.chosen is None:
+            return {}
+        chosen, placed = extent.chosen, self.placed.get(segment, set())
+        base, last = extent.offsets()
+        kept = set(extent.in_order(placed)) if placed else set()
+        made = {}
+        for number in sorted({*chosen.dropped, *chosen.moved, *chosen.rebased}):
+            first = int(base[number])
+            offsets = f"offsets {first:,} to {int(last[number]):,}"
+            if number in chosen.rebased:
+                said = int(extent.found.head["base_offset"][number])
+                reason = (
+                    f"a base offset that does not fit: {said:,} where the batches around it leave room for {first:,}"
+                )
+                made[number] = Fate(Action.CHANGED, reason, first)
+            elif number in chosen.moved or (number in placed and number not in kept):
+                made[number] = Fate(Action.MOVED, f"{offsets} out of order", first)
+            elif number not in placed:
+                made[number] = Fate(Action.DROPPED, f"{offsets} exist already, or are invalid", first)
+        return made
+
+
+def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Continuity:
+    """Put the segments among a partition's files together. `known` are extents of segments that were read already, by path."""
+    every = files
+    files = [one for one in files if one.place.state is None and one.problem is None]
+    segments = sorted(
+        (one for one in files if one.format == "kafka.log"), key=lambda one: (one.place.start_offset or 0, one.path)
+    )
+    names = [one.place.start_offset or 0 for one in segments]
+    extents = []
+    for number, file in enumerate(segments):
+        stop = next((one for one in names[number + 1 :] if one > names[number]), HUGE)
+        extent = (known or {}).get(file.path)
+        if extent is None or not extent.is_before(stop):
+            extent = read_extent(file, stop)
+        extent.stop = stop
+        extents.append(extent)
+    placed = _place(extents)
+    pieces = _pieces(extents, placed)
+    gaps = _gaps(extents, pieces, segments)
+    if gaps:
+        point = _cleaned_up_to(files, extents, max(one.mark for one in extents))
+        gaps = [one for one in gaps if one.first >= point]
+    holes = [] if any(one.is_cleaned for one in extents) else _holes(extents)
+    if holes:
+        point = _cleaned_up_to(files, extents, NONE)
+        holes = [one for one in holes if one[0] >= point]
+    is_open = [False] * (len(gaps) + len(holes))
+    if is_open and not _has_damage(extents, placed):
+        is_open = are_undecided(files, [*((one.first, one.last) for one in gaps), *holes]).tolist()
+    gaps = [replace(one, is_undecided=undecided) for one, undecided in zip(gaps, is_open, strict=False)]
+    holes = [one for one, undecided in zip(holes, is_open[len(gaps) :], strict=True) if undecided]
+    gaps = [*_start_gap(every, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
+    lost = _lost(extents, pieces, gaps, placed)
+    return Continuity(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
+
+
+# What is refused ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_damage(whose: Identity | None, found: Continuity, why: str, *, allows_tail: bool) -> None:
+    """CorruptError for the first thing that repair would drop or change; `why` ends its message. With `allows_tail` this does not count
+    what a crash leaves at the end of a log, unless other files say that records were there.
+    """
+    if whose is not None and whose.change is not None:
+        raise CorruptError(f"{whose.change}; {why}", path=whose.path)
+    for number, extent in enumerate(found.extents):
+        batches, chosen = extent.found, extent.chosen
+        if chosen is None or batches is None:
+            continue
+        holes = [one for one in batches.holes if one.reason != PADDING]
+        holes = [one for one in holes if not extent.is_crash_tail(one)] if allows_tail else holes
+        for hole in holes:
+            error = TruncatedError if hole.reason == UNFINISHED else CorruptError
+            message = f"{hole.stop - hole.start:,} bytes are not a sound batch ({hole.reason}); {why}"
+            raise error(message, path=extent.file.path, position=hole.start, format="kafka.log", layout=BATCH.name)
+        if chosen.dropped or chosen.rebased or chosen.order != list(range(len(batches.head))) or number in found.placed:
+            at = min([*chosen.dropped, *chosen.rebased, *chosen.moved], default=0)
+            raise CorruptError(
+                f"a batch at offset {int(batches.head['base_offset'][at])} out of order; {why}",
+                path=extent.file.path,
+                position=int(batches.starts[at]),
+                format="kafka.log",
+                layout=BATCH.name,
+                field="base_offset",
+            )
+    for piece in found.pieces:
+        extent = found.extents[piece.segment]
+        if piece.start != extent.first:
+            raise CorruptError(f"a name that does not fit its offsets; {why}", path=extent.file.path)
+    for gap in found.gaps:
+        if gap.is_lost:
+            before = " before this segment" if gap.side is Side.BETWEEN else ""
+            raise CorruptError(f"{gap}{before}; {why}", path=gap.file.path)
+    for one in found.corrections[:1]:
+        what = f"leader epoch {one.wrong} at offset {one.first}, {one.right} expected"
+        raise CorruptError(f"{what}; {why}", path=found.extents[0].file.path)
+
+
+# How segments are put together -------------------------------------------------------------------------------------------
+
+
+def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
+    """Which batches outside their segments' ranges have offsets that no other batch has: those are where the log misses them.
+
+    A wrong base offset could be any. So beyond the end of the log only what follows it is taken: with the end itself, or in a run.
+    """
+    strays = []
+    for index, one in enumerate(extents):
+        lows, highs = ({number: span[end] for number, span in one.strays.items()} for end in (0, 1))
+        follow = set(longest(list(one.strays), lows, highs))
+        # Those that follow one another in the file come first: a batch with a wrong offset may cover any of them.
+        strays += [(number not in follow, span, index, number) for number, span in one.strays.items()]
+    if not strays:
+        return {}
+    runs = np.concatenate([one.covered for one in extents])
+    taken = sorted(map(tuple, runs.tolist()))
+    placed: dict[int, set[int]] = {}
+    end = taken[-1][1] if taken else NONE
+    for _, (low, high), index, number in sorted(strays):
+        if taken and low > end + 1 and not _in_run(extents[index], number, end):
+            continue
+        at = bisect_right(taken, (low, HUGE))
+        before = taken[at - 1][1] if at else NONE
+        following = taken[at][0] if at < len(taken) else HUGE
+        if before < low and high < following:
+            taken.insert(at, (low, high))
+            end = max(end, high)
+            placed.setdefault(index, set()).add(number)
+    return placed
+
+
+def _in_run(extent: Extent, number: int, end: int) -> bool:
+    """Whether a batch beyond the end of the log is near it, and its segment as a whole is displaced, or a run of batches in it."""
+    low, high = extent.strays[number]
+    if low > end + max(NEAR, end):
+        return False
+    if not len(extent.covered):
+        return True
+    around = [extent.strays.get(number - 1), extent.strays.get(number + 1)]
+    return any(one is not None and (one[1] + 1 == low or high + 1 == one[0]) for one in around)
+
+
+def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[Piece]:
+    """The log in the order of its offsets. A segment is one piece, unless batches of others belong among its own."""
+    if not placed:
+        return [
+            Piece(index, None, int(one.covered[0][0]), int(one.covered[-1][1]), one.first)
+            for index, one in enumerate(extents)
+            if len(one.covered)
+        ]
+    edges = sorted(
+        low for index, numbers in placed.items() for low, _ in (extents[index].strays[one] for one in numbers)
+    )
+    parts: list[tuple[int, int, int, tuple[int, ...] | None, bool]] = []
+    for index, one in enumerate(extents):
+        if len(one.covered):
+            for low, high, numbers in _between(one, edges):
+                parts.append((low, high, index, numbers, True))
+        for number in placed.get(index, ()):
+            parts.append((*one.strays[number], index, (number,), False))
+    parts.sort(key=lambda part: part[0])
+    pieces: list[Piece] = []
+    begun: set[int] = set()
+    for index, run in groupby(parts, key=lambda part: part[2]):
+        several = list(run)
+        low, name, end = several[0][0], extents[index].first, pieces[-1].last if pieces else NONE
+        fits = several[0][4] and index not in begun and end < name <= low
+        begun.add(index)
+        whole = len(several) == 1 and several[0][3] is None
+        numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in several))
+        pieces.append(Piece(index, numbers, low, several[-1][1], name if fits else low))
+    return pieces
+
+
+def _between(extent: Extent, edges: Sequence[int]) -> Iterable[tuple[int, int, tuple[int, ...] | None]]:
+    """The own batches of a segment, cut where batches of others come between."""
+    low, high = int(extent.covered[0][0]), int(extent.covered[-1][1])
+    cuts = edges[bisect_left(edges, low) : bisect_right(edges, high)]
+    if extent.chosen is None and not cuts:
+        return [(low, high, None)]
+    order = extent.numbered()[1].order
+    base, last = extent.offsets()
+    parts = []
+    starts = [int(base[number]) for number in order]
+    for start, stop in zip([low, *cuts], [*cuts, HUGE], strict=True):
+        inside = order[bisect_left(starts, start) : bisect_left(starts, stop)]
+        if inside:
+            parts.append((int(base[inside[0]]), int(last[inside[-1]]), tuple(inside)))
+    return parts
+
+
+def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
+    """The leader epochs of the batches that are of the log, in its order."""
+    runs = EpochRuns()
+    for piece in pieces:
+        extent = extents[piece.segment]
+        if piece.numbers is None and extent.epochs is not None:
+            runs.join(extent.epochs)
+            continue
+        found, chosen = extent.numbered()
+        order = chosen.order if piece.numbers is None else list(piece.numbers)
+        head = Heads(found.head.values[:, order].copy())
+        head["base_offset"][:] = extent.offsets()[0][order]
+        runs.add(head)
+    return runs
+
+
+def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
+    """Whether offsets that are missing between two segments are lost. The log is read only where names, checkpoints and settings do not
+    say that compaction may have taken them out.
+    """
+    place = files[0].place
+    if place.topic in INTERNAL.values():
+        return False
+    if place.topic is not None and place.partition is not None and place.group is not None:
+        folder = parent_of(place.group)
+        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
+        if (dirty is not None and stop <= dirty) or is_compacted_topic(folder, place.topic):
+            return False
+    return any(gap.is_lost and gap.first < stop and first <= gap.last for gap in continuity(files).gaps)
+
+
+def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:
+    """What is missing between segments, whatever the reason."""
+    gaps = []
+    end: int | None = None
+    seen: set[int] = set()
+    for piece in pieces:
+        # Inside of a segment damage or compaction took something out, and says so itself.
+        if end is not None and end < piece.start and piece.segment not in seen:
+            gaps.append(Gap(end, piece.start - 1, segments[piece.segment]))
+        end = piece.last + 1
+        seen.add(piece.segment)
+    if extents and end is not None and not extents[-1].has_batches and end < extents[-1].first:
+        gaps.append(Gap(end, extents[-1].first - 1, segments[-1]))
+    return gaps
+
+
+def _holes(extents: Sequence[Extent]) -> list[tuple[int, int]]:
+    """What is missing inside of segments, whatever the reason; not in the last one, which the cleaner leaves alone."""
+    return [
+        (int(before) + 1, int(after) - 1)
+        for one in extents[:-1]
+        for (_, before), (after, _) in pairwise(one.covered.tolist())
+        if after > before + 1
+    ]
+
+
+def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
+    """Whether bytes are no batch, or batches are not at their place: that explains what is missing, too."""
+    return bool(placed) or any(
+        one.has_damage or (one.chosen is not None and (one.chosen.dropped or one.chosen.rebased)) for one in extents
+    )
+
+
+def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
+    """What is missing at the start, and retention does not explain. Batches may be before the name of the first segment."""
+    trace = first_trace(files)
+    if trace is None or not extents:
+        return []
+    start = min([extents[0].first, *(one.first for one in pieces[:1])])
+    if trace.offset >= start:
+        return []
+    return [Gap(trace.offset, start - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
+
+
+def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
+    """What is missing at the end, although other files say that the log had reached it."""
+    if not extents:
+        return []
+    trace = last_trace(files)
+    end = max((one.last + 1 for one in pieces), default=extents[-1].first)
+    if not extents[-1].has_batches:
+        end = max(end, extents[-1].first)
+    return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
+
+
+def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent], mark: int) -> int:
+    """The offset up to which compaction may have taken out what is missing; 0 if nothing shows that the topic is compacted. `mark` is the
+    last offset of a batch that shows it, or -1.
+    """
+    place = files[0].place
+    if place.topic in INTERNAL.values():
+        return HUGE
+    if place.topic is not None and place.partition is not None and place.group is not None:
+        folder = parent_of(place.group)
+        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
+        if dirty is not None:  # a follower copies what its leader compacted, beyond what it did itself
+            return HUGE if mark >= dirty else dirty
+        if mark == NONE and is_compacted_topic(folder, place.topic):
+            return HUGE
+    return HUGE if mark != NONE or any(one.is_marked_inside() for one in extents) else 0
+
+
+def _lost(
+    extents: Sequence[Extent], pieces: Sequence[Piece], gaps: Sequence[Gap], placed: Mapping[int, set[int]]
+) -> list[tuple[int, int | None]]:
+    """The gaps, and the offsets around every place where bytes are no sound batch or a batch has no place in the log."""
+    spans: list[tuple[int, int | None]] = [(one.first, one.last) for one in gaps if one.is_lost]
+    first: dict[int, int] = {}
+    for at, piece in enumerate(pieces):
+        first.setdefault(piece.segment, at)
+    for index, one in enumerate(extents):
+        if one.found is not None and one.chosen is not None and (one.has_damage or one.chosen.dropped):
+            spans += _around_damage(index, extents, pieces, first.get(index), placed.get(index, set()))
+    if not spans:
+        return []
+    rows = [tuple(row) for one in extents for row in one.covered.tolist()]
+    rows += [extents[index].strays[number] for index, numbers in placed.items() for number in numbers]
+    return _without(spans, sorted(rows))
+
+
+def _around_damage(
+    index: int, extents: Sequence[Extent], pieces: Sequence[Piece], at: int | None, placed: set[int]
+) -> Iterable[tuple[int, int | None]]:
+    """For each place of damage the offsets between the batches around it."""
+    extent = extents[index]
+    found, chosen = extent.numbered()
+    bases, lasts = (one.tolist() for one in extent.offsets())
+    kept = extent.in_order(placed)
+    cut = [one.start for one in found.holes if not extent.is_crash_tail(one)]
+    cut += [int(found.starts[number]) for number in chosen.dropped if number not in placed]
+    cut += [int(found.starts[number]) for number in placed.difference(kept)]
+    edges = found.starts[kept]
+    end = max((piece.last + 1 for piece in pieces[: at or 0]), default=0)
+    # Where the next segment begins, whether anything is left of it or not.
+    starts = sorted([one.start for one in pieces] + [one.first for one in extents[index + 1 :] if not len(one.covered)])
+    for position in cut:
+        place = int(np.searchsorted(edges, position))
+        if place:
+            low = lasts[kept[place - 1]] + 1
+        elif not kept or extent.first <= bases[kept[0]]:
+            low = max(end, extent.first) if kept else extent.first
+        else:
+            low = end if at else bases[kept[0]]
+        high: int | None
+        if place < len(kept):
+            high = bases[kept[place]] - 1
+        elif kept:
+            high = next((one - 1 for one in starts if one >= low), None)
+        else:
+            high = None if extent.stop == HUGE else extent.stop - 1
+        if high is None or low <= high:
+            yield low, high
+
+
+def _without(spans: Iterable[tuple[int, int | None]], covered: Sequence[Span]) -> list[tuple[int, int | None]]:
+    """Ranges joined where they touch, without the offsets that are there."""
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted((first, HUGE if last is None else last) for first, last in spans):
+        if joined and low <= joined[-1][1] + (joined[-1][1] < HUGE):
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+        else:
+            joined.append((low, high))
+    left: list[tuple[int, int]] = []
+    for low, high in joined:
+        at = max(bisect_right(covered, (low, HUGE)) - 1, 0)
+        while at < len(covered) and covered[at][0] <= high and low <= high:
+            start, stop = covered[at]
+            if stop >= low:
+                if start > low:
+                    left.append((low, start - 1))
+                low = stop + 1
+            at += 1
+        if low <= high:
+            left.append((low, high))
+    return [(low, None if high == HUGE else high) for low, high in left]
+
+
+__all__ = ["Continuity", "Fate", "Gap", "Piece", "Side", "continuity", "refuse_damage"]

@@ -1,0 +1,343 @@
+"""The extent of a segment: which offsets its sound batches cover, whether it is damaged, and where compaction was at work in it.
+
+A segment whose batches are in order is read window by window; of others each batch is known by its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka.log.heads import Heads
+from rawlog.formats.kafka.log.layouts import (
+    MAGIC_V2,
+    NONE,
+    OUTLINE,
+    Attributes,
+)
+from rawlog.formats.kafka.log.legacy import unwrap
+from rawlog.formats.kafka.partition.leader_epochs import EpochRuns
+from rawlog.formats.kafka.partition.salvage import (
+    HUGE,
+    PADDING,
+    UNFINISHED,
+    Chosen,
+    Found,
+    Hole,
+    choose,
+    find_sound,
+    longest,
+)
+from rawlog.io.storage import Source
+from rawlog.kernels import byte_view
+from rawlog.model.errors import DataError, LostError
+from rawlog.model.format import File
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import Status
+
+LIMIT = 64 << 20
+"""A wrapper that grows beyond this is not opened for its first offset."""
+FAR = 1 << 62
+CACHED = 8 << 20
+"""What was found in a segment without damage is kept in memory up to this size; of a larger one it is looked for again."""
+Span = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Extent:
+    """What the sound batches of one segment cover. `stop` is where the next segment begins by its name."""
+
+    file: File
+    first: int
+    stop: int
+    #: First and last offsets of the batches that are in the range of the segment, neighbours put together.
+    covered: NDArray[np.int64]
+    #: The largest offset of a batch that shows the work of compaction, or -1. One that leaves offsets out after the batch before it does:
+    #: without another one that `is_cleaned`, it may also be that a batch is lost.
+    mark: int = NONE
+    is_cleaned: bool = False
+    found: Found | None = None
+    #: Which batches are of the log, and where each begins; None for a segment without damage whose batches are in order and in its range.
+    chosen: Chosen | None = None
+    bases: NDArray[np.int64] | None = None
+    #: Batches outside of the range, by number, with their first and last offsets.
+    strays: dict[int, Span] = field(default_factory=dict)
+    has_batches: bool = False
+    has_damage: bool = False
+    #: How many of its batches are compressed entries of magic 0 or 1.
+    wrappers: int = 0
+    #: The leader epochs of its batches; None: to be taken from `found`.
+    epochs: EpochRuns | None = None
+
+    def is_crash_tail(self, hole: Hole) -> bool:
+        """Whether bytes are what a crash leaves at the end of a log: an unfinished batch, zeros, or anything that is no batch."""
+        is_last = hole.stop >= self.file.size and not self.file.place.sealed and self.stop == HUGE
+        return hole.reason == PADDING or (hole.reason == UNFINISHED and is_last)
+
+    def is_before(self, stop: int) -> bool:
+        """Whether everything in it is before an offset."""
+        return not len(self.covered) or int(self.covered[-1][1]) < stop
+
+    def numbered(self) -> tuple[Found, Chosen]:
+        """Its sound batches, and which of them are of the log; looked for again where they are not in memory."""
+        if self.found is None:
+            self.found = find_sound(bytes_of(self.file), sealed=self.file.place.sealed)
+        if self.chosen is None:
+            self.chosen = _all_of(self.found)
+        return self.found, self.chosen
+
+    def offsets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last offsets of its sound batches, those that are set right among them."""
+        found, chosen = self.numbered()
+        return _offsets(found, found.head["base_offset"] if self.bases is None else self.bases, chosen)
+
+    def in_order(self, placed: set[int]) -> list[int]:
+        """The batches that are of the log and follow one another in the file as they do in the log."""
+        base, last = self.offsets()
+        _, chosen = self.numbered()
+        numbers = sorted(set(chosen.order).difference(chosen.moved) | placed)
+        return longest(numbers, base.tolist(), last.tolist())
+
+    def is_marked_inside(self) -> bool:
+        """Whether a compressed entry of magic 0 or 1 leaves out offsets between its own entries."""
+        if self.wrappers == 0:
+            return False
+        data = bytes_of(self.file)
+        found, _ = batches_of(self, data)
+        frames = Frames(data, found.starts, found.stops, data.size, Status.OK)
+        for number in np.flatnonzero(found.head["record_count"] < 0).tolist():
+            inside = _opened(frames, found.head, number)
+            last = int(found.head["last_offset"][number])
+            if inside is not None and inside[1] < last - inside[0] + 1:
+                return True
+        return False
+
+
+class Plain:
+    """The extent of a segment without damage, window by window. None comes out if its batches are not in order, or before its name.
+
+    A segment may be read in splits: those that do not begin with it know nothing of what comes before, and are joined in order.
+    """
+
+    def __init__(self, file: File, *, inside: bool = False) -> None:
+        self.file, self.first = file, file.place.start_offset or 0
+        self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
+        self.mark, self.is_cleaned, self.end, self.following = NONE, False, 0, self.first
+        self.is_plain, self.has_batches, self.wrappers = True, False, 0
+        self.epochs = EpochRuns()
+        self.inside = inside
+        #: Of a split inside of a segment: the first and last offset and the position of its first batch, and whether it is a wrapper.
+        self.begins: tuple[int, int, int, bool] | None = None
+
+    def add(self, frames: Frames, head: Heads) -> None:
+        """Take in sound batches that follow those before them."""
+        if not len(head) or not self.is_plain:
+            return
+        positions, sizes = frames.positions, frames.sizes
+        base, last = _bases(head, self.following), head["last_offset"]
+        if not self.has_batches and head["record_count"][0] < 0:
+            base = np.concatenate(([_first_offset(frames, head, 0)], base[1:]))
+        before = np.concatenate(([self.following - 1], last[:-1]))
+        if self.inside and not self.has_batches:
+            before[0] = base[0] - 1
+            self.begins = (int(base[0]), int(last[0]), int(positions[0]), bool(head["record_count"][0] < 0))
+        self.is_plain = bool((last >= base).all() and (base > before).all())
+        self.is_plain &= bool(last[-1] - self.first < 1 << 31)
+        ends = np.concatenate(([self.end], (positions + sizes)[:-1]))
+        # What is missing at the beginning of a segment may be what repair gave up there.
+        adjacent = positions == ends
+        adjacent[0] &= self.has_batches
+        mark, is_cleaned = _mark(head, base, before, adjacent)
+        self.mark, self.is_cleaned = max(self.mark, mark), self.is_cleaned or is_cleaned
+        self.covered.append(_merged(base, last))
+        self.wrappers += int((head["record_count"] < 0).sum())
+        self.epochs.add(head)
+        self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
+
+    def join(self, following: Plain) -> None:
+        """Take in the split that follows this one."""
+        self.is_plain &= following.is_plain
+        if following.begins is None or not self.is_plain:
+            return
+        base, last, position, is_wrapper = following.begins
+        rows = np.concatenate(following.covered)
+        if self.inside and not self.has_batches:
+            self.begins = following.begins
+        else:
+            if is_wrapper:
+                rows[0, 0] = base = min(base, self.following)
+            self.is_plain = base >= self.following
+            if self.has_batches and position == self.end and base > self.following:
+                self.mark = max(self.mark, last)
+        self.mark, self.is_cleaned = max(self.mark, following.mark), self.is_cleaned or following.is_cleaned
+        self.wrappers += following.wrappers
+        self.epochs.join(following.epochs)
+        self.covered.append(rows)
+        self.close()
+        self.end, self.following, self.has_batches = following.end, following.following, True
+
+    def close(self) -> None:
+        """Put the offsets of all windows together."""
+        rows = np.concatenate(self.covered)
+        self.covered = [_merged(rows[:, 0], rows[:, 1])]
+
+    def extent(self) -> Extent | None:
+        if not self.is_plain:
+            return None
+        self.close()
+        made = Extent(self.file, self.first, HUGE, self.covered[0], self.mark, has_batches=self.has_batches)
+        made.wrappers, made.epochs, made.is_cleaned = self.wrappers, self.epochs, self.is_cleaned
+        return made
+
+
+def read_extent(file: File, stop: int) -> Extent:
+    """The extent of any segment."""
+    data = bytes_of(file)
+    found = find_sound(data, sealed=file.place.sealed)
+    first = file.place.start_offset or 0
+    damaged = any(one.reason != PADDING for one in found.holes)
+    if not damaged:
+        plain = Plain(file)
+        plain.add(Frames(data, found.starts, found.stops, data.size, Status.OK), found.head)
+        made = plain.extent()
+        if made is not None and made.is_before(stop):
+            made.found = found if file.size <= CACHED else None
+            return made
+    head = _with_first_offsets(data, found)
+    chosen = choose(head, first, stop)
+    base, last = _offsets(found, head["base_offset"], chosen)
+    order = np.array(chosen.order, np.int64)
+    sure = np.ones(len(found.head), np.bool_)
+    sure[[*chosen.moved, *chosen.rebased]] = False
+    follows = (order[1:] == order[:-1] + 1) & sure[order[1:]] & sure[order[:-1]]
+    adjacent = follows & (found.starts[order[1:]] == found.stops[order[:-1]])
+    before = np.concatenate(([first - 1], last[order][:-1]))
+    adjacent = np.concatenate(([False], adjacent))[: order.size]
+    mark, is_cleaned = _mark(Heads(found.head.values[:, order]), base[order], before, adjacent)
+    own = {number: (int(base[number]), int(last[number])) for number in chosen.dropped}
+    strays = {
+        number: (low, high)
+        for number, (low, high) in own.items()
+        if 0 <= low <= high < HUGE and high - low < 1 << 31 and (low < first or high >= stop)
+    }
+    covered = _merged(base[order], last[order])
+    bases = head["base_offset"]
+    wrappers = int((found.head["record_count"] < 0).sum())
+    return Extent(
+        file, first, stop, covered, mark, is_cleaned, found, chosen, bases, strays, bool(len(head)), damaged, wrappers
+    )
+
+
+def bytes_of(file: File) -> Bytes:
+    """A segment's bytes: mapped where the system can, so that memory is not the limit."""
+    with Source(file.path) as source:
+        if (mapped := source.map()) is not None:
+            return byte_view(mapped)
+        data = bytearray(source.size)
+        position = 0
+        while position < source.size:
+            try:
+                source.read_into(position, memoryview(data)[position:])
+                break
+            except LostError as lost:  # zeros are there instead, of which no batch is made
+                position = lost.stop
+    return byte_view(data)
+
+
+def batches_of(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:
+    """The sound batches of a segment, and which of them are of the log."""
+    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
+    return found, extent.chosen or _all_of(found)
+
+
+def _all_of(found: Found) -> Chosen:
+    return Chosen(list(range(len(found.head))), {}, [], [])
+
+
+def _offsets(found: Found, bases: NDArray[np.int64], chosen: Chosen) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    base, last = bases.copy(), found.head["last_offset"].copy()
+    for number, new in chosen.rebased.items():
+        last[number] = new + (last[number] - base[number])  # in this order: a wrong offset may be any 64 bits
+        base[number] = new
+    return base, last
+
+
+def _bases(head: Heads, first: int) -> NDArray[np.int64]:
+    """First offsets. A wrapper's is known only from inside: take the one after the batch before it."""
+    base, last = head["base_offset"], head["last_offset"]
+    wrapped = head["record_count"] < 0
+    if not wrapped.any():
+        return base
+    before = np.concatenate(([first - 1], last[:-1]))
+    return np.where(wrapped, np.minimum(base, before + 1), base)
+
+
+def _with_first_offsets(data: Bytes, found: Found) -> Heads:
+    """The headers, with the first offsets of compressed entries of magic 0 and 1, as their content says."""
+    wrapped = np.flatnonzero((found.head["record_count"] < 0) & (found.head["magic"] != MAGIC_V2)).tolist()
+    if not wrapped:
+        return found.head
+    head = Heads(found.head.values.copy())
+    frames = Frames(data, found.starts, found.stops, data.size, Status.OK)
+    for number in wrapped:
+        head["base_offset"][number] = _first_offset(frames, found.head, number)
+    return head
+
+
+def _first_offset(frames: Frames, head: Heads, number: int) -> int:
+    """The first offset in a compressed entry of magic 0 or 1; its last one if the content cannot be read."""
+    inside = _opened(frames, head, number)
+    return int(head["last_offset"][number]) if inside is None else inside[0]
+
+
+def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
+    """The first offset in a compressed entry of magic 0 or 1, and how many entries it holds; None if the content cannot be read.
+
+    The first offset is right if the entry's own offset is, which no checksum covers; it is below 0 where that is invalid.
+    """
+    one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
+    plain = Heads(own.values.copy())
+    plain["last_offset"][:] = FAR  # inner offsets of magic 1 count from it
+    try:
+        inside = unwrap(one.data, one.starts, one.stops, plain, limit=LIMIT, total=LIMIT)
+    except DataError:
+        return None
+    at, first, end = int(inside.starts[0]), 0, 0
+    for index in range(int(inside.counts[0])):
+        raw = bytes(inside.data[at : at + OUTLINE.after("length")])
+        end = int.from_bytes(raw[: OUTLINE.after("base_offset")], "big", signed=True)
+        first = end if not index else first
+        at += OUTLINE.after("length") + int.from_bytes(raw[OUTLINE.at("length") :], "big", signed=True)
+    return (last - (end - first), int(inside.counts[0])) if first <= end else None
+
+
+def _mark(
+    head: Heads, base: NDArray[np.int64], before: NDArray[np.int64], adjacent: NDArray[np.bool_]
+) -> tuple[int, bool]:
+    """The largest offset that shows the work of compaction: a batch with fewer records than offsets, one with a delete horizon, one that
+    follows another one directly and yet leaves offsets out. And whether there is one of the first two kinds.
+    """
+    if not len(head):
+        return NONE, False
+    last, count = head["last_offset"], head["record_count"]
+    thin = (count >= 0) & (head["magic"] == MAGIC_V2) & (count < last - head["base_offset"] + 1)
+    # Repair holds the end of a log with such a batch; those of the cleaner keep the time of the batch that was there.
+    thin &= ~((count == 0) & (head["producer_id"] == NONE) & (head["max_timestamp"] == NONE))
+    cleaned = thin | head.has(Attributes.DELETE_HORIZON)
+    marked = cleaned | (adjacent & (base > before + 1))
+    return int(last[marked].max()) if marked.any() else NONE, bool(cleaned.any())
+
+
+def _merged(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ranges in order, neighbours put together."""
+    if not base.size:
+        return np.empty((0, 2), np.int64)
+    new = np.concatenate(([True], base[1:] != last[:-1] + 1))
+    starts = np.flatnonzero(new)
+    stops = np.concatenate((starts[1:], [base.size])) - 1
+    return np.stack([base[starts], last[stops]], axis=1)
+
+
+__all__ = ["Extent", "Plain", "Span", "batches_of", "bytes_of", "read_extent"]

@@ -1,0 +1,427 @@
+"""Whose a partition is: `partition.metadata`, and where else its topic's id can be found when that file is damaged or gone."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rawlog.formats.kafka.internal.codec import uuid_text
+from rawlog.formats.kafka.internal.messages import decode_record, framed_types
+from rawlog.formats.kafka.internal.topics import read_records
+from rawlog.formats.kafka.log.heads import heads
+from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, OUTLINE
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.partition.writer import METADATA
+from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC, directory_place, split
+from rawlog.formats.kafka.texts import properties, topic_id
+from rawlog.io.storage import Source, exists, listing
+from rawlog.io.walk import walk
+from rawlog.model.errors import AccessError, DataError, RawlogError
+from rawlog.model.format import File, Place
+from rawlog.model.status import Status
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How far a broker reads a log when it loads it: to the first batch that is not sound, or, after a clean stop, as the index leads it.
+
+
+WINDOW = 4 << 20
+#: Entries at the end of an index that a broker looks at first.
+_WARM = 8192 // INDEX_ENTRY.size
+
+
+class End(NamedTuple):
+    """Where reading ends: a byte position, and the offset that follows there; None if no batch was read. `is_fatal`: a broker that comes
+    to that position gives up, and does not start.
+    """
+
+    position: int
+    offset: int | None
+    is_fatal: bool = False
+
+
+def sound_end(segment: File) -> End:
+    """The end of the sound batches that a segment begins with: where recovery cuts it."""
+    from rawlog.formats.kafka import LOG
+
+    position, offset = 0, None
+    for frames in walk(segment, LOG, errors="stop"):
+        head = heads(frames)
+        good = len(frames) if head.all_sound else int(np.argmin(head.sound))
+        if good:
+            offset = int(head["last_offset"][good - 1]) + 1
+            position = int(frames.positions[good - 1] + frames.sizes[good - 1])
+        if good < len(frames):
+            break
+    return End(position, offset)
+
+
+def trusted_end(segment: File, index: File | None) -> End:
+    """The end of the last segment as a broker finds it after a clean stop: from the last entry of the index on, by lengths alone."""
+    target, position = _last_entry(segment, index)
+    offset: int | None = None
+    window = WINDOW
+    with Source(segment.path) as source:
+        while 0 <= position < source.size:
+            part = np.frombuffer(source.read(position, window), np.uint8)
+            frames = scan(part, 0)
+            if len(frames):
+                last = heads(frames)["last_offset"]
+                if offset is not None or bool((last >= target).any()):
+                    offset = int(last[-1]) + 1
+            is_cut = frames.status in (Status.TRUNCATED, Status.PADDING) and position + part.size < source.size
+            position += frames.reached
+            if not is_cut:
+                left = source.size - position
+                is_fatal = frames.status.is_damage or (frames.status is Status.PADDING and left > OUTLINE.size)
+                return End(position, offset, is_fatal)
+            window = WINDOW if len(frames) else window * 2
+        return End(max(0, min(position, source.size)), offset)
+
+
+def _last_entry(segment: File, index: File | None) -> tuple[int, int]:
+    """The offset of the last entry of an index, zeros included, and the position at which a broker begins to look for it."""
+    base = segment.place.start_offset or 0
+    if index is None or index.size < INDEX_ENTRY.size:
+        return base, 0
+    with Source(index.path) as source:
+        data = np.frombuffer(source.read(0, source.size // INDEX_ENTRY.size * INDEX_ENTRY.size), np.uint8)
+    raw = INDEX_ENTRY.view(data)
+    offsets, positions = raw["relative_offset"].astype(np.int64) + base, raw["position"].astype(np.int64)
+    target = int(offsets[-1])
+    warm = max(0, len(offsets) - 1 - _WARM)
+    if offsets[warm] < target:
+        low, high = warm, len(offsets) - 1
+    elif offsets[0] > target:
+        return target, 0
+    else:
+        low, high = 0, warm
+    while low < high:
+        middle = (low + high + 1) // 2
+        if offsets[middle] > target:
+            high = middle - 1
+        elif offsets[middle] < target:
+            low = middle
+        else:
+            low = high = middle
+    return target, int(positions[low])
+
+
+LARGEST_TEXT = 1 << 20
+META, BOOTSTRAP = "meta.properties", "bootstrap.checkpoint"
+TOPIC = 2
+"""The type of a topic among the resources that have settings."""
+_METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a partition's `partition.metadata` is to hold, None for no such file; `change` tells why it is not what was there."""
+
+    path: str
+    size: int = 0
+    data: bytes | None = None
+    change: str | None = None
+
+
+def identity(files: Sequence[File]) -> Identity | None:
+    """Whose a partition is: as its own file says, or its topic's id as the log directory around it tells. None where nothing is to
+    be said: brokers without KRaft do without.
+    """
+    place = next((one.place for one in files if one.place.group is not None), Place())
+    own = next((one for one in files if one.format == "kafka.partition" and one.problem is None), None)
+    path = f"{place.group}/{METADATA}" if own is None else own.path
+    if own is not None:
+        data = _text(own.path)
+        try:
+            topic_id(data)
+        except ValueError:
+            pass
+        else:
+            return Identity(path, own.size, data)
+    source = parent_of(place.group or "")
+    if own is None and (place.topic in (None, METADATA_TOPIC) or not _is_kraft(source)):
+        return None
+    found = None if place.topic is None else _told_elsewhere(source, place.topic)
+    if found is not None:
+        made = f"version: 0\ntopic_id: {uuid_text(found)}".encode()
+        what = "missing" if own is None else "damaged"
+        return Identity(path, 0 if own is None else own.size, made, f"{what}; the topic's id is known from elsewhere")
+    if own is None:
+        return None
+    return Identity(path, own.size, None, "damaged, and the topic's id is not known from elsewhere")
+
+
+def parent_of(folder: str) -> str:
+    """The directory around another one."""
+    return split(folder)[0] or ("/" if folder.startswith("/") else ".")
+
+
+def _text(path: str) -> bytes:
+    with Source(path) as source:
+        return source.read(0, min(source.size, LARGEST_TEXT))
+
+
+def _is_kraft(source: str) -> bool:
+    """Whether a log directory is one of a cluster that goes by topic ids."""
+    try:
+        return exists(f"{source}/{META}") and properties(_text(f"{source}/{META}")).get("version") == "1"
+    except (RawlogError, ValueError):
+        return False
+
+
+def _told_elsewhere(source: str, topic: str) -> bytes | None:
+    """The id of a topic as the metadata log in a log directory has it; else as the topic's other partitions agree on it."""
+    found = _in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic)
+    if found is not None:
+        return found
+    others = set(_in_partitions(source, topic))
+    return others.pop() if len(others) == 1 else None
+
+
+def _in_metadata(folder: str, topic: str) -> bytes | None:
+    """The id of a topic after all that the snapshots and the log of a metadata directory hold."""
+    types = {schema.name: key for key, schema in framed_types().items()}
+    created, removed = types["TopicRecord"], types["RemoveTopicRecord"]
+    found: bytes | None = None
+    try:
+        for key, message in _metadata_records(folder):
+            if key == created and message["name"] == topic:
+                found = bytes(message["topicId"])
+            elif key == removed and message["topicId"] == found:
+                found = None
+    except RawlogError:
+        return None
+    return found
+
+
+def is_known_topic(source: str, topic: str) -> bool:
+    """Whether the metadata log in a log directory has a topic, and so its settings."""
+    return _in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic) is not None
+
+
+def is_compacted_topic(source: str, topic: str) -> bool:
+    """Whether the metadata log in a log directory says that a topic is compacted, or was."""
+    return any("compact" in value.split(",") for value in _settings(source, topic, "cleanup.policy"))
+
+
+def is_tiered_topic(source: str, topic: str) -> bool:
+    """Whether a topic has segments in remote storage, or had: as the metadata log in a log directory says; without one, as the list of
+    remote segments does, if the directory has a part of it.
+    """
+    if exists(f"{source}/{_METADATA_DIRECTORY}"):
+        return "true" in _settings(source, topic, "remote.storage.enable")
+    name = INTERNAL["kafka.remote"]
+    try:
+        return any(True for _ in listing(f"{glob.escape(source)}/{name}-*"))
+    except AccessError:
+        return False
+
+
+def _settings(source: str, topic: str, name: str) -> list[str]:
+    """All values that a setting of a topic has had, as the metadata log in a log directory says; up to damage."""
+    changed = next(key for key, schema in framed_types().items() if schema.name == "ConfigRecord")
+    values = []
+    try:
+        for key, message in _metadata_records(f"{source}/{_METADATA_DIRECTORY}"):
+            if key == changed and (message["resourceType"], message["resourceName"]) == (TOPIC, topic):
+                values += [message["value"] or ""] if message["name"] == name else []
+    except RawlogError:
+        pass
+    return values
+
+
+def _metadata_records(folder: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All records that can be read in a metadata directory, those of its snapshots first."""
+    if not exists(folder):
+        return
+    entries = [one for one in listing(folder) if one.problem is None and one.path.endswith((".log", ".checkpoint"))]
+    # The log says what came after a snapshot; each kind is in the order of its offsets.
+    entries.sort(key=lambda one: (one.path.endswith(".log"), one.path))
+    files = [File(one.path, one.size, format="kafka.log", place=Place(start_offset=0, group=folder)) for one in entries]
+    for _, batch in read_records(files, ("value", "is_control"), "skip"):
+        for value, control in zip(*(batch.column(name).to_pylist() for name in ("value", "is_control")), strict=True):
+            if control or not value:
+                continue
+            try:
+                key, _, message = decode_record(value)
+            except DataError:
+                continue
+            yield key, message
+
+
+def _in_partitions(source: str, topic: str) -> Iterator[bytes]:
+    """The ids in the other partitions of a topic, if this is a log directory."""
+    if not exists(f"{source}/{META}"):
+        return
+    for entry in listing(source):
+        folder, name = split(entry.path)
+        place = directory_place(folder)
+        if name != METADATA or place.topic != topic or place.state is not None:
+            continue
+        try:
+            yield topic_id(_text(entry.path))
+        except (RawlogError, ValueError):
+            continue
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which partitions the cluster's metadata assigns to which node and log directory, as far as a metadata log in a log directory tells.
+
+
+METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
+#: Ids that stand for no directory: not known yet, not assigned, lost.
+NO_DIRECTORY = frozenset(number.to_bytes(16, "big") for number in range(3))
+#: The frame of a metadata record: its version, then its type as one byte.
+_FRAME = 2
+_WANTED = (
+    "RegisterBrokerRecord",
+    "UnregisterBrokerRecord",
+    "BrokerRegistrationChangeRecord",
+    "TopicRecord",
+    "PartitionRecord",
+    "PartitionChangeRecord",
+    "RemoveTopicRecord",
+    "BeginTransactionRecord",
+    "EndTransactionRecord",
+    "AbortTransactionRecord",
+)
+
+
+class Assignment(NamedTuple):
+    """The nodes that have a replica of a partition, in which directory of each, and those that are still to get one."""
+
+    replicas: tuple[int, ...]
+    directories: tuple[bytes, ...]
+    adding: frozenset[int]
+
+    def directory_on(self, node: int) -> bytes | None:
+        """The id of the directory that has the replica of a node; None if the cluster does not know it."""
+        at = self.replicas.index(node)
+        found = self.directories[at] if at < len(self.directories) else None
+        return None if found in NO_DIRECTORY else found
+
+
+@dataclass
+class Assignments:
+    """Topics by id, their partitions, and the log directories that brokers have registered."""
+
+    topics: dict[bytes, str] = field(default_factory=dict)
+    partitions: dict[bytes, dict[int, Assignment]] = field(default_factory=dict)
+    directories: dict[int, frozenset[bytes]] = field(default_factory=dict)
+    #: Whether there is any record at all.
+    has_records: bool = False
+
+    @cached_property
+    def names(self) -> dict[tuple[str, int], Assignment]:
+        """The partitions by the name of their topic and their number, once all records are in."""
+        found = {}
+        for topic, name in self.topics.items():
+            found.update({(name, number): one for number, one in self.partitions.get(topic, {}).items()})
+        return found
+
+    def apply(self, kind: str, message: dict[str, Any]) -> None:
+        """Replay a record as a controller does."""
+        self.has_records = True
+        if kind == "TopicRecord":
+            self.topics[bytes(message["topicId"])] = message["name"]
+            self.partitions[bytes(message["topicId"])] = {}
+        elif kind == "RemoveTopicRecord":
+            self.topics.pop(bytes(message["topicId"]), None)
+            self.partitions.pop(bytes(message["topicId"]), None)
+        elif kind in ("PartitionRecord", "PartitionChangeRecord"):
+            self._partition(message)
+        elif kind == "UnregisterBrokerRecord":
+            self.directories.pop(message["brokerId"], None)
+        elif kind in ("RegisterBrokerRecord", "BrokerRegistrationChangeRecord"):
+            found = frozenset(map(bytes, message.get("logDirs") or ()))
+            if found or kind == "RegisterBrokerRecord":
+                self.directories[message["brokerId"]] = found
+
+    def _partition(self, message: dict[str, Any]) -> None:
+        own = self.partitions.setdefault(bytes(message["topicId"]), {})
+        before = own.get(message["partitionId"], Assignment((), (), frozenset()))
+        replicas, adding = message.get("replicas"), message.get("addingReplicas")
+        given = message.get("directories")
+        kept = before.directories if replicas is None or list(replicas) == list(before.replicas) else ()
+        directories = kept if given is None else tuple(map(bytes, given))
+        own[message["partitionId"]] = Assignment(
+            before.replicas if replicas is None else tuple(replicas),
+            directories,
+            before.adding if adding is None else frozenset(adding),
+        )
+
+
+def assignments_in(folder: str) -> Assignments | None:
+    """What a broker learns from the metadata log in a log directory when it starts: a controller cuts the log at the first damage. None
+    if there is no metadata directory.
+    """
+    path = f"{folder}/{METADATA_DIRECTORY}"
+    if not exists(path):
+        return None
+    found, pending = Assignments(), list[tuple[str, dict[str, Any]]]()
+    is_open = False
+    kinds = {key: one.name for key, one in framed_types().items() if one.name in _WANTED}
+    for kind, message in _records(path, kinds):
+        found.has_records = True
+        if kind == "BeginTransactionRecord":
+            is_open, pending = True, []
+        elif kind in ("EndTransactionRecord", "AbortTransactionRecord"):
+            for one in pending if kind == "EndTransactionRecord" else ():
+                found.apply(*one)
+            is_open, pending = False, []
+        elif is_open:
+            pending.append((kind, message))
+        else:
+            found.apply(kind, message)
+    return found
+
+
+def _records(folder: str, kinds: dict[int, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records of the newest whole snapshot, and those of the log after it."""
+    try:
+        entries = [one for one in listing(folder) if one.problem is None and split(one.path)[0] == folder]
+    except RawlogError:
+        return
+    snapshots = sorted((one for one in entries if one.path.endswith(".checkpoint")), key=lambda one: one.path)
+    start = 0
+    for entry in reversed(snapshots):
+        file = _file(entry.path, entry.size, 0)
+        if sound_end(file).position == file.size:
+            start = int(split(entry.path)[1].partition("-")[0])
+            yield from _decoded([file], kinds, 0, None)
+            break
+    logs = sorted((one for one in entries if one.path.endswith(".log")), key=lambda one: one.path)
+    for entry in logs:
+        name = split(entry.path)[1].removesuffix(".log")
+        file = _file(entry.path, entry.size, int(name) if name.isdecimal() else 0)
+        end = sound_end(file)
+        yield from _decoded([file], kinds, start, end.offset)
+        if end.position < file.size:
+            return
+
+
+def _file(path: str, size: int, start: int) -> File:
+    return File(path, size, format="kafka.log", place=Place(start_offset=start, group=split(path)[0]))
+
+
+def _decoded(
+    files: Sequence[File], kinds: dict[int, str], start: int, stop: int | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records of these kinds, of offsets from `start` to before `stop`."""
+    names = ("offset", "value", "is_control")
+    for _, batch in read_records(files, names, "stop"):
+        for offset, value, control in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+            if stop is not None and offset >= stop:
+                return
+            if control or not value or offset < start or len(value) < _FRAME or value[1] not in kinds:
+                continue
+            try:
+                key, _, message = decode_record(value)
+            except DataError:
+                continue
+            yield kinds[key], message

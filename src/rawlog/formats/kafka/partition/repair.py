@@ -1,0 +1,546 @@
+"""A repaired copy of a partition, with a report on every byte that was kept, dropped or changed. The source is never changed.
+
+`salvage` keeps every whole batch whose checksum is right, also after damage, at its own offset. `broker` ends the log where a broker's
+recovery would: at the first damage, and all later segments with it. `strict` refuses. All act on what `continuity` finds, as `verify` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka.log.heads import Heads, take
+from rawlog.formats.kafka.log.kernels.compact import locate_records_v2
+from rawlog.formats.kafka.log.kernels.encode import seal_batches
+from rawlog.formats.kafka.log.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, OUTLINE, SMALLEST_RECORD
+from rawlog.formats.kafka.log.legacy import decode_legacy
+from rawlog.formats.kafka.log.records import COLUMNS, Columns, TooMuch, decode_columns
+from rawlog.formats.kafka.log.writer import BatchFields, encode_batch, encode_marker
+from rawlog.formats.kafka.partition.continuity import Continuity, Piece, Side, continuity, refuse_damage
+from rawlog.formats.kafka.partition.extents import Extent, batches_of, bytes_of
+from rawlog.formats.kafka.partition.identity import Identity, identity
+from rawlog.formats.kafka.partition.markers import COMMITTED, Judge, Ledger, Transaction
+from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, segments_of
+from rawlog.formats.kafka.partition.salvage import HUGE, Found, find_sound, patched
+from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
+from rawlog.formats.kafka.paths import split
+from rawlog.io import compression
+from rawlog.io.output import Folder
+from rawlog.kernels import byte_view
+from rawlog.kernels.columns import batch, constant
+from rawlog.model.errors import DataError, OptionError
+from rawlog.model.format import File, Place
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.report import Action, Report
+from rawlog.model.status import OK, Status
+from rawlog.model.store import Store
+from rawlog.model.table import RECORDS
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a repair cuts, kept aside: the bytes as they were, and as Parquet the records in them that can still be read.
+# No checksum protects such records: the checksum of their batch does not match, so any byte of them may be wrong, their offsets too.
+
+
+LIMIT = compression.DEFAULT_LIMIT
+
+
+class Quarantine:
+    """A directory, empty at first, for what is cut."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.records = 0
+        self._names: list[str] = []
+
+    def keep(self, name: str, data: Bytes, start: int, stop: int, place: Place) -> None:
+        """Put bytes aside under the name of their file and their place in it, and next to them what can be read of them."""
+        if not data[start:stop].any():
+            return
+        own = f"{name}.{start}-{stop}"
+        self._names.append(f"{own}.cut")
+        self.folder.write(self._names[-1], data[start:stop].tobytes())
+        made = [_rows(one, place) for one in readable(data[start:stop])]
+        if made:
+            table = pa.Table.from_batches(made)
+            self._names.append(f"{own}.parquet")
+            with self.folder.create(self._names[-1]) as file:
+                pq.write_table(table, file)
+            self.records += table.num_rows
+
+    def discard(self) -> None:
+        """Remove what was put aside: it is to be done again."""
+        for name in self._names:
+            self.folder.remove(name)
+        self._names, self.records = [], 0
+
+
+def _rows(found: Columns, place: Place) -> pa.RecordBatch:
+    arrays = dict(found.arrays)
+    for name, value in (("topic", place.topic), ("partition", place.partition)):
+        arrays[name] = constant(value, RECORDS.column(name).type, found.count)
+    return batch(RECORDS, arrays, found.count)
+
+
+def readable(data: Bytes) -> Iterator[Columns]:
+    """The records of a batch that begins with the data and whose checksum is wrong."""
+    if data.size <= OUTLINE.size:
+        return
+    length = int.from_bytes(data[OUTLINE.at("length") : OUTLINE.after("length")].tobytes(), "big", signed=True)
+    stop = min(OUTLINE.after("length") + length, data.size) if length > 0 else data.size
+    head = take(byte_view(data), np.zeros(1, np.int64), np.array([stop], np.int64), check_crc=False)
+    if not head.sound.all() or head.codec[0] >= len(CODECS):
+        return
+    try:
+        if head["magic"][0] == MAGIC_V2:
+            yield from _survivors(data[BATCH.size : stop], head)
+        else:
+            ends = np.zeros(1, np.int64), np.array([stop], np.int64)
+            yield decode_legacy(data, *ends, COLUMNS, head=head, limit=LIMIT, total=LIMIT)
+    except (DataError, TooMuch):
+        return
+
+
+def _survivors(payload: Bytes, head: Heads) -> Iterator[Columns]:
+    """Runs of records of a batch that are whole; one that is not is skipped, if its length is credible."""
+    plain = byte_view(compression.decompress(CODECS[int(head.codec[0])], payload, limit=LIMIT))
+    position = 0
+    while plain.size - position >= SMALLEST_RECORD:
+        rest = plain[position:]
+        room = rest.size // SMALLEST_RECORD
+        offsets, keys, sizes = (np.empty(room, np.int64) for _ in range(3))
+        span = np.zeros(1, np.int64), np.array([rest.size], np.int64)
+        wanted, base = np.array([room], np.int64), np.ascontiguousarray(head["base_offset"])
+        count, reached, status = locate_records_v2(
+            rest, *span, wanted, base, offsets, keys, sizes, np.empty(room, np.bool_)
+        )
+        yield from _decoded(rest[: int(reached) if status != OK else rest.size], head, int(count))
+        if status == OK:
+            return
+        skipped = _length(rest, int(reached))
+        if skipped is None:
+            return
+        position += int(reached) + skipped
+
+
+def _length(data: Bytes, position: int) -> int | None:
+    """How many bytes the record at a position says it takes, if they are there."""
+    value = shift = 0
+    for number, byte in enumerate(data[position : position + 5].tolist()):
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            size = (value >> 1) ^ -(value & 1)
+            whole = number + 1 + size
+            return whole if 0 < size <= data.size - position - number - 1 else None
+        shift += 7
+    return None
+
+
+def _decoded(records: Bytes, head: Heads, count: int) -> Iterator[Columns]:
+    """So many records as columns; where one among them cannot be read, those on both sides of it."""
+    if not count:
+        return
+    one = Heads(head.values.copy())
+    one["attributes"][:] &= ~CODEC_MASK
+    one["record_count"][:] = count
+    whole = np.concatenate((np.zeros(BATCH.size, np.uint8), records))
+    ends = np.zeros(1, np.int64), np.array([whole.size], np.int64)
+    seal_batches(whole, *ends, one.values)
+    try:
+        yield decode_columns(whole, *ends, COLUMNS, limit=LIMIT)
+    except DataError:
+        middle = _nth(records, count // 2)
+        if count > 1 and middle is not None:
+            yield from _decoded(records[:middle], head, count // 2)
+            yield from _decoded(records[middle:], head, count - count // 2)
+
+
+def _nth(records: Bytes, number: int) -> int | None:
+    """Where a record begins, by its number."""
+    position = 0
+    for _ in range(number):
+        size = _length(records, position)
+        if size is None:
+            return None
+        position += size
+    return position
+
+
+SALVAGE, BROKER, STRICT = POLICIES = ("salvage", "broker", "strict")
+MOST = (1 << 31) - 1  # how far an offset may lie after its segment's base
+Lost = tuple[int, int | None]
+
+AFTER_DAMAGE = "after the first damage"
+
+
+def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Folder | None = None) -> Report:
+    """Write a repaired copy of a partition, with everything derived from the log made again.
+
+    `aside` is a directory for the bytes that were dropped, and for the records in them that can be read. CorruptError under the policy
+    `strict` if anything would be dropped or changed.
+    """
+    policy = options.get("policy", SALVAGE)
+    if policy not in POLICIES:
+        raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
+    interval = Limits.from_options(options).index_interval_bytes
+    log_start = segments_of(store)[0].place.start_offset or 0
+    whose, found = identity(store), continuity(store)
+    if policy == STRICT:
+        refuse_damage(whose, found, "the policy is strict", allows_tail=False)
+    metadata = None if whose is None else whose.data
+    quarantine = None if aside is None else Quarantine(aside)
+
+    def attempt(transactions: Sequence[Transaction] = ()) -> tuple[Repair, PartitionWriter]:
+        """Write everything, with the markers of these transactions."""
+        made = Cutting if policy == BROKER else Salvage
+        work = made(found, interval, metadata, quarantine, transactions)
+        return work, rewrite(folder, work, log_start=log_start)
+
+    work, writer = attempt()
+    transactions = Judge(work.ledger, work.damage, store).decide() if work.damage else []
+    if policy == SALVAGE and any(one.marker_offset is not None for one in transactions):
+        writer.discard()
+        if quarantine is not None:
+            quarantine.discard()
+        work, writer = attempt(transactions)
+    else:
+        transactions = [one.without_marker() for one in transactions]
+    return _report(work, writer, policy, transactions, whose)
+
+
+def _report(
+    work: Repair, writer: PartitionWriter, policy: str, transactions: Sequence[Transaction], whose: Identity | None
+) -> Report:
+    """What was done to the batches, and all the rest: the offsets that are lost, their transactions, the files around the log."""
+    report = work.report
+    report.notes += [str(gap) for gap in work.found.gaps if not gap.is_lost]
+    for first, last in work.lost():
+        reason = next((gap.trace for gap in work.found.gaps if gap.first <= first and last == gap.last), "")
+        report.add(Action.LOST, reason, first_offset=first, stop_offset=None if last is None else last + 1)
+    for one in transactions:
+        if one.marker_offset is None:
+            report.add(Action.LOST, one.line())
+    if whose is not None and whose.change is not None:
+        action = Action.CHANGED if whose.data is not None else Action.DROPPED
+        report.add(action, whose.change, whose.path, start=0, stop=whose.size)
+        report.count("bytes_cut", whose.size if whose.data is None else 0)
+    report.add(Action.REBUILT, f"{len(writer.derived):,} files from the log")
+    report.count("bytes_kept", writer.bytes - report.counts["bytes_added"])
+    report.count("batches", writer.batches)
+    report.facts |= {"policy": policy, "end_offset": writer.end_offset, "rebuilt": sorted(writer.derived)}
+    report.facts["transactions"] = [asdict(one) for one in transactions]
+    return report
+
+
+# The policies --------------------------------------------------------------------------------------------------------
+
+
+class Repair:
+    """What the policies share: the report, what was cut, and what is known of transactions."""
+
+    limits: Limits | None = None
+    derivation: Derivation | None = None
+
+    def __init__(
+        self,
+        found: Continuity,
+        interval: int,
+        metadata: bytes | None,
+        aside: Quarantine | None,
+        transactions: Sequence[Transaction] = (),
+    ) -> None:
+        self.found, self.interval, self.metadata, self.aside = found, interval, metadata, aside
+        self.report = new_report(bytes_kept=0, bytes_cut=0, bytes_added=0, records_aside=0, batches=0)
+        self.ledger = Ledger()
+        #: Runs of offsets that damage took; those of markers that were put back.
+        self.damage: list[Lost] = []
+        self.restored: list[int] = []
+        #: Transactions whose markers are to be put back, those with the highest offsets first.
+        self.markers = sorted(
+            (one for one in transactions if one.marker_offset is not None), key=lambda one: -(one.marker_offset or 0)
+        )
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """The segments of the result."""
+        raise NotImplementedError
+
+    def lost(self) -> list[Lost]:
+        """The offsets that are lost: all that damage took and that was not put back."""
+        lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
+        for offset in self.restored:
+            lost = [part for one in lost for part in _without(one, offset)]
+        return lost
+
+    def add(
+        self,
+        action: Action,
+        file: File,
+        start: int = 0,
+        stop: int = 0,
+        reason: str = "",
+        offsets: tuple[int, int] | None = None,
+        *,
+        is_expected: bool = False,
+    ) -> None:
+        """Report what became of bytes, or of the file as a whole. `offsets` are the first and the last."""
+        if action is Action.DROPPED:
+            self.report.count("bytes_cut", stop - start)
+        place: dict[str, Any] = {} if offsets is None else {"first_offset": offsets[0], "stop_offset": offsets[1] + 1}
+        self.report.add(action, reason, file.path, start=start, stop=stop, is_expected=is_expected, **place)
+
+    def put_aside(self, file: File, data: Bytes, start: int, stop: int) -> None:
+        """Keep what was dropped, never mixed in."""
+        self.ledger.cut(data[start:stop])
+        if self.aside is not None:
+            self.aside.keep(split(file.path)[1], data, start, stop, file.place)
+            self.report.counts["records_aside"] = self.aside.records
+
+
+def _without(lost: Lost, offset: int) -> list[Lost]:
+    """A run of lost offsets without one of them."""
+    first, last = lost
+    if offset < first or (last is not None and offset > last):
+        return [lost]
+    parts: list[Lost] = [(first, offset - 1), (offset + 1, last)]
+    return [one for one in parts if one[1] is None or one[0] <= one[1]]
+
+
+class Cutting(Repair):
+    """The policy `broker`: the log ends at the first damage."""
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """Each segment up to the damaged one."""
+        ended = False
+        extents = self.found.extents
+        self.damage += [(gap.first, gap.last) for gap in self.found.gaps if gap.trace and gap.is_lost]
+        for number, extent in enumerate(extents):
+            file, data = extent.file, bytes_of(extent.file)
+            if ended:
+                self.add(Action.DROPPED, file, 0, file.size, AFTER_DAMAGE)
+                self.put_aside(file, data, 0, data.size)
+                continue
+            found = extent.found or find_sound(data, sealed=file.place.sealed)
+            stop = HUGE if number + 1 == len(extents) else extents[number + 1].first
+            count, end, reason = _up_to_damage(found, data.size, extent.first, stop)
+            base = self._base(file, extent.first, writer)
+            head = found.head.slice(0, count)
+            last = int(head["last_offset"][-1]) if count else extent.first - 1
+            if count:
+                offsets = (int(head["base_offset"][0]), last)
+                self.add(Action.KEPT, file, 0, int(found.stops[count - 1]), offsets=offsets)
+            if ended := end < data.size:
+                is_tail = bool(found.holes) and found.holes[0].start == end and extent.is_crash_tail(found.holes[0])
+                self.add(Action.DROPPED, file, end, data.size, reason, is_expected=is_tail)
+                self.put_aside(file, data, end, data.size)
+                if not is_tail:
+                    self.damage.append((last + 1, None))
+            frames = Frames(data, found.starts[:count], found.stops[:count], data.size, Status.OK)
+            self.ledger.add(frames, head)
+            yield NewSegment(base, [(frames, head)], file.modified)
+
+    def _base(self, file: File, first: int, writer: PartitionWriter) -> int:
+        """Where a segment begins that a broker keeps."""
+        end = writer.end_offset
+        between = [gap for gap in self.found.gaps if gap.side is Side.BETWEEN and gap.is_lost]
+        is_gap = any(gap.file.path == file.path for gap in between)
+        if not writer.batches or end >= first or not is_gap:
+            return first
+        self.damage.append((end, first - 1))
+        reason = f"its name is {end} now, because these offsets before it are lost"
+        self.add(Action.MOVED, file, reason=reason, offsets=(end, first - 1))
+        return end
+
+
+def _up_to_damage(found: Found, size: int, first: int, stop: int) -> tuple[int, int, str]:
+    """How many batches of a segment a broker keeps, where what it cuts begins, and why."""
+    end, reason = (found.holes[0].start, found.holes[0].reason) if found.holes else (size, "")
+    count = int(np.searchsorted(found.starts, end))
+    base, last = found.head["base_offset"][:count], found.head["last_offset"][:count]
+    # A broker does not start at all on such a log.
+    wrong = (base < first) | (last - first > MOST) | (last >= stop)
+    wrong[1:] |= base[1:] <= last[:-1]
+    if wrong.any():
+        count = int(np.argmax(wrong))
+        return count, int(found.starts[count]), "invalid offsets"
+    return count, end, reason
+
+
+class Salvage(Repair):
+    """The policy `salvage`: every sound batch at its own offset. Also that of `strict`, which refused whatever has damage."""
+
+    #: The leader epoch of the batch that was written last.
+    written_epoch = NONE
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """The log in the order of its offsets."""
+        extents, noted = self.found.extents, set()
+        self.damage += self.found.lost
+        for piece in self.found.pieces:
+            extent = extents[piece.segment]
+            file, data = extent.file, bytes_of(extent.file)
+            found, chosen = batches_of(extent, data)
+            if piece.segment not in noted:
+                self._note(piece.segment, data)
+                noted.add(piece.segment)
+            yield NewSegment(None, self._markers(piece.start, file))
+            order = chosen.order if piece.numbers is None else list(piece.numbers)
+            batches = self._batches(file, data, found, order, chosen.rebased, extent.bases)
+            yield NewSegment(self._base(extent, piece, writer), batches, file.modified)
+        for number, extent in enumerate(extents):
+            if number not in noted:
+                self._note(number, bytes_of(extent.file))
+        last = extents[-1]
+        is_written = len(extents) - 1 in noted or last.has_batches
+        if not is_written and not (writer.batches and writer.end_offset > last.first):
+            # The segment to append to exists, although nothing is left in it.
+            yield NewSegment(None, self._up_to_end(last, writer))
+            yield NewSegment(last.first, (), last.file.modified)
+        yield NewSegment(None, self._markers(HUGE, last.file))
+        places = {extent.file.path: number for number, extent in enumerate(extents)}
+        self.report.entries.sort(key=lambda one: (places.get(one.path or "", -1), one.start or 0))
+
+    def _base(self, extent: Extent, piece: Piece, writer: PartitionWriter) -> int:
+        """Where a segment begins: with the offsets that were lost before it, else a segment seems to be missing."""
+        end, name, file = writer.end_offset, extent.first, extent.file
+        is_after_loss = writer.batches and any(
+            first < piece.start and (last is None or last >= end) for first, last in self.found.lost
+        )
+        if end < piece.start and is_after_loss and piece.last - end <= MOST:
+            reason = f"its name is {end} now, because these offsets before it are lost"
+            self.add(Action.MOVED, file, reason=reason, offsets=(end, piece.start - 1))
+            return end
+        if piece.start != name:
+            reason = f"offsets {piece.first} to {piece.last} of it are in a segment named {piece.start} now"
+            self.add(Action.MOVED, file, reason=reason, offsets=(piece.first, piece.last))
+        return piece.start
+
+    def _note(self, number: int, data: Bytes) -> None:
+        """Report what becomes of every byte of a segment."""
+        extent = self.found.extents[number]
+        found, fates = batches_of(extent, data)[0], self.found.fates(number)
+        rows: list[tuple[int, int, Action, str, tuple[int, int] | None]] = []
+        rows += [(one.start, one.stop, Action.DROPPED, one.reason, None) for one in found.holes]
+        tails = {one.start for one in found.holes if extent.is_crash_tail(one)}
+        places = zip(found.starts.tolist(), found.stops.tolist(), strict=True)
+        offsets = zip(found.head["base_offset"].tolist(), found.head["last_offset"].tolist(), strict=True)
+        for at, (place, held) in enumerate(zip(places, offsets, strict=True)):
+            fate = fates.get(at)
+            rows.append((*place, Action.KEPT, "", held) if fate is None else (*place, fate.action, fate.reason, held))
+        reached = 0
+        for start, end, action, reason, span in sorted(rows, key=lambda one: one[0]):
+            self.report.count("bytes_added", max(reached - start, 0))  # bytes that two batches share are written twice
+            reached = end
+            is_tail = action is Action.DROPPED and start in tails
+            self.add(action, extent.file, start, end, reason, span, is_expected=is_tail)
+            if action is Action.DROPPED:
+                self.put_aside(extent.file, data, start, end)
+
+    # What is written --------------------------------------------------------------------------------------------------
+
+    def _batches(
+        self,
+        file: File,
+        data: Bytes,
+        found: Found,
+        numbers: Sequence[int],
+        rebased: Mapping[int, int],
+        bases: NDArray[np.int64] | None,
+    ) -> Iterator[tuple[Frames, Heads]]:
+        """Batches of a segment in their order, those that are changed one by one. `bases` are their first offsets, as their content
+        says.
+        """
+        order = np.array(numbers, np.int64)
+        if not order.size:
+            return
+        starts, stops = found.starts[order], found.stops[order]
+        head = Heads(np.ascontiguousarray(found.head.values[:, order]))
+        changed = {at for at, number in enumerate(numbers) if number in rebased}
+        for at in changed:
+            number = numbers[at]
+            known = head["base_offset"][at] if bases is None else bases[number]
+            head["last_offset"][at] = rebased[number] + (head["last_offset"][at] - known)
+            # Of magic 0 and 1 the last offset is the one that is written.
+            is_wrapper = head["magic"][at] != MAGIC_V2
+            head["base_offset"][at] = head["last_offset"][at] if is_wrapper else rebased[number]
+        changed |= set(self._set_epochs(file, head, starts, stops))
+        done = 0
+        for at in sorted(changed):
+            if at > done:
+                frames = Frames(data, starts[done:at], stops[done:at], data.size, Status.OK)
+                yield from self._with_markers(file, frames, head.slice(done, at))
+            piece = data[starts[at] : stops[at]].copy()
+            patched(piece, 0, "base_offset", int(head["base_offset"][at]))
+            if head["magic"][at] == MAGIC_V2:
+                patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
+            frames = Frames(piece, np.array([0], np.int64), np.array([piece.size], np.int64), piece.size, Status.OK)
+            yield from self._with_markers(file, frames, head.slice(at, at + 1))
+            done = at + 1
+        if done < order.size:
+            frames = Frames(data, starts[done:], stops[done:], data.size, Status.OK)
+            yield from self._with_markers(file, frames, head.slice(done, order.size))
+
+    def _set_epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
+        """Set right the leader epochs that are wrong; the batches that it changed."""
+        bases, epochs = head["base_offset"], head["leader_epoch"]
+        changed = []
+        for one in self.found.corrections:
+            for at in np.flatnonzero(one.is_wrong(head)).tolist():
+                epochs[at] = one.right
+                changed.append(at)
+                offsets = (int(bases[at]), int(head["last_offset"][at]))
+                how = "by the batches around it or the epoch checkpoint"
+                reason = f"leader epoch {one.wrong} set to {one.right}, {how}"
+                self.add(Action.CHANGED, file, int(starts[at]), int(stops[at]), reason, offsets)
+        return changed
+
+    def _with_markers(self, file: File, frames: Frames, head: Heads) -> Iterator[tuple[Frames, Heads]]:
+        """Batches, with the lost markers that belong between them."""
+        done = 0
+        while self.markers and int(head["base_offset"][-1]) > (offset := self.markers[-1].marker_offset or 0):
+            at = int(np.searchsorted(head["base_offset"], offset))
+            if at > done:
+                yield frames.slice(done, at), head.slice(done, at)
+                done = at
+            epoch = int(head["leader_epoch"][max(at - 1, 0)]) if at else None
+            yield from self._markers(offset + 1, file, epoch)
+        yield frames.slice(done, len(frames)), head.slice(done, len(head))
+        self.ledger.add(frames, head)
+        self.written_epoch = int(head["leader_epoch"][-1])
+
+    def _markers(self, limit: int, file: File, leader_epoch: int | None = None) -> Iterator[tuple[Frames, Heads]]:
+        """The lost transaction markers whose offsets are below a limit."""
+        while self.markers and (self.markers[-1].marker_offset or 0) < limit:
+            one = self.markers.pop()
+            assert one.marker_offset is not None
+            made = encode_marker(
+                one.marker_offset,
+                one.timestamp,
+                producer_id=one.producer_id,
+                producer_epoch=one.marker_epoch,
+                commit=one.outcome == COMMITTED,
+                coordinator_epoch=one.coordinator_epoch,
+                leader_epoch=self.written_epoch if leader_epoch is None else leader_epoch,
+            )
+            self.restored.append(one.marker_offset)
+            self._add_batch(file, made.frames, one.line(), (one.marker_offset, one.marker_offset))
+            yield made.frames, made.head
+
+    def _up_to_end(self, last: Extent, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
+        """The markers before an empty last segment, then an empty batch up to it: a consumer would wait for ever at a gap at the end."""
+        yield from self._markers(last.first, last.file)
+        start = writer.end_offset
+        if not writer.batches or start >= last.first:
+            return
+        fields = BatchFields(base_offset=start, last_offset=last.first - 1, leader_epoch=self.written_epoch)
+        made = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
+        self._add_batch(last.file, made.frames, "an empty batch before the end of the log", (start, last.first - 1))
+        yield made.frames, made.head
+
+    def _add_batch(self, file: File, frames: Frames, reason: str, offsets: tuple[int, int]) -> None:
+        self.report.count("bytes_added", int(frames.sizes.sum()))
+        self.add(Action.ADDED, file, reason=reason, offsets=offsets)

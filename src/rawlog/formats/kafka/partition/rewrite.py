@@ -1,0 +1,406 @@
+"""How a partition is written again: one loop, and the policy of a verb, which says what goes into which segment.
+
+`rebuild` is the simplest policy: the log as it is, and everything derived from it made again as a broker's own recovery does it. A log
+directory around the partitions has files of its own, which `join` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from rawlog.formats.kafka.internal.codec import uuid_text
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.segment import scan, sound
+from rawlog.formats.kafka.partition.continuity import Side, continuity, refuse_damage
+from rawlog.formats.kafka.partition.evidence import COUNTING, missing_partitions
+from rawlog.formats.kafka.partition.identity import (
+    BOOTSTRAP,
+    META,
+    identity,
+    is_tiered_topic,
+)
+from rawlog.formats.kafka.partition.leader_epochs import Correction
+from rawlog.formats.kafka.partition.log_directories import known_identity, node_of, topic_id_in
+from rawlog.formats.kafka.partition.salvage import PADDING, UNFINISHED, patched
+from rawlog.formats.kafka.partition.tiers import has_remote
+from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
+from rawlog.formats.kafka.paths import (
+    INTERNAL,
+    OFFSET_CHECKPOINTS,
+    remote_directory,
+    split,
+)
+from rawlog.formats.kafka.texts import (
+    CLEANER,
+    LOG_START,
+    check_meta,
+    offsets_in,
+    write,
+)
+from rawlog.io.output import Folder
+from rawlog.io.storage import Source, exists
+from rawlog.io.walk import describe, walk
+from rawlog.kernels import byte_view
+from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.report import Action, Report
+from rawlog.model.status import Status
+from rawlog.model.store import Store
+
+#: What a log directory says of itself, besides what it says of its partitions.
+SURROUNDINGS = (META, BOOTSTRAP)
+FARTHEST = (1 << 63) - 1
+
+Batches = Iterable[tuple[Frames, Heads]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A segment of the result: the offset in its name, and the batches in it, which are read as they are written.
+
+    Without a `base` the batches go into the segment before. An optional segment without batches is not written.
+    """
+
+    base: int | None
+    batches: Batches = ()
+    modified: float | None = None
+    is_optional: bool = False
+
+
+class Policy(Protocol):
+    """What a verb does with the log of a partition. What it drops and changes it reports itself."""
+
+    #: When a segment is full; None: where the policy begins the next one.
+    limits: Limits | None
+    #: The bytes between two entries of an index, if there are no limits that say it.
+    interval: int
+    #: What no segment alone tells; None: derived from the batches that are written.
+    derivation: Derivation | None
+    #: The content of `partition.metadata`; None: there is no such file.
+    metadata: bytes | None
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """The segments of the result in order. `writer` tells how far the result is: a segment is asked for when those before are
+        written.
+        """
+        ...
+
+
+def rewrite(
+    folder: Folder, policy: Policy, *, log_start: int = 0, corrections: Sequence[Correction] = ()
+) -> PartitionWriter:
+    """Fill an empty directory with the partition that a policy makes; the writer, which knows what it wrote.
+
+    `log_start` names the only segment of a partition without batches. `corrections` are the leader epochs to set right.
+    """
+    writer = PartitionWriter(
+        folder,
+        policy.limits,
+        metadata=policy.metadata,
+        log_start=log_start,
+        interval=policy.interval,
+        derivation=policy.derivation,
+    )
+    try:
+        for segment in policy.segments(writer):
+            is_begun = segment.base is None
+            if segment.base is not None and not segment.is_optional:
+                writer.begin(segment.base, segment.modified)
+                is_begun = True
+            for frames, head in segment.batches:
+                if not len(frames):
+                    continue
+                if not is_begun and segment.base is not None:
+                    writer.begin(segment.base, segment.modified)
+                    is_begun = True
+                writer.append(*_with_right_epochs(frames, head, corrections))
+        writer.close()
+    finally:
+        writer.abandon()
+    return writer
+
+
+def _with_right_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction]) -> tuple[Frames, Heads]:
+    """Batches with the leader epochs that they should have."""
+    wrong = [(at, one.right) for one in corrections for at in np.flatnonzero(one.is_wrong(head)).tolist()]
+    if wrong:
+        frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
+        for at, epoch in wrong:
+            patched(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
+            head["leader_epoch"][at] = epoch
+    return frames, head
+
+
+# What policies read --------------------------------------------------------------------------------------------------
+
+
+def segments_of(files: Sequence[File]) -> list[File]:
+    """The log segments among a partition's files that a broker would load, in order. AccessError if there is none."""
+    found = [one for one in files if one.format == "kafka.log" and one.place.state is None]
+    if not found:
+        raise AccessError("no log segment is there to rebuild anything from")
+    for one in found:
+        if one.problem is not None:
+            raise AccessError(f"{one.path}: {one.problem}")
+    return sorted(found, key=lambda one: one.place.start_offset or 0)
+
+
+def whole_batches(
+    segment: File, report: Report, *, is_last: bool, is_tail_lost: bool = True
+) -> Iterator[tuple[Frames, Heads]]:
+    """The batches of a segment as they are; what is left out at its end is reported. DataError for damage, and for an unfinished batch
+    in a segment that is not the last one. `is_tail_lost`: an unfinished batch at the end of the log is a loss.
+    """
+    from rawlog.formats.kafka import LOG
+
+    reached, status = 0, Status.OK
+    for frames in walk(segment, LOG, errors="raise"):
+        head = heads(frames)
+        _, error = sound(frames, head)
+        if error is not None:
+            raise error.at(path=segment.path, format=LOG.name)
+        reached, status = frames.reached_in_file, frames.status
+        if status is Status.TRUNCATED and frames.last and not is_last:
+            raise describe(LOG, frames, segment.path)
+        yield frames, head
+    if segment.size > reached:
+        is_padding = status is Status.PADDING
+        reason = PADDING if is_padding else UNFINISHED
+        place = {"start": reached, "stop": segment.size}
+        report.add(Action.DROPPED, reason, segment.path, is_expected=is_padding or not is_tail_lost, **place)
+        report.count("bytes_lost", 0 if is_padding else segment.size - reached)
+
+
+def topic_id_of(files: Sequence[File]) -> bytes | None:
+    """The content of `partition.metadata`: no log tells it."""
+    for file in files:
+        if file.format == "kafka.partition" and file.problem is None:
+            with Source(file.path) as source:
+                return bytes(source.read(0, source.size))
+    return None
+
+
+def report_gaps(files: Sequence[File], report: Report, *, is_copy: bool = False) -> list[Correction]:
+    """Report what is missing in a partition or is in the wrong segment, as verify finds it; and the leader epochs that are wrong, which
+    `rewrite` is to correct. `is_copy`: what is in the wrong segment stays there, and is no loss.
+    """
+    found = continuity(files)
+    for gap in found.gaps:
+        span = {"first_offset": gap.first, "stop_offset": gap.last + 1}
+        reason = "missing before this segment" if gap.side is Side.BETWEEN else str(gap)
+        if not gap.is_lost:
+            report.notes.append(str(gap))
+        else:
+            report.add(Action.LOST, reason, gap.file.path, **span)
+    for piece in found.pieces:
+        extent = found.extents[piece.segment]
+        if piece.start != extent.first:
+            reason = "they belong to another segment, where readers look for them; `rawlog repair` puts them there"
+            span = {"first_offset": piece.first, "stop_offset": piece.last + 1}
+            report.add(Action.LOST, reason, extent.file.path, is_expected=is_copy, **span)
+    report.count("gaps", len(report.entries))
+    for one in found.corrections:
+        reason = f"leader epoch {one.wrong} set to {one.right} where batches are kept, by the batches around them or the epoch checkpoint"
+        report.add(Action.CHANGED, reason, files[0].place.group, first_offset=one.first, stop_offset=one.last + 1)
+    return found.corrections
+
+
+# Rebuild -------------------------------------------------------------------------------------------------------------
+
+
+class Copying:
+    """The policy of `rebuild`: every batch as it is."""
+
+    limits: Limits | None = None
+    derivation: Derivation | None = None
+
+    def __init__(self, files: Sequence[File], report: Report, interval: int) -> None:
+        self.files, self.report, self.interval = segments_of(files), report, interval
+        self.metadata = topic_id_of(files)
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """Each segment of the source."""
+        for file in self.files:
+            batches = whole_batches(file, self.report, is_last=file is self.files[-1], is_tail_lost=False)
+            yield NewSegment(file.place.start_offset or 0, batches, file.modified)
+
+
+def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Write a partition again: the log as it is, and everything that is derived from it.
+
+    `index_interval_bytes` among the options is the topic's. What a crash leaves at the end of the log is cut off; DataError for damage and
+    for records that are missing, which `repair` handles.
+    """
+    report = new_report(bytes_lost=0, gaps=0)
+    policy = Copying(store, report, Limits.from_options(options).index_interval_bytes)
+    refuse_damage(identity(store), continuity(store), "`rawlog repair` handles damage", allows_tail=True)
+    writer = rewrite(folder, policy)
+    report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}
+    report.facts["end_offset"] = writer.end_offset
+    return report
+
+
+def new_report(**counts: int) -> Report:
+    """A report with counts that machines find in it also where they are 0."""
+    return Report(counts=counts)
+
+
+# Partitions of a log directory ---------------------------------------------------------------------------------------
+
+
+def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
+    """A store for each partition directory that a broker would load. UnknownFormatError if there is none, OptionError for two of the
+    same name.
+
+    A directory whose name is not one of a partition counts only if no partition is next to it: a broker ends at such a name.
+
+    The list of remote segments is left out if such segments become part of the logs: they are not in remote storage any more. A broker
+    would delete its own copies of what is listed there. `join` writes an empty list.
+    """
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        if file.place.group is not None:
+            groups.setdefault(file.place.group, []).append(file)
+    found = [
+        Store(group, _name(folder))
+        for folder, group in sorted(groups.items())
+        if any(file.format == "kafka.log" and file.place.state is None for file in group)
+    ]
+    parents = {split(str(store.path))[0] for store in found if store[0].place.topic is not None}
+    found = [store for store in found if store[0].place.topic is not None or split(str(store.path))[0] not in parents]
+    if any(map(has_remote, found)):
+        found = [store for store in found if not _is_list(store)]
+    if not found:
+        raise UnknownFormatError("no partition directory is here")
+    if len({store.name for store in found}) < len(found):
+        raise OptionError("partitions of the same name are here; name the log directory of one of them")
+    return found
+
+
+def _is_list(store: Store) -> bool:
+    return any(file.place.topic == INTERNAL["kafka.remote"] for file in store)
+
+
+def _name(folder: str) -> str:
+    """What a partition's directory is to be called: as it is, unless it is one of remote storage."""
+    remote = remote_directory(folder)
+    return split(folder)[1] if remote is None else f"{remote.topic}-{remote.partition}"
+
+
+def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
+    """The report on all partitions. In the directory around them is written what it says of itself and of them, as far as it is still
+    true.
+
+    The mark of a clean stop is left out: a broker then looks at everything once. A log start after the end would delete the log.
+    """
+    report = Report(parts={store.name: one for store, one in zip(stores, reports, strict=True)})
+    if any(map(has_remote, stores)):
+        report.notes.append(
+            f"segments of remote storage are part of the logs now; the records of {INTERNAL['kafka.remote']}, which list them, are "
+            "left out, and a broker with tiered storage copies the segments again"
+        )
+    sources = {split(store[0].place.group or "")[0] for store in stores}
+    if len(sources) == 1:
+        [source] = sources
+        if any(map(has_remote, stores)):
+            _empty_lists(source, folder)
+        _report_missing(source, stores, report)
+        bases = {store.name: segments_of(store)[0].place.start_offset or 0 for store in stores}
+        _keep_checkpoints(source, report.parts, bases, folder)
+        keep_surroundings(source, folder, report)
+    return report
+
+
+def _empty_lists(source: str, folder: Folder) -> None:
+    """Write the partitions of the list of remote segments without a record: the cluster's metadata assigns them to the directory."""
+    for (topic, _), path in node_of(source).directories[0].loaded.items():
+        if topic == INTERNAL["kafka.remote"]:
+            own = topic_id_in(path)
+            PartitionWriter(folder.folder(split(path)[1]), None, topic_id=uuid_text(own) if own else None).close()
+
+
+def _report_missing(source: str, stores: Sequence[Store], report: Report) -> None:
+    """Report what the checkpoints count and no log has: the result's own are made to fit, and this is the only trace of the loss."""
+    known = {str(store[0].place.group) for store in stores}
+    for one in missing_partitions(node_of(source)):
+        if one.directory in known or not one.is_expected:
+            continue
+        if not one.is_lost:
+            report.notes.append(str(one))
+        else:
+            offsets = {"first_offset": one.first, "stop_offset": one.stop} if one.stop > one.first else {}
+            report.add(Action.LOST, str(one), one.checkpoint or one.directory, **offsets)
+    for name in COUNTING:
+        for (topic, partition), offset in sorted(offsets_in(source, name).items()):
+            own = report.parts.get(f"{topic}-{partition}")
+            if own is None or own.with_action(Action.REMOVED):
+                continue
+            lost = [one for one in own.with_action(Action.LOST) if one.first_offset is not None]
+            reached = max([own.facts["end_offset"], *(one.stop_offset or FARTHEST for one in lost)])
+            if offset > reached:
+                reason = f"{name} counts them, and no segment has them"
+                own.add(Action.LOST, reason, f"{source}/{name}", first_offset=reached, stop_offset=offset)
+
+
+def _keep_checkpoints(source: str, done: Mapping[str, Report], bases: Mapping[str, int], folder: Folder) -> None:
+    """Write the checkpoints as far as they are true of the result. A log start before the first segment says that records are missing,
+    which was reported, or that remote storage has them.
+    """
+    for name in OFFSET_CHECKPOINTS:
+        offsets = {}
+        for (topic, partition), offset in offsets_in(source, name).items():
+            report, base = done.get(f"{topic}-{partition}"), bases.get(f"{topic}-{partition}", 0)
+            if name == LOG_START and offset < base and not is_tiered_topic(source, topic):
+                continue
+            if report is not None and (name != LOG_START or offset <= report.facts["end_offset"]):
+                offsets[topic, partition] = min(offset, report.facts["end_offset"])
+        if name == CLEANER:
+            for directory, report in done.items():
+                topic, _, number = directory.rpartition("-")
+                if "first_dirty" in report.facts and number.isdigit():
+                    offsets[topic, int(number)] = report.facts["first_dirty"]
+        if offsets:
+            folder.write(name, write(offsets))
+
+
+def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
+    """Carry over what a log directory says of itself: whose it is, and what a new cluster would start from; report what is lost of it.
+
+    No broker starts on damaged bootstrap records, and one that has a metadata log does without them; nor on a damaged identity: without
+    one it makes a new one, or asks for the directory to be formatted with the cluster's id, and keeps what is in it. An identity that is
+    gone is written again where the metadata and the directories next to it leave one only.
+    """
+    for name in SURROUNDINGS:
+        path = f"{source}/{name}"
+        if not exists(path) or (folder.path / name).exists():
+            continue
+        with Source(path) as opened:
+            data = bytes(opened.read(0, opened.size))
+        if _is_sound(data) if name == BOOTSTRAP else _is_identity(data):
+            folder.write(name, data)
+        else:
+            report.add(Action.DROPPED, "damaged, left out", path, start=0, stop=len(data))
+    if not (folder.path / META).exists() and (identity := known_identity(source)) is not None:
+        folder.write(META, identity)
+        reason = "missing or damaged; written as the metadata log and the directories next to it say whose it is"
+        report.add(Action.ADDED, reason, f"{source}/{META}")
+
+
+def _is_identity(data: bytes) -> bool:
+    """Whether bytes say whose a log directory is."""
+    try:
+        check_meta(data)
+    except (ValueError, KeyError):
+        return False
+    return True
+
+
+def _is_sound(data: bytes) -> bool:
+    """Whether bytes are batches with the right checksums, to the end."""
+    frames = scan(byte_view(data), 0)
+    return bool(len(frames)) and frames.reached == len(data) and bool(heads(frames).sound.all())

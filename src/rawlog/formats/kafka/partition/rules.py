@@ -1,0 +1,498 @@
+"""What verification looks for in several files at once: in a partition, and in the log directory around partitions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from rawlog.formats.kafka.log.heads import heads
+from rawlog.formats.kafka.partition.evidence import Missing, has_segment, missing_partitions
+from rawlog.formats.kafka.partition.log_directories import nodes
+from rawlog.formats.kafka.partition.survey import survey
+from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.texts import parse, properties, topic_id
+from rawlog.io.storage import Source
+from rawlog.io.walk import walk
+from rawlog.model.errors import RawlogError
+from rawlog.model.finding import (
+    Account,
+    Mark,
+    Rule,
+    Severity,
+    rule,
+)
+from rawlog.model.format import File
+from rawlog.model.store import Store
+
+Files = Sequence[File]
+LARGEST = 64 << 20
+
+# A partition ---------------------------------------------------------------------------------------------------------
+
+
+@rule("kafka.partition.overlap", Severity.ERROR)
+def overlap(files: Files) -> Iterator[Mark]:
+    """A segment begins at or before the last offset of the one in front of it: some offsets are there twice.
+
+    A broker never leaves that. Segments of two replicas, or of before and after a restore, were put together.
+    """
+    yield from survey(files).get("overlap", ())
+
+
+@rule("kafka.partition.gap", Severity.WARNING)
+def gap(files: Files) -> Iterator[Mark]:
+    """Offsets are missing between two segments, and compaction does not explain it: a segment, or the end of one, is gone. Or they are
+    missing at the end of the log, although a high watermark, a recovery point, a snapshot of the producers or an index of their segment
+    says that they were there. Or they are missing at its beginning, and retention does not explain it.
+
+    Retention deletes the indexes of a segment with it, and leaves no log start and no leader epoch before the first segment. Without the
+    mark of a clean stop the last two may only be old, and nothing tells which. Of a topic with remote storage it is a remark.
+
+    Compaction explains a gap if `cleaner-offset-checkpoint` or the topic's settings say that the topic is compacted, or if batches show it.
+    Where nothing tells the topic's cleanup policy, and nothing contradicts compaction, it is a remark: "cannot tell compaction from loss".
+    Look for the records in a backup or on another replica. Consumers skip the gap without an error.
+    """
+    yield from survey(files).get("gap", ())
+
+
+@rule("kafka.partition.displaced", Severity.ERROR)
+def displaced(files: Files) -> Iterator[Mark]:
+    """A batch whose checksum is right is not where its offsets belong: they exist already, or are outside of the range of its segment, or
+    its base offset, which no checksum covers, does not fit between those of the batches around it.
+
+    `rawlog repair` gives a batch its base offset back where the batches around it leave room for exactly one, puts others where their
+    offsets are missing, and drops those whose offsets exist already.
+    """
+    yield from survey(files).get("displaced", ())
+
+
+@rule("kafka.partition.truncated", Severity.WARNING)
+def truncated(files: Files) -> Iterator[Mark]:
+    """A segment ends inside a batch, or in zeros, although another segment follows it: the end of the segment is lost. Or the last one ends
+    inside a batch or in other bytes, although `.kafka_cleanshutdown` says that its broker was stopped cleanly: a broker does not start on
+    some of these, and appends after others.
+
+    A broker finishes a segment before it begins the next, and preallocates only the one that it appends to. If it has to recover the log,
+    it deletes every later segment. `rawlog repair` keeps them.
+    """
+    yield from survey(files).get("truncated", ())
+
+
+@rule("kafka.index.mismatch", Severity.ERROR)
+def index_mismatch(files: Files) -> Iterator[Mark]:
+    """An entry of the offset index does not point at the batch it names.
+
+    After a clean stop a broker trusts the index: records cannot be found, or the end of the log is taken for its beginning.
+    Delete the file, or `rebuild`.
+    """
+    yield from survey(files).get("index", ())
+
+
+@rule("kafka.timeindex.mismatch", Severity.ERROR)
+def timeindex_mismatch(files: Files) -> Iterator[Mark]:
+    """An entry of the time index names a time that the batch at its offset does not have.
+
+    Look-ups by time begin in the wrong place, and retention by time keeps or deletes the segment wrongly.
+    """
+    yield from survey(files).get("timeindex", ())
+
+
+@rule("kafka.txnindex.mismatch", Severity.ERROR)
+def txnindex_mismatch(files: Files) -> Iterator[Mark]:
+    """The transaction index and the markers in the log disagree on what was aborted.
+
+    read_committed consumers are given aborted records, or lose committed ones. `rebuild` writes it again from the log.
+    """
+    yield from survey(files).get("txnindex", ())
+
+
+@rule("kafka.snapshot.mismatch", Severity.WARNING)
+def snapshot_mismatch(files: Files) -> Iterator[Mark]:
+    """A snapshot of producer state is older than the log up to its offset.
+
+    A broker that starts from it may take a duplicate for new. Delete the file: the broker replays the log instead.
+    """
+    yield from survey(files).get("snapshot", ())
+
+
+@rule("kafka.epochs.mismatch", Severity.WARNING)
+def epochs_mismatch(files: Files) -> Iterator[Mark]:
+    """A batch's leader epoch is not the one that the leader epoch checkpoint has for its offset; or it is higher than those of later
+    batches, or negative, although leader epochs never fall.
+
+    Followers use the checkpoint to find where they diverge, and may truncate too much or too little.
+    """
+    yield from survey(files).get("epochs", ())
+
+
+@rule("kafka.log.producer-epoch", Severity.WARNING)
+def producer_epoch(files: Files) -> Iterator[Mark]:
+    """A producer's epoch goes back: a producer that had been fenced off could still write."""
+    yield from survey(files).get("epoch", ())
+
+
+@rule("kafka.log.sequence", Severity.WARNING)
+def sequence(files: Files) -> Iterator[Mark]:
+    """The sequence numbers of an idempotent producer do not follow one another: batches are missing, doubled or out of order.
+
+    Leaders refuse that, so bytes were lost or copied after they were written. (Compacted logs are not looked at.)
+    """
+    yield from survey(files).get("sequence", ())
+
+
+@rule("kafka.log.open-transaction", Severity.INFO, former=("kafka.log.hanging-transaction",))
+def open_transaction(files: Files) -> Iterator[Mark]:
+    """A transaction has no marker. That is normal while it goes on; long after, it holds back every read_committed consumer of
+    the partition at its first offset.
+
+    If the producer is gone, abort it with Kafka's own transaction tool.
+    """
+    yield from survey(files).get("open-transaction", ())
+
+
+@rule("kafka.partition.zeros", Severity.ERROR)
+def zeros(files: Files) -> Iterator[Mark]:
+    """Zeros follow the last batch of a log, although `.kafka_cleanshutdown` says that its broker was stopped cleanly. A broker does not
+    start on it (record size 0).
+
+    A broker that preallocates segments cuts the zeros off when it stops. `rawlog repair` cuts them; or remove `.kafka_cleanshutdown`: a
+    broker then checks its logs and cuts them itself. Without that file the zeros are normal, and only information.
+    """
+    yield from survey(files).get("zeros", ())
+
+
+def partition_rules() -> Sequence[Rule[Files]]:
+    """The rules over the files of one partition."""
+    from rawlog.formats.kafka.partition import complete
+
+    return (
+        overlap,
+        gap,
+        displaced,
+        truncated,
+        index_mismatch,
+        timeindex_mismatch,
+        txnindex_mismatch,
+        snapshot_mismatch,
+        epochs_mismatch,
+        producer_epoch,
+        sequence,
+        open_transaction,
+        zeros,
+        *complete.rules(),
+    )
+
+
+# A log directory -----------------------------------------------------------------------------------------------------
+
+
+def _text(file: File) -> bytes:
+    with Source(file.path) as source:
+        return source.read(0, min(source.size, LARGEST))
+
+
+def _partitions(files: Files) -> dict[str, list[File]]:
+    """The segments of every partition directory that a broker would load, by directory, in order."""
+    found: dict[str, list[File]] = defaultdict(list)
+    for file in files:
+        if (
+            file.format == "kafka.log"
+            and file.place.state is None
+            and file.place.topic is not None
+            and file.problem is None
+        ):
+            found[str(file.place.group)].append(file)
+    for segments in found.values():
+        segments.sort(key=lambda one: one.place.start_offset or 0)
+    return found
+
+
+def end_offset(segments: Sequence[File], files: Files = ()) -> int:
+    """The offset after a partition's last sound batch. Segments that a pass has seen already are not read again."""
+    summaries = Store.of(files).summaries
+    for segment in reversed(segments):
+        seen = summaries.get(segment.path)
+        end = _end_of(segment) if seen is None else seen.end_offset
+        if end is not None:
+            return int(end)
+    return (segments[0].place.start_offset or 0) if segments else 0
+
+
+def _end_of(segment: File) -> int | None:
+    from rawlog.formats.kafka import LOG
+
+    end: int | None = None
+    for frames in walk(segment, LOG, errors="skip"):
+        head = heads(frames)
+        if head.sound.any():
+            end = max(end or 0, int(head["last_offset"][head.sound].max()) + 1)
+    return end
+
+
+def _checkpoints(files: Files) -> Iterator[tuple[File, str, dict[tuple[str, int], int]]]:
+    for file in files:
+        if file.format == "kafka.checkpoint" and file.problem is None:
+            try:
+                yield file, split(file.path)[1], parse(_text(file))
+            except RawlogError:
+                continue
+
+
+@rule("kafka.checkpoint.log-start", Severity.ERROR)
+def log_start(files: Files) -> Iterator[Mark]:
+    """The checkpointed log start is after the end of the log: at its next start a broker deletes every segment.
+
+    Take the partition's line out of `log-start-offset-checkpoint` before starting a broker on this directory.
+    """
+    yield from _beyond(files, "log-start-offset-checkpoint", "a broker would delete the whole log")
+
+
+@rule("kafka.checkpoint.beyond", Severity.WARNING, follows="kafka.partition.gap", above=1)
+def beyond(files: Files) -> Iterator[Mark]:
+    """A recovery point, high watermark or cleaner offset is after the end of the log: records that were there are gone.
+
+    A broker corrects the checkpoint silently, so this may be the only trace of a loss.
+    """
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "cleaner-offset-checkpoint"):
+        yield from _beyond(files, name, "records up to there are missing")
+
+
+def _beyond(files: Files, wanted: str, what: str) -> Iterator[Mark]:
+    partitions = _partitions(files)
+    for file, name, offsets in _checkpoints(files):
+        if name != wanted:
+            continue
+        folder = split(file.path)[0]
+        for (topic, partition), offset in sorted(offsets.items()):
+            segments = partitions.get(f"{folder}/{topic}-{partition}")
+            if not segments:
+                continue
+            base = segments[-1].place.start_offset or 0
+            if offset <= base:
+                continue
+            end = end_offset(segments, files)
+            if offset > end:
+                message = f"{topic}-{partition} ends at offset {end}, the checkpoint says {offset}: {what}"
+                yield Mark(message, offset=end, expected=f"at most {end}", found=offset, path=file.path)
+
+
+@rule("kafka.partition.no-segment", Severity.WARNING)
+def no_segment(files: Files) -> Iterator[Mark]:
+    """A partition has no segment, although its directory has other files of it.
+
+    A broker makes an empty log in its place, without a message. Look for the partition in a backup or on another replica.
+    """
+    known = _partitions(files)
+    reported = set()
+    for gone in _missing(files):
+        if gone.has_directory and gone.directory not in known:
+            reported.add(gone.directory)
+            yield Mark(str(gone), offset=gone.first, path=gone.directory)
+    for file in files:
+        place, group = file.place, str(file.place.group)
+        if place.topic in (None, METADATA_TOPIC) or place.partition is None or place.state is not None or place.remote:
+            continue
+        if group not in known and group not in reported and file.system == "kafka":
+            reported.add(group)
+            if not has_segment(group):
+                yield Mark(f"{place.topic}-{place.partition} has no segment: its records are gone", path=group)
+
+
+@rule("kafka.partition.missing", Severity.WARNING)
+def missing_partition(files: Files) -> Iterator[Mark]:
+    """A partition that should be in this log directory is not: a checkpoint in it lists the partition, or the cluster's metadata assigns
+    it to this directory.
+
+    A broker makes an empty partition in its place, without a message. Look for the directory in a backup or on another replica
+    (`rawlog rescue`). It is only information where the cluster is about to add the replica, where the broker had not made it yet when it
+    was stopped, and where, without a metadata log, it had no records or more partitions are gone than are here. Nothing is reported of
+    directories that were copied without `meta.properties` and metadata log, and of partitions that are assigned to another directory of
+    the node.
+    """
+    for gone in _missing(files):
+        if not gone.has_directory and gone.is_expected:
+            severity = None if gone.is_lost else Severity.INFO
+            offset = None if gone.checkpoint is None else gone.first
+            yield Mark(str(gone), offset=offset, path=gone.directory, severity=severity)
+
+
+def _missing(files: Files) -> list[Missing]:
+    return Store.of(files).share(_missing_in)
+
+
+def _missing_in(store: Store) -> list[Missing]:
+    return [one for node in nodes(store) for one in missing_partitions(node)]
+
+
+def absent(files: Files) -> list[Account]:
+    """The accounts of partitions of which nothing is here: all offsets that a checkpoint counts are unexplained."""
+    return [
+        Account(
+            system="kafka",
+            topic=gone.key[0],
+            partition=gone.key[1],
+            path=gone.directory,
+            start=gone.first,
+            stop=gone.stop,
+            present=0,
+            control=0,
+            aborted=0,
+            compacted=0,
+            expired=gone.first,
+            unexplained=gone.stop - gone.first,
+            broken_sequences=0,
+            open_transactions=0,
+        )
+        for gone in _missing(files)
+        if gone.is_lost
+    ]
+
+
+@rule("kafka.partition.topic-id", Severity.ERROR)
+def topic_ids(files: Files) -> Iterator[Mark]:
+    """Partitions of one topic have different topic ids, or two topics share one.
+
+    A broker serves only those whose id is the one in the cluster's metadata, and puts the others aside as strays.
+    """
+    by_topic: dict[tuple[str, str], dict[bytes, File]] = defaultdict(dict)
+    by_id: dict[tuple[str, bytes], dict[str, File]] = defaultdict(dict)
+    for file in files:
+        if file.format != "kafka.partition" or file.place.state is not None or file.place.topic is None:
+            continue
+        try:
+            found = topic_id(_text(file))
+        except (ValueError, RawlogError):
+            continue
+        folder = split(str(file.place.group))[0]
+        by_topic[(folder, file.place.topic)].setdefault(found, file)
+        by_id[(folder, found)].setdefault(file.place.topic, file)
+    for (_, topic), ids in by_topic.items():
+        if len(ids) > 1:
+            values = sorted(one.hex() for one in ids)
+            yield Mark(f"topic {topic} has several ids", found=", ".join(values), path=list(ids.values())[-1].path)
+    for (_, one), topics in by_id.items():
+        if len(topics) > 1:
+            names = ", ".join(sorted(topics))
+            yield Mark(f"topics {names} share an id", found=one.hex(), path=list(topics.values())[-1].path)
+
+
+@rule("kafka.partition.no-topic-id", Severity.WARNING)
+def no_topic_id(files: Files) -> Iterator[Mark]:
+    """A partition of a KRaft log directory has no readable `partition.metadata`.
+
+    A broker takes it for a stray: it renames the directory and serves an empty partition in its place.
+    """
+    kraft = set()
+    for file in files:
+        if file.format == "kafka.meta" and file.problem is None:
+            try:
+                if properties(_text(file)).get("version") == "1":
+                    kraft.add(split(file.path)[0])
+            except (ValueError, RawlogError):
+                continue
+    named = {str(file.place.group) for file in files if file.format == "kafka.partition" and file.size}
+    for folder, segments in sorted(_partitions(files).items()):
+        if split(folder)[0] in kraft and folder not in named and segments[0].place.topic != METADATA_TOPIC:
+            yield Mark("no partition.metadata: a broker would put this partition aside", path=folder)
+
+
+@rule("kafka.directory.duplicate-partition", Severity.ERROR)
+def duplicate_partitions(files: Files) -> Iterator[Mark]:
+    """Two log directories of one broker have the same partition. The broker refuses to start on them.
+
+    Keep the one that is further, and move the other out of the way. Replicas on other brokers are normal. Whether two directories are
+    of one broker is only known if both `meta.properties` have the id of the cluster, which brokers before 2.4 do not write.
+    """
+    owner: dict[str, str] = {}
+    for file in files:
+        if file.format == "kafka.meta" and file.problem is None:
+            try:
+                found = properties(_text(file))
+            except (ValueError, RawlogError):
+                continue
+            number = found.get("node.id", found.get("broker.id"))
+            if number is not None and "cluster.id" in found:
+                owner[split(file.path)[0]] = f"{found['cluster.id']}/{number}"
+    places: dict[tuple[str, str | None, int | None], list[str]] = defaultdict(list)
+    for folder, segments in sorted(_partitions(files).items()):
+        broker = owner.get(split(folder)[0])
+        if broker is not None and segments[0].place.topic != METADATA_TOPIC:
+            places[(broker, segments[0].place.topic, segments[0].place.partition)].append(folder)
+    for (_, topic, partition), folders in places.items():
+        if len(folders) > 1:
+            yield Mark(f"{topic}-{partition} is also in {folders[0]}", path=folders[-1])
+
+
+@rule("kafka.directory.no-identity", Severity.ERROR)
+def no_identity(files: Files) -> Iterator[Mark]:
+    """A log directory has no `meta.properties`. A broker with KRaft does not start on it.
+
+    Restore the file from a backup, or write it: `version=1`, `cluster.id` as in the other directories of the cluster, `node.id` and
+    `directory.id` as the broker's registration in the metadata log has them (`rawlog cluster`). `kafka-storage.sh format
+    --ignore-formatted -t CLUSTER-ID` writes one with a new `directory.id`, and keeps what is in the directory. It is only information
+    where the directory may be of a cluster with ZooKeeper, whose brokers write the file themselves.
+    """
+    for node in nodes(files):
+        for directory in node.directories:
+            if directory.meta is not None:
+                continue
+            if directory.is_kraft:
+                message = "no meta.properties: a broker does not start; restore it, or format the directory with the id of its cluster"
+                yield Mark(message, path=directory.path)
+            elif any(
+                file.format == "kafka.partition" and split(str(file.place.group))[0] == directory.path for file in files
+            ):
+                message = "no meta.properties: a broker with KRaft does not start; one with ZooKeeper writes it"
+                yield Mark(message, path=directory.path, severity=Severity.INFO)
+
+
+@rule("kafka.directory.no-metadata", Severity.INFO)
+def no_metadata(files: Files) -> Iterator[Mark]:
+    """No log directory of a node with KRaft has the metadata log, `__cluster_metadata-0`.
+
+    It is in the directory that `metadata.log.dir` names, else in the first of `log.dirs`. If it is in none of the directories of the
+    node, and no other controller has it, a broker knows no topic: it renames all partition directories to `-stray`. So do not start one
+    on this directory alone. A warning if several directories of one node are here, and none of them has it.
+    """
+    for node in nodes(files):
+        if not node.is_kraft or node.is_zookeeper or not any(one.loaded for one in node.directories):
+            continue
+        if node.assignments is None and all(one.meta is not None for one in node.directories):
+            is_there = any(one.has_metadata for one in node.directories)
+            what = "has no record" if is_there else "is not here"
+            message = f"__cluster_metadata-0 {what}: a broker that has it nowhere else renames all partition directories to -stray"
+            severity = Severity.WARNING if len(node.directories) > 1 or is_there else Severity.INFO
+            yield Mark(message, path=node.directories[0].path, severity=severity)
+
+
+@rule("kafka.directory.unknown-name", Severity.ERROR)
+def unknown_name(files: Files) -> Iterator[Mark]:
+    """A log directory has a sub-directory whose name is not that of a partition, `lost+found` for example. A broker does not start on it.
+
+    Move it out of the log directory. Where that is the root of a file system, use a directory below it as the log directory.
+    """
+    for node in nodes(files):
+        for directory in node.directories:
+            for name in directory.unknown_folders:
+                message = f"{name} is no name of a partition directory: a broker does not start"
+                yield Mark(message, path=f"{directory.path}/{name}")
+
+
+def directory_rules() -> Sequence[Rule[Files]]:
+    """The rules over a whole log directory."""
+    from rawlog.formats.kafka.partition import tiers
+    from rawlog.formats.kafka.partition.complete import committed_out_of_range
+
+    own = (
+        no_metadata,
+        no_identity,
+        unknown_name,
+        log_start,
+        beyond,
+        missing_partition,
+        no_segment,
+        topic_ids,
+        no_topic_id,
+        duplicate_partitions,
+    )
+    return (*own, *tiers.rules(), committed_out_of_range)

@@ -1,0 +1,244 @@
+"""Sound batches among damaged bytes: where they are, and which of them make a log whose offsets rise.
+
+The checksum of a batch covers neither its base offset nor its leader epoch. A batch that is where the ones around it leave room for
+exactly its offsets gets its offset back; one that is nowhere in order is put where its offsets say, if there is room.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.kernels.heads import find_batch
+from rawlog.formats.kafka.log.layouts import BATCH, OUTLINE, SMALLEST_LENGTH
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.kernels import byte_view
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import Status
+
+WINDOW = 16 << 20
+PADDING = "zeros of preallocation"
+UNFINISHED = "an unfinished batch"
+HUGE = (1 << 63) - 1
+NEAR = 4096
+"""So many offsets after the end a batch may still belong to the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Bytes of a segment that are not a sound batch, and why."""
+
+    start: int
+    stop: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Found:
+    """The sound batches of a segment in the order of the file, and what is between them."""
+
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    head: Heads
+    holes: list[Hole]
+
+
+def find_sound(data: Bytes, *, sealed: bool = False) -> Found:
+    """Every sound batch of a segment, also after damage. In a `sealed` segment, one that others follow, zeros at the end are an
+    unfinished batch: a broker preallocates only the segment that it appends to.
+    """
+    data = byte_view(data)
+    starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    stops: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    found: list[NDArray[np.int64]] = []
+    holes: list[Hole] = []
+    for frames, head, hole in _runs(data, sealed):
+        if len(frames):
+            starts.append(frames.positions)
+            stops.append(frames.stops + frames.base)
+            found.append(head.values)
+        if hole is not None:
+            holes.append(hole)
+    from rawlog.formats.kafka.log.kernels.heads import NAMES
+
+    values = np.concatenate([np.empty((len(NAMES), 0), np.int64), *found], axis=1)
+    return Found(np.concatenate(starts), np.concatenate(stops), Heads(values), holes)
+
+
+def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | None]]:
+    """Runs of sound batches, each with the hole after it."""
+    position, window, size = 0, WINDOW, data.size
+    while position < size:
+        part = data[position : position + window]
+        frames = scan(part, 0)
+        frames = Frames(frames.data, frames.starts, frames.stops, frames.reached, frames.status, base=position)
+        head = heads(frames)
+        good = head.sound
+        if not good.all():
+            bad = int(np.argmin(good))
+            start, stop = int(frames.positions[bad]), int(frames.stops[bad]) + position
+            reason = {Status.BAD_CRC: "checksum", Status.BAD_MAGIC: "magic"}.get(Status(head["state"][bad]), "length")
+            # Its length is trusted if it leads to another batch; else it may have swallowed some.
+            near = _near(data, frames, bad)
+            if near is not None:
+                stop = near
+            elif stop < size and not is_batch(data, stop):
+                stop = _next(data, start + 1)
+            hole = Hole(start, stop, reason) if stop > start else None
+            yield frames.slice(0, bad), head.slice(0, bad), hole
+            position = stop
+            continue
+        reached = frames.reached_in_file
+        if reached >= size:
+            yield frames, head, None
+            return
+        if position + window < size and frames.status is not Status.BAD_LENGTH and not _is_long(data, reached, size):
+            yield frames, head, None  # the batch goes on after the window
+            window = WINDOW if len(frames) else window * 2
+            position = reached
+            continue
+        near = _near(data, frames, len(frames))
+        if near is not None:
+            yield frames, head, None
+            position = near
+            continue
+        stop = _next(data, reached + 1)
+        zeros = stop == size and not sealed and not data[reached:].any()
+        tail = PADDING if zeros else UNFINISHED if stop == size else "length"
+        yield frames, head, Hole(reached, stop, tail)
+        position = stop
+
+
+def _is_long(data: Bytes, position: int, size: int) -> bool:
+    """Whether the batch at a position claims to reach beyond the file, or is not a batch."""
+    if size - position <= OUTLINE.size:
+        return True
+    at = position + OUTLINE.at("length")
+    length = int.from_bytes(data[at : at + 4].tobytes(), "big", signed=True)
+    return length < SMALLEST_LENGTH or position + OUTLINE.after("length") + length > size
+
+
+def _near(data: Bytes, frames: Frames, count: int) -> int | None:
+    """Where a sound batch begins inside the last bytes of the one before it: both had zeros there, and some of them are gone."""
+    if not count:
+        return None
+    end = int(frames.stops[count - 1]) + frames.base
+    first = max(int(frames.positions[count - 1]) + 1, end - OUTLINE.after("base_offset") + 1)
+    return next((at for at in range(first, end) if is_batch(data, at)), None)
+
+
+def _next(data: Bytes, position: int) -> int:
+    """Where the next sound batch begins, or the end."""
+    found = int(find_batch(data, position))
+    return data.size if found < 0 else found
+
+
+def is_batch(data: Bytes, position: int) -> bool:
+    """Whether a sound batch is at a position."""
+    if _is_long(data, position, data.size):
+        return False
+    at = position + OUTLINE.at("length")
+    length = int.from_bytes(data[at : at + 4].tobytes(), "big", signed=True)
+    return int(find_batch(data[position : position + OUTLINE.after("length") + length], 0)) == 0
+
+
+# Which of them make a log ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Batches by number, in the order to write them; new base offsets for some; those that no place was found for."""
+
+    order: list[int]
+    rebased: dict[int, int]
+    moved: list[int]
+    dropped: list[int]
+
+
+def choose(head: Heads, first: int, stop: int) -> Chosen:
+    """The batches of a segment, which holds offsets from `first` up to `stop`, in an order in which offsets rise."""
+    base, last = head["base_offset"].copy(), head["last_offset"].copy()
+    # Of a compressed entry of magic 0 or 1 only the last offset is known here.
+    usable = (base >= first) & (last >= base) & (last < stop) & (last - first <= (1 << 31) - 1)
+    if usable.all() and (base[1:] > last[:-1]).all():
+        return Chosen(list(range(base.size)), {}, [], [])
+    bases, lasts = base.tolist(), last.tolist()
+    chain = longest([number for number in range(base.size) if usable[number]], bases, lasts)
+    on_chain = set(chain)
+    rest = [number for number in range(base.size) if number not in on_chain]
+    rebased = _rebase(rest, chain, head["crc"].tolist(), bases, lasts, first)
+    order = sorted([*chain, *rebased], key=lambda number: rebased.get(number, bases[number]))
+    moved, dropped = [], []
+    starts = [rebased.get(number, bases[number]) for number in order]
+    ends = [rebased.get(number, bases[number]) + lasts[number] - bases[number] for number in order]
+    for number in sorted((one for one in rest if one not in rebased), key=lambda one: bases[one]):
+        at = bisect_right(starts, bases[number])
+        before = ends[at - 1] if at else first - 1
+        # After the end of the last segment only what is near it: an offset that is wrong could be any.
+        near = before + max(NEAR, before - first + 1) if stop == HUGE else stop
+        following = starts[at] if at < len(starts) else near
+        if usable[number] and before < bases[number] and lasts[number] < following:
+            order.insert(at, number)
+            starts.insert(at, bases[number])
+            ends.insert(at, lasts[number])
+            moved.append(number)
+        else:
+            dropped.append(number)
+    return Chosen(order, rebased, moved, dropped)
+
+
+def longest(
+    numbers: list[int], bases: Sequence[int] | Mapping[int, int], lasts: Sequence[int] | Mapping[int, int]
+) -> list[int]:
+    """The most batches, in the order of the file, of which each begins after the one before."""
+    tails: list[int] = []
+    owners: list[int] = []
+    before: dict[int, int] = {}
+    for number in numbers:
+        at = bisect_left(tails, bases[number])
+        if at == len(tails):
+            tails.append(lasts[number])
+            owners.append(number)
+        elif lasts[number] < tails[at]:
+            tails[at], owners[at] = lasts[number], number
+        else:
+            continue
+        before[number] = owners[at - 1] if at else -1
+    chain: list[int] = []
+    number = owners[-1] if owners else -1
+    while number >= 0:
+        chain.append(number)
+        number = before[number]
+    return chain[::-1]
+
+
+def _rebase(
+    rest: list[int], chain: list[int], checksums: list[int], bases: list[int], lasts: list[int], first: int
+) -> dict[int, int]:
+    """Batches alone between two others whose offsets leave exactly their room. No checksum of any magic covers the offset."""
+    alone: dict[int, list[int]] = {}
+    for number in rest:
+        alone.setdefault(bisect_left(chain, number), []).append(number)
+    taken = {(bases[one], lasts[one], checksums[one]) for one in chain}
+    rebased: dict[int, int] = {}
+    for at, numbers in alone.items():
+        number = numbers[0]
+        is_copy = (bases[number], lasts[number], checksums[number]) in taken
+        if len(numbers) > 1 or at >= len(chain) or is_copy:
+            continue
+        before = lasts[chain[at - 1]] if at else first - 1
+        if bases[chain[at]] - before - 1 == lasts[number] - bases[number] + 1:
+            rebased[number] = before + 1
+    return rebased
+
+
+def patched(data: NDArray[np.uint8], position: int, field: str, value: int) -> None:
+    """Set a field that no checksum covers."""
+    size = BATCH.after(field) - BATCH.at(field)
+    at = position + BATCH.at(field)
+    data[at : at + size] = np.frombuffer(value.to_bytes(size, "big", signed=True), np.uint8)

@@ -1,0 +1,546 @@
+"""Tiered storage: which segments of a partition are in remote storage, and which of them are read.
+
+A broker with tiered storage copies finished segments to remote storage and deletes them from its disk later. Both places together are one
+log. So the files of remote segments become files of the partition's store, next to those on disk: those that hold offsets before the
+first segment on disk are read like any other, and the rest get a word for why not:
+
+- `copied`: the disk has these offsets too, or another copy in remote storage has them;
+- `unfinished`, `deleted`: `__remote_log_metadata` says that the copy was not finished, or is being deleted; a broker does not read it;
+- `unlisted`: `__remote_log_metadata` knows the partition and not this copy, and it knows another one with the same offsets.
+
+After a change of leader, segments may overlap. As for a broker, the one that begins later has its offsets: the one before it is read only
+up to there. Names and small files decide all that; of data, only `__remote_log_metadata` is read, and the end of a segment that may reach
+into the next.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from rawlog.formats.kafka.internal.codec import uuid_text
+from rawlog.formats.kafka.internal.messages import decode_record, framed_types
+from rawlog.formats.kafka.internal.topics import partitions, read_records
+from rawlog.formats.kafka.log.heads import heads
+from rawlog.formats.kafka.log.layouts import NONE
+from rawlog.formats.kafka.log.seek import seek
+from rawlog.formats.kafka.manifest import (
+    ENCRYPTED,
+    Manifest,
+    read_manifest,
+    stored_in,
+)
+from rawlog.formats.kafka.partition.replicas import copies
+from rawlog.formats.kafka.paths import (
+    EPOCHS,
+    INTERNAL,
+    remote_directory,
+    segment_file,
+    segment_id,
+    split,
+)
+from rawlog.formats.kafka.texts import topic_id
+from rawlog.io.storage import (
+    Source,
+    exists,
+    is_remote,
+    is_view,
+    listing,
+    stored_path,
+    view_path,
+)
+from rawlog.io.walk import walk
+from rawlog.model.errors import AccessError, DataError, RawlogError
+from rawlog.model.finding import (
+    Mark,
+    Rule,
+    Severity,
+    rule,
+)
+from rawlog.model.format import Elsewhere, File
+from rawlog.model.store import Store
+from rawlog.model.text import counted
+
+TOPIC = INTERNAL["kafka.remote"]
+LARGEST_TEXT = 1 << 20
+COPIED, UNLISTED = "copied", "unlisted"
+FINISHED = 1
+#: Words for the other states of a remote segment.
+STATES = {0: "unfinished", 2: "deleted", 3: "deleted"}
+#: The formats of a segment's files, by the name of the file that a manifest describes.
+MEMBERS = {
+    "log": "kafka.log",
+    "index": "kafka.index",
+    "timeindex": "kafka.timeindex",
+    "txnindex": "kafka.txnindex",
+    "snapshot": "kafka.snapshot",
+    EPOCHS: "kafka.epochs",
+}
+
+
+def attach(files: Sequence[File]) -> Sequence[File]:
+    """The files of Kafka in a tree, with remote segments as files of their partitions."""
+    return _attached(list(_members(files)))
+
+
+# What is in remote storage ------------------------------------------------------------------------------------------
+
+
+def _members(files: Sequence[File]) -> Iterator[File]:
+    """The same files, and those that manifests describe. What is stored in chunks is not a segment by itself."""
+    manifests = [file for file in files if file.format == "kafka.manifest"]
+    if not manifests:
+        yield from files
+        return
+    read = {file.path: _read(file.path) for file in manifests if file.problem is None}
+    found = [(file, one) for file in manifests if isinstance(one := read.get(file.path), Manifest)]
+    topics = {split(file.path)[0]: topic for file, one in found if (topic := _topic(file, one)) is not None}
+    locked = {(split(file.path)[0], segment_id(file.path)) for file, one in found if one.is_encrypted}
+    chunks = {stored_in(file.path, "log") for file in manifests}
+    there = {file.path: file.size for file in files}
+    for file in files:
+        folder = split(file.path)[0]
+        if folder in topics:
+            file = replace(file, place=replace(file.place, topic=topics[folder]))
+        if file.path in chunks:
+            file = replace(file, format="kafka.chunks")
+        elif file.format in MEMBERS.values() and (folder, segment_id(file.path)) in locked:
+            file = replace(file, problem=ENCRYPTED)
+        yield file
+        if file.path in read:
+            yield from _described(file, read[file.path], there)
+
+
+def _read(path: str) -> Manifest | RawlogError:
+    try:
+        return read_manifest(path)
+    except RawlogError as error:
+        return error
+
+
+def _topic(file: File, manifest: Manifest) -> str | None:
+    """The topic that a manifest names, if its directory has another name for it: the prefix of all keys need not end with a slash."""
+    own = remote_directory(split(file.path)[0])
+    if own is None or manifest.partition is None or own.topic == manifest.partition[0]:
+        return None
+    topic, number, topic_id = manifest.partition
+    is_same = topic and own.topic.endswith(topic) and (own.partition, own.topic_id) == (number, topic_id)
+    return topic if is_same else None
+
+
+def _described(file: File, manifest: Manifest | RawlogError, there: dict[str, int]) -> Iterator[File]:
+    """The files that a manifest describes."""
+    if isinstance(manifest, RawlogError):
+        # What the segment has is unknown; that there is one is not.
+        place = replace(file.place, remote=f"{file.place.start_offset or 0:020d}.log")
+        path = view_path(file.path, "segment", "log")
+        yield File(path, 0, file.modified, "kafka.log", place, f"its manifest cannot be read: {_why(manifest)}")
+        return
+    for name, size in manifest.members():
+        local = EPOCHS if name == EPOCHS else f"{file.place.start_offset or 0:020d}.{name}"
+        place = replace(file.place, remote=local)
+        problem = _problem(manifest, file.path, name, there)
+        yield File(view_path(file.path, "segment", name), size, file.modified, MEMBERS[name], place, problem)
+
+
+def _why(error: RawlogError) -> str:
+    return error.message if isinstance(error, DataError) else str(error)
+
+
+def _problem(manifest: Manifest, path: str, name: str, there: dict[str, int]) -> str | None:
+    """Why a file that a manifest describes cannot be read."""
+    if manifest.is_encrypted:
+        return ENCRYPTED
+    stored = stored_in(path, name)
+    if stored not in there and not exists(stored):
+        return f"{split(stored)[1]} does not exist"
+    size, end = there.get(stored), sum(manifest.indexes.get(name, (0, 0)))
+    return None if size is None or size >= end else f"{split(stored)[1]} has {size:,} bytes, it ends at byte {end:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A segment as `__remote_log_metadata` has it; `end` is its last offset."""
+
+    topic: str
+    partition: int
+    topic_id: str
+    start: int
+    end: int
+    size: int
+    state: int
+
+
+def listed(files: Iterable[File]) -> dict[str, Listed]:
+    """The remote segments that the metadata topic knows, by id, in their last state. Damage in it is passed over."""
+    logs = [
+        one
+        for one in files
+        if one.format == "kafka.log" and one.place.topic == TOPIC and one.place.state is None and one.problem is None
+    ]
+    found: dict[str, Listed] = {}
+    names = {key: schema.name for key, schema in framed_types("remote").items()}
+    for segments in partitions(logs):
+        for _, batch in read_records(segments, ("value", "is_control"), "skip"):
+            columns = (batch.column(name).to_pylist() for name in ("value", "is_control"))
+            for value, control in zip(*columns, strict=True):
+                if control or not value:
+                    continue
+                try:
+                    key, _, message = decode_record(value, "remote")
+                except DataError:
+                    continue
+                _take(found, names[key], message)
+    return found
+
+
+def _take(found: dict[str, Listed], name: str, message: dict[str, Any]) -> None:
+    """Add what one record says."""
+    if name not in ("RemoteLogSegmentMetadataRecord", "RemoteLogSegmentMetadataUpdateRecord"):
+        return
+    own, state = message["remoteLogSegmentId"], int(message["remoteLogSegmentState"])
+    number = uuid_text(own["id"])
+    if number in found:
+        # States only advance. Another replica of the metadata topic may say again what the segment was before.
+        found[number] = replace(found[number], state=max(state, found[number].state))
+    elif name == "RemoteLogSegmentMetadataRecord":
+        of = own["topicIdPartition"]
+        offsets = int(message["startOffset"]), int(message["endOffset"]), int(message["segmentSizeInBytes"])
+        found[number] = Listed(of["name"], int(of["partition"]), uuid_text(of["id"]), *offsets, state)
+
+
+@dataclass(slots=True)
+class _Segment:
+    """The files of one remote segment. `stop` is the first offset that is not read of it; None: there is none."""
+
+    id: str | None
+    start: int
+    files: list[File] = field(default_factory=list)
+    known: Listed | None = None
+    state: str | None = None
+    stop: int | None = None
+
+    @property
+    def log(self) -> File | None:
+        return next((one for one in self.files if one.format == "kafka.log"), None)
+
+    @property
+    def size(self) -> int:
+        return 0 if self.log is None else self.log.size
+
+
+#: Topic, partition, and the topic's id as text if it is known.
+_Key = tuple[str, int, str | None]
+
+
+# One log -------------------------------------------------------------------------------------------------------------
+
+
+def _attached(files: Sequence[File]) -> list[File]:
+    """The files with those of remote segments at their places in the partitions they are of."""
+    known = listed(files)
+    remote: dict[_Key, dict[tuple[str | None, int], _Segment]] = defaultdict(dict)
+    for file in files:
+        if file.place.remote is None or file.format not in MEMBERS.values():
+            continue
+        key, segment = _segment_of(file, known)
+        if key is not None:
+            remote[key].setdefault((segment.id, segment.start), segment).files.append(file)
+    disks = _on_disk(files, {(topic, number) for topic, number, _ in remote})
+    ids = {(one.topic, one.partition, one.topic_id) for one in known.values()}
+    settled: dict[str, File] = {}
+    groups: dict[str, str | None] = {}
+    for key, found in remote.items():
+        segments = sorted(found.values(), key=lambda one: (one.start, one.known is None, -one.size))
+        settled |= _one_log(key, segments, _home(key, disks), is_listed=key in ids)
+    for path, file in list(settled.items()):
+        if is_view(path, "segment"):  # what it is stored in belongs to the partition, too
+            manifest = stored_path(path)
+            for stored in (manifest, stored_in(manifest, "log"), stored_in(manifest, "index")):
+                groups[stored] = file.place.group
+    return [settled.get(file.path) or _grouped(file, groups.get(file.path)) for file in files]
+
+
+def _grouped(file: File, group: str | None) -> File:
+    return file if group is None else replace(file, place=replace(file.place, group=group))
+
+
+def _segment_of(file: File, known: dict[str, Listed]) -> tuple[_Key | None, _Segment]:
+    """Which segment of which partition a file in remote storage is of."""
+    path = stored_path(file.path)
+    own, number = remote_directory(split(path)[0]), segment_id(path)
+    record = None if number is None else known.get(number)
+    segment = _Segment(number, file.place.start_offset or 0, known=record)
+    if record is not None:
+        segment.start = record.start
+        return (record.topic, record.partition, record.topic_id), segment
+    place = file.place
+    if place.topic is None or place.partition is None:
+        return None, segment
+    return (place.topic, place.partition, None if own is None else own.topic_id), segment
+
+
+def _on_disk(files: Iterable[File], wanted: set[tuple[str, int]]) -> dict[tuple[str, int], list[Store]]:
+    """The partition directories of brokers that are among the files."""
+    groups: dict[str, list[File]] = defaultdict(list)
+    for file in files:
+        place = file.place
+        if place.remote is None and (place.topic, place.partition) in wanted and place.group is not None:
+            groups[place.group].append(file)
+    found: dict[tuple[str, int], list[Store]] = defaultdict(list)
+    for group in groups.values():
+        own = next((one.place for one in group if one.format == "kafka.log" and one.place.state is None), None)
+        if own is not None:
+            found[str(own.topic), int(own.partition or 0)].append(Store(group))
+    return found
+
+
+def _home(key: _Key, disks: dict[tuple[str, int], list[Store]]) -> Store | None:
+    """The partition directory that remote segments belong to: of several replicas, the best."""
+    topic, number, own = key
+    fitting = [one for one in disks.get((topic, number), ()) if own is None or _topic_id(one) in (None, own)]
+    if len(fitting) < 2:
+        return fitting[0] if fitting else None
+    ranked = copies(fitting)
+    return ranked[0].best if ranked else fitting[0]
+
+
+def _topic_id(store: Store) -> str | None:
+    own = next((one for one in store if one.format == "kafka.partition" and one.problem is None), None)
+    if own is None:
+        return None
+    try:
+        with Source(own.path) as source:
+            return uuid_text(topic_id(source.read(0, min(source.size, LARGEST_TEXT))))
+    except (RawlogError, ValueError):
+        return None
+
+
+def _one_log(key: _Key, segments: Sequence[_Segment], home: Store | None, *, is_listed: bool) -> dict[str, File]:
+    """The files of a partition's remote segments, by their paths, as they are to be read."""
+    folder = home.path if home is not None else min(file.place.group or "" for one in segments for file in one.files)
+    local = [] if home is None else [one for one in home if one.format == "kafka.log" and one.place.state is None]
+    begin = min((one.place.start_offset or 0 for one in local), default=None)
+    _decide(segments, begin, is_listed=is_listed)
+    has_epochs = home is not None and any(one.format == "kafka.epochs" and one.place.state is None for one in home)
+    snapshots = {one.place.start_offset for one in home or () if one.format == "kafka.snapshot"}
+    read = [one for one in segments if one.state is None]
+    made: dict[str, File] = {}
+    for segment in segments:
+        cut = _cut(segment) if segment.state is None else None
+        for file in segment.files:
+            place = replace(file.place, topic=key[0], partition=key[1], group=folder, state=segment.state)
+            if file.format == "kafka.log":
+                place = replace(place, start_offset=segment.start)
+                if cut is not None:
+                    path = view_path(file.path, "first", cut)
+                    made[file.path] = File(path, cut, file.modified, file.format, place)
+                    continue
+            elif file.format == "kafka.epochs":
+                # Those of the last segment have those of all before it, and a broker's own file has all of them.
+                is_read = segment.state is None and not has_epochs and segment is read[-1]
+                place = replace(place, start_offset=None, state=None if is_read else segment.state or COPIED)
+            elif file.format == "kafka.snapshot":
+                end = segment.known.end + 1 if segment.known is not None else segment.stop
+                is_read = segment.state is None and cut is None and end is not None and end not in snapshots
+                place = replace(place, start_offset=end, state=None if is_read else segment.state or COPIED)
+            elif cut is not None:
+                place = replace(place, state=COPIED)  # its entries lead to what is not read
+            made[file.path] = replace(file, place=place)
+    return made
+
+
+def _decide(segments: Sequence[_Segment], begin: int | None, *, is_listed: bool) -> None:
+    """Which of a partition's remote segments, in order, are read, and up to where. `begin` is where the log on disk begins."""
+    read: list[_Segment] = []
+    reached = NONE
+    for one in segments:
+        if one.known is not None and one.known.state == FINISHED:
+            reached = max(reached, one.known.end)
+        if one.known is None and is_listed and one.start <= reached:
+            one.state = UNLISTED
+        elif one.known is not None and one.known.state != FINISHED:
+            one.state = STATES.get(one.known.state, UNLISTED)
+        elif (begin is not None and one.start >= begin) or (read and _is_inside(one, read[-1])):
+            one.state = COPIED
+        elif one.log is not None:
+            read.append(one)
+    for one, following in pairwise(read):
+        one.stop = following.start
+    if read:
+        read[-1].stop = begin
+
+
+def _is_inside(one: _Segment, before: _Segment) -> bool:
+    """Whether another segment has all that a later one has."""
+    if one.known is None or before.known is None:
+        return one.start == before.start
+    return one.known.end <= before.known.end
+
+
+def _cut(segment: _Segment) -> int | None:
+    """Where in its log the first offset is that is not read; None if there is no such offset, or it begins with the end."""
+    from rawlog.formats.kafka import LOG
+
+    log, stop = segment.log, segment.stop
+    if log is None or log.problem is not None or stop is None:
+        return None
+    if segment.known is not None and segment.known.end < stop:
+        return None
+    try:
+        for frames in walk(log, LOG, start=seek(log, segment.files, stop, None) or None, errors="stop"):
+            head = heads(frames, check_crc=False)
+            late = np.flatnonzero(head["base_offset"] >= stop)
+            if late.size:
+                return int(frames.positions[late[0]])
+    except RawlogError:
+        return None
+    return None
+
+
+def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
+    """The partitions among the files that have segments in remote storage alone, which is not among the files. The list of those is
+    among the files, or next to a partition that was named alone.
+    """
+    here = _remote(files)
+    lacking: dict[tuple[str, int], list[Listed]] = defaultdict(list)
+    for number, one in (listed(files) or listed(_lists_next_to(files))).items():
+        has_log = any(file.format == "kafka.log" for file in here.get(number, ()))
+        if one.state == FINISHED and not has_log:
+            lacking[one.topic, one.partition].append(one)
+    found = []
+    for (topic, partition), stores in sorted(_on_disk(files, set(lacking)).items()):
+        for store in stores:
+            logs = [one for one in store if one.format == "kafka.log" and one.place.state is None]
+            begin = min(one.place.start_offset or 0 for one in logs)
+            own = _topic_id(store)
+            gone = [one for one in lacking[topic, partition] if one.start < begin and own in (None, one.topic_id)]
+            if gone:
+                first, last = min(one.start for one in gone), min(begin - 1, max(one.end for one in gone))
+                text = (
+                    f"{topic}-{partition}: offsets {first:,} to {last:,} are in remote storage ({counted(len(gone), 'segment')} "
+                    "according to __remote_log_metadata), which is not among the sources"
+                )
+                found.append(Elsewhere(topic, partition, str(store.path), text))
+    return found
+
+
+def _lists_next_to(files: Iterable[File]) -> Iterator[File]:
+    """The segments of the metadata topic in the log directories that partitions are in."""
+    match = segment_file("log")
+    folders = {split(str(one.place.group))[0] for one in files if one.place.group and one.place.remote is None}
+    for folder in sorted(one for one in folders if one and not is_remote(one)):
+        try:
+            for entry in listing(f"{glob.escape(folder)}/{TOPIC}-*"):
+                place = match(entry.path)
+                if place is not None and place.state is None and entry.problem is None:
+                    yield File(entry.path, entry.size, entry.modified, "kafka.log", place)
+        except AccessError:
+            continue  # there is none
+
+
+def has_remote(store: Iterable[File]) -> bool:
+    """Whether some of a partition's log is read from remote storage."""
+    return any(one.place.remote is not None and one.format == "kafka.log" and one.place.state is None for one in store)
+
+
+# Checks --------------------------------------------------------------------------------------------------------------
+
+
+def _remote(files: Sequence[File]) -> dict[str, list[File]]:
+    """The files in remote storage by the ids of their segments."""
+    found: dict[str, list[File]] = defaultdict(list)
+    for file in files:
+        number = segment_id(stored_path(file.path)) if file.place.remote is not None else None
+        if number is not None and file.format in MEMBERS.values():
+            found[number].append(file)
+    return found
+
+
+def _listed(store: Store) -> dict[str, Listed]:
+    return listed(store) if any(file.place.remote is not None for file in store) else {}
+
+
+@rule("kafka.remote.missing", Severity.ERROR)
+def missing(files: Sequence[File]) -> Iterator[Mark]:
+    """`__remote_log_metadata` lists a segment as copied, and it is not in remote storage, although other segments of the partition are.
+
+    A broker answers fetches of its offsets with an error. Look for the objects in a backup of the bucket, or among its old versions.
+    """
+    store = Store.of(files)
+    there = _remote(files)
+    given = {(file.place.topic, file.place.partition) for found in there.values() for file in found}
+    for number, one in sorted(store.share(_listed).items(), key=lambda item: (item[1].topic, item[1].start)):
+        has_log = any(file.format == "kafka.log" for file in there.get(number, ()))
+        if one.state == FINISHED and not has_log and (one.topic, one.partition) in given:
+            message = f"segment {number} of {one.topic}-{one.partition}, offsets {one.start} to {one.end}, is missing"
+            yield Mark(message, offset=one.start, path=_folder(there, one))
+
+
+def _folder(there: dict[str, list[File]], one: Listed) -> str | None:
+    """The directory in remote storage that has the other segments of a partition."""
+    for found in there.values():
+        for file in found:
+            if (file.place.topic, file.place.partition) == (one.topic, one.partition):
+                return split(stored_path(file.path))[0]
+    return None
+
+
+@rule("kafka.remote.size", Severity.ERROR)
+def wrong_size(files: Sequence[File]) -> Iterator[Mark]:
+    """A segment in remote storage is shorter or longer than the one that was copied, according to `__remote_log_metadata`.
+
+    The copy was cut, or something else is there under its name. Look for the object in a backup of the bucket.
+    """
+    store = Store.of(files)
+    there = _remote(files)
+    for number, one in store.share(_listed).items():
+        for file in there.get(number, ()):
+            size = file.size
+            if file.format != "kafka.log" or one.state != FINISHED or is_view(file.path, "first") or size == one.size:
+                continue
+            yield Mark(f"{size:,} bytes, {one.size:,} were copied", 0, size, one.start, one.size, size, file.path)
+
+
+@rule("kafka.remote.unread", Severity.INFO)
+def unread(files: Sequence[File]) -> Iterator[Mark]:
+    """A segment in remote storage is not part of the log: `__remote_log_metadata` does not list it, or says that its copy was not finished
+    or that it is being deleted. A broker does not read it, nor does rawlog.
+
+    Brokers leave such objects when they stop while they copy or delete. They cost space and do no harm.
+    """
+    words = {UNLISTED, *STATES.values()}
+    for number, found in sorted(_remote(files).items()):
+        for file in found:
+            if file.format == "kafka.log" and file.place.state in words:
+                message = f"segment {number} is not read: {file.place.state}"
+                yield Mark(message, offset=file.place.start_offset, path=file.path)
+
+
+@rule("kafka.remote.unlisted", Severity.WARNING)
+def unlisted(files: Sequence[File]) -> Iterator[Mark]:
+    """A segment in remote storage has offsets that nothing else has, and `__remote_log_metadata` does not list it, although it lists others
+    of the partition. A broker does not serve its records; rawlog reads them.
+
+    Records of the metadata topic are lost, or are newer than the copy of it that was given. `rawlog restore` writes a log with the records.
+    """
+    store = Store.of(files)
+    known = store.share(_listed)
+    partitions = {(one.topic, one.partition) for one in known.values()}
+    for number, found in sorted(_remote(files).items()):
+        for file in found:
+            own = (file.place.topic, file.place.partition)
+            if file.format == "kafka.log" and file.place.state is None and number not in known and own in partitions:
+                message = f"segment {number} is not listed, and nothing else has its offsets"
+                yield Mark(message, offset=file.place.start_offset, path=file.path)
+
+
+def rules() -> Sequence[Rule[Sequence[File]]]:
+    """The rules over remote storage and its metadata topic."""
+    return (missing, wrong_size, unread, unlisted)

@@ -1,0 +1,389 @@
+"""Transactions: which ranges were aborted, and up to where everything is decided.
+
+Whether a batch was aborted is known from the next marker of its producer: a reader of a part of the log looks ahead for it, from header
+to header, and only where it meets a transaction. Up to where everything is decided is known as a broker knows it: from the transaction
+indexes, the newest producer snapshot, and the log after that; where these are missing or contradict themselves, from all headers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka.internal.messages import read_marker
+from rawlog.formats.kafka.log.heads import Heads, heads, take
+from rawlog.formats.kafka.log.layouts import (
+    SNAPSHOT_ENTRY,
+    TXN_INDEX_ENTRY,
+    Attributes,
+    ControlType,
+)
+from rawlog.formats.kafka.log.seek import (
+    Skimmed,
+    is_sound,
+    seek,
+    skim,
+)
+from rawlog.formats.kafka.log.segment import only
+from rawlog.formats.kafka.partition import state as folds
+from rawlog.formats.kafka.partition.state import Aborted
+from rawlog.formats.kafka.paths import segment_file
+from rawlog.io.storage import listing
+from rawlog.model.errors import CorruptError, RawlogError
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.status import Status
+from rawlog.model.store import Store
+
+NO_OFFSET = (1 << 63) - 1
+NEAR = 4
+"""So many following segments a part of the log takes along; most transactions end in the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The decided and undecided transactions of a partition.
+
+    `ends` are the ends of aborted ranges, sorted, with their producers and first offsets; `last_stable_offset` is the first
+    offset of the oldest transaction without a marker. `committed_only` leaves out what a read_committed consumer never sees. `opened`
+    are the first offsets of transactions without a marker, by producer.
+    """
+
+    producers: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    last_stable_offset: int = NO_OFFSET
+    committed_only: bool = False
+    opened: Mapping[int, int] = field(default_factory=dict)
+
+    def takes(self, head: Heads) -> NDArray[np.bool_]:
+        """Which batches are to be read."""
+        if not self.committed_only:
+            return np.ones(len(head), np.bool_)
+        return (head["base_offset"] < self.last_stable_offset) & ~self.aborted(head)
+
+    def aborted(self, head: Heads) -> NDArray[np.bool_]:
+        """Which batches belong to a transaction that was aborted."""
+        result = np.zeros(len(head), np.bool_)
+        candidates = np.flatnonzero(head.has(Attributes.TRANSACTIONAL) & ~head.has(Attributes.CONTROL))
+        if not candidates.size or not self.ends.size:
+            return result
+        base, producer = head["base_offset"][candidates], head["producer_id"][candidates]
+        for number in np.unique(producer).tolist():
+            own, mine = producer == number, self.producers == number
+            ends, firsts = self.ends[mine], self.firsts[mine]
+            # Ranges of one producer do not overlap: the first that ends after the batch decides.
+            later = np.searchsorted(ends, base[own], side="right")
+            inside = later < ends.size
+            inside[inside] = firsts[later[inside]] <= base[own][inside]
+            result[candidates[own]] = inside
+        return result
+
+    def undecided(self, head: Heads) -> NDArray[np.bool_]:
+        """Which batches belong to a transaction without a marker."""
+        result = np.zeros(len(head), np.bool_)
+        if self.opened:
+            inside = head.has(Attributes.TRANSACTIONAL) & ~head.has(Attributes.CONTROL)
+            for number, first in self.opened.items():
+                result |= inside & (head["producer_id"] == number) & (head["base_offset"] >= first)
+        return result
+
+
+@dataclass(slots=True)
+class LookAhead:
+    """The aborted and open transactions of a part of a segment, looked up when the first transactional batch is met.
+
+    `following` are the next segments; there may be `more`, which are listed if a transaction is still open after those.
+    """
+
+    file: File
+    following: tuple[File, ...]
+    more: bool = False
+    start: int = 0
+    stop: int | None = None
+    _found: Transactions | None = None
+
+    def for_part(self, start: int | None, stop: int | None) -> LookAhead:
+        """The same for the part of the file from byte `start` to `stop`."""
+        return LookAhead(self.file, self.following, self.more, start or 0, stop)
+
+    def takes(self, head: Heads) -> NDArray[np.bool_]:
+        """Which batches are to be read: all."""
+        return np.ones(len(head), np.bool_)
+
+    def aborted(self, head: Heads) -> NDArray[np.bool_]:
+        """Which batches belong to a transaction that was aborted."""
+        found = self._transactions(head)
+        return np.zeros(len(head), np.bool_) if found is None else found.aborted(head)
+
+    def undone(self, frames: Frames) -> NDArray[np.int64]:
+        """The first and the last offset of each batch of a transaction that was aborted or has no marker; 1 if it has none, else 0."""
+        head = heads(frames)
+        found = self._transactions(head)
+        if found is None:
+            return np.zeros((0, 3), np.int64)
+        undecided = found.undecided(head)
+        own = found.aborted(head) | undecided
+        return np.stack([head["base_offset"][own], head["last_offset"][own], undecided[own]], axis=1)
+
+    def _transactions(self, head: Heads) -> Transactions | None:
+        """The transactions of the part; None as long as no batch is of one."""
+        if self._found is None and head.any(Attributes.TRANSACTIONAL):
+            self._found = self._look()
+        return self._found
+
+    def _look(self) -> Transactions:
+        state = folds.Producers(transactional_only=True)
+        for window in skim(self.file, self.start, self.stop):
+            _take(state, self.file, window)
+        waiting = state.open_transactions()
+        for file, start in self._ahead():
+            for window in skim(file, start) if waiting else ():
+                _take(state, file, window)
+                now = state.open_transactions()
+                waiting = {number: first for number, first in waiting.items() if now.get(number) == first}
+                if not waiting:
+                    break
+        return _transactions(state.open_transactions(), state.aborted)
+
+    def _ahead(self) -> Iterator[tuple[File, int]]:
+        """What comes after the part, as long as anybody asks."""
+        if self.stop is not None:
+            yield self.file, self.stop
+        yield from ((file, 0) for file in self.following)
+        if self.more:
+            yield from ((file, 0) for file in _later(self.following[-1]))
+
+
+def _later(file: File) -> list[File]:
+    """The segments of a partition that come after one, as the directory has them now."""
+    match, found = segment_file("log"), []
+    for entry in listing(str(file.place.group)):
+        place = match(entry.path)
+        if place is not None and place.state == file.place.state and entry.problem is None:
+            found.append(File(entry.path, entry.size, entry.modified, file.format, place))
+    later = (one for one in found if (one.place.start_offset or 0) > (file.place.start_offset or 0))
+    return sorted(later, key=lambda one: one.place.start_offset or 0)
+
+
+def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Transactions | LookAhead | None:
+    """The partition's transactions, where what is asked for depends on them."""
+    if options.get("isolation") == "read_committed":
+        found = _of_group(Store.of(group), file)
+        return replace(found, committed_only=True)
+    return undone(file, group) if "aborted" in options.get("columns", "").split(",") else None
+
+
+def undone(file: File, group: Sequence[File]) -> LookAhead:
+    """The aborted and open transactions in a segment."""
+    store = Store.of(group)
+    segments = store.share(_sorted_logs).get(file.place.state, [])
+    at = bisect_right(segments, file.place.start_offset or 0, key=lambda one: one.place.start_offset or 0)
+    # Those after the near ones are listed when somebody asks, unless some are elsewhere, in remote storage.
+    near = at + NEAR
+    if store.share(_has_remote) and any(one.place.remote is not None for one in segments[near:]):
+        near = len(segments)
+    return LookAhead(file, tuple(segments[at:near]), more=len(segments) > near)
+
+
+def _has_remote(store: Store) -> bool:
+    return any(one.place.remote is not None for one in store)
+
+
+def _sorted_logs(store: Store) -> dict[str | None, list[File]]:
+    """The segments of a partition in order, by what a broker would do with them."""
+    logs: dict[str | None, list[File]] = {}
+    for file in sorted(store, key=lambda one: one.place.start_offset or 0):
+        if file.format == "kafka.log" and file.problem is None:
+            logs.setdefault(file.place.state, []).append(file)
+    return logs
+
+
+def _of_group(store: Store, file: File) -> Transactions:
+    """The transactions of all segments that are in the state of one."""
+    found = store.share(_of_loaded) if file.place.state is None else None
+    return found or _walk(tuple(store.share(_sorted_logs).get(file.place.state, ())))
+
+
+def _of_loaded(store: Store) -> Transactions | None:
+    return _indexed(store.files)
+
+
+def of_partition(segments: Sequence[File]) -> tuple[Transactions, dict[int, int]]:
+    """The transactions of a whole partition, by its log alone; and the first offsets of those without a marker, by producer."""
+    found, pending = _walked(tuple(one for one in segments if one.format == "kafka.log"))
+    return found, dict(pending)
+
+
+def of_store(store: Store) -> tuple[dict[int, folds.Producer], list[Aborted]]:
+    """The producers of a partition with a transaction that no marker ends, and the aborted transactions, by its log alone."""
+    state = _state_of(store.share(_sorted_logs).get(None, ()))
+    opened = state.open_transactions()
+    return {number: one for number, one in state.states.items() if number in opened}, state.aborted
+
+
+def _walk(segments: tuple[File, ...]) -> Transactions:
+    return _walked(segments)[0]
+
+
+@lru_cache(maxsize=4)
+def _walked(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, int], ...]]:
+    state = _state_of(segments)
+    opened = state.open_transactions()
+    return _transactions(opened, state.aborted), tuple(opened.items())
+
+
+def _state_of(segments: Sequence[File]) -> folds.Producers:
+    """From headers alone; from checked batches where one that would hold everything back is damaged."""
+    ordered = sorted(segments, key=lambda one: one.place.start_offset or 0)
+    state = folds.Producers(transactional_only=True)
+    places: dict[int, tuple[File, int, int]] = {}
+    for segment in ordered:
+        for window in skim(segment):
+            _take(state, segment, window, places)
+    if not all(is_sound(*places[first]) for first in state.open_transactions().values()):
+        state = _checked(ordered)
+    return state
+
+
+def _checked(segments: Sequence[File]) -> folds.Producers:
+    """The fold of sound batches."""
+    from rawlog.formats.kafka import LOG
+    from rawlog.io.walk import walk
+
+    state = folds.Producers(transactional_only=True)
+    for segment in segments:
+        for frames in walk(segment, LOG, errors="skip"):
+            state.add(frames, heads(frames))
+    return state
+
+
+def _take(
+    state: folds.Producers, file: File, window: Skimmed, places: dict[int, tuple[File, int, int]] | None = None
+) -> None:
+    """Take in the transactional batches of a window of headers, and of its markers those whose checksums are right."""
+    head = window.head
+    if not head.any(Attributes.TRANSACTIONAL):
+        return
+    wanted = head.sound & head.has(Attributes.TRANSACTIONAL)
+    markers = np.flatnonzero(wanted & head.has(Attributes.CONTROL))
+    if markers.size:
+        frames = window.frames
+        whole = frames.sizes[markers] == window.sizes[markers]
+        checked = take(frames.data, frames.starts[markers], frames.stops[markers])
+        right = checked.sound & whole
+        for at in np.flatnonzero(~whole).tolist():
+            right[at] = is_sound(file, int(window.positions[markers[at]]), int(window.sizes[markers[at]]))
+        wanted[markers] = right
+    state.add(only(window.frames, wanted), head.only(wanted))
+    if places is not None:
+        for number, first in state.open_transactions().items():
+            own = np.flatnonzero(wanted & (head["base_offset"] == first) & (head["producer_id"] == number))
+            if first not in places and own.size:
+                places[first] = (file, int(window.positions[own[0]]), int(window.sizes[own[0]]))
+
+
+def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted]) -> Transactions:
+    ranges = sorted(((one.producer_id, one.first_offset, one.last_offset) for one in aborted), key=lambda r: r[2])
+    table = np.array(ranges, np.int64).reshape(-1, 3)
+    stable = min(opened.values(), default=NO_OFFSET)
+    return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable, opened=opened)
+
+
+# From the files next to the log --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def _indexed(group: tuple[File, ...]) -> Transactions | None:
+    """The same without reading the log up to the newest snapshot; None where the files next to it do not tell everything.
+
+    A segment without abort has no transaction index, so that none at all may as well mean that they were not kept; where some are there,
+    a segment without one is looked through for a marker of an abort.
+    """
+    kept = {kind: _by_offset(group, f"kafka.{kind}") for kind in ("log", "index", "txnindex", "snapshot")}
+    logs = kept["log"]
+    newest = max(kept["snapshot"], default=-1)
+    if not logs or not kept["txnindex"] or newest < max(logs) or not logs.keys() <= kept["index"].keys():
+        return None
+    try:
+        state = _state_at(kept["snapshot"][newest])
+        aborted = list(_entries(sorted(logs), kept["txnindex"], newest))
+    except RawlogError:
+        return None
+    if any(first >= newest for first in state.open_transactions().values()):
+        return None
+    if any(_has_abort(file, newest) for base, file in logs.items() if base not in kept["txnindex"]):
+        return None
+    end = _replay(state, logs[max(logs)], group, newest)
+    return _transactions(state.open_transactions(), [*aborted, *state.aborted]) if end >= newest else None
+
+
+def _by_offset(group: Sequence[File], format: str) -> dict[int, File]:
+    chosen = (one for one in group if one.format == format and one.place.state is None and one.problem is None)
+    return {one.place.start_offset: one for one in chosen if one.place.start_offset is not None}
+
+
+def _state_at(snapshot: File) -> folds.Producers:
+    """The producers of a snapshot; DataError if it is damaged."""
+    from rawlog.formats.kafka import SNAPSHOT
+    from rawlog.io.walk import walk
+
+    states: dict[int, folds.Producer] = {}
+    for frames in walk(snapshot, SNAPSHOT, errors="raise"):
+        if frames.status is not Status.OK:
+            raise CorruptError("a cut snapshot", path=snapshot.path, position=0)
+        raw = SNAPSHOT_ENTRY.take(frames.data, frames.starts)
+        states |= {number: folds.Producer(*fields) for number, *fields in raw.tolist()}
+    return folds.Producers.of(states, transactional_only=True)
+
+
+def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterator[Aborted]:
+    """What the transaction indexes say up to an offset; DataError where an entry cannot be one of its segment."""
+    from rawlog.formats.kafka import TXN_INDEX_FILE
+    from rawlog.io.walk import walk
+
+    for base, following in zip(bases, [*bases[1:], NO_OFFSET], strict=True):
+        if base not in indexes:
+            continue
+        before = base - 1
+        for frames in walk(indexes[base], TXN_INDEX_FILE, errors="raise"):
+            raw = TXN_INDEX_ENTRY.take(frames.data, frames.starts)
+            for _, *fields in raw.tolist():
+                entry = Aborted(*fields)
+                if not before < entry.last_offset < following or not 0 <= entry.first_offset <= entry.last_offset:
+                    raise CorruptError("an entry of no transaction of the segment", path=indexes[base].path)
+                before = entry.last_offset
+                if entry.last_offset < end:
+                    yield entry
+
+
+def _has_abort(segment: File, end: int) -> bool:
+    """Whether a segment holds the marker of an abort before an offset."""
+    for window in skim(segment):
+        head = window.head
+        markers = head.sound & head.has(Attributes.CONTROL) & head.has(Attributes.TRANSACTIONAL)
+        for index in np.flatnonzero(markers & (head["base_offset"] < end)).tolist():
+            if read_marker(window.frames, index)[0] == ControlType.ABORT:
+                return True
+    return False
+
+
+def _replay(state: folds.Producers, active: File, group: Sequence[File], start: int) -> int:
+    """Take in what the last segment holds from an offset on; the offset where the log ends."""
+    from rawlog.formats.kafka import LOG
+    from rawlog.io.walk import walk
+
+    end = active.place.start_offset or 0
+    for frames in walk(active, LOG, start=seek(active, group, start, None), errors="skip"):
+        head = heads(frames)
+        sound = head.sound
+        if sound.any():
+            end = max(end, int(head["last_offset"][sound].max()) + 1)
+        later = sound & (head["base_offset"] >= start)
+        state.add(only(frames, later), head.only(later))
+    return end

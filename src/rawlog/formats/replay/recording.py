@@ -1,0 +1,441 @@
+"""Reading recordings: entries found, turned into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from rawlog.formats.replay import kernels
+from rawlog.formats.replay.layouts import ENTRY_LAYOUTS, FILE_HEADER, LARGEST, LATEST_CREDIBLE, NO_TIME_SECONDS
+from rawlog.io.storage import Source
+from rawlog.kernels import byte_view, columns
+from rawlog.model.errors import CorruptError, DataError
+from rawlog.model.explain import Node, layout_nodes, leaf
+from rawlog.model.finding import Mark, Rule, Severity, rule
+from rawlog.model.format import NO_TIME, File, Inspection, Spans, Want
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.status import Status
+from rawlog.model.text import plain_time
+
+BATCH_BYTES = 16 << 20
+#: So far from the entries around it, in seconds, an entry among damaged bytes may be; and so many bytes are searched for one.
+MONTH = 30 * 86400
+LARGEST_SEARCH = 4 << 20
+FARTHEST_SECOND = (1 << 63) // 1_000_000 - 1  # what a timestamp in microseconds can hold
+
+
+def scan(data: Bytes, kind: int) -> Frames:
+    """The whole entries of a window."""
+    room = data.size // ENTRY_LAYOUTS[kind].size + 1
+    starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
+    count, reached, status = kernels.scan_entries(byte_view(data), 0, kind, starts, stops)
+    return Frames(data, starts[:count], stops[:count], int(reached), Status(status), kind=kind)
+
+
+def resync(data: Bytes, position: int, kind: int) -> int:
+    """The next position at which entries credibly begin, or -1."""
+    return int(kernels.find_entry(byte_view(data), position, kind))
+
+
+def fault(frames: Frames) -> DataError:
+    """What is wrong with the entry at which the scan stopped."""
+    layout = ENTRY_LAYOUTS[frames.kind]
+    for field in layout.fields:
+        at = frames.reached + layout.at(field.name)
+        if not field.name.endswith("_size") or at + field.size > frames.data.size:
+            continue
+        value = int.from_bytes(bytes(frames.data[at : at + field.size]), "big", signed=True)
+        if not 0 <= value <= LARGEST:
+            what = "key" if field.name == "key_size" else "message"
+            return CorruptError(
+                f"invalid {what} size: {value} bytes; 0 to {LARGEST:,} expected",
+                position=frames.reached_in_file,
+                layout=layout.name,
+                field=field.name,
+                expected=f"0 to {LARGEST}",
+                found=value,
+            )
+    return CorruptError("not an entry", position=frames.reached_in_file, layout=layout.name)
+
+
+def times(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The entries' times in microseconds, and which of them are valid."""
+    if frames.kind == 0:
+        out, valid = np.zeros(len(frames), np.int64), np.zeros(len(frames), np.bool_)
+        kernels.read_times_v0(byte_view(frames.data), frames.starts, out, valid)
+        return out, valid
+    seconds = heads(frames)["timestamp"].astype(np.int64)
+    valid = np.abs(seconds) <= FARTHEST_SECOND
+    valid &= seconds != NO_TIME  # the one number whose absolute value is itself
+    return np.where(valid, seconds, 0) * 1_000_000, valid
+
+
+def heads(frames: Frames) -> NDArray[Any]:
+    """The fixed fields of all entries."""
+    return ENTRY_LAYOUTS[frames.kind].take(frames.data, frames.starts)
+
+
+def spans(frames: Frames, file: File) -> Spans:
+    """An entry is one record, numbered from 0."""
+    number = np.arange(frames.first, frames.first + len(frames), dtype=np.int64)
+    micros, valid = times(frames)
+    known = np.where(valid, micros, NO_TIME)
+    return Spans(number, number + 1, known, known, np.ones(len(frames), np.int64))
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Entries as rows of `records` or `replay.entries`."""
+    for some in _runs(frames):
+        yield from _decode(some, want)
+
+
+def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
+    """Entries as rows of `records` and `replay.entries`, decoded once. It ends at the first entry with an invalid time."""
+    for some in _runs(frames):
+        micros, valid = times(some)
+        good = len(some) if valid.all() else int(np.argmin(valid))
+        sound, micros = some.slice(0, good), micros[:good]
+        if good:
+            payload = _payload(sound, {name for want in wants for name in want.table.names})
+            made = (payload | _columns(sound, want, set(want.table.names) - payload.keys(), micros) for want in wants)
+            yield good, [columns.batch(want.table, one, good) for want, one in zip(wants, made, strict=True)]
+        if good < len(some):
+            return
+
+
+def _runs(frames: Frames) -> Iterator[Frames]:
+    """Entries to decode at a time."""
+    start = 0
+    while start < len(frames):
+        stop = int(np.searchsorted(frames.stops, frames.starts[start] + BATCH_BYTES, side="right"))
+        stop = max(stop, start + 1)
+        yield frames.slice(start, stop)
+        start = stop
+
+
+def _decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    names = set(want.table.names)
+    bad: int | None = None
+    micros: NDArray[np.int64] | None = None
+    if "timestamp" in names:
+        micros, valid = times(frames)
+        if not valid.all():
+            bad = int(np.argmin(valid))
+            bad_position, bad_value = _bad_time(frames, bad)
+            frames, micros = frames.slice(0, bad), micros[:bad]
+    if len(frames):
+        yield columns.batch(want.table, _columns(frames, want, names, micros), len(frames))
+    if bad is not None:
+        raise CorruptError(
+            f"an invalid time: {bad_value}",
+            position=bad_position,
+            format="replay.recording",
+            found=bad_value,
+        )
+
+
+def _bad_time(frames: Frames, number: int) -> tuple[int, str]:
+    """Where an entry begins, and the time it holds."""
+    start = int(frames.starts[number])
+    layout = ENTRY_LAYOUTS[frames.kind]
+    field = layout.fields[0]
+    raw = bytes(frames.data[start : start + field.size])
+    shown = repr(raw) if frames.kind == 0 else f"{int.from_bytes(raw, 'big', signed=True):,} seconds"
+    return frames.base + start, shown
+
+
+def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int64] | None) -> dict[str, pa.Array]:
+    count, kind = len(frames), frames.kind
+    made = _payload(frames, names)
+    number = np.arange(frames.first, frames.first + count, dtype=np.int64)
+    for name in ("offset", "number"):
+        if name in names:
+            made[name] = columns.integers(number, "bigint")
+    if micros is not None:
+        made["timestamp"] = columns.timestamps(micros)
+    if "position" in names:
+        made["position"] = columns.integers(frames.positions, "bigint")
+    if "size" in names:
+        made["size"] = columns.integers(frames.sizes, "bigint")
+    if "headers" in names:
+        made["headers"] = columns.empty_headers(count)
+    constants = {
+        "path": want.file.path,
+        "version": kind,
+        "topic": want.options.get("topic") or want.file.place.topic,
+        "partition": want.file.place.partition,
+        "timestampType": 0,
+    }
+    for column in want.table.columns:
+        if column.name in constants and column.name not in made:
+            made[column.name] = columns.constant(constants[column.name], column.type, count, compact=want.compact)
+    return made
+
+
+def _payload(frames: Frames, names: set[str]) -> dict[str, pa.Array]:
+    """The keys and values, as far as they are wanted."""
+    data, made = byte_view(frames.data), {}
+    if names & {"key", "value"}:
+        head = heads(frames)
+        value_sizes = head["value_size"].astype(np.int64)
+        if "value" in names:
+            made["value"] = columns.spans(data, frames.stops - value_sizes, value_sizes)
+        if "key" in names and frames.kind == 2:
+            key_sizes = head["key_size"].astype(np.int64)
+            made["key"] = columns.spans(data, frames.starts + ENTRY_LAYOUTS[2].size, key_sizes, key_sizes > 0)
+        elif "key" in names:
+            made["key"] = columns.constant(None, "binary", len(frames))
+    return made
+
+
+# Entries among damaged bytes: what verification reports, and repair keeps ---------------------------------------------------
+
+
+def credible_times(frames: Frames) -> list[int]:
+    """The times of entries, in seconds, as far as they are credible."""
+    if frames.kind == 0 or not len(frames):
+        return []
+    found = heads(frames)["timestamp"].astype(np.int64)
+    return found[(found > 0) & (found <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
+
+
+def are_zeros(frames: Frames) -> NDArray[np.bool_]:
+    """Which entries are nothing but zeros: 1970-01-01, no key, an empty value. No recorder writes one."""
+    if frames.kind == 0:
+        return np.zeros(len(frames), np.bool_)
+    zeros: NDArray[np.bool_] = frames.sizes == ENTRY_LAYOUTS[frames.kind].size
+    zeros &= heads(frames)["timestamp"].astype(np.int64) == 0
+    return zeros
+
+
+def ends_in_damage(frames: Frames) -> bool:
+    """Whether entries are followed by bytes that are not an entry."""
+    return len(frames) > 0 and (frames.status.is_damage or (frames.last and frames.status is Status.TRUNCATED))
+
+
+def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
+    """Entries in a row that begin before `stop` and have times like those of entries around them (`near`): at least two, or one that
+    ends the data.
+    """
+    if not near or kind == 0 or data.size < 8:
+        return
+    seconds = sliding_window_view(data, 8).copy().view(">i8").reshape(-1)
+    likely = np.flatnonzero((seconds >= min(near) - MONTH) & (seconds <= max(near) + MONTH))
+    position = 0
+    for candidate in likely[likely < stop].tolist():
+        if candidate < position:
+            continue
+        found = scan(data[candidate:], kind)
+        count = int(np.argmin(np.append(np.isin(found.starts + candidate, likely), False)))
+        if count > 1 or (count == 1 and candidate + int(found.stops[0]) == data.size):
+            position = candidate + int(found.stops[count - 1])
+            yield replace(found.slice(0, count), base=candidate, status=Status.OK, last=False)
+
+
+def find_swallowed(frames: Frames) -> Frames | None:
+    """Entries that begin inside the last one of a window and go on after it; None if there are none.
+
+    A value may be a recording itself: then its entries end where the value does.
+    """
+    start, end = int(frames.starts[-1]), int(frames.stops[-1])
+    if end - start > LARGEST_SEARCH or frames.kind == 0:
+        return None
+    near = credible_times(frames)[-2:]
+    data = frames.data[start + 1 : end + LARGEST_SEARCH]
+    for found in find_likely(data, end - start - 1, frames.kind, near):
+        edge = end - start - 1 - found.base
+        if ((found.starts < edge) & (edge < found.stops)).any():
+            return replace(
+                found,
+                data=found.data.copy(),  # the walk reads on into the same buffer
+                base=frames.base + start + 1 + found.base,
+                first=frames.first + len(frames) - 1,
+                last=frames.last,
+                status=frames.status,
+            )
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What `explain` shows of recordings.
+
+
+def explain_header(head: bytes, file: File) -> list[Node]:
+    """The 20 bytes in front of the entries; none in version 0."""
+    from rawlog.formats.replay.layouts import begin
+
+    if begin(head, file.size).kind == 0:
+        return []
+    data = np.frombuffer(head, np.uint8)
+    nodes = layout_nodes(FILE_HEADER, data, 0, 0)
+    return [Node(0, FILE_HEADER.size, FILE_HEADER.name, children=nodes)]
+
+
+def explain_entry(frames: Frames, file: File) -> list[Node]:
+    """One entry: its fixed fields, key and value."""
+    layout = ENTRY_LAYOUTS[frames.kind]
+    start, stop = int(frames.starts[0]), int(frames.stops[0])
+    nodes = layout_nodes(layout, frames.data, start, frames.base, {"timestamp": _seconds})
+    position = start + layout.size
+    for node in list(nodes):
+        if node.name.endswith("_size"):
+            name = node.name.removesuffix("_size")
+            content = bytes(frames.data[position : position + node.value])
+            nodes.append(leaf(frames.data, position, node.value, frames.base, name, "bytes", content))
+            position += node.value
+    return [Node(frames.base + start, stop - start, f"{layout.name}, number {frames.first}", children=nodes)]
+
+
+def _seconds(value: int) -> str:
+    if value == NO_TIME_SECONDS:
+        return "no time: Go's zero time"
+    return plain_time(value * 1_000_000)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What verification looks for in recordings. The format has no checksum: a changed value cannot be noticed.
+
+
+@rule("replay.recording.time", Severity.ERROR)
+def invalid_time(seen: Inspection) -> Iterator[Mark]:
+    """The stored time is invalid: not a time of the right form in version 0, a number beyond any calendar in the others.
+
+    The entry's value may still be sound, but something else wrote over it or its neighbour. Old readers use the current time instead,
+    without a warning.
+    """
+    _, valid = times(seen.frames)
+    for index in np.flatnonzero(~valid).tolist():
+        start = int(seen.frames.starts[index])
+        raw = bytes(seen.frames.data[start : start + ENTRY_LAYOUTS[seen.frames.kind].fields[0].size])
+        yield Mark(
+            "an invalid time",
+            position=int(seen.frames.positions[index]),
+            size=len(raw),
+            offset=seen.frames.first + index,
+            expected="YYYY-MM-DDTHH:MM:SS.ffffffZ" if seen.frames.kind == 0 else "seconds since 1970",
+            found=ascii(raw.decode("latin-1")) if seen.frames.kind == 0 else int.from_bytes(raw, "big", signed=True),
+        )
+
+
+@rule("replay.recording.milliseconds", Severity.WARNING)
+def milliseconds_as_seconds(seen: Inspection) -> Iterator[Mark]:
+    """The time is so large that it must be milliseconds, where the format says seconds.
+
+    The program that wrote the file made a mistake; replaying with the recorded times would send nonsense. Divide the times by
+    1000 when converting.
+    """
+    if seen.frames.kind == 0:
+        return
+    stored, (_, valid) = heads(seen.frames)["timestamp"].astype(np.int64), times(seen.frames)
+    for index in np.flatnonzero(valid & (stored > LATEST_CREDIBLE)).tolist():
+        yield Mark(
+            "a time in milliseconds where seconds belong",
+            position=int(seen.frames.positions[index]),
+            offset=seen.frames.first + index,
+            expected=f"at most {LATEST_CREDIBLE}",
+            found=int(stored[index]),
+        )
+
+
+@rule("replay.recording.trailing-zeros", Severity.WARNING)
+def trailing_zeros(seen: Inspection) -> Iterator[Mark]:
+    """The file ends in zero bytes, which every reader takes for messages: 1970-01-01, no key, empty value.
+
+    They were never recorded: a preallocated or badly copied file leaves them. Cut the file at the position given.
+    """
+    if seen.frames.kind == 0:
+        return
+    frames, memory = seen.frames, seen.memory
+    fixed = ENTRY_LAYOUTS[frames.kind].size
+    sound = np.flatnonzero(~are_zeros(frames))
+    if sound.size:
+        memory["start"] = int(frames.positions[sound[-1]] + frames.sizes[sound[-1]])
+        memory["count"] = len(frames) - 1 - int(sound[-1])
+    else:
+        memory.setdefault("start", frames.base)
+        memory["count"] = memory.get("count", 0) + len(frames)
+    if frames.last and memory["count"]:
+        yield Mark(
+            f"zero bytes at the end, read as {memory['count']:,} messages",
+            position=memory["start"],
+            size=memory["count"] * fixed,
+        )
+
+
+@rule("replay.recording.covered", Severity.WARNING)
+def covered_entries(seen: Inspection) -> Iterator[Mark]:
+    """The last entry before damage covers the beginning of other entries: its length is wrong, or bytes of it are missing.
+
+    The finding covers the bytes up to the first entry inside it. `rawlog repair` leaves those bytes out and keeps the entries that follow.
+    """
+    frames = seen.frames
+    found = find_swallowed(frames) if ends_in_damage(frames) else None
+    if found is not None:
+        start = int(frames.positions[-1])
+        number = frames.first + len(frames) - 1
+        yield Mark("the length of this entry covers others", start, found.base - start, offset=number)
+
+
+@rule("replay.recording.reserved", Severity.WARNING)
+def reserved_bytes(seen: Inspection) -> Iterator[Mark]:
+    """The sixteen reserved bytes of the header are not zero.
+
+    No release writes anything there and none looks at it: the header was damaged, or another program made the file.
+    """
+    if seen.frames.kind == 0 or seen.memory.get("looked"):
+        return
+    seen.memory["looked"] = True
+    with Source(seen.file.path) as source:
+        head = source.read(0, FILE_HEADER.size)
+    reserved = head[FILE_HEADER.at("reserved") :]
+    if any(reserved):
+        yield Mark(
+            "reserved bytes are not zero",
+            position=FILE_HEADER.at("reserved"),
+            size=len(reserved),
+            expected="zeros",
+            found=reserved.hex(),
+        )
+
+
+@rule("replay.recording.transaction-marker", Severity.INFO)
+def transaction_markers(seen: Inspection) -> Iterator[Mark]:
+    """Entries that look like Kafka's commit and abort markers, which the recorder takes for messages.
+
+    Replayed, they become ordinary records of a 4-byte key. Messages of aborted transactions are in such a file too, and nothing
+    tells them apart.
+    """
+    frames, memory = seen.frames, seen.memory
+    if frames.kind == 2 and len(frames):
+        head = heads(frames)
+        keys, values = head["key_size"].astype(np.int64), head["value_size"].astype(np.int64)
+        maybe = np.flatnonzero((keys == 4) & ((values == 0) | (values == 6)))
+        at = frames.starts[maybe] + ENTRY_LAYOUTS[2].size
+        markers = [i for i, start in zip(maybe.tolist(), at.tolist(), strict=True) if _is_marker(frames.data, start)]
+        if markers:
+            memory.setdefault("first", int(frames.positions[markers[0]]))
+            memory["count"] = memory.get("count", 0) + len(markers)
+    if frames.last and memory.get("count"):
+        yield Mark(f"{memory['count']:,} transaction markers among the messages", position=memory["first"])
+
+
+def _is_marker(data: Bytes, start: int) -> bool:
+    return bytes(data[start : start + 4]) in (b"\0\0\0\0", b"\0\0\0\1")
+
+
+def rules() -> Sequence[Rule[Inspection]]:
+    """The rules of this module, as its format names them."""
+    return (
+        invalid_time,
+        milliseconds_as_seconds,
+        trailing_zeros,
+        covered_entries,
+        reserved_bytes,
+        transaction_markers,
+    )

@@ -1,1 +1,0 @@
-"""A recording as a store: rewriting it."""

@@ -1,0 +1,618 @@
+"""Ingest: recognise, verify and decode everything in a tree into the tables of a lake.
+
+Plan: what each table does not hold yet, according to its own snapshots. Work: Parquet files with the rows of one split. Commit: one for
+each table. Nothing is ingested twice and nothing is lost, whenever a run dies: the commit that adds rows also records their source bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from threading import Event
+from typing import TYPE_CHECKING, Any, Self
+
+from rawlog import registry
+from rawlog.io.output import refuse_nested
+from rawlog.io.storage import is_remote, remembering, stored_path
+from rawlog.io.walk import walk
+from rawlog.lakes.ingest_commit import Commit
+from rawlog.lakes.ingest_plan import Plan, joint_codes, splits_of
+from rawlog.lakes.lake import Lake, Overtaken
+from rawlog.lakes.names import Cut, check_names, check_url, data_path, known_tables, lake_name, unit_mark
+from rawlog.lakes.parquet import Sheets, check_order
+from rawlog.lakes.payload import References, stored
+from rawlog.lakes.removal import findings_among, thin
+from rawlog.lakes.rewritten import check_policy, mark
+from rawlog.lakes.upkeep import expire
+from rawlog.lakes.values import Decoded, Distrusted, Ingested, IngestSplit, Reached, Recut, Span, by_unit, fold
+from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError, unknown
+from rawlog.model.finding import Findings
+from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.job import Job, Split, Stage
+from rawlog.model.store import Store, joined, unread_size
+from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
+from rawlog.reading.inspect import Checked, Chosen, check_file, file_rows, inspect_group, inspect_tree
+from rawlog.reading.parts import choose, facts_of
+from rawlog.reading.rows import Decoder, decode_streams
+from rawlog.reading.select import Selection, Tally
+from rawlog.reading.tree import Tree, lasting
+from rawlog.values.transform import Decode, bind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+#: How often a run is planned again because others ingested its sources, or because a file's index is wrong.
+ATTEMPTS = 10
+
+
+class Ingest(Job[Decoded, Ingested]):
+    """Ingest a tree into a lake. Use as a context manager: it removes leftovers of dead runs, and its own if it fails."""
+
+    def __init__(
+        self,
+        lake: str,
+        *,
+        catalog: str | None = None,
+        tables: Sequence[str] | None = None,
+        selection: Selection | None = None,
+        partition_by: Sequence[str] | None = None,
+        sort_by: Sequence[str] | None = None,
+        on_rewrite: str = "replace",
+        decode: Decode | None = None,
+    ) -> None:
+        """`tables` are names of tables to fill, None for all that the files have. OptionError for an unknown one.
+
+        `partition_by` is how new tables are partitioned: by topic, partition, hour, day, month, year or `bucket(N, COLUMN)`. `sort_by`
+        are the columns that the rows of their data files are sorted by, whichever a table has. `on_rewrite` says what is done with the
+        rows of files that were rewritten since the last run: `replace` them, `keep` them and take only later offsets, or `refuse` the
+        files. `decode` puts decoded values next to the bytes of `records`.
+        AccessError if `lake` is not a lake and cannot become one.
+        """
+        if tables is not None:
+            for name in tables:
+                registry.table_named(name)
+        self.names = None if tables is None else tuple(dict.fromkeys(tables))
+        #: Which rows, and how they are masked; and the same with the schemas of the tree that was planned.
+        self.chosen = (selection or Selection()).replace(errors="skip", columns=None, limit=None)
+        self.selection = self.chosen
+        self.partition_by = None if partition_by is None else check_names(partition_by, list(known_tables().values()))
+        self.sort_by = None if sort_by is None else check_order(sort_by, list(known_tables().values()))
+        self.on_rewrite = check_policy(on_rewrite)
+        self.lake: Lake | None = Lake(lake, catalog=catalog, create=True)
+        self.stage = self.lake.path
+        #: What decodes values, and the same with the schemas of the tree that was planned.
+        self.asked = None if decode is None else Decode(decode.wishes, decode.source, keeps_bytes=True)
+        self.decode: Decode | None = None
+        self._decode_notes: list[str] = []
+        self.cuts: Mapping[str, Sequence[Cut]] = {}
+        self.orders: Mapping[str, Sequence[str]] = {}
+        self.uncut: frozenset[str] = frozenset()
+        self.damaged: frozenset[str] = frozenset()
+        self._plan: Plan | None = None
+        self._splits = 0
+        self._merged: list[Checked] | None = None
+        self._is_replaced = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "lake": None, "_plan": None, "_merged": None}
+
+    def __enter__(self) -> Self:
+        assert self.lake is not None
+        self.lake.__enter__()
+        try:
+            self.lake.sweep()
+        except BaseException:
+            self.lake.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.lake is not None
+        try:
+            if self._plan is not None:
+                self.lake.sweep(self._plan.run)
+        finally:
+            self.lake.__exit__()
+
+    def complete(self, run: Callable[[], Ingested]) -> Ingested:
+        """Run with an engine, and again while the plan turns out to be wrong.
+
+        It is wrong if an index is wrong about where frames begin (such files are then read whole), if a file that was rewritten turns out
+        to be damaged (its rows are then not replaced), or if another run has ingested some of the sources meanwhile (the rest is planned
+        again).
+        """
+        self.damaged = frozenset()
+        for _ in range(ATTEMPTS):
+            try:
+                return run()
+            except Recut as recut:
+                self.uncut |= recut.paths
+            except Distrusted as distrusted:
+                self.damaged |= distrusted.paths
+            except Overtaken:
+                continue
+        return run()
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """Splits for everything that the lake's tables do not hold yet."""
+        with lasting():
+            return self._planned(tree)
+
+    def _planned(self, tree: Tree) -> list[Split]:
+        assert self.lake is not None
+        refuse_nested(self.lake.path, tree.sources)
+        for root in tree.roots:
+            check_url(root)
+        if self._plan is not None:
+            self.lake.sweep(self._plan.run)
+        chosen: list[str] = []
+        self._bind(tree)
+        self.selection = bind(self.chosen, tree)
+        with remembering():
+            tree = choose(tree, self.selection, chosen.append)
+            self._plan = planned = Plan(
+                self.lake,
+                self._inside(tree),
+                tree,
+                self._tables(tree),
+                self.selection,
+                self.uncut,
+                self.partition_by,
+                chosen,
+                self.on_rewrite,
+                self.damaged,
+                self.sort_by,
+            )
+        planned.check_masked()
+        self.cuts, self.orders = planned.cuts, planned.orders
+        self._splits, self._merged, self._is_replaced = 0, None, False
+        splits = [
+            IngestSplit(planned.run, files=files) for files in splits_of(planned.to_inspect, lambda file: file.size)
+        ]
+        splits += [IngestSplit(planned.run, spans=spans) for spans in splits_of(planned.spans, lambda span: span.size)]
+        units = by_unit([one for folds in planned.folds.values() for one in folds])
+        for run in splits_of(units, lambda unit: sum(one.size for one in unit)):
+            splits.append(IngestSplit(planned.run, folds=tuple(one for unit in run for one in unit)))
+        splits += [
+            IngestSplit(planned.run, old_files=old) for old in splits_of(planned.old_files, lambda file: file.size)
+        ]
+        return self._numbered(splits)
+
+    def _bind(self, tree: Tree) -> None:
+        """Find the schemas for the tree, and the columns of topics that the lake has already."""
+        assert self.lake is not None
+        self.decode, self._decode_notes = None, []
+        if self.asked is not None:
+            present = self.lake.table_of(lake_name(RECORDS)) or RECORDS
+            self.decode, self._decode_notes = self.asked.bound(tree, self.selection).joined(present.schema)
+
+    def _numbered(self, splits: Sequence[IngestSplit]) -> list[Split]:
+        first, self._splits = self._splits, self._splits + len(splits)
+        return [Split(first + number, _size(own), own) for number, own in enumerate(splits)]
+
+    def follow(self, done: Sequence[Decoded]) -> list[Split]:
+        """Once all files are read: files whose splits do not fit together, each in one split; and checks of several files together.
+        Then, once it is known which files were inspected: their earlier rows of `files` and `findings` are removed.
+        """
+        planned = self._plan
+        assert planned is not None
+        if self._merged is None and (splits := self._after_reading(planned, done)):
+            return self._numbered(splits)
+        if self._is_replaced:
+            return []
+        self._is_replaced = True
+        assert self.lake is not None
+        old = planned.replace_inspected(self.lake, done, self._merged or ())
+        return self._numbered(
+            [IngestSplit(planned.run, old_files=some) for some in splits_of(old, lambda one: one.size)]
+        )
+
+    def _after_reading(self, planned: Plan, done: Sequence[Decoded]) -> list[IngestSplit]:
+        again: list[File] = []
+        self._merged = _merged(done, again)
+        summaries = {path: summary for one in done for path, summary in one.summaries.items()}
+        summaries |= {one.file.path: one.summary for one in self._merged if one.summary is not None}
+        stores = [group.with_summaries(summaries) for group in planned.groups]
+        splits = [IngestSplit(planned.run, files=(file,)) for file in again]
+        splits += [IngestSplit(planned.run, groups=groups) for groups in splits_of(stores, unread_size)]
+        if again or self._merged or any(one.files for one in done):
+            splits.append(IngestSplit(planned.run, tree=joined(planned.tree.files, stores)))
+            assert self.lake is not None
+            files = planned.list_findings(self.lake)
+            splits += [IngestSplit(planned.run, found_in=some) for some in splits_of(files, lambda _: 0)]
+        return splits
+
+    def _inside(self, tree: Tree) -> Tree:
+        """The files that are wanted, without those of the lake itself."""
+        assert self.lake is not None
+        lake = self.lake.path + "/"
+        kept = (file for file in tree if self.selection.takes_file(file) and not file.path.startswith(lake))
+        return replace(tree, files=tuple(kept))
+
+    def _tables(self, tree: Tree) -> list[Table]:
+        """The tables to fill by decoding or folding: without `files` and `findings`, which inspection fills."""
+        able = [name for name in tree.tables if name not in (FILES.name, FINDINGS.name)]
+        if self.selection.transforms:  # other tables have the same bytes under other names
+            able = [name for name in able if name == RECORDS.name]
+            if others := [name for name in self.names or () if name not in (RECORDS.name, FILES.name, FINDINGS.name)]:
+                raise OptionError(f"tables {', '.join(others)}: masked rows can only be ingested as `records`")
+        if self.names is not None:
+            for name in self.names:
+                if name not in tree.tables and name not in registry.tables():
+                    raise unknown("table", name, tree.tables)
+            able = [name for name in able if name in self.names]
+        return [registry.table_named(name) for name in able]
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work(self, split: Split, stage: Stage) -> Decoded:
+        """Inspect the split's files, decode its spans, and write the rows as Parquet below the lake."""
+        with remembering():
+            return self._work(split, stage)
+
+    def _work(self, split: Split, stage: Stage) -> Decoded:
+        own: IngestSplit = split.content
+        sheets = Sheets(lambda table: data_path(stage.path, table, own.run), stage.name, self.cuts, self.orders)
+        try:
+            if own.spans:
+                return self._decode(split.number, own, sheets, stage)
+            if own.old_files:
+                return self._thin(split.number, own, stage)
+            if own.folds:
+                return self._fold(split.number, own, sheets, stage)
+            if own.found_in:
+                return Decoded(split.number, (), joint=frozenset(findings_among(own.found_in, joint_codes())))
+            if own.files:
+                return self._inspect(split.number, own, sheets, stage)
+            return self._compare(split.number, own, sheets, stage)
+        except BaseException:
+            sheets.discard()
+            raise
+
+    def _inspect(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+        every = Findings()
+        damaged = []
+        rows: list[dict[str, Any]] = []
+        for file in own.files:
+            checked = check_file(
+                file, Chosen(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
+            )
+            damaged += _add(every, _finish(checked, rows), file)
+        self._report(every, sheets, rows)
+        return Decoded(
+            number,
+            sheets.close(),
+            files=own.files,
+            errors=every.errors,
+            warnings=every.warnings,
+            damaged=tuple(damaged),
+        )
+
+    def _compare(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+        every = Findings()
+        stores: dict[str, tuple[str, ...]] = {}
+        for group in own.groups:
+            every.items += inspect_group(group).items
+            if any(facts := facts_of(group)):
+                stores[group.path] = facts
+        if own.tree is not None:
+            every.items += inspect_tree(Tree((), own.tree.files), None, own.tree.summaries).items
+        stage.advance(_size(own))
+        self._report(every, sheets)
+        return Decoded(number, sheets.close(), errors=every.errors, warnings=every.warnings, stores=stores)
+
+    def _report(self, found: Findings, sheets: Sheets, files: Sequence[dict[str, Any]] = ()) -> None:
+        """Write what was found, and the rows of the files that it was found in."""
+        for batch in found.to_arrow().to_batches():
+            sheets.add(FINDINGS, batch)
+        sheets.add(FILES, file_rows(files))
+
+    def _decode(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+        """Each span is read once, for all the tables that want it and for verification."""
+        reached: list[Reached] = []
+        every = Findings()
+        files: list[File] = []
+        damaged: list[str] = []
+        summaries: dict[str, Any] = {}
+        splits: list[tuple[int, Checked]] = []
+        rows: list[dict[str, Any]] = []
+        references = References(f"{own.run}/{stage.name}")
+        decoded: Tally = Counter()
+        selection = self.selection.begun()
+        narrowed = _narrowed(self.decode, own.spans)
+        records = stored(RECORDS if narrowed is None else narrowed.table(RECORDS))
+        for span in own.spans:
+            decode = None if narrowed is None else narrowed.begin()
+            taking = _Taking(span, selection, sheets, stage, references, records, decode)
+            checked = taking.run()
+            if decode is not None:
+                every.items += decode.findings(span.file)
+                decoded += decode.counts
+            reached += taking.reached()
+            if checked is None:
+                continue
+            if span.start or (span.stop is not None and span.stop < span.file.size):
+                splits.append((span.start, checked))
+                continue
+            damaged += _add(every, _finish(checked, rows), span.file)
+            files.append(span.file)
+            if checked.summary is not None:
+                summaries[span.file.path] = checked.summary
+        self._report(every, sheets, rows)
+        return Decoded(
+            number,
+            sheets.close(),
+            reached=tuple(reached),
+            files=tuple(files),
+            summaries=summaries,
+            checked=tuple(splits),
+            errors=every.errors,
+            warnings=every.warnings,
+            tallies=selection.tallies,
+            decoded=decoded,
+            damaged=tuple(damaged),
+        )
+
+    def _thin(self, number: int, own: IngestSplit, stage: Stage) -> Decoded:
+        """Write data files of the lake again without the rows of rewritten sources."""
+        thinned = []
+        for at, old in enumerate(own.old_files):
+            sheets = Sheets(
+                lambda table: data_path(stage.path, table, own.run), f"{stage.name}-{at}", self.cuts, self.orders
+            )
+            try:
+                one = thin(old, sheets)
+            except BaseException:
+                sheets.discard()
+                raise
+            stage.advance(old.size)
+            if one is not None:
+                thinned.append(one)
+        return Decoded(number, (), thinned=tuple(thinned))
+
+    def _fold(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+        notes: list[str] = []
+        folded = []
+        for one in own.folds:
+            table = registry.table_named(one.table)
+            mark = unit_mark(one.unit)
+            try:
+                for batch in fold(one, table, self.selection):
+                    sheets.add(table, batch, mark)
+            except (AccessError, DataError) as error:
+                # All of it or nothing: a part of a state would be wrong.
+                sheets.forget(table, mark)
+                notes.append(f"{one.table} of {one.unit} stays as it was: {str(error).splitlines()[0]}")
+                continue
+            sheets.finish(table, mark)
+            folded.append(one)
+            stage.advance(one.size)
+        return Decoded(number, sheets.close(), folded=tuple(folded), notes=tuple(notes))
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Decoded]) -> Ingested:
+        """One commit for each table, `records` first and `jobs` last. What an earlier call committed stays as it is."""
+        assert self.lake is not None
+        assert self._plan is not None
+        notes = self.selection.judge(one.tallies for one in done if one.tallies)
+        records = RECORDS
+        if self.decode is not None:
+            records = self.decode.table(RECORDS)
+            notes += [*self._decode_notes, *self.decode.judge(sum((one.decoded for one in done), Counter()))]
+        made = Commit(self.lake, self._plan, done, self._merged or (), records).run()
+        return replace(made, notes=(*made.notes, *notes)) if notes else made
+
+
+class _Taking:
+    """Ingests one span of a file: each window of frames is decoded for each of the tables."""
+
+    def __init__(
+        self,
+        span: Span,
+        selection: Selection,
+        sheets: Sheets,
+        stage: Stage,
+        references: References,
+        records: Table,
+        decode: Decode | None = None,
+    ) -> None:
+        """`records` is that table as the split writes it: with the columns of decoded values, if there is a `decode`."""
+        self.span, self.sheets, self.stage, self.references, self.decode = span, sheets, stage, references, decode
+        self.records = records
+        tables = [(registry.table_named(name), part) for name, part in span.parts]
+        self.decoders = [Decoder(part, table, selection.suited(table), compact=True) for table, part in tables]
+        self.stop, self.frames, self.windows = span.start, 0, 0
+        self.first_row = references.rows
+        #: Where a decoder stopped at an unknown version, and after how many frames. Verification reports it; rows before it are ingested.
+        self.ended: dict[str, tuple[int, int]] = {}
+        self.failure: BaseException | None = None
+        self.is_gone = False
+
+    def run(self) -> Checked | None:
+        """Read the span; the result of verification, if it is to be checked. Raises what writing raised."""
+        file, part = self.span.file, self.span.parts[0][1]
+        checked: Checked | None = None
+        error: RawlogError | None = None
+        if self.span.is_checked:
+            store = Store((file, *self.span.near))
+            checked = check_file(
+                file,
+                Chosen(),
+                self.guarded,
+                store=store,
+                start=part.start,
+                stop=part.stop,
+                first=part.first,
+                measure=True,
+            )
+            error = checked.error
+        else:
+            try:
+                format = registry.formats()[str(file.format)]
+                for frames in walk(file, format, start=part.start, stop=part.stop, first=part.first, errors="skip"):
+                    self.see(frames)
+            except AccessError as raised:
+                error = raised
+            except DataError:  # a header that is invalid
+                pass
+        if self.failure is not None:
+            raise self.failure
+        if error is not None:
+            # It was deleted before it was opened, as happens to the oldest segments of a live log: left out; the next run looks again.
+            if self.windows or os.path.lexists(stored_path(file.path)) or is_remote(file.path):
+                raise error
+            self.is_gone = True
+        return checked
+
+    def guarded(self, frames: Frames) -> None:
+        """See a window; a failure to write is kept for later, so that it is not reported as a defect of the file."""
+        if self.failure is None:
+            try:
+                self.see(frames)
+            except BaseException as failure:
+                self.failure = failure
+
+    def see(self, frames: Frames) -> None:
+        """Add the rows of a window to every table; message bytes that two of them have are stored in `records` only."""
+        self.windows += 1
+        self.frames += len(frames)
+        self.stage.advance(max(0, frames.reached_in_file - self.stop), len(frames))
+        self.stop = frames.reached_in_file
+        decoders = [one for one in self.decoders if one.table.name not in self.ended]
+        streams = zip(decoders, decode_streams(decoders, frames), strict=True)
+        tables = {one.table: self._rows(one, rows) for one, rows in streams}
+        records = tables.pop(RECORDS, None)
+        for table, rows in tables.items():
+            if table.payload and records is not None:
+                for owner, batch in self.references.share(table, rows, records):
+                    self._add(owner, batch)
+                records = None
+                continue
+            for batch in rows:
+                self.sheets.add(stored(table), self.references.keep(batch) if table.payload else batch)
+        for batch in records or ():
+            self._add(RECORDS, self.references.number(batch))
+
+    def _add(self, table: Table, batch: pa.RecordBatch) -> None:
+        """Add rows as the lake stores them; those of `records` are decoded, if that is asked for."""
+        if self.decode is not None and table is RECORDS:
+            self.sheets.add(self.records, self.decode.apply(batch, RECORDS).select(list(self.records.names)))
+            return
+        self.sheets.add(stored(table), batch)
+
+    def _rows(self, decoder: Decoder, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of a window; none of later ones once the decoder cannot go on."""
+        try:
+            for batch in rows:
+                self.stage.advance(0, 0, batch.num_rows)
+                yield batch
+        except DataError:
+            self.ended[decoder.table.name] = self.stop, self.frames
+
+    def reached(self) -> list[Reached]:
+        """How far the span was ingested into each table."""
+        if self.is_gone:
+            return []
+        at = self.stop, self.frames
+        marks: dict[int, int] = {}
+        made = []
+        for name, part in self.span.parts:
+            stop, frames = self.ended.get(name, at)
+            is_last = part.stop is None or part.stop >= part.file.size
+            if stop not in marks:
+                marks[stop] = (mark(part.file.path, stop) or 0) if is_last else 0
+            rows = self.references.since(self.first_row) if name == RECORDS.name else ()
+            made.append(Reached(name, part, stop, frames, marks[stop], rows))
+        return made
+
+
+def _narrowed(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
+    """What decodes values of a split: it writes columns of its own topics only, where places tell them."""
+    topics = {span.file.place.topic for span in spans}
+    if decode is None or None in topics:
+        return decode
+    return decode.for_topics([one for one in topics if one is not None])
+
+
+def _finish(checked: Checked, rows: list[dict[str, Any]]) -> Findings:
+    """The findings on a file that was read whole; its row of `files` is added to others."""
+    assert checked.measure is not None
+    rows.append(checked.measure.values())
+    return checked.finish(Chosen())
+
+
+def _add(every: Findings, found: Findings, file: File) -> list[str]:
+    """Add the findings of a file to others; its path, if there are errors among them."""
+    every.add(found)
+    return [file.path] if found.errors else []
+
+
+def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
+    """The files that were read in splits, each merged; those whose splits do not fit together are added to `again`."""
+    splits: dict[str, list[tuple[int, Checked]]] = {}
+    for one in done:
+        for start, checked in one.checked:
+            splits.setdefault(checked.file.path, []).append((start, checked))
+    merged = []
+    for found in splits.values():
+        found.sort(key=lambda pair: pair[0])
+        first = found[0][1]
+        if all(first.merge(following, Chosen()) for _, following in found[1:]):
+            merged.append(first)
+        else:
+            again.append(first.file)
+    return merged
+
+
+def _size(own: IngestSplit) -> int:
+    folded = {one.unit: one.size for one in own.folds}
+    looked_at = _bytes(own.files) + sum(map(unread_size, own.groups)) + sum(old.size for old in own.old_files)
+    return looked_at + sum(span.size for span in own.spans) + sum(folded.values())
+
+
+def _bytes(files: Sequence[File]) -> int:
+    return sum(file.size for file in files)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Follow: ingest again and again, as the files grow, until asked to stop.
+
+
+#: After so many commits, snapshots that were replaced more than so many seconds ago are expired: there would be thousands in a day.
+TIDY_AFTER, GRACE = 50, 3600
+
+
+def follow(
+    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], Ingested], stop: Event, every: float
+) -> Iterator[Ingested]:
+    """What each run added, as it is committed; the current run is finished when `stop` is set.
+
+    `look` lists the files and `run` ingests a listing; it looks every `every` seconds.
+    """
+    seen: dict[str, tuple[int, float | None]] | None = None
+    commits = 0
+    while not stop.is_set():
+        tree = look()
+        now = {file.path: (file.size, file.modified) for file in tree}
+        if now != seen:
+            outcome = job.complete(lambda tree=tree: run(tree))  # type: ignore[misc]
+            seen = now
+            if outcome.files or outcome.refused:
+                yield outcome
+                commits += 1
+                if commits % TIDY_AFTER == 0:
+                    _tidy(job)
+        stop.wait(every)
+
+
+def _tidy(job: Ingest) -> None:
+    assert job.lake is not None
+    for name in job.lake.tables():
+        expire(job.lake, name, GRACE)

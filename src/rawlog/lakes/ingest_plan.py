@@ -1,0 +1,394 @@
+"""Plan: which bytes of which files each table of the lake lacks, according to the table's own snapshots."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rawlog import registry
+from rawlog.io.storage import below
+from rawlog.lakes import values
+from rawlog.lakes.ingest_replicas import Earlier
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.names import Cut, cuts_of, lake_name, parse_cuts, parse_order
+from rawlog.lakes.parquet import order_of
+from rawlog.lakes.removal import (
+    OldFile,
+    Removal,
+    merged,
+    old_files,
+    rows_of,
+)
+from rawlog.lakes.rewritten import (
+    Comparison,
+    known_names,
+    read_marks,
+    replaced,
+)
+from rawlog.lakes.state import History, Memory, Taken, history_of
+from rawlog.lakes.values import Decoded, Span
+from rawlog.model.errors import OptionError
+from rawlog.model.format import File
+from rawlog.model.job import packed
+from rawlog.model.table import (
+    FILES,
+    FINDINGS,
+    RECORDS,
+    Table,
+)
+from rawlog.reading.inspect import Checked, near
+from rawlog.reading.parts import (
+    Part,
+    asked_of,
+    cut,
+    whole,
+)
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
+
+#: Bytes of input per split: about a second of work, and one Parquet file per table.
+SMALLEST, LARGEST = 16 << 20, 128 << 20
+SPLITS = 8
+#: A file takes as long as so many more bytes, however small it is; and no split has more files than this.
+FILE_COST, MOST_FILES = 256 << 10, 1000
+
+
+class Plan:
+    """What to do, and what the lake held when that was decided."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        tree: Tree,
+        whole: Tree,
+        tables: Sequence[Table],
+        selection: Selection,
+        uncut: frozenset[str],
+        partition_by: Sequence[str] | None = None,
+        chosen: Sequence[str] = (),
+        on_rewrite: str = "replace",
+        damaged: frozenset[str] = frozenset(),
+        sort_by: Sequence[str] | None = None,
+    ) -> None:
+        """`tree` are the wanted files of the `whole` tree, whose other files may be needed to understand them. `chosen` are notes on
+        the replicas that were chosen. `on_rewrite` says what is done about files that were rewritten, those that are `damaged` excepted.
+
+        OptionError if a table exists already with other partitions, or in another order, than are asked for.
+        """
+        assert lake.writer is not None, "only inside `with`"
+        self.run = lake.writer.new_run()
+        self.started = time.time()
+        self.selection, self.uncut = selection, uncut
+        self.tables = [table for table in tables if values.family_of(table.name) is None]
+        self.folded = [table for table in tables if values.family_of(table.name) is not None]
+        self.chosen = _selection_text(selection)
+        loaded = {table.name: lake.load(lake_name(table)) for table in (*tables, FILES, FINDINGS)}
+        memory = Memory(whole if any(one is not None for one in loaded.values()) else ())
+        self.histories: dict[str, History] = {name: history_of(found, memory) for name, found in loaded.items()}
+        del memory
+        names = known_names(whole, {path for history in self.histories.values() for path in history.sources})
+        self.tree, self.whole = _renamed(tree, names), _renamed(whole, names)
+        self.chosen_replicas = tuple(chosen)
+        every = selection.replicas == "all"
+        self.earlier = Earlier() if every else Earlier.find(self.whole, self.histories, loaded[FILES.name])
+        self.cuts = {table.name: _cuts(loaded[table.name], table, partition_by) for table in self.tables}
+        self.orders = {
+            table.name: _order(loaded[table.name], table, sort_by) for table in (*self.tables, FILES, FINDINGS)
+        }
+        self.folds = {
+            table.name: list(values.due(table.name, self.whole, self.histories[table.name], self.chosen, self.earlier))
+            for table in self.folded
+        }
+        self.twins = _twins(self.whole)
+        compared = Comparison(
+            on_rewrite,
+            self.whole.files,
+            self.histories,
+            self._is_unlike,
+            self.whole.group_of,
+            lambda file, table: self.selection.suited(table).takes_file(file),
+            self.chosen,
+            self.earlier,
+            loaded[FILES.name],
+            damaged,
+            self.twins,
+        )
+        self.rewritten = compared.run(self.tables)
+        #: Of `files` and `findings`: the rows that are replaced, and the data files that were searched for them.
+        self.replaced: dict[str, Removal] = {}
+        self.seen_files: dict[str, frozenset[str]] = {}
+        self.old_files = self._removals(lake, loaded)
+        self.refused = self.rewritten.refused
+        pending = {table.name: self._pending(table) for table in self.tables}
+        self.starts: dict[str, dict[str, Taken | None]] = {
+            name: {path: taken for path, taken in found.items() if path not in self.refused}
+            for name, found in pending.items()
+        }
+        self.to_inspect = [
+            file for file in self.tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)
+        ]
+        looked = {file.path for file in self.to_inspect}
+        #: A group is inspected again when one of its files is new or has changed; as a whole, also if only some of it is wanted.
+        self.groups = [group for group in self.whole.groups if any(file.path in looked for file in group)]
+        self.spans = self._cut(looked)
+        taken = {span.file.path for span in self.spans if span.is_checked}
+        self.to_inspect = [file for file in self.to_inspect if file.path not in taken]
+
+    def _is_unlike(self, file: File, *tables: Table) -> bool:
+        """Whether a file has changed since it was last ingested or inspected."""
+        for table in tables:
+            taken = self.histories[table.name].sources.get(file.path)
+            if taken is None or (taken.size, taken.modified) != (file.size, file.modified) or file.modified is None:
+                return True
+        return False
+
+    def _removals(self, lake: Lake, loaded: dict[str, Any]) -> list[OldFile]:
+        """The data files with rows of sources that were rewritten. A source is refused if nothing says which rows of `records` are its."""
+        gone = self.rewritten.removed.get(RECORDS.name, set())
+        systems = [loaded[table.name] for table in self.tables if table.payload and loaded[table.name] is not None]
+        rows, unclear = rows_of(gone, self.histories[RECORDS.name], systems) if gone else ({}, set())
+        for path in sorted(unclear):
+            why = (
+                "was rewritten; it was ingested by an older rawlog, and which rows of records came from it is not known"
+            )
+            self.rewritten.refuse(path, why)
+        found: list[OldFile] = []
+        for table in self.tables:
+            paths = frozenset(self.rewritten.removed.get(table.name, ()))
+            ranges = merged({path: rows[path] for path in paths}) if table.name == RECORDS.name else ()
+            removal = Removal(ranges=ranges) if table.name == RECORDS.name else Removal(paths)
+            if loaded[table.name] is not None and removal.values:
+                found += old_files(lake, lake.table_of(lake_name(table)) or table, loaded[table.name], removal)
+        return found
+
+    # Rows of files that are inspected again ----------------------------------------------------------------------------
+
+    def list_findings(self, lake: Lake) -> list[str]:
+        """The data files of the lake's table `findings`, which may have findings on several files together."""
+        return lake.data_files(lake_name(FINDINGS)) if joint_codes() else []
+
+    def replace_inspected(self, lake: Lake, done: Sequence[Decoded], merged: Sequence[Checked]) -> list[OldFile]:
+        """The data files of `files` and `findings` that may have rows of the files that were inspected, which the new rows replace."""
+        looked = {file.path for one in done for file in one.files} | {one.file.path for one in merged}
+        if not looked:
+            return []
+        found: list[OldFile] = []
+        for table in (FILES, FINDINGS):
+            known = self.histories[table.name].sources
+            paths = frozenset(
+                path for path in (looked | self.rewritten.removed.get(table.name, set())) if path in known
+            )
+            joint = self._joint(done) if table.name == FINDINGS.name else frozenset()
+            removal = self.replaced[table.name] = Removal(paths, findings=joint)
+            there = lake.load(lake_name(table))
+            if there is not None:
+                self.seen_files[table.name] = frozenset(lake.data_files(lake_name(table)))
+                found += old_files(lake, table, there, removal)
+        return found
+
+    def _joint(self, done: Sequence[Decoded]) -> frozenset[tuple[str, str]]:
+        """Earlier findings on several files together that were compared again. Such a finding names any of the files, perhaps one that
+        has not changed itself.
+        """
+        in_groups = joint_codes(of_groups=True)
+        grouped = {file.path for group in self.groups for file in group}
+        here = {file.path for file in self.tree} | {group.path for group in self.tree.groups}
+        every = {pair for one in done for pair in one.joint}
+        return frozenset(pair for pair in every if pair[1] in (grouped if pair[0] in in_groups else here))
+
+    def _pending(self, table: Table) -> dict[str, Taken | None]:
+        """The files of which a table lacks some bytes, each with what it has."""
+        able, selection = registry.formats_with(table), self.selection.suited(table)
+        sources = self.histories[table.name].sources
+        removed = self.rewritten.removed.get(table.name, set())
+        kept = {path: taken for (name, path), taken in self.rewritten.kept.items() if name == table.name}
+        pending: dict[str, Taken | None] = {}
+        for file in self.whole:
+            path = file.path
+            if file.format not in able and path not in removed and path not in kept:
+                continue
+            if file.problem is not None or not selection.takes_file(file):
+                continue
+            if path in removed or path in kept:
+                pending[path] = None if path in removed else kept[path]
+                continue
+            taken = sources.get(path)
+            if taken is not None and (not self._is_unlike(file, table) or file.size == taken.stop):
+                continue
+            if taken is None and self.twins and (twin := self._twin(file, sources)) is not None:
+                why = replaced(file, twin, read_marks({(file.path, twin.stop)} if twin.stop <= file.size else ()))
+                if why is not None:
+                    self.refused[file.path] = why
+                    continue
+                if file.size == twin.stop:
+                    continue
+                taken = twin
+            if file.place.state is None:
+                rest = self.earlier.rest(table.name, file, self.whole.group_of(file), taken)
+                if rest is None or rest.stop < file.size:
+                    pending[file.path] = rest
+        return pending
+
+    def _twin(self, file: File, sources: Mapping[str, Taken]) -> Taken | None:
+        """What a table has of another file with the same bytes: local and remote copies of a segment are taken once."""
+        return next((sources[path] for path in self.twins.get(file.path, ()) if path in sources), None)
+
+    def _cut(self, looked: set[str]) -> list[Span]:
+        """The spans of all pending files, in the order of their places, each once for all tables that need it. Files that are new as a
+        whole are checked by the pass that decodes them.
+        """
+        formats = registry.formats()
+        tables = [(table, self.selection.suited(table), self.starts[table.name]) for table in self.tables]
+        every = [(table, chosen, asked_of(table, chosen), starts) for table, chosen, starts in tables if starts]
+        found: list[Span] = []
+        for file in sorted(self.whole, key=_order_of_place) if every else ():
+            path, group, is_new = file.path, self.whole.group_of(file), True
+            edges: dict[int, list[tuple[int | None, int | None, int]]] = {}
+            wanted: dict[tuple[int | None, int | None], list[tuple[str, Part]]] = {}
+            for table, chosen, asked, starts in every:
+                if path not in starts:
+                    continue
+                taken = starts[path]
+                is_new &= taken is None
+                part = whole(file, group, table, chosen, asked, formats)
+                begin = 0 if taken is None else taken.stop
+                if begin not in edges:
+                    start, first = (taken.stop, taken.frames) if taken is not None and taken.stop else (None, 0)
+                    # Not beyond its size when it was listed: every table sees the same bytes of a file that grows.
+                    ends = Part(part.files, start, file.size, first, part.context, part.floor)
+                    spans = [ends] if path in self.uncut else cut(ends, group, LARGEST, reading=False)
+                    edges[begin] = [(span.start, span.stop, span.first) for span in spans]
+                for start, stop, first in edges[begin]:  # made directly: there may be millions
+                    own = Part(part.files, start, stop, first, part.context, part.floor)
+                    wanted.setdefault((start, stop), []).append((table.name, own))
+            if wanted:
+                is_checked = is_new and path in looked
+                nearby = near(file, group, formats) if is_checked else ()
+                own_spans = [Span(tuple(parts), is_checked, nearby) for parts in wanted.values()]
+                found += sorted(own_spans, key=lambda span: span.start)
+        return found
+
+    def check_masked(self) -> None:
+        """OptionError if the lake has rows of these files that were masked in another way or not at all, or any rows that were masked with
+        another secret: such rows cannot be joined.
+        """
+        own = _masks(self.chosen)
+        for table in self.tables:
+            known, sources = self.histories[table.name].selections, self.histories[table.name].sources
+            is_masked = bool(own) or any(map(_masks, set(known.values())))
+            for file in self.tree if is_masked else ():
+                earlier = _masks(known.get(file.path, "")) if file.path in sources else own
+                if earlier != own:
+                    how = " and ".join(earlier) or "not masked"
+                    raise OptionError(f"{file.path}: the lake has rows of this file that are {how}; use another lake")
+            secrets = {_SECRET.findall(text)[-1] for text in set(known.values()) if own and _SECRET.search(text)}
+            if secrets - set(_SECRET.findall(self.chosen)):
+                raise OptionError(
+                    "the lake has rows that were masked with another secret; use that one, or another lake"
+                )
+
+    def notes(self) -> list[str]:
+        """Notes on sources that were ingested with another selection."""
+        others: dict[str, set[str]] = {}
+        for table in self.tables:
+            known = self.histories[table.name].selections
+            for file in self.tree if known else ():
+                earlier = known.get(file.path)
+                if earlier is not None and earlier != self.chosen:
+                    others.setdefault(earlier, set()).add(file.path)
+        return [
+            *self.chosen_replicas,
+            *self.earlier.notes(),
+            *self.rewritten.notes(),
+            *(
+                f"{len(paths):,} files were ingested before with {earlier}; rows left out then stay out"
+                for earlier, paths in sorted(others.items())
+            ),
+        ]
+
+
+def joint_codes(*, of_groups: bool = False) -> frozenset[str]:
+    """The codes of findings on several files together: of one store, or of a whole tree as well."""
+    families = registry.families()
+    in_groups = {one.code for family in families for one in family.all_group_rules}
+    in_trees = {one.code for family in families for one in family.all_rules}
+    return frozenset(in_groups if of_groups else in_groups | in_trees)
+
+
+def _twins(tree: Tree) -> dict[str, list[str]]:
+    """For each file of which there is, or was, a copy in remote storage: the paths of the others with the same bytes."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for file in tree:
+        if file.place.remote is not None and file.place.group is not None:
+            key = (file.place.group, file.place.remote)
+            alike.setdefault(key, [below(*key)]).append(file.path)
+    return {path: paths for paths in alike.values() for path in paths}
+
+
+def _cuts(found: Any | None, table: Table, partition_by: Sequence[str] | None) -> tuple[Cut, ...]:
+    """How a table is partitioned: as it was created, or as asked if it is new."""
+    wanted = cuts_of(table, partition_by or ())
+    if found is None:
+        return wanted
+    there = parse_cuts(found)
+    if partition_by is not None and there != wanted:
+        has = ", ".join(map(str, there)) or "nothing"
+        raise OptionError(f"table {lake_name(table)} of the lake exists already, partitioned by {has}")
+    return there
+
+
+def _order(found: Any | None, table: Table, sort_by: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that a table is sorted by: as it was created, or as asked if it is new."""
+    wanted = order_of(table, sort_by)
+    if found is None:
+        return wanted
+    there = parse_order(found)
+    if sort_by is not None and there != wanted and table.name not in (FILES.name, FINDINGS.name):
+        has = f"sorted by {', '.join(there)}" if there else "not sorted"
+        raise OptionError(
+            f"table {lake_name(table)} of the lake exists already, {has}; `rawlog lake --compact --sort-by` changes it"
+        )
+    return there
+
+
+def _order_of_place(file: File) -> tuple[str, int, int]:
+    """Files of a partition one after another, in the order of their offsets: their rows then are in the order that most tables have."""
+    place = file.place
+    return (
+        place.topic or "",
+        -1 if place.partition is None else place.partition,
+        -1 if place.start_offset is None or place.partition is None else place.start_offset,
+    )
+
+
+def splits_of(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:
+    """Runs of items, in order, each large enough for a split; not more than take about as long as a large file."""
+    cost = [size_of(item) + FILE_COST for item in items]
+    target = min(max(sum(cost) // SPLITS, SMALLEST), LARGEST)
+    runs = packed(list(zip(items, cost, strict=True)), lambda pair: pair[1], target, MOST_FILES)
+    return [tuple(item for item, _ in run) for run in runs]
+
+
+def _renamed(tree: Tree, names: Mapping[str, File]) -> Tree:
+    """A tree with the names under which the lake knows some of its files."""
+    return replace(tree, files=tuple(names.get(file.path, file) for file in tree)) if names else tree
+
+
+_SECRET = re.compile("secret ([0-9a-f]{8})")
+
+
+def _masks(selection: str) -> list[str]:
+    """How rows were masked, by the text of a selection."""
+    made = json.loads(selection).get("transforms", []) if selection else []
+    return [one for one in made if one.startswith("masked ")]
+
+
+def _selection_text(selection: Selection) -> str:
+    names = ("topics", "topic_pattern", "partitions", "from_offset", "to_offset", "since", "until", "key", "where")
+    given = {name: getattr(selection, name) for name in names if getattr(selection, name) not in ((), None)}
+    given |= {"transforms": [str(one) for one in selection.transforms]} if selection.transforms else {}
+    return json.dumps(given, default=repr) if given else ""

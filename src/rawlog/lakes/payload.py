@@ -1,0 +1,396 @@
+"""Payload: the bytes of a message are stored once in a lake, in `rawlog.records`; rows of a system's own table refer to them.
+
+Two columns make the reference, in both tables: `lake_split` names the split of a run that wrote the row, `lake_row` counts its rows of
+`records`. Where `lake_row` of a system's row is null, the row holds its payload itself. `Payloads` puts the two together again, with little
+memory, in the order of the system's table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.io.storage import file_system
+from rawlog.kernels.columns import constant
+from rawlog.lakes.lookup import BOUNDED, ROW, SPLIT, DataFile, Found, Lookup, bounds_of
+from rawlog.lakes.parquet import dataset
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.table import RECORDS, Column, Table
+from rawlog.values.nested import join
+from rawlog.values.transform import added_columns, fields_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Decoded: the columns of decoded values that the table `records` of a lake has. Those of topics grow from run to run.
+
+
+_SIDES = ("key", "value")
+#: Structs with a column for each topic.
+FIELDS = tuple(f"{side}_fields" for side in _SIDES)
+#: Columns that `records` has where values were decoded.
+DECODED = frozenset([*FIELDS, *(column.name for side in _SIDES for column in added_columns(side))])
+
+
+def schema_of(table: Any) -> pa.Schema:
+    """The columns of an Iceberg table in Arrow's types, as rawlog has them."""
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    from rawlog.model.table import arrow_type, spark_type
+
+    made = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    return pa.schema([(one.name, arrow_type(spark_type(one.type, naive="timestamp_ntz"))) for one in made])
+
+
+def with_decoded(table: Table, schema: pa.Schema) -> Table:
+    """A table with those columns of decoded values that the lake's has."""
+    more = []
+    for side in _SIDES:
+        more += [column for column in added_columns(side) if column.name in schema.names]
+        if (name := f"{side}_fields") in schema.names:
+            more.append(fields_column(side, schema.field(name).type))
+    return table.with_columns(*table.columns, *more)
+
+
+def is_narrow(schema: pa.Schema, table: Table) -> bool:
+    """Whether a lake's table lacks columns, or topics or fields of decoded ones. SchemaError if it has one of another type."""
+    if not set(table.names) <= set(schema.names):
+        return True
+    pairs = [(schema.field(name).type, table.schema.field(name).type) for name in FIELDS if name in table.names]
+    return any(not join(has, wanted).equals(has) for has, wanted in pairs)
+
+
+REFERENCE = (
+    Column(SPLIT, "string", "of the row of rawlog.records that holds the payload: the split of a run that wrote it"),
+    Column(ROW, "bigint", "of the same row: its number in that split; null: the payload is in this row"),
+)
+#: Rows that are read and completed at a time, and about how many bytes of payload.
+ROWS, BYTES = 1 << 14, 64 << 20
+
+Rows = NDArray[np.int64]
+
+
+@lru_cache(maxsize=64)
+def stored(table: Table) -> Table:
+    """A table as a lake stores it: `records`, and tables whose rows may refer to it, have two more columns."""
+    refers = table.name == RECORDS.name or table.payload
+    return table.with_columns(*table.columns, *REFERENCE) if refers and ROW not in table.names else table
+
+
+def fitted(table: Table, batch: Any) -> Any:
+    """A batch with all columns of a table: those that it lacks are null."""
+    import pyarrow as pa
+
+    empty = [field for field in table.schema if field.name not in batch.schema.names]
+    for field_ in empty:
+        batch = batch.append_column(field_, pa.nulls(batch.num_rows, field_.type))
+    return batch.select(table.schema.names).cast(table.schema)
+
+
+def needs_payload(table: Table, columns: Iterable[str]) -> bool:
+    """Whether some of the columns may be stored in `rawlog.records` only."""
+    return any(name in table.payload for name in columns)
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+class References:
+    """Numbers the rows of `records` that one split writes, and makes rows of systems' tables refer to them.
+
+    A row refers only to one that holds the very same bytes; every other row keeps its payload.
+    """
+
+    def __init__(self, name: str) -> None:
+        """`name` is that of the attempt at the split, different from all others of the lake."""
+        self.split = hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+        self.rows = 0
+
+    def number(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of `records`, with what others refer to them by."""
+        first, self.rows = self.rows, self.rows + batch.num_rows
+        return self._with_reference(batch, np.arange(first, self.rows))
+
+    def since(self, first: int) -> tuple[tuple[str, int, int], ...]:
+        """The rows of `records` from a number on, as a range; nothing if there is none."""
+        return ((self.split, first, self.rows),) if self.rows > first else ()
+
+    def share(
+        self, table: Table, rows: Iterator[pa.RecordBatch], records: Iterator[pa.RecordBatch]
+    ) -> Iterator[tuple[Table, pa.RecordBatch]]:
+        """The rows of a system's table and of `records` for the same frames, as they are to be stored. Both are in the same order."""
+        import pyarrow as pa
+
+        held, first = _no_records(), self.rows
+        for batch in rows:
+            while batch.num_rows:
+                same = _same(batch, held, table)
+                used, found = int(same.max(initial=-1)) + 1, int(np.flatnonzero(same >= 0).max(initial=-1)) + 1
+                # Rows after the last one that was found may be in the next batch of `records`.
+                is_short = found < batch.num_rows and held.num_rows - used <= batch.num_rows - found
+                more = next(records, None) if is_short else None
+                done = batch.num_rows if more is None else found
+                if done:
+                    yield table, self._referring(batch.slice(0, done), table, same[:done], first)
+                held, first, batch = held.slice(used), first + used, batch.slice(done)
+                if more is not None:
+                    if held.nbytes > BYTES:  # rows of `records` that no row refers to
+                        held, first = held.slice(held.num_rows), first + held.num_rows
+                    yield RECORDS, self.number(more)
+                    held = pa.concat_batches([_plain(held), _plain(more)]) if held.num_rows else more
+        for more in records:
+            yield RECORDS, self.number(more)
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of a system's table that keep their payload."""
+        return self._with_reference(batch, np.full(batch.num_rows, -1))
+
+    def _referring(self, batch: pa.RecordBatch, table: Table, same: Rows, first: int) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        refers = same >= 0
+        if not refers.any():
+            return self.keep(batch)
+        every = bool(refers.all())
+        own = None if every else pa.array(np.arange(batch.num_rows), mask=refers)
+        for name in table.payload:
+            column = batch.column(name)
+            emptied = pa.nulls(len(column), column.type) if every else column.take(own)
+            batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), emptied)
+        return self._with_reference(batch, same + first if every else np.where(refers, same + first, -1))
+
+    def _with_reference(self, batch: pa.RecordBatch, numbers: Rows) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        count = batch.num_rows
+        if count and numbers.min() >= 0:
+            split = constant(self.split, "string", count, compact=True)
+            row = pa.array(numbers, pa.int64())
+        else:
+            mask = numbers < 0
+            codes = pa.array(np.zeros(count, np.int32), mask=mask)
+            split = pa.DictionaryArray.from_arrays(codes, pa.array([self.split], pa.string()))
+            row = pa.array(numbers, pa.int64(), mask=mask)
+        schema = pa.schema([*batch.schema, pa.field(SPLIT, split.type), pa.field(ROW, pa.int64())])
+        return pa.RecordBatch.from_arrays([*batch.columns, split, row], schema=schema)
+
+
+@lru_cache(maxsize=1)
+def _no_records() -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([], RECORDS.schema)
+
+
+def _same(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> Rows:
+    """For each row of a system's table the row of `records` that is the same message with the same payload; -1: there is none."""
+    import pyarrow as pa
+
+    count = batch.num_rows
+    if not records.num_rows:
+        return np.full(count, -1, np.int64)
+    front = records if records.num_rows == count else records.slice(0, count)
+    if front.num_rows == count and _all_equal(batch, front, table):  # nearly always
+        return np.arange(count)
+    own, theirs = _codes(batch, records, table)
+    _, mine, other = np.intersect1d(own, theirs, return_indices=True)
+    equal = _equal(batch.take(pa.array(mine)), records.take(pa.array(other)), table)
+    same = np.full(count, -1, np.int64)
+    same[mine[equal]] = other[equal]
+    return same
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of `records` without dictionaries."""
+    return batch.cast(RECORDS.schema)
+
+
+def _all_equal(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> bool:
+    """Whether two batches hold the same messages with the same payload, row by row."""
+    for own, theirs in (*table.row_key.items(), *table.payload.items()):
+        one, two = batch.column(own), records.column(theirs)
+        if not _is_same(one, two) and not (one if one.type == two.type else one.cast(two.type)).equals(two):
+            return False
+    return True
+
+
+def _is_same(one: pa.Array, two: pa.Array) -> bool:
+    """Whether two columns are the same memory, as they are where one decoding made both: then nothing need be compared."""
+    is_simple = one.type.num_fields == 0 and not hasattr(one, "dictionary")
+    if not is_simple or (one.type, one.offset, len(one)) != (two.type, two.offset, len(two)):
+        return False
+    pairs = zip(one.buffers(), two.buffers(), strict=False)
+    return all((mine and mine.address) == (other and other.address) for mine, other in pairs)
+
+
+def _equal(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> NDArray[np.bool_]:
+    """Which rows hold the same payload; where nested columns differ in any row, none is taken for the same."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    equal = np.ones(batch.num_rows, np.bool_)
+    for name, other in table.payload.items():
+        one, two = batch.column(name), records.column(other)
+        if one.equals(two):
+            continue
+        if pa.types.is_nested(one.type):
+            return np.zeros(batch.num_rows, np.bool_)
+        both = pc.and_(one.is_null(), two.is_null())
+        equal &= pc.or_(both, pc.fill_null(pc.equal(one, two), False)).to_numpy(zero_copy_only=False)
+    return equal
+
+
+def _codes(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> tuple[Rows, Rows]:
+    """A number for each row of both tables, the same where the row key is."""
+    import pyarrow as pa
+
+    codes = np.zeros(batch.num_rows + records.num_rows, np.int64)
+    for name, other in table.row_key.items():
+        type = RECORDS.schema.field(other).type
+        both = pa.concat_arrays([batch.column(name).cast(type), records.column(other).cast(type)])
+        indices = both.dictionary_encode("encode").indices.to_numpy().astype(np.int64)
+        if indices.any():
+            codes = np.unique(codes * (int(indices.max()) + 1) + indices, return_inverse=True)[1]
+    return codes[: batch.num_rows], codes[batch.num_rows :]
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def check_complete(path: str) -> None:
+    """OptionError for a Parquet file of a lake that holds only a part of its payload: read alone, it would lose the rest."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    system, inner = file_system(path)
+    with pq.ParquetFile(system.open_input_file(inner)) as file:
+        names = set(file.schema_arrow.names)
+        if ROW not in names or names - DECODED == set(stored(RECORDS).names):
+            return
+        if any(pc.count(batch.column(ROW)).as_py() for batch in file.iter_batches(columns=[ROW])):
+            raise OptionError(
+                f"{path}: belongs to a lake, and message bytes are in the table rawlog.records: name the lake"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """Where the payloads of a lake are. Picklable: tasks read with it."""
+
+    files: tuple[DataFile, ...]
+    #: Data files that older snapshots list, and that the newest one does not because sources were rewritten: a table that refers to
+    #: their rows is about to be changed too, or a run died before it was.
+    former: tuple[DataFile, ...] = ()
+
+    def read(self, files: Sequence[str], table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of data files of a system's table, with their payload, in order."""
+        # Where data files have rows of several splits, the row key says where to look.
+        is_mixed = any(one.least != one.greatest for one in self.files)
+        more = [own for own, theirs in table.row_key.items() if is_mixed and theirs in BOUNDED and own not in columns]
+        asked = stored(table).subset([*columns, *more, SPLIT, ROW])
+        for file in files:
+            batches = dataset([file], asked).to_batches(batch_size=ROWS, batch_readahead=1, fragment_readahead=1)
+            for batch in self.complete(batches, table):
+                yield batch.select(list(columns)) if more else batch
+
+    def complete(self, batches: Iterable[pa.RecordBatch], table: Table) -> Iterator[pa.RecordBatch]:
+        """Rows of a system's table with the payload that they refer to, in place of the reference. AccessError if it is missing."""
+        with _Reading(self, table) as reading:
+            for batch in batches:
+                if ROW not in batch.schema.names:  # of a file from before there were references
+                    yield batch
+                    continue
+                start = 0
+                while start < batch.num_rows:
+                    made = reading.completed(batch.slice(start))
+                    yield made
+                    start += made.num_rows
+
+
+class _Reading:
+    """One pass over a system's table, whose rows are completed."""
+
+    def __init__(self, payloads: Payloads, table: Table) -> None:
+        self.payloads, self.table = payloads, table
+        self.lookup: Lookup | None = None
+        #: Rows that are completed at a time: fewer where they are large and far apart in `records`.
+        self.count = ROWS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.lookup is not None:
+            self.lookup.__exit__()
+
+    def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The first rows of a batch, as many as fit into memory, at least one."""
+        wanted = {own: theirs for own, theirs in self.table.payload.items() if own in batch.schema.names}
+        if not wanted:
+            return batch.drop_columns([SPLIT, ROW])
+        if self.lookup is None:
+            self.lookup = Lookup(list(dict.fromkeys(wanted.values())), BYTES)
+        while True:
+            some = batch.slice(0, self.count)
+            for files in (self.payloads.files, self.payloads.former):
+                found = self._found(some, files)
+                stop = _first(some, found.place)
+                if stop:
+                    self.count = min(self.count * 2, ROWS) if stop == some.num_rows else self.count
+                    return _filled(some.slice(0, stop), found.place[:stop], found.rows, wanted)
+            if some.num_rows == 1:
+                split, row = (batch.column(name)[0].as_py() for name in (SPLIT, ROW))
+                raise AccessError(
+                    f"{self.table.name}: the payload of a row is no longer in rawlog.records ({SPLIT} {split}, {ROW} {row})"
+                )
+            self.count = max(some.num_rows // 8, 1)
+
+    def _found(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> Found:
+        assert self.lookup is not None
+        numbers = batch.column(ROW).fill_null(-1).to_numpy()
+        return self.lookup.find(files, batch.column(SPLIT), numbers, bounds_of(batch, self.table.row_key))
+
+
+def _first(batch: pa.RecordBatch, place: Rows) -> int:
+    """The first row of a batch that refers to a payload that was not found; the number of rows if there is no such row."""
+    missing = np.flatnonzero(batch.column(ROW).is_valid().to_numpy(zero_copy_only=False) & (place < 0))
+    return int(missing[0]) if missing.size else batch.num_rows
+
+
+def _filled(
+    batch: pa.RecordBatch,
+    place: Rows,
+    found: Sequence[pa.Table],
+    wanted: dict[str, str],
+) -> pa.RecordBatch:
+    """A batch with its payload: that of row `place` of what was found, its own where that is -1."""
+    import pyarrow as pa
+
+    refers = place >= 0
+    if not refers.any():
+        return batch.drop_columns([SPLIT, ROW])
+    payload = pa.concat_tables(found)
+    first, numbers = int(place[0]), place[refers]
+    is_run = numbers.size == place.size and bool(np.all(place == np.arange(first, first + place.size)))
+    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for own, theirs in wanted.items():
+        type = batch.schema.field(own).type
+        column = payload.column(theirs)
+        chosen = column.slice(first, place.size) if is_run else column.take(pa.array(numbers))
+        chosen = chosen.cast(type).combine_chunks()
+        if not refers.all():
+            at = np.arange(batch.num_rows)
+            at[refers] = batch.num_rows + np.arange(int(refers.sum()))
+            chosen = pa.concat_arrays([arrays[own], chosen]).take(pa.array(at))
+        arrays[own] = chosen
+    kept = [one for one in batch.schema if one.name not in (SPLIT, ROW)]
+    return pa.RecordBatch.from_arrays([arrays[one.name] for one in kept], schema=pa.schema(kept))

@@ -1,0 +1,387 @@
+"""Rewritten sources: files that hold other bytes than those that were ingested, and files that others took the place of.
+
+A log is rewritten when it is compacted, truncated and continued, or when its topic is deleted and created again. The rows that came
+from the old bytes are then replaced by those of the new ones. A file that is gone loses its rows only if its offsets belong to another
+file now: what retention has deleted, or a disk has lost, stays in the lake.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rawlog import registry
+from rawlog.io.storage import (
+    Source,
+    exists,
+    is_remote,
+    place_of,
+)
+from rawlog.lakes.ingest_replicas import (
+    Earlier,
+    among,
+    known_file,
+    position_of,
+)
+from rawlog.lakes.state import History, Taken
+from rawlog.model.errors import AccessError, unknown
+from rawlog.model.format import File
+from rawlog.model.store import Store
+from rawlog.model.table import (
+    FILES,
+    FINDINGS,
+    RECORDS,
+    Table,
+)
+from rawlog.model.text import counted
+from rawlog.reading.parts import contradict, facts_of
+
+#: What is done with the rows of a source that was rewritten: replace them; keep them and take only later offsets; refuse the source.
+POLICIES = ("replace", "keep", "refuse")
+#: Bytes at either end of what was ingested whose checksum identifies it.
+MARK = 4096
+#: Files that are looked at at the same time: it is mostly waiting.
+READERS = 32
+
+
+def check_policy(name: str) -> str:
+    """The name of a policy; OptionError for an unknown one."""
+    if name not in POLICIES:
+        raise unknown("policy", name, POLICIES)
+    return name
+
+
+# What identifies bytes ------------------------------------------------------------------------------------------------
+
+
+def mark(path: str, stop: int) -> int | None:
+    """A checksum of the first and the last bytes before `stop`; None if the file cannot be read."""
+    try:
+        with Source(path) as source:
+            return mark_of(source, stop)
+    except AccessError:
+        return None
+
+
+def mark_of(source: Source, stop: int) -> int:
+    """The same of an open file. AccessError if it cannot be read."""
+    head = source.read(0, min(MARK, stop))
+    tail = head if stop <= MARK else source.read(stop - MARK, MARK)
+    return zlib.crc32(tail, zlib.crc32(head))
+
+
+def read_marks(wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
+    """The marks of several files up to given positions, read side by side."""
+    if len(wanted) < 2:
+        return {one: mark(*one) for one in wanted}
+    with ThreadPoolExecutor(min(READERS, len(wanted)), thread_name_prefix="rawlog-marks") as pool:
+        return dict(zip(wanted, pool.map(lambda one: mark(*one), wanted), strict=True))
+
+
+# Other names of known files -------------------------------------------------------------------------------------------
+
+
+def known_names(files: Iterable[File], sources: Collection[str]) -> dict[str, File]:
+    """Files in directories that the lake knows by other paths, such as through a symbolic link: by path, under the name in the lake."""
+    local = [file for file in files if not is_remote(file.path)]
+    mine = {_folder(file.path) for file in local}
+    known = {_folder(path) for path in sources if not is_remote(path)}
+    others, unknown_to_it = known - mine, mine - known
+    if not others or not unknown_to_it:
+        return {}
+    places = {place_of(folder): folder for folder in sorted(others) if os.path.isdir(folder)}
+    names = {folder: places[place] for folder in unknown_to_it if (place := place_of(folder)) in places}
+    made = {}
+    for file in local:
+        folder = _folder(file.path)
+        if folder in names and (named := _renamed(file, folder, names[folder])) is not None:
+            made[file.path] = named
+    return made
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0] or os.path.dirname(path)
+
+
+def _renamed(file: File, folder: str, other: str) -> File | None:
+    """A file of one directory under the name of another; None if the directory that it belongs to has no such name."""
+    path, group = f"{other}{file.path[len(folder) :]}", file.place.group
+    if group is None:
+        return replace(file, path=path)
+    below = folder[len(group) :] if folder.startswith(group) else None
+    if below is None or not other.endswith(below):
+        return None
+    return replace(file, path=path, place=replace(file.place, group=other[: len(other) - len(below)]))
+
+
+# What was rewritten ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """What a run does about sources that were rewritten."""
+
+    policy: str
+    #: Why files are left out, by path.
+    refused: dict[str, str] = field(default_factory=dict)
+    #: The sources whose rows are removed, by table.
+    removed: dict[str, set[str]] = field(default_factory=dict)
+    #: Where files continue whose earlier rows stay, by table and path.
+    kept: dict[tuple[str, str], Taken] = field(default_factory=dict)
+
+    def refuse(self, path: str, why: str) -> None:
+        """Leave a file out of all tables; its rows stay."""
+        self.refused[path] = why
+        for paths in self.removed.values():
+            paths.discard(path)
+
+    def notes(self) -> list[str]:
+        """What is done, in words."""
+        replaced = {path for name, paths in self.removed.items() if name not in _ABOUT_FILES for path in paths}
+        kept = {path for _, path in self.kept}
+        notes = []
+        if replaced:
+            notes.append(f"{counted(len(replaced), 'file')} rewritten since the last run: the rows were replaced")
+        if kept:
+            notes.append(
+                f"{counted(len(kept), 'file')} rewritten since the last run: the rows were kept, and only later offsets taken"
+            )
+        return notes
+
+
+_ABOUT_FILES = (FILES.name, FINDINGS.name)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Compares a tree with what the tables of a lake record of it."""
+
+    policy: str
+    files: Sequence[File]
+    histories: Mapping[str, History]
+    is_unlike: Callable[..., bool]
+    group_of: Callable[[File], Store]
+    #: Whether the selection of the run takes a file for a table; and the selection as the lake records it.
+    takes: Callable[[File, Table], bool]
+    selection: str
+    earlier: Earlier
+    #: The lake's table `files`, None if there is none.
+    lake_files: Any
+    #: Files that were rewritten and are damaged now.
+    damaged: Collection[str] = ()
+    #: Other paths of the same bytes, such as those of a copy in remote storage, by path.
+    twins: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def run(self, tables: Sequence[Table]) -> Rewritten:
+        """What was rewritten, and what is done about it in some tables."""
+        found = Rewritten(self.policy)
+        changed = {table: self._changed(table) for table in (*tables, FILES, FINDINGS)}
+        marks = read_marks(
+            {
+                (file.path, one.stop)
+                for some in changed.values()
+                for file, one in some
+                if one.mark and 0 < one.stop <= file.size
+            }
+        )
+        rewritten: dict[str, dict[str, File]] = {}
+        for table, some in changed.items():
+            own = rewritten[table.name] = {}
+            for file, taken in some:
+                why = replaced(file, taken, marks)
+                if why is None:
+                    continue
+                if table.name in _ABOUT_FILES or not self._is_refused(found, file, table, why):
+                    own[file.path] = file
+        for table in tables:
+            kept = {path: file for path, file in rewritten[table.name].items() if path not in found.refused}
+            self._decide(found, table, kept)
+        self._supersede(found, tables, {path for own in rewritten.values() for path in own})
+        return found
+
+    def _changed(self, table: Table) -> list[tuple[File, Taken]]:
+        sources = self.histories[table.name].sources
+        return [
+            (file, sources[file.path])
+            for file in (self.files if sources else ())
+            if file.path in sources
+            and file.problem is None
+            and self.is_unlike(file, table)
+            and (table.name in _ABOUT_FILES or self.takes(file, table))
+        ]
+
+    def _is_refused(self, found: Rewritten, file: File, table: Table, why: str) -> bool:
+        able = file.format in registry.formats_with(table) and file.place.state is None
+        is_lasting = file.format in registry.formats_with(RECORDS)
+        if file.path in self.damaged:
+            why = f"{why}, and it is damaged now: repair it first"
+        elif self._is_narrower(file.path, table):
+            why = f"{why}; {NARROWER}"
+        elif not able:
+            why = f"{why}, and is not of a format of {table.name} any more"
+        elif why != UNREADABLE and self.policy != "refuse":
+            if self.policy == "replace" or not is_lasting or registry.formats()[str(file.format)].ordered:
+                return False
+            why = f"{why}; it has no offsets, so that nothing says what follows the rows that are kept"
+        found.refuse(file.path, why)
+        return True
+
+    def _decide(self, found: Rewritten, table: Table, rewritten: Mapping[str, File]) -> None:
+        """Replace the rows of rewritten files, or continue after them."""
+        is_log = registry.formats_with(RECORDS)
+        kept: list[File] = []
+        for path, file in rewritten.items():
+            if self.policy == "keep" and file.format in is_log and self._is_other(file):
+                found.kept[table.name, path] = Taken(file.size, None, 0, 0, 0)
+                continue
+            # Of what the lake has from other replicas too, no row is removed: it would not be taken again.
+            is_shared = file.place.group in self.earlier.others
+            if file.format in is_log and (self.policy == "keep" or is_shared):
+                kept.append(file)
+            else:
+                found.removed.setdefault(table.name, set()).add(path)
+        ends = self._ends(table, {str(file.place.group) for file in kept}) if kept else {}
+        for file in kept:
+            store = self.group_of(file)
+            end, following = ends.get(str(file.place.group), 0), store.following(file)
+            done = following is not None and following <= end
+            position = file.size if done else position_of(file, store, end)
+            found.kept[table.name, file.path] = Taken(file.size, None, position, 0, 0)
+
+    def _is_other(self, file: File) -> bool:
+        """Whether the directory of a file is another unit of data than it was, such as a topic that was created again."""
+        known = self.histories[FILES.name].stores.get(str(file.place.group), ())
+        return contradict(known, self.group_of(file).share(facts_of))
+
+    def _ends(self, table: Table, groups: Collection[str]) -> dict[str, int]:
+        """How far the lake goes in some directories, according to its table `files`."""
+        paths = {
+            path: os.path.dirname(path)
+            for path in self.histories[table.name].sources
+            if os.path.dirname(path) in groups
+        }
+        if self.lake_files is None or not paths:
+            return {}
+        scan = self.lake_files.scan(row_filter=among("path", sorted(paths)), selected_fields=("path", "end_offset"))
+        ends: dict[str, int] = {}
+        for row in scan.to_arrow().to_pylist():
+            group = paths[row["path"]]
+            ends[group] = max(ends.get(group, 0), row["end_offset"] or 0)
+        return ends
+
+    # Files that are gone ----------------------------------------------------------------------------------------------
+
+    def _supersede(self, found: Rewritten, tables: Sequence[Table], rewritten: set[str]) -> None:
+        """Remove the rows of files that are gone because a log has their offsets now: one that was rewritten, or one that is new or
+        has grown, where a log of its own is gone.
+        """
+        covers = _Covers(self.files)
+        every = (*tables, FILES, FINDINGS)
+        gone: dict[str, File] = {}
+        for table in every:
+            for path, taken in self.histories[table.name].sources.items():
+                if path in covers.here or (
+                    self.twins and any(other in covers.here for other in self.twins.get(path, ()))
+                ):
+                    continue  # it is still there, perhaps elsewhere
+                if path not in gone and covers.may_cover(path) and (file := known_file(path, taken)) is not None:
+                    gone[path] = file
+        is_log = registry.formats_with(RECORDS)
+        lost = {(str(file.place.group), file.place.start_offset) for file in gone.values() if file.format in is_log}
+        exist: dict[str, bool] = {}
+        lost_logs = [file for file in gone.values() if file.format in is_log]
+        over = [log for file in lost_logs if (log := covers.log_of(file)) is not None]
+        taken_up = {log.path for log in over if any(self._is_new(log, table) for table in every)}
+        for path, file in gone.items():
+            log = covers.log_of(file)
+            if log is None or log.path in found.refused:
+                continue
+            # A file that describes a log, such as a snapshot of its producers, goes with the offsets of one that was rewritten before it.
+            is_stale = file.format not in is_log and covers.is_after(file, rewritten | taken_up)
+            is_lost = (str(file.place.group), file.place.start_offset) in lost
+            for table in every:
+                if path not in self.histories[table.name].sources:
+                    continue
+                if log.path not in rewritten and not is_stale and not (is_lost and self._is_new(log, table)):
+                    continue
+                if path not in exist:
+                    exist[path] = exists(path)
+                if exist[path]:
+                    continue
+                if table.name not in _ABOUT_FILES and not self.takes(log, table):
+                    continue
+                is_kept = self.policy == "keep" or file.place.group in self.earlier.others
+                is_narrower = table.name not in _ABOUT_FILES and self._is_narrower(path, table)
+                if self.policy == "refuse" or is_narrower:
+                    why = f"has offsets that were ingested from {path}, which is gone"
+                    found.refuse(log.path, f"{why}; {NARROWER}" if is_narrower else why)
+                elif not (is_kept and file.format in is_log):
+                    found.removed.setdefault(table.name, set()).add(path)
+
+    def _is_narrower(self, path: str, table: Table) -> bool:
+        """Whether this run would leave out rows of a source that were ingested before."""
+        return bool(self.selection) and self.histories[table.name].selections.get(path, "") != self.selection
+
+    def _is_new(self, log: File, table: Table) -> bool:
+        """Whether a log is new or has changed since it was ingested into a table, or since it was last inspected."""
+        known = [self.histories[name].sources.get(log.path) for name in (FILES.name, FINDINGS.name, table.name)]
+        # By size: a file that was only touched did not take up the offsets of another one.
+        is_unknown = known[0] is None or known[1] is None
+        return is_unknown or any(one is not None and one.size != log.size for one in known)
+
+
+class _Covers:
+    """Which log of a directory has which offsets."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        is_log = registry.formats_with(RECORDS)
+        self.here: set[str] = set()
+        self.logs: dict[str, dict[int, File]] = {}
+        self.first: dict[str, str] = {}
+        for file in files:
+            self.here.add(file.path)
+            group, start = file.place.group, file.place.start_offset
+            if group is None or start is None or file.format not in is_log or file.place.state is not None:
+                continue
+            self.logs.setdefault(group, {})[start] = file
+            self.first[group] = min(self.first.get(group, file.path), file.path)
+        self.starts = {group: sorted(logs) for group, logs in self.logs.items()}
+
+    def may_cover(self, path: str) -> bool:
+        """Whether a file is gone and a log may have its offsets; not what retention deleted, whose names are before those of all logs."""
+        folder = path.rpartition("/")[0]
+        return folder in self.first and path not in self.here and path > self.first[folder]
+
+    def is_after(self, gone: File, rewritten: Collection[str]) -> bool:
+        """Whether a log of the same directory that was rewritten begins at or before a file that is gone."""
+        logs = self.logs.get(str(gone.place.group), {})
+        return any(start <= (gone.place.start_offset or 0) and log.path in rewritten for start, log in logs.items())
+
+    def log_of(self, gone: File) -> File | None:
+        """The log that has the offsets of a file that is gone; None if they are before all logs."""
+        group, start = gone.place.group, gone.place.start_offset
+        if group not in self.starts or start is None or gone.place.state is not None:
+            return None
+        at = bisect_right(self.starts[group], start)
+        return self.logs[group][self.starts[group][at - 1]] if at else None
+
+
+NARROWER = "it was ingested with another selection, so that replacing its rows might lose some: run without a selection"
+UNREADABLE = "cannot be read, so that it is not known whether it was rewritten"
+
+
+def replaced(file: File, taken: Taken, marks: Mapping[tuple[str, int], int | None]) -> str | None:
+    """Why a file is no longer the one that was ingested, or None if it may have grown."""
+    if file.size < taken.stop:
+        return f"has {file.size:,} bytes, {taken.stop:,} were ingested: it was truncated or replaced"
+    if taken.stop == 0 or taken.mark == 0:  # 0: it was only inspected
+        return None
+    found = marks[file.path, taken.stop]
+    if found is None:
+        return UNREADABLE
+    return None if found == taken.mark else "holds other bytes than were ingested: it was rewritten or replaced"

@@ -1,0 +1,232 @@
+"""What a run of ingest passes between plan, work and commit: all of it picklable."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rawlog import registry
+from rawlog.io.storage import exists
+from rawlog.lakes.ingest_replicas import Earlier
+from rawlog.lakes.parquet import Written
+from rawlog.lakes.removal import OldFile, Thinned
+from rawlog.lakes.state import Folded, History, RowRange
+from rawlog.model.errors import AccessError, RawlogError
+from rawlog.model.format import Family, File
+from rawlog.model.job import Done, Outcome
+from rawlog.model.store import Store
+from rawlog.model.table import Table
+from rawlog.reading import rows
+from rawlog.reading.inspect import Checked
+from rawlog.reading.parts import Part, plan
+from rawlog.reading.select import Selection, Tally
+from rawlog.reading.tree import Tree, open_tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Folds: tables that are a state, not a stream, such as consumer offsets or a cluster's topics.
+# They consist of units (a partition, a store, a cluster): when a file of a unit is new or has changed, the whole unit is folded again,
+# and its rows replace the old ones. Units that a run does not see stay as they are.
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A unit of a folded table that is to be folded again."""
+
+    table: str
+    unit: str
+    files: tuple[File, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files."""
+        return sum(file.size for file in self.files)
+
+    def state(self, selection: str) -> Folded:
+        """Its files, for the lake to record."""
+        return Folded(selection, {file.path: (file.size, file.modified) for file in self.files})
+
+
+def family_of(table: str) -> Family | None:
+    """The family that folds a table; None for one that is decoded, file by file."""
+    return next((family for family in registry.families() if table in family.folds), None)
+
+
+def due(table: str, tree: Tree, history: History, selection: str, earlier: Earlier | None = None) -> Iterator[Fold]:
+    """The units of a table whose files are not as the lake recorded them. Of what the lake has from `earlier` replicas, only a better one
+    is folded, and its rows replace theirs.
+    """
+    family = family_of(table)
+    assert family is not None
+    for name, files in family.units_for(table, tree.files_for(family, table)).items():
+        unit = name if earlier is None else earlier.unit(name, history.units)
+        if unit is None:
+            continue
+        before = history.units.get(unit)
+        fold = Fold(table, unit, (*files, *(_unseen(unit, files, before) if unit == name else ())))
+        if before != fold.state(selection) or any(file.modified is None for file in files):
+            yield fold
+
+
+def _unseen(unit: str, files: Sequence[File], before: Folded | None) -> list[File]:
+    """Files of the unit that the lake recorded and that still exist, although this run was not given them."""
+    seen = {file.path for file in files}
+    missing = {path for path in before.sources if path not in seen and exists(path)} if before is not None else set()
+    if not missing:
+        return []
+    roots = [unit] if exists(unit) else sorted({os.path.dirname(path) for path in missing})
+    try:
+        return [file for file in open_tree(roots) if file.path in missing]
+    except AccessError:
+        return []
+
+
+def fold(one: Fold, table: Table, selection: Selection) -> Iterator[pa.RecordBatch]:
+    """The rows of a unit. DataError if it cannot be folded."""
+    tree = Tree((), one.files)
+    for part in plan(tree, table, selection):
+        yield from rows.read(part, table, selection)
+
+
+def by_unit(folds: Sequence[Fold]) -> list[tuple[Fold, ...]]:
+    """Folds of the same files together: what one of them reads, the others reuse."""
+    groups: dict[str, list[Fold]] = {}
+    for one in folds:
+        groups.setdefault(one.unit, []).append(one)
+    return [tuple(group) for group in groups.values()]
+
+
+def units(folds: Sequence[Fold], selection: str) -> Mapping[str, Folded]:
+    """What the lake records of folds of one table."""
+    return {one.unit: one.state(selection) for one in folds}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of bytes of a file, as a part for each of the tables that need it."""
+
+    parts: tuple[tuple[str, Part], ...]
+    #: Whether the same pass checks and measures the file, and the files next to it that this needs.
+    is_checked: bool = False
+    near: tuple[File, ...] = ()
+
+    @property
+    def file(self) -> File:
+        """The file that all the parts are of."""
+        return self.parts[0][1].file
+
+    @property
+    def start(self) -> int:
+        """The first byte."""
+        return self.parts[0][1].start or 0
+
+    @property
+    def stop(self) -> int | None:
+        """Where the range ends; None: at the end of the file."""
+        return self.parts[0][1].stop
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self.parts[0][1].size
+
+
+@dataclass(frozen=True, slots=True)
+class IngestSplit:
+    """What one split does: files to inspect alone, groups of files to inspect together, spans to decode, units to fold."""
+
+    run: str
+    files: tuple[File, ...] = ()
+    groups: tuple[Store, ...] = ()
+    spans: tuple[Span, ...] = ()
+    folds: tuple[Fold, ...] = ()
+    #: Data files of the lake from which rows of rewritten sources are removed.
+    old_files: tuple[OldFile, ...] = ()
+    tree: Store | None = None
+    #: Data files of the lake's table `findings` that are searched for findings on several files together.
+    found_in: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a part was read for one table: up to byte `stop`, through `frames` frames.
+
+    `mark` identifies the bytes before `stop`; `rows` are those of `records` that came from the part.
+    """
+
+    table: str
+    part: Part
+    stop: int
+    frames: int
+    mark: int = 0
+    rows: tuple[RowRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Done):
+    """The files that a split wrote, what they hold, and the result of verification."""
+
+    written: tuple[Written, ...]
+    reached: tuple[Reached, ...] = ()
+    folded: tuple[Fold, ...] = ()
+    notes: tuple[str, ...] = ()
+    files: tuple[File, ...] = ()
+    #: Summaries that checks of several files need; and the results for splits of files, to be merged, with their first byte.
+    summaries: Mapping[str, Any] = field(default_factory=dict)
+    checked: tuple[tuple[int, Checked], ...] = ()
+    errors: int = 0
+    warnings: int = 0
+    #: What transforms of the rows counted.
+    tallies: tuple[Tally, ...] = ()
+    #: What was not decoded, and why.
+    decoded: Tally = field(default_factory=Counter)
+    #: Files in which errors were found; and the data files from which rows were removed.
+    damaged: tuple[str, ...] = ()
+    thinned: tuple[Thinned, ...] = ()
+    #: Codes and paths of earlier findings on several files together.
+    joint: frozenset[tuple[str, str]] = frozenset()
+    #: The facts that identify the stores that were inspected, by directory.
+    stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested(Outcome):
+    """What a run added to the lake, and what it left out."""
+
+    run: str
+    lake: str
+    tables: Mapping[str, int]
+    files: int
+    size: int
+    unchanged: int
+    errors: int
+    warnings: int
+    #: Files that were rewritten and left out, with the reason; their rows were not changed.
+    refused: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        return "damaged" if self.errors else "suspect" if self.warnings else "clean"
+
+
+class Recut(RawlogError):
+    """Files whose planned boundaries do not fit their frames: they must be read whole."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = frozenset(paths)
+        super().__init__(f"{len(self.paths)} files must be read whole")
+
+
+class Distrusted(RawlogError):
+    """Files that were rewritten and are damaged now: their rows must not replace the sound ones that the lake has."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = frozenset(paths)
+        super().__init__(f"{len(self.paths)} rewritten files are damaged")

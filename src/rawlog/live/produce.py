@@ -1,0 +1,393 @@
+"""Sending batches to the leaders of partitions: idempotent, acknowledged by all in-sync replicas, at most five requests on their way.
+
+What is not acknowledged is kept. After a lost connection or an error that passes by itself, exactly the same batches are sent again in
+order; the broker recognises those that it has already, so nothing is lost and nothing is there twice. A broker that restarts forgets
+producers whose records are older than a day (producer.id.expiration.ms goes by the times of records), as replayed ones mostly are:
+therefore we first look into the partition for what it has of us.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rawlog.formats.kafka.internal.codec import Message
+from rawlog.live import client
+from rawlog.live.batches import Outgoing, stamp
+from rawlog.live.client import (
+    DUPLICATE,
+    RETRIABLE,
+    BrokerError,
+    Disconnected,
+    refusal,
+)
+from rawlog.live.cluster import Cluster, TopicPartition
+from rawlog.live.fetch import SEQUENCES, written_by
+from rawlog.live.wire import Connection
+
+IN_FLIGHT = 5
+"""Requests on their way to one broker: it remembers the last five batches of a producer in each partition."""
+REQUEST_BYTES = 8 << 20
+WAITING_BYTES = 32 << 20
+"""When so much waits to be sent, `put` blocks."""
+TOPIC_IDS = 13
+TRANSACTIONAL_MOST = 11
+"""The newest version of Produce in which transactions are announced by AddPartitionsToTxn."""
+
+
+@dataclass(slots=True, eq=False)
+class Writer:
+    """The producer that batches bear: an idempotent one, or one with a transactional id."""
+
+    transactional_id: str | None = None
+    id: int = -1
+    epoch: int = -1
+    #: The producer of the source whose transactions it repeats; -1 for records of no transaction.
+    source: int = -1
+    #: The sequence of the next record in each partition.
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A batch that is waiting or on its way."""
+
+    partition: TopicPartition
+    batch: Outgoing
+    writer: Writer
+    sequence: int
+    sent_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Lane:
+    """One partition: what waits, what is on its way, and what was acknowledged."""
+
+    waiting: deque[Sent] = field(default_factory=deque)
+    unacknowledged: deque[Sent] = field(default_factory=deque)
+    acknowledged: int = 0
+    records: int = 0
+    #: By `Writer.source`: the sequence after the last record that was acknowledged.
+    sequences: dict[int, int] = field(default_factory=dict)
+    #: The records of open transactions.
+    open: dict[int, int] = field(default_factory=dict)
+    #: Records that an earlier replay sent in a transaction that is aborted since: how many are still to be sent again, and how many were.
+    to_repeat: dict[int, int] = field(default_factory=dict)
+    repeated: int = 0
+    #: The offset after the last record that was acknowledged, in the target.
+    end_offset: int = -1
+    #: The offset of the source after it.
+    source_offset: int = -1
+    has_failed: bool = False
+
+
+class Producer:
+    """An idempotent producer. `put` takes batches in the order of each partition; `flush` waits until all are acknowledged.
+
+    `end_of` tells where a partition ended before the first batch was sent to it.
+
+    BrokerError for what does not pass by itself; what was acknowledged until then is in `lanes`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ids: Mapping[str, bytes],
+        *,
+        end_of: Callable[[TopicPartition], int],
+        on_acknowledged: Callable[[Sent, int, float], None] | None = None,
+        in_flight: int = IN_FLIGHT,
+    ) -> None:
+        self.cluster, self.ids, self.in_flight = cluster, ids, in_flight
+        self.lanes: dict[TopicPartition, Lane] = {}
+        self.plain = Writer()
+        self.retries = 0
+        self.waiting_bytes = 0
+        self._on_acknowledged, self._end_of = on_acknowledged, end_of
+        self._leaders: dict[TopicPartition, int] = {}
+        self._flights: dict[int, deque[list[Sent]]] = {}
+        self._backoff = cluster.backoff()
+        self._turn: deque[TopicPartition] = deque()
+
+    def begin(self) -> None:
+        """Get an id from the cluster."""
+
+        def ask() -> Message:
+            answer = self.cluster.any().ask(
+                client.INIT_PRODUCER_ID, {"transactionalId": None, "transactionTimeoutMs": 60_000}
+            )
+            if answer["errorCode"]:
+                raise refusal("producer id", answer["errorCode"])
+            return answer
+
+        answer = self.cluster.retried(ask)
+        self.plain = Writer(None, answer["producerId"], answer["producerEpoch"])
+
+    # What callers do --------------------------------------------------------------------------------------------------------
+
+    def lane(self, partition: TopicPartition) -> Lane:
+        """What is known of a partition."""
+        if partition not in self.lanes:
+            self.lanes[partition] = Lane(end_offset=self._end_of(partition))
+        return self.lanes[partition]
+
+    def put(self, partition: TopicPartition, batch: Outgoing, writer: Writer | None = None) -> None:
+        """Send a batch when its turn comes, as the idempotent producer unless another one is given. Blocks while much is waiting."""
+        lane, writer = self.lane(partition), writer or self.plain
+        sequence = writer.sequences.get(partition, 0)
+        stamp(batch.data, writer.id, writer.epoch, sequence, is_transactional=writer.transactional_id is not None)
+        writer.sequences[partition] = (sequence + batch.count) % SEQUENCES
+        lane.records += batch.count
+        if not lane.waiting:
+            self._turn.append(partition)
+        lane.waiting.append(Sent(partition, batch, writer, sequence))
+        self.waiting_bytes += len(batch)
+        if self.waiting_bytes >= WAITING_BYTES:
+            while self.waiting_bytes >= WAITING_BYTES // 2:
+                self.pump(1.0)
+        elif self.waiting_bytes >= REQUEST_BYTES // 2:
+            self.pump(0.0)
+
+    def pump(self, timeout: float) -> None:
+        """Send what may be sent, and take in the answers that are there; wait for one for up to `timeout` seconds."""
+        try:
+            self._send_waiting()
+            self._receive(timeout)
+            self._resend_failed()
+        except BrokerError as error:
+            if not isinstance(error, Disconnected) and error.code not in RETRIABLE:
+                raise
+            self._begin_again(error)
+
+    def flush(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Wait until everything is acknowledged, or what was sent to some partitions."""
+        lanes = self.lanes.values() if partitions is None else [self.lane(one) for one in partitions]
+        while any(lane.waiting or lane.unacknowledged for lane in lanes):
+            self.pump(1.0)
+
+    @property
+    def unfinished(self) -> int:
+        """The batches that are not acknowledged."""
+        return sum(len(lane.waiting) + len(lane.unacknowledged) for lane in self.lanes.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether batches wait that may not be sent yet."""
+        return bool(self._turn)
+
+    @property
+    def acknowledged(self) -> int:
+        """The records that are acknowledged."""
+        return sum(lane.acknowledged for lane in self.lanes.values())
+
+    def find_leader(self, partition: TopicPartition) -> None:
+        """Connect to the leader of a partition, before there is something to send."""
+        self._find_leaders([partition])
+        self.cluster.retried(lambda: self.cluster.node(self._leaders[partition]))
+
+    # Sending ----------------------------------------------------------------------------------------------------------------
+
+    def _find_leaders(self, partitions: Iterable[TopicPartition]) -> None:
+        missing = [one for one in partitions if one not in self._leaders]
+        if missing:
+            found = self.cluster.leaders(missing, self.ids)
+            self._leaders |= {one: leader.node for one, leader in found.items()}
+
+    def _send_waiting(self) -> None:
+        """Requests for the brokers that may get one, each with at most one batch per partition, partitions taking turns."""
+        while True:
+            waiting = list(self._turn)
+            self._find_leaders(waiting)
+            requests: dict[int, list[Sent]] = {}
+            sizes: dict[int, int] = {}
+            for partition in waiting:
+                node, lane = self._leaders[partition], self.lanes[partition]
+                first, before = lane.waiting[0], lane.unacknowledged
+                flights = self._flights.get(node, ())
+                if lane.has_failed or len(flights) >= self.in_flight or len(before) >= self.in_flight:
+                    continue
+                if before and before[-1].writer is not first.writer:
+                    continue  # brokers keep the order of one producer only
+                size = len(first.batch)
+                if node in requests and (
+                    sizes[node] + size > REQUEST_BYTES or requests[node][0].writer is not first.writer
+                ):
+                    continue
+                requests.setdefault(node, []).append(first)
+                sizes[node] = sizes.get(node, 0) + size
+            if not requests:
+                return
+            for node, batches in requests.items():
+                connection = self.cluster.node(node)
+                if connection.wants_login and self._flights.get(node):
+                    continue  # nothing may be on its way
+                self._send(node, connection, batches)
+            if all(self.cluster.node(node).wants_login for node in requests):
+                return
+
+    def _send(self, node: int, connection: Connection, batches: list[Sent]) -> None:
+        named = batches[0].writer.transactional_id
+        version = connection.version_of(client.PRODUCE, TRANSACTIONAL_MOST if named is not None else None)
+        if version >= TOPIC_IDS and not all(any(self.ids.get(one.partition.topic, b"")) for one in batches):
+            version = TOPIC_IDS - 1
+        topics: dict[str, list[Message]] = {}
+        now = time.monotonic()
+        for one in batches:
+            rows = topics.setdefault(one.partition.topic, [])
+            rows.append({"index": one.partition.partition, "records": memoryview(one.batch.data)})  # type: ignore[arg-type]
+        asked = {
+            "transactionalId": named,
+            "timeoutMs": min(30_000, int(self.cluster.settings.timeout * 500)),
+            "topicData": [
+                {**({"topicId": self.ids[name]} if version >= TOPIC_IDS else {"name": name}), "partitionData": rows}
+                for name, rows in topics.items()
+            ],
+        }
+        for one in batches:  # before it is sent: if that fails, it may have been sent all the same
+            lane = self.lanes[one.partition]
+            lane.waiting.popleft()
+            lane.unacknowledged.append(one)
+            one.sent_at = now
+            self.waiting_bytes -= len(one.batch)
+            self._turn.remove(one.partition)
+            if lane.waiting:
+                self._turn.append(one.partition)
+        self._flights.setdefault(node, deque()).append(batches)
+        connection.send(client.PRODUCE, asked, version)
+
+    # Answers ----------------------------------------------------------------------------------------------------------------
+
+    def _receive(self, timeout: float) -> None:
+        """Take in answers: one after waiting, and all that are there already."""
+        while True:
+            waiting = {node: self.cluster.node(node) for node, flights in self._flights.items() if flights}
+            if not waiting:
+                return
+            ready = [node for node, connection in waiting.items() if connection.has_buffered]
+            if not ready:
+                poller = select.poll()
+                nodes = {connection.fileno(): node for node, connection in waiting.items()}
+                for number in nodes:
+                    poller.register(number, select.POLLIN)
+                ready = [nodes[number] for number, _ in poller.poll(timeout * 1000)]
+            if not ready:
+                self._check_time()
+                return
+            for node in ready:
+                self._take(self._flights[node], waiting[node].receive())
+            timeout = 0.0
+
+    def _check_time(self) -> None:
+        """Disconnected for a broker that has not answered for longer than the settings allow."""
+        for node, flights in self._flights.items():
+            if flights and time.monotonic() - flights[0][0].sent_at > self.cluster.settings.timeout:
+                raise Disconnected(f"{self.cluster.node(node).named}: no answer in time")
+
+    def _take(self, flights: deque[list[Sent]], answer: Message) -> None:
+        batches = {one.partition: one for one in flights.popleft()}
+        names = {bytes(number): name for name, number in dict(self.ids).items()}  # another thread may add some
+        now = time.monotonic()
+        for topic in answer["responses"]:
+            name = topic["name"] if "name" in topic else names.get(bytes(topic["topicId"]), "")
+            for row in topic["partitionResponses"]:
+                one = batches.pop(TopicPartition(name, row["index"]), None)
+                if one is not None:
+                    self._settle(one, row, now)
+        for one in batches.values():
+            raise BrokerError(f"partition {one.partition}: the broker did not say whether it took a batch")
+
+    def _settle(self, one: Sent, row: Message, now: float) -> None:
+        lane, code = self.lanes[one.partition], row["errorCode"]
+        if lane.has_failed:
+            return  # it is sent again, after the one that failed
+        if code in (0, DUPLICATE):
+            if lane.unacknowledged[0] is not one:
+                raise BrokerError(f"partition {one.partition}: the broker acknowledged batches out of order")
+            if 0 <= row["baseOffset"] < lane.end_offset:
+                raise BrokerError(
+                    f"partition {one.partition}: a batch is stored at offset {row['baseOffset']:,}, although those before it ended at "
+                    f"{lane.end_offset:,}: the log was cut back, or the topic was deleted and created again"
+                )
+            lane.unacknowledged.popleft()
+            self._finish(lane, one, row["baseOffset"] + one.batch.count if row["baseOffset"] >= 0 else lane.end_offset)
+            self._backoff.progress()
+            if self._on_acknowledged is not None:
+                self._on_acknowledged(one, row["baseOffset"], now)
+            return
+        errors = "; ".join(str(error["batchIndexErrorMessage"]) for error in row["recordErrors"][:3])
+        text = " ".join(part for part in (row["errorMessage"], errors) if part) or None
+        if code not in RETRIABLE:
+            what = f"partition {one.partition}: a batch of {one.batch.count:,} records ({len(one.batch):,} bytes)"
+            raise refusal(what, code, text)
+        lane.has_failed = True
+        self._failure = refusal(f"partition {one.partition}", code, text)
+
+    def _finish(self, lane: Lane, one: Sent, end_offset: int) -> None:
+        lane.acknowledged += one.batch.count
+        source, count = one.writer.source, one.batch.count
+        lane.sequences[source] = (one.sequence + count) % SEQUENCES
+        if one.writer.transactional_id is not None:
+            lane.open[source] = lane.open.get(source, 0) + count
+            again = min(count, lane.to_repeat.get(source, 0))
+            lane.to_repeat[source] = lane.to_repeat.get(source, 0) - again
+            lane.repeated += again
+        lane.source_offset = one.batch.next_offset
+        lane.end_offset = end_offset
+
+    # Trying again -----------------------------------------------------------------------------------------------------------
+
+    _failure: BrokerError | None = None
+
+    def _resend_failed(self) -> None:
+        """Partitions with an error: once nothing is on its way to their brokers, send what is not acknowledged again."""
+        failed = [one for one, lane in self.lanes.items() if lane.has_failed]
+        if not failed or any(self._flights.get(self._leaders[one]) for one in failed if one in self._leaders):
+            return
+        assert self._failure is not None
+        self._begin_again(self._failure, failed)
+
+    def _begin_again(self, error: BrokerError, partitions: list[TopicPartition] | None = None) -> None:
+        """Put what is not acknowledged back in front, and look for the leaders once more."""
+        self.retries += 1
+        if partitions is None:  # a connection is gone: begin again with all
+            for node in list(self._flights):
+                self.cluster.drop(node)
+            self._flights.clear()
+            partitions = list(self.lanes)
+        self._backoff.wait(error)
+        doubtful = [one for one in partitions if self.lanes[one].unacknowledged]
+        if doubtful:
+            self._settle_written(doubtful)
+        for partition in partitions:
+            lane = self.lanes[partition]
+            lane.has_failed = False
+            self._leaders.pop(partition, None)
+            for one in reversed(lane.unacknowledged):
+                lane.waiting.appendleft(one)
+                self.waiting_bytes += len(one.batch)
+            lane.unacknowledged.clear()
+            if lane.waiting and partition not in self._turn:
+                self._turn.append(partition)
+
+    def _settle_written(self, partitions: list[TopicPartition]) -> None:
+        """Acknowledge what is in the partitions although no answer said so: their batches bear our id and sequence."""
+        with Cluster(
+            self.cluster.settings, self.cluster.is_stopped
+        ) as other:  # other answers may be on their way in ours
+            other.brokers = dict(self.cluster.brokers)
+            for partition in partitions:
+                lane = self.lanes[partition]
+                writer = lane.unacknowledged[0].writer
+                found = written_by(other, partition, self.ids, writer.id, lane.end_offset)
+                if found is None:
+                    continue
+                written = (found[0] - lane.unacknowledged[0].sequence) % SEQUENCES
+                if written > sum(one.batch.count for one in lane.unacknowledged):
+                    continue  # the last that it has of us was acknowledged before
+                while lane.unacknowledged and written >= lane.unacknowledged[0].batch.count:
+                    one = lane.unacknowledged.popleft()
+                    written -= one.batch.count
+                    self._finish(lane, one, found[1])

@@ -1,0 +1,280 @@
+"""`rawlog record`: topics of a live cluster into files that grow in place, and are valid whenever the recording ends.
+
+Native partition directories take the batches as the broker sent them; a kafka-replay recording takes the records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+
+from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.partition.writer import Limits
+from rawlog.io.output import Output, unwritable
+from rawlog.live.client import BrokerError
+from rawlog.live.cluster import (
+    END,
+    Cancelled,
+    Cluster,
+    Topic,
+    TopicPartition,
+    ids_of,
+    interrupted,
+)
+from rawlog.live.fetch import Fetched
+from rawlog.live.librdkafka import NOTE, connected, reader
+from rawlog.live.record_options import Asked, find_bounds, stops_at
+from rawlog.live.settings import Settings
+from rawlog.live.sinks import NativeSink, ReplaySink, Sink
+from rawlog.model.errors import (
+    CorruptError,
+    OptionError,
+    RawlogError,
+    unknown,
+)
+from rawlog.model.job import Progress
+from rawlog.model.report import Action, Report
+from rawlog.model.text import counted, size_text
+
+FORMS = ("native", "replay")
+NATIVE = LOG.family
+"""What `convert` calls native directories."""
+WAIT = 0.2
+SAVE_SECONDS = 5.0
+PROGRESS_SECONDS = 0.2
+
+
+def record(
+    settings: Settings,
+    asked: Asked,
+    to: str,
+    *,
+    form: str = "native",
+    limits: Limits | None = None,
+    is_stopped: Callable[[], bool] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Report:
+    """Record topics into `to` until what was asked for is there, or until `is_stopped` says so. Returns a Report.
+
+    An error in the middle is in the Report, with what was stored before it; raised is what makes a recording impossible from the start.
+    """
+    if form not in FORMS:
+        raise unknown("form of a recording", form, FORMS)
+    if form == "native" and asked.filters_rows:
+        raise OptionError(
+            "native recordings take whole batches: choose records with `rawlog convert` later, or record as replay"
+        )
+    try:
+        with connected(settings, is_stopped) as cluster:
+            topics = cluster.topics(asked.topics)
+            if not topics:
+                raise OptionError(f"no topic matches {', '.join(asked.topics)}")
+            with _opened(to, form, limits or Limits(), asked) as sink:
+                return _Recording(cluster, topics, asked, sink, to, is_stopped, progress).run()
+    except Cancelled:
+        return interrupted("record", ",".join(asked.topics), to)
+
+
+@contextlib.contextmanager
+def _opened(to: str, form: str, limits: Limits, asked: Asked) -> Iterator[Sink]:
+    """Where a recording of a form goes, open as long as the block lasts."""
+    output = Output(to)
+    sink: Sink
+    with contextlib.ExitStack() as open_files:
+        if form == "native":
+            sink = NativeSink(open_files.enter_context(output.growing(resume=asked.resume)), limits)
+        else:
+            sink = ReplaySink(open_files.enter_context(output.growing_file(resume=asked.resume)), output.path, asked)
+        open_files.callback(sink.abandon)
+        yield sink
+
+
+class _Recording:
+    """The loop: fetch, store, save, until it is enough."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: Mapping[str, Topic],
+        asked: Asked,
+        sink: Sink,
+        to: str,
+        is_stopped: Callable[[], bool] | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.cluster, self.asked, self.sink, self.to = cluster, asked, sink, to
+        self.ids = ids_of(topics)
+        if asked.resume:
+            sink.find(topics)
+        self.bounds = bounds = find_bounds(cluster, topics, asked, sink.resumed)
+        for refusal in bounds.refused.values():
+            raise refusal
+        self.fetcher = reader(
+            cluster,
+            bounds.starts,
+            self.ids,
+            stops=bounds.stops,
+            isolation=int(asked.selection.isolation == "read_committed"),
+        )
+        sink.begin(bounds.starts, self.fetcher.stops, topics)
+        self._is_stopped, self._progress = is_stopped or (lambda: False), progress
+        self.stored = dict(bounds.starts)
+        self.begun = time.monotonic()
+        self._saved = self._shown = self.begun
+        self._committed: dict[TopicPartition, int] = {}
+
+    def run(self) -> Report:
+        report = Report("record", ",".join(sorted({one.topic for one in self.stored})), self.to)
+        error: Exception | None = None
+        was_stopped = False
+        try:
+            was_stopped = self._loop()
+        except Cancelled:
+            was_stopped = True
+        except (BrokerError, CorruptError) as found:
+            error = found
+        except OSError as found:  # the disk is full, or gone
+            error = unwritable(self.to, found)
+            self._recover()
+        self._finish(report, error)
+        return self._summary(report, error, was_stopped)
+
+    def _recover(self) -> None:
+        """Find out how much was stored when a write failed."""
+        with contextlib.suppress(OSError, RawlogError):
+            self.stored |= self.sink.recover()
+
+    def _loop(self) -> bool:
+        """Record until it is enough; True if somebody stopped it before."""
+        while self.fetcher.active:
+            if self._is_stopped():
+                return True
+            if self.asked.seconds is not None and time.monotonic() - self.begun >= self.asked.seconds:
+                return False
+            self._meet_time()
+            for one in self.fetcher.poll(self._patience()):
+                self._store(one)
+                if self._is_enough():
+                    return False
+            self._now_and_then()
+        return False
+
+    def _store(self, one: Fetched) -> None:
+        limit, most = self.asked.selection.limit, self.asked.max_bytes
+        left = None if limit is None else limit - self.sink.records
+        if left is not None and left <= 0:
+            return
+        size = None if most is None else most - self.sink.bytes
+        self.stored[one.partition] = self.sink.add(one, left, size)
+
+    def _is_enough(self) -> bool:
+        limit, most = self.asked.selection.limit, self.asked.max_bytes
+        return (limit is not None and self.sink.records >= limit) or (most is not None and self.sink.bytes >= most)
+
+    def _patience(self) -> float:
+        if self.asked.seconds is None:
+            return WAIT
+        return max(0.0, min(WAIT, self.begun + self.asked.seconds - time.monotonic()))
+
+    def _meet_time(self) -> None:
+        """A time to stop at that lay in the future when we began is now."""
+        until = self.asked.selection.until
+        if until is None or self.fetcher.stops.keys() >= self.fetcher.active or time.time() * 1_000_000 < until:
+            return
+        partitions = list(self.fetcher.active)
+        end = self.cluster.offsets(dict.fromkeys(partitions, END), self.ids)
+        self.fetcher.stop_at(stops_at(self.cluster, until, {}, end, self.ids))
+
+    def _now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self._saved >= SAVE_SECONDS:
+            self._saved = now
+            self.sink.save(self.stored)
+            self._commit()
+        if self._progress is not None and now - self._shown >= PROGRESS_SECONDS:
+            self._shown = now
+            self._progress(Progress(size=self.sink.bytes, rows=self.sink.records, phase=self._state(now)))
+
+    def _state(self, now: float) -> str:
+        seconds = max(now - self.begun, 1e-9)
+        lag, rate = self.fetcher.lag, self.sink.records / seconds
+        words = [
+            counted(self.sink.records, "record"),
+            size_text(self.sink.bytes),
+            f"{rate:,.0f} records/s",
+            f"lag {lag:,}",
+        ]
+        if self.asked.until_end and rate:
+            words.append(f"{lag / rate:,.0f} s left")
+        return "recording  " + "  ".join(words)
+
+    def _commit(self) -> None:
+        if self.asked.group is not None:
+            changed = {one: offset for one, offset in self.stored.items() if self._committed.get(one) != offset}
+            self.cluster.commit(self.asked.group, changed)
+            self._committed |= changed
+
+    def _finish(self, report: Report, error: Exception | None) -> None:
+        """Close what was written, and only then say in the group that it is stored."""
+        try:
+            self.sink.close(self.stored)
+            self._commit()
+        except (OSError, Cancelled) as found:
+            if error is None:
+                report.add(Action.LOST, f"the end of the recording could not be written: {found}", self.to)
+
+    def _summary(self, report: Report, error: Exception | None, was_stopped: bool) -> Report:
+        seconds = time.monotonic() - self.begun
+        report.counts |= {"records": self.sink.records, "bytes": self.sink.bytes}
+        for gap in self.fetcher.gaps:
+            reason = "deleted by the broker before it was read"
+            report.add(Action.LOST, reason, str(gap.partition), first_offset=gap.start, stop_offset=gap.stop)
+        for one, (wanted, first) in self.bounds.late.items():
+            if one in self.sink.resumed:
+                reason = "deleted by the broker since the last recording"
+                report.add(Action.LOST, reason, str(one), first_offset=wanted, stop_offset=first)
+            else:
+                report.notes.append(f"{one}: the log begins at offset {first:,}; {wanted:,} was asked for")
+        if self.cluster.settings.uses_library:
+            report.notes.append(NOTE)
+        report.notes += [
+            f"{one}: the log ends at offset {end:,}; {wanted:,} was asked for"
+            for one, (wanted, end) in self.bounds.short.items()
+        ]
+        report.notes += self.sink.notes()
+        missing = {one: self.fetcher.stops.get(one) for one in self.fetcher.active}
+        if error is not None:
+            missing |= {one: None for one in self.stored if self.stored[one] < self.fetcher.positions[one]}
+            where = ", ".join(f"{one} from offset {self.stored[one]:,} on" for one in sorted(missing)[:8])
+            report.add(Action.LOST, f"{error}; not recorded: {where}; --resume continues", self.to)
+            report.facts["error"] = str(error)
+        elif was_stopped and self.asked.has_end:
+            report.add(Action.LOST, "interrupted before all was recorded; --resume continues", self.to)
+            report.facts["interrupted"] = True
+        report.facts |= {
+            "acknowledged": self.sink.records,
+            "failed": 0,
+            "seconds": round(seconds, 3),
+            "partitions": len(self.stored),
+            "lag": self.fetcher.lag,
+            "reconnects": self.fetcher.reconnects,
+            "throttled_ms": self.cluster.throttled_ms,
+            "offsets": {str(one): [self.bounds.starts[one], stop] for one, stop in sorted(self.stored.items())},
+        }
+        report.notes.append(f"{self.sink.records / max(seconds, 1e-9):,.0f} records/s, {seconds:,.1f} s")
+        return report
+
+
+def segment_limits(options: Mapping[str, object] | None) -> Limits:
+    """When a segment of a native recording is full: segment_bytes, segment_ms … OptionError for other options."""
+    given = {name.replace(".", "_"): str(value) for name, value in (options or {}).items()}
+    known = [one.name for one in fields(Limits)]
+    for name in given:
+        if name not in known:
+            raise unknown("option of a recording", name, known)
+    return Limits.from_options(given)
+
+
+__all__ = ["FORMS", "NATIVE", "record", "segment_limits"]

@@ -1,0 +1,133 @@
+"""Transactions that a system's files show: what a family finds, and how the verb `transactions` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rawlog.model.text import offset_range, plain_time
+from rawlog.model.verb import (
+    Line,
+    Section,
+    Shown,
+    Tone,
+)
+
+SHOWN = 50
+OPEN_HEAD = ("topic", "partition", "from offset", "producer", "transactional id", "coordinator", "last write")
+ID_HEAD = ("transactional id", "producer", "status", "partitions", "started", "last change")
+ABORTED_HEAD = ("topic", "partition", "offsets", "producer")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction of one partition that no marker ends: read_committed consumers stop at `first_offset`.
+
+    `status` is what its coordinator last wrote about it. It `is_hanging` if the coordinator does not know of it: then nobody will end it.
+    Times are in µs.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_offset: int
+    last_time: int | None = None
+    coordinator_epoch: int | None = None
+    transactional_id: str | None = None
+    status: str | None = None
+    timeout_ms: int | None = None
+    is_hanging: bool = False
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalId:
+    """A transactional id as its coordinator last wrote it. Times are in µs."""
+
+    transactional_id: str
+    producer_id: int | None
+    producer_epoch: int | None
+    status: str | None
+    timeout_ms: int | None = None
+    partitions: tuple[str, ...] = ()
+    start_time: int | None = None
+    update_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """A transaction of one partition that was aborted: its first offset, and the one after its marker."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Transactions:
+    """The transactions in the files of one system. `notes` say what could not be known."""
+
+    system: str
+    open: list[OpenTransaction] = field(default_factory=list)
+    ids: list[TransactionalId] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.open or self.ids or self.aborted)
+
+
+def show(found: Transactions) -> Iterator[Shown]:
+    """Transactions as rows for machines (tables `open`, `ids`, `aborted`) and as text for people. One that hangs is a finding."""
+    for table, rows in (("open", found.open), ("ids", found.ids), ("aborted", found.aborted)):
+        for one in rows:
+            row = {"table": table, "system": found.system, **_plain(asdict(one))}
+            yield Shown(row, is_finding=bool(row.get("is_hanging")))
+    hanging = [one for one in found.open if one.is_hanging]
+    others = [one for one in found.open if not one.is_hanging]
+    yield Shown(text=Section("Hanging: the coordinator does not know them", _open(hanging), None, OPEN_HEAD))
+    yield Shown(text=Section("Open", _open(others), SHOWN, OPEN_HEAD))
+    for advice in dict.fromkeys(one.advice for one in (*hanging, *others) if one.advice):
+        yield Shown(text=Line(f"  {advice}", Tone.BAD if hanging else None))
+    yield Shown(text=Section("Transactional ids", [_id(one) for one in found.ids], SHOWN, ID_HEAD))
+    yield Shown(text=Section("Aborted", [_aborted(one) for one in found.aborted], SHOWN, ABORTED_HEAD))
+    yield from (Shown(note=note) for note in found.notes)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    times = {name: plain_time(row[name]) for name in row if name.endswith("_time") and row[name] is not None}
+    return {**row, **times}
+
+
+def _time(value: int | None) -> str:
+    return "" if value is None else plain_time(value)
+
+
+def _open(rows: Sequence[OpenTransaction]) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.topic,
+            str(one.partition),
+            f"{one.first_offset:,}",
+            f"{one.producer_id} epoch {one.producer_epoch}",
+            one.transactional_id or "unknown",
+            one.status or "unknown",
+            _time(one.last_time),
+        )
+        for one in rows
+    ]
+
+
+def _id(one: TransactionalId) -> tuple[str, ...]:
+    producer = "" if one.producer_id is None else f"{one.producer_id} epoch {one.producer_epoch}"
+    times = _time(one.start_time), _time(one.update_time)
+    return (one.transactional_id, producer, one.status or "", ", ".join(one.partitions), *times)
+
+
+def _aborted(one: AbortedTransaction) -> tuple[str, ...]:
+    return (one.topic, str(one.partition), offset_range(one.start, one.stop), str(one.producer_id))

@@ -1,0 +1,1 @@
+"""`rawlog browse`: a local web page to walk directories, partitions, records and bytes."""

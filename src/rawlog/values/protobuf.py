@@ -1,0 +1,451 @@
+"""Protobuf bodies as JSON. A schema's text is compiled once, by protoc in a process of its own, to descriptors that can be sent anywhere.
+
+Registries write text that protoc refuses: explicit map entries, and reserved numbers next to reserved names. Both are taken out of the text
+and, where they matter, put back into the descriptors.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rawlog.io.output import Folder, scratch, why_unsafe
+from rawlog.model.text import to_json as line_of
+from rawlog.values.avro import SchemaError
+from rawlog.values.protobuf_values import Layout
+
+MAIN, READY, SOURCES = "rawlog_schema.proto", "rawlog_ready.pb", "sources"
+#: A number that no field may have marks messages that are map entries, while protoc reads the text.
+MARK = 536_870_911
+#: Limits of one compilation: a schema may come from anywhere.
+SECONDS, MEMORY = 60, 1 << 30
+MOST_FILES, LARGEST_TEXTS, LONGEST_IMPORT, DEEPEST_IMPORT = 1000, 16 << 20, 1000, 64
+MOST_INDEXES = 64
+#: Comments and strings may lack their end: a search for it from each beginning would take the square of the text's length.
+_TOKEN = re.compile(r"""//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|[\w.]+|\s+|.""", re.DOTALL)
+
+#: Files that Confluent's registry knows without a reference, as far as values need them.
+KNOWN = {
+    "confluent/meta.proto": 'syntax = "proto3"; package confluent; import "google/protobuf/descriptor.proto";\n'
+    "message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; repeated Rule rules = 4; }\n"
+    "message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }\n"
+    + "".join(
+        f"extend google.protobuf.{''.join(part.title() for part in kind.split('_'))}Options {{ Meta {kind}_meta = 1088; }}\n"
+        for kind in ("file", "message", "field", "enum", "enum_value")
+    ),
+    "confluent/type/decimal.proto": 'syntax = "proto3"; package confluent.type;\n'
+    "message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }\n",
+    "confluent/type/variant.proto": 'syntax = "proto3"; package confluent.type;\n'
+    "message Variant { bytes metadata = 1; bytes value = 2; }\n",
+    "confluent/types/decimal.proto": 'syntax = "proto3"; import public "confluent/type/decimal.proto";\n',
+}
+
+
+class BadIndex(ValueError):
+    """Message indexes that lead to no message of the schema."""
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Descriptors of a schema and everything it imports, and its messages by index path. Picklable."""
+
+    files: bytes
+    messages: dict[tuple[int, ...], str]
+    _classes: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    _layouts: dict[tuple[int, ...], Layout | None] = field(default_factory=dict)
+
+    def __getstate__(self) -> tuple[bytes, dict[tuple[int, ...], str]]:
+        return self.files, self.messages
+
+    def __setstate__(self, state: tuple[bytes, dict[tuple[int, ...], str]]) -> None:
+        self.files, self.messages = state
+        self._classes, self._layouts = {}, {}
+
+    def layout(self, path: tuple[int, ...]) -> Layout | None:
+        """The fields of a message, for reading many at once; None if only the library can read it."""
+        if path not in self._layouts:
+            try:
+                self._layouts[path] = Layout(self.message(path).DESCRIPTOR)
+            except SchemaError:
+                self._layouts[path] = None
+        return self._layouts[path]
+
+    def message(self, path: tuple[int, ...]) -> Any:
+        """The class of the message at an index path. BadIndex if there is none."""
+        if path not in self.messages:
+            raise BadIndex(f"message index {list(path)} does not exist")
+        if path not in self._classes:
+            from google.protobuf import message_factory
+
+            descriptor = self._pool.FindMessageTypeByName(self.messages[path])
+            self._classes[path] = message_factory.GetMessageClass(descriptor)
+        return self._classes[path]
+
+    @property
+    def _pool(self) -> Any:
+        return _pool(self.files)
+
+
+@lru_cache(maxsize=64)
+def _pool(files: bytes) -> Any:
+    """A pool of its own for each schema: two may define the same name."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    pool = descriptor_pool.DescriptorPool()
+    own = descriptor_pb2.FileDescriptorSet.FromString(files).file
+    for one in own:
+        pool.Add(one)
+    known = {f"{one.package}.{message.name}" for one in own for message in one.message_type}
+    for one in _well_known():  # an Any may hold them, imported or not
+        if not known & {f"{one.package}.{message.name}" for message in one.message_type}:
+            pool.Add(one)
+    return pool
+
+
+@lru_cache(maxsize=1)
+def _well_known() -> tuple[Any, ...]:
+    """The files of Protobuf's own types."""
+    from google.protobuf import (
+        any_pb2,
+        descriptor_pb2,
+        duration_pb2,
+        empty_pb2,
+        field_mask_pb2,
+        struct_pb2,
+        timestamp_pb2,
+        wrappers_pb2,
+    )
+
+    found = []
+    for one in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
+        file = descriptor_pb2.FileDescriptorProto()
+        one.DESCRIPTOR.CopyToProto(file)
+        found.append(file)
+    return tuple(found)
+
+
+def held_message(message: Any) -> Any:
+    """The message that an Any holds. LookupError if the schema does not have its type, ValueError if its bytes are not one."""
+    from google.protobuf import message_factory
+    from google.protobuf.message import DecodeError
+
+    descriptor = message.DESCRIPTOR.file.pool.FindMessageTypeByName(message.type_url.rpartition("/")[2])
+    held = message_factory.GetMessageClass(descriptor)()
+    try:
+        held.ParseFromString(message.value)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    return held
+
+
+def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> Compiled:
+    """Compile a schema; `referenced` are the names and texts of the files that it imports. SchemaError with what protoc says."""
+    from google.protobuf import descriptor_pb2
+
+    ready = descriptor_of(text)
+    if ready is not None:
+        return _from_descriptor(ready, tuple(referenced))
+    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, tuple(referenced)))
+    main = next(one for one in found.file if one.name == MAIN)
+    messages = dict(_paths(main.message_type, (), f"{main.package}." if main.package else ""))
+    for one in found.file:
+        for message in one.message_type:
+            _restore_maps(message)
+    return Compiled(found.SerializeToString(), messages)
+
+
+def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> Compiled:
+    """The same for a schema that is stored as a descriptor: every message in it counts, entries of maps too."""
+    from google.protobuf import descriptor_pb2
+
+    main = descriptor_pb2.FileDescriptorProto.FromString(ready)
+    imports = "".join(f"import {json.dumps(name)};\n" for name in main.dependency)
+    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3";\n{imports}', referenced))
+    for one in list(found.file):
+        for message in one.message_type:
+            _restore_maps(message)
+        if one.name == MAIN:
+            found.file.remove(one)
+    main.name = MAIN
+    found.file.append(main)
+    messages = dict(_every_path(main.message_type, (), f"{main.package}." if main.package else ""))
+    return Compiled(found.SerializeToString(), messages)
+
+
+def _every_path(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
+    for number, one in enumerate(messages):
+        yield (*above, number), f"{prefix}{one.name}"
+        yield from _every_path(one.nested_type, (*above, number), f"{prefix}{one.name}.")
+
+
+def _paths(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Messages by index path. Entries that `map<>` implies are not in the text, so they are not counted; explicit ones are."""
+    for number, one in enumerate(one for one in messages if not one.options.map_entry):
+        yield (*above, number), f"{prefix}{one.name}"
+        yield from _paths(one.nested_type, (*above, number), f"{prefix}{one.name}.")
+
+
+def _restore_maps(message: Any) -> None:
+    """Make the messages that the text calls map entries such entries again."""
+    for one in message.nested_type:
+        _restore_maps(one)
+        if any(span.start == MARK for span in one.reserved_range):
+            one.options.map_entry = True
+            del one.reserved_range[:]
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str, referenced: tuple[tuple[str, str], ...]) -> bytes:
+    """A FileDescriptorSet of a schema's text and all that it imports, as text or as descriptors."""
+    from google.protobuf import descriptor_pb2
+
+    _check_imports(text, referenced)
+    with scratch("schema-") as folder:
+        sources = Folder(folder).folder(SOURCES)
+        ready = descriptor_pb2.FileDescriptorSet()
+        for name, one in {**KNOWN, **dict(referenced), MAIN: text}.items():
+            raw = descriptor_of(one)
+            if raw is None:
+                sources.write(name, accepted(one))
+            else:
+                ready.file.add().ParseFromString(raw)
+                ready.file[-1].name = name
+        return _run_protoc(Folder(folder), ready.SerializeToString())
+
+
+def _check_imports(text: str, referenced: Sequence[tuple[str, str]]) -> None:
+    """SchemaError unless every import is a `.proto` file below a directory, and all of them are few and small."""
+    names = {name for name, _ in referenced} | {MAIN, *KNOWN}
+    if len(names) > MOST_FILES or sum(len(one) for _, one in referenced) + len(text) > LARGEST_TEXTS:
+        raise SchemaError(f"more than {MOST_FILES:,} files or {LARGEST_TEXTS:,} characters")
+    for name in names:
+        parts = name.split("/")
+        if (
+            not name.endswith(".proto")
+            or len(name) > LONGEST_IMPORT
+            or len(parts) > DEEPEST_IMPORT
+            or "\\" in name
+            or any(why_unsafe(part) for part in parts)
+            or any("/".join(parts[:count]) in names for count in range(1, len(parts)))
+        ):
+            raise SchemaError(f"invalid name of an import: {name[:LONGEST_IMPORT]!r}")
+    if any(not _is_text(one) for one in (text, *(one for _, one in referenced))):
+        raise SchemaError("not valid text")
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text of JSON has no half of a character in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def accepted(text: str) -> str:
+    """A schema's text as protoc takes it: without reserved statements, explicit map entries marked."""
+    made: list[str] = []
+    statement: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token.startswith("//") or (token.startswith("/*") and token.endswith("*/") and len(token) > 3):
+            continue
+        statement.append(token)
+        if token in (";", "{", "}"):
+            made.append(_statement(statement))
+            statement = []
+    return "".join([*made, *statement])
+
+
+def _statement(tokens: list[str]) -> str:
+    words = [one for one in tokens if not one.isspace()]
+    if words[:1] == ["reserved"] and words[-1] == ";":
+        return " "
+    if words == ["option", "map_entry", "=", "true", ";"]:
+        return f" reserved {MARK}; "
+    return "".join(tokens)
+
+
+#: What the child runs: the compiler alone, from the place that it is given. With -I and -S it looks for modules nowhere else: not where it
+#: runs, and not where the environment says.
+_CHILD = """
+import resource, sys
+for limit, most in ((resource.RLIMIT_AS, {memory}), (resource.RLIMIT_FSIZE, {memory}), (resource.RLIMIT_CORE, 0)):
+    hard = resource.getrlimit(limit)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(limit, (most, most))
+sys.path.append(sys.argv[1])
+from grpc_tools import _protoc_compiler
+sys.exit(_protoc_compiler.run_main([one.encode() for one in ("protoc", *sys.argv[2:])]))
+"""
+
+
+def _run_protoc(folder: Folder, ready: bytes) -> bytes:
+    """What protoc makes of the texts in `SOURCES` of a directory; `ready` is a FileDescriptorSet of files that have no text.
+
+    It is native code that reads what anybody may have written: a process of its own, in an empty directory.
+    """
+    try:
+        import grpc_tools
+    except ImportError:
+        raise SchemaError("Protobuf schemas need grpcio-tools: install the extra `schemas`") from None
+    package = Path(next(iter(grpc_tools.__path__))).absolute()
+    root = folder.path
+    target = root / "schema.pb"
+    command = [sys.executable, "-I", "-S", "-c", _CHILD.format(memory=MEMORY), str(package.parent)]
+    command += [f"-I{one}" for one in (root / SOURCES, package / "_proto", *_common_protos())]
+    command += [f"--descriptor_set_out={target}", "--include_imports", MAIN]
+    if ready:
+        folder.write(READY, ready)
+        command.append(f"--descriptor_set_in={root / READY}")
+    empty = folder.folder("empty")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=SECONDS, cwd=empty.path, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SchemaError(f"protoc did not end within {SECONDS} s") from None
+    if done.returncode or not target.is_file():
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise SchemaError("; ".join(said[:3]) or f"protoc ended with {done.returncode}")
+    return target.read_bytes()
+
+
+def _common_protos() -> list[str]:
+    """Where `google/type` and the like are, if they are installed."""
+    import importlib.util
+
+    found = importlib.util.find_spec("google.type")
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    return [str(Path(one).parents[1]) for one in places]
+
+
+def descriptor_of(text: str) -> bytes | None:
+    """The FileDescriptorProto that some registries keep in base64 instead of text; None for anything else."""
+    from google.protobuf import descriptor_pb2
+    from google.protobuf.message import DecodeError
+
+    if re.fullmatch(r"[A-Za-z0-9+/\s]+=*\s*", text) is None:
+        return None
+    try:
+        raw = base64.b64decode("".join(text.split()), validate=True)
+        found = descriptor_pb2.FileDescriptorProto.FromString(raw)
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    return raw if found.message_type else None
+
+
+def read_indexes(body: bytes, start: int = 0) -> tuple[tuple[int, ...], int]:
+    """The path of message indexes in front of a body, and where the body begins. EOFError if they are cut, BadIndex if invalid."""
+    count, at = _zigzag(body, start)
+    if count == 0:
+        return (0,), at
+    if not 0 < count <= MOST_INDEXES:
+        raise BadIndex(f"{count} message indexes")
+    path = []
+    for _ in range(count):
+        one, at = _zigzag(body, at)
+        path.append(one)
+    return tuple(path), at
+
+
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data):
+            raise EOFError
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise BadIndex("a message index is too long")
+
+
+def to_json(message: Any, body: bytes) -> str:
+    """A body as ProtoJSON with the field names of the schema. Inside `Any` are messages of the same schema; one that cannot be read has
+    its bytes in `value`. ValueError if it is not such a message, or a time is out of range.
+    """
+    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.message import DecodeError
+
+    one = message()
+    try:
+        one.ParseFromString(body)
+        pool = one.DESCRIPTOR.file.pool
+        is_whole = not _wrap_unknown(one) if _may_hold_any(one.DESCRIPTOR) else True
+        shown = MessageToDict(one, preserving_proto_field_name=True, descriptor_pool=pool)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    if not is_whole:
+        _unwrap(shown)
+    return line_of(shown)
+
+
+#: The type that an Any is given whose own is not known; protobuf takes what follows the last slash.
+_WRAPPED = "//google.protobuf.BytesValue"
+
+
+@lru_cache(maxsize=1024)
+def _may_hold_any(descriptor: Any) -> bool:
+    """Whether a message may hold an Any."""
+    seen, left = set(), [descriptor]
+    while left:
+        one = left.pop()
+        if one.full_name == "google.protobuf.Any":
+            return True
+        if one.full_name not in seen:
+            seen.add(one.full_name)
+            left += [field.message_type for field in one.fields if field.message_type is not None]
+    return False
+
+
+def _wrap_unknown(message: Any) -> bool:
+    """Turn every Any that cannot be read into one of bytes; whether there is one."""
+    if message.DESCRIPTOR.full_name == "google.protobuf.Any":
+        if not message.ListFields():
+            return False
+        try:
+            held = held_message(message)
+        except (LookupError, ValueError):
+            from google.protobuf.wrappers_pb2 import BytesValue
+
+            message.value = BytesValue(value=message.value).SerializeToString()
+            message.type_url += _WRAPPED
+            return True
+        is_changed = _wrap_unknown(held)
+        if is_changed:
+            message.value = held.SerializeToString()
+        return is_changed
+    is_changed = False
+    for about, value in message.ListFields():
+        if about.message_type is None:
+            continue
+        if about.message_type.GetOptions().map_entry:
+            is_message = about.message_type.fields_by_name["value"].message_type is not None
+            held = list(value.values()) if is_message else []
+        else:
+            held = list(value) if about.is_repeated else [value]
+        for one in held:
+            is_changed |= _wrap_unknown(one)
+    return is_changed
+
+
+def _unwrap(shown: Any) -> None:
+    """Give every such Any its own type again."""
+    for one in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
+        _unwrap(one)
+    if isinstance(shown, dict) and str(shown.get("@type", "")).endswith(_WRAPPED):
+        shown["@type"] = shown["@type"].removesuffix(_WRAPPED)

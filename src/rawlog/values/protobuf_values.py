@@ -1,0 +1,436 @@
+"""Protobuf messages into columns and JSON texts, many at once. Level by level: the messages in a field are read like those around them.
+
+The library is the judge. What the loop cannot tell (a message in two pieces, two members of a oneof, groups, most well-known types, damage)
+is left to it, message by message, and tests compare both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rawlog.kernels import byte_view
+from rawlog.kernels.ints import MAX_64
+from rawlog.model.text import FIRST_DAY, LAST_DAY, text_of
+from rawlog.values import wire_kernels as k
+from rawlog.values.avro import SchemaError
+from rawlog.values.avro_values import float_text, json_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TIMESTAMP = "google.protobuf.Timestamp"
+#: Messages that hold one value, which JSON shows instead of them.
+WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+# The types of fields, as descriptors number them.
+DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING, GROUP = range(1, 11)
+MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = range(11, 19)
+_WIRES = {
+    **dict.fromkeys((INT64, UINT64, INT32, BOOL, UINT32, ENUM, SINT32, SINT64), k.VARINT),
+    **dict.fromkeys((DOUBLE, FIXED64, SFIXED64), k.FIXED64),
+    **dict.fromkeys((FLOAT, FIXED32, SFIXED32), k.FIXED32),
+    **dict.fromkeys((STRING, BYTES, MESSAGE), k.BYTES),
+}
+#: Messages in messages: the library refuses more.
+MOST_DEPTH = 90
+#: Words that one call of the kernel may fill.
+MOST_WORDS = 1 << 23
+#: From here on Arrow writes whole numbers with an exponent.
+WHOLE = 1e7
+
+if TYPE_CHECKING:
+    Numbers = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+
+class Layout:
+    """The fields of a message, sorted by number. What its fields hold is looked up when it is met: a message may contain itself."""
+
+    def __init__(self, descriptor: Any) -> None:
+        """SchemaError for a message that may have fields of other files."""
+        if descriptor.is_extendable:
+            raise SchemaError(f"message {descriptor.full_name} has extensions")
+        self.name = str(descriptor.full_name)
+        self.declared = list(descriptor.fields)
+        self.fields = sorted(self.declared, key=lambda one: int(one.number))
+        oneofs = {one.full_name: number for number, one in enumerate(descriptor.oneofs)}
+        self.numbers = _numbers(one.number for one in self.fields)
+        self.wires = _numbers(_WIRES.get(one.type, -1) for one in self.fields)
+        self.is_repeated = _numbers(one.is_repeated for one in self.fields)
+        self.choice = _numbers(
+            -1 if one.containing_oneof is None else oneofs[one.containing_oneof.full_name] for one in self.fields
+        )
+        self.choices = len(oneofs)
+        self.required = [place for place, one in enumerate(self.fields) if one.is_required]
+        self._inner: dict[int, Layout] = {}
+
+    def inner(self, place: int) -> Layout:
+        """The messages of a field."""
+        if place not in self._inner:
+            self._inner[place] = Layout(self.fields[place].message_type)
+        return self._inner[place]
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether it is a well-known type, which the library shows in its own way."""
+        return self.name.startswith("google.protobuf.")
+
+
+def _numbers(values: Any) -> Numbers:
+    return np.array([int(one) for one in values], np.int64)
+
+
+def rows_at_once(layout: Layout) -> int:
+    """How many messages may be read in one call."""
+    return max(1, MOST_WORDS // max(1, 4 * len(layout.fields)))
+
+
+@dataclass(slots=True)
+class Level:
+    """Messages of one type as they were read. What is there of a field is in row `place`."""
+
+    values: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    seen: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    items: Numbers
+    item_sizes: Numbers
+    base: Numbers
+    status: Numbers
+
+    def items_of(self, place: int) -> tuple[Numbers, Numbers]:
+        """The items of a repeated field, and their sizes."""
+        part = slice(int(self.base[place]), int(self.base[place] + (self.ends[place][-1] if self.ends.size else 0)))
+        return self.items[part], self.item_sizes[part]
+
+
+def scan(layout: Layout, data: NDArray[np.uint8], starts: Numbers, stops: Numbers) -> Level:
+    """Read messages. Items of repeated fields are counted first: memory is what they take."""
+    shape = len(layout.fields), starts.size
+    values, sizes, seen, ends = (np.zeros(shape, np.int64) for _ in range(4))
+    status, chosen = np.zeros(starts.size, np.int64), np.zeros(layout.choices, np.int64)
+    count, before, base = (np.zeros(shape[0], np.int64) for _ in range(3))
+    items = item_sizes = np.zeros(0, np.int64)
+    for is_filling in (False, True) if layout.is_repeated.any() else (True,):
+        if is_filling:
+            base = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
+            items, item_sizes = np.empty(base[-1], np.int64), np.empty(base[-1], np.int64)
+            base, count = base[:-1].copy(), np.zeros(shape[0], np.int64)
+            seen[:] = 0
+        k.scan_messages(
+            data, starts, stops, layout.numbers, layout.wires, layout.is_repeated, layout.choice, chosen, base,
+            is_filling, values, sizes, seen, ends, items, item_sizes, count, before, status,
+        )  # fmt: skip
+    return Level(values, sizes, seen, ends, items, item_sizes, base, status)
+
+
+class Messages:
+    """Makes an array of messages of one type. `is_unusual` are those that the library must read instead."""
+
+    def __init__(self, data: Any, starts: Numbers, stops: Numbers) -> None:
+        self.data, self.starts, self.stops = byte_view(data), starts, stops
+        self.is_unusual = np.zeros(starts.size, np.bool_)
+
+    def make(self, layout: Layout) -> pa.Array:
+        """The array; what it has for an unusual message means nothing."""
+        return self.messages(layout, self.starts, self.stops, np.arange(self.starts.size), 0)
+
+    def messages(self, layout: Layout, starts: Numbers, stops: Numbers, owners: Numbers, depth: int) -> pa.Array:
+        """Messages at some places; `owners` are the outermost ones that they are in."""
+        step = rows_at_once(layout)
+        if starts.size > step:
+            parts = [slice(first, first + step) for first in range(0, starts.size, step)]
+            made = [self.messages(layout, starts[one], stops[one], owners[one], depth) for one in parts]
+            return pa.concat_arrays(made)
+        level = scan(layout, self.data, starts, stops)
+        self.is_unusual[owners[level.status == k.UNUSUAL]] = True
+        for place in layout.required:
+            self.is_unusual[owners[level.seen[place] == 0]] = True
+        if layout.name == TIMESTAMP:
+            return self.timestamps(level, owners)
+        if layout.name in WRAPPERS:
+            return self.leaves(layout.fields[0], level.values[0], level.sizes[0], owners)
+        if layout.is_known or depth > MOST_DEPTH:
+            self.is_unusual[owners] = True
+            return self.unknown(layout, starts.size)
+        made = [self._field(layout, place, level, owners, depth) for place in range(len(layout.fields))]
+        return self.joined(layout, made, starts.size)
+
+    def _field(self, layout: Layout, place: int, level: Level, owners: Numbers, depth: int) -> pa.Array:
+        field = layout.fields[place]
+        if not field.is_repeated:
+            values, sizes, seen = level.values[place], level.sizes[place], level.seen[place] != 0
+            is_shown = self.is_shown(field, values, sizes, seen)
+            rows = np.flatnonzero(is_shown)
+            if not rows.size:
+                return self.nothing(layout, place, owners.size)
+            made = self._values(layout, place, values[rows], sizes[rows], owners[rows], depth)
+            return spread(made, rows, owners.size)
+        values, sizes = level.items_of(place)
+        if not values.size:
+            return self.nothing(layout, place, owners.size)
+        offsets = np.concatenate(([0], level.ends[place]))
+        inside = np.repeat(owners, np.diff(offsets))
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            inner = layout.inner(place)
+            entries = scan(inner, self.data, values, values + sizes)
+            self.is_unusual[inside[entries.status != k.OK]] = True  # the library leaves out entries with more in them
+            keys = self.keys(inner.fields[0], entries.values[0], entries.sizes[0], inside)
+            self._refuse_equal(keys, np.repeat(np.arange(owners.size), np.diff(offsets)), inside)
+            has = entries.seen[1] != 0
+            if inner.fields[1].message_type is not None and not has.all():
+                self.is_unusual[inside[~has]] = True  # an empty message
+                entries.values[1][~has] = entries.sizes[1][~has] = 0
+            made = self._values(inner, 1, entries.values[1], entries.sizes[1], inside, depth)
+            return self.mapped(keys, made, offsets)
+        return self.listed(self._values(layout, place, values, sizes, inside, depth), offsets)
+
+    def _refuse_equal(self, keys: pa.Array, maps: Numbers, owners: Numbers) -> None:
+        """Of equal keys in a map the last counts: left to the library."""
+        codes = keys.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        both = maps * (int(codes.max(initial=0)) + 1) + codes
+        order = np.argsort(both, kind="stable")
+        again = np.flatnonzero(np.diff(both[order]) == 0) + 1
+        self.is_unusual[owners[order[again]]] = True
+
+    def _values(
+        self, layout: Layout, place: int, values: Numbers, sizes: Numbers, owners: Numbers, depth: int
+    ) -> pa.Array:
+        if layout.fields[place].type == MESSAGE:
+            return self.messages(layout.inner(place), values, values + sizes, owners, depth + 1)
+        return self.leaves(layout.fields[place], values, sizes, owners)
+
+    def leaves(self, field: Any, values: Numbers, sizes: Numbers, owners: Numbers) -> pa.Array:
+        """Values of a field that is no message, as Arrow has them."""
+        if field.type == STRING:
+            return self._texts(values, sizes, owners)
+        if field.type == BYTES:
+            return self._bytes(values, sizes)
+        if field.type == ENUM:
+            return self._symbols(field, values, owners)
+        return _number(field.type, values)
+
+    def _bytes(self, values: Numbers, sizes: Numbers) -> pa.Array:
+        from rawlog.kernels.columns import spans
+
+        return spans(self.data, np.ascontiguousarray(values), np.ascontiguousarray(sizes))
+
+    def _texts(self, values: Numbers, sizes: Numbers, owners: Numbers) -> pa.Array:
+        made = self._bytes(values, sizes)
+        try:
+            return made.cast(pa.string())
+        except pa.ArrowInvalid:
+            texts = [text_of(one) for one in made.to_pylist()]
+            self.is_unusual[owners[[one is None for one in texts]]] = True
+            return pa.array([one or "" for one in texts], pa.string())
+
+    def _symbols(self, field: Any, values: Numbers, owners: Numbers) -> pa.Array:
+        """Names of an enum's values. A number that has none stays one if the enum is open."""
+        names = {int(one.number): str(one.name) for one in reversed(field.enum_type.values)}
+        distinct, codes = np.unique(values.astype(np.int32), return_inverse=True)
+        is_new = np.array([one not in names for one in distinct.tolist()], np.bool_)
+        if is_new.any() and field.enum_type.is_closed:
+            self.is_unusual[owners[is_new[codes]]] = True
+        return self.symbols([names.get(one, one) for one in distinct.tolist()]).take(pa.array(codes))
+
+    # What the forms differ in -------------------------------------------------------------------------------------------
+
+    def is_shown(self, field: Any, values: Numbers, sizes: Numbers, seen: Flags) -> Flags:
+        """Which messages have a value of a field that is not repeated."""
+        raise NotImplementedError
+
+    def nothing(self, layout: Layout, place: int, count: int) -> pa.Array:
+        """A field that no message has, or items of which none has any."""
+        raise NotImplementedError
+
+    def unknown(self, layout: Layout, count: int) -> pa.Array:
+        """Messages that the library must read."""
+        raise NotImplementedError
+
+    def joined(self, layout: Layout, made: Sequence[pa.Array], count: int) -> pa.Array:
+        """Messages from their fields."""
+        raise NotImplementedError
+
+    def listed(self, items: pa.Array, offsets: Numbers) -> pa.Array:
+        """A repeated field from its items."""
+        raise NotImplementedError
+
+    def keys(self, field: Any, values: Numbers, sizes: Numbers, owners: Numbers) -> pa.Array:
+        """The keys of maps."""
+        raise NotImplementedError
+
+    def mapped(self, keys: pa.Array, items: pa.Array, offsets: Numbers) -> pa.Array:
+        """A map from its entries."""
+        raise NotImplementedError
+
+    def symbols(self, names: Sequence[str | int]) -> pa.Array:
+        """Names of an enum's values, or numbers."""
+        raise NotImplementedError
+
+    def timestamps(self, level: Level, owners: Numbers) -> pa.Array:
+        """Times from seconds and nanoseconds."""
+        raise NotImplementedError
+
+
+class JsonMessages(Messages):
+    """ProtoJSON with the field names of the schema, as the library's `MessageToDict` has it."""
+
+    def is_shown(self, field: Any, values: Numbers, sizes: Numbers, seen: Flags) -> Flags:
+        if field.has_presence:
+            return seen
+        if field.type in (STRING, BYTES):
+            values = sizes
+        if field.type in (INT32, UINT32, SINT32, ENUM):
+            values = values & 0xFFFFFFFF
+        return np.not_equal(values, 0)
+
+    def nothing(self, layout: Layout, place: int, count: int) -> pa.Array:
+        return pa.nulls(count, pa.string())
+
+    def unknown(self, layout: Layout, count: int) -> pa.Array:
+        return pa.nulls(count, pa.string())
+
+    def joined(self, layout: Layout, made: Sequence[pa.Array], count: int) -> pa.Array:
+        shown = [
+            _glued(f"{json.dumps(field.name)}:", one)
+            for field, one in zip(layout.fields, made, strict=True)
+            if one.null_count < count
+        ]
+        if not shown:
+            return pa.array(["{}"]).take(pa.array(np.zeros(count, np.int64)))
+        empty = np.logical_and.reduce([one.is_null().to_numpy(zero_copy_only=False) for one in shown])
+        if empty.any():  # Arrow leaves out a row without any text, instead of an empty one
+            shown[0] = pc.if_else(pa.array(empty), "", shown[0])
+        return _glued("{", pc.binary_join_element_wise(*shown, ",", null_handling="skip"), "}")
+
+    def listed(self, items: pa.Array, offsets: Numbers) -> pa.Array:
+        return self._enclosed("[", items, "]", offsets)
+
+    def mapped(self, keys: pa.Array, items: pa.Array, offsets: Numbers) -> pa.Array:
+        return self._enclosed("{", _glued(keys, ":", items), "}", offsets)
+
+    def _enclosed(self, first: str, items: pa.Array, last: str, offsets: Numbers) -> pa.Array:
+        """Texts with commas between them; null where there is none."""
+        lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pc.fill_null(items, "null"))
+        return pc.if_else(
+            pa.array(np.diff(offsets) > 0),
+            _glued(first, pc.binary_join(lists, ","), last),
+            pa.scalar(None, pa.string()),
+        )
+
+    def keys(self, field: Any, values: Numbers, sizes: Numbers, owners: Numbers) -> pa.Array:
+        made = self.leaves(field, values, sizes, owners)
+        return made if field.type in (STRING, INT64, UINT64, FIXED64, SFIXED64, SINT64) else _glued('"', made, '"')
+
+    def symbols(self, names: Sequence[str | int]) -> pa.Array:
+        return pa.array([json.dumps(one) for one in names], pa.string())
+
+    def leaves(self, field: Any, values: Numbers, sizes: Numbers, owners: Numbers) -> pa.Array:
+        made = super().leaves(field, values, sizes, owners)
+        if field.type == ENUM:
+            return made
+        if field.type in (STRING, BYTES):
+            return json_text(made)
+        if pa.types.is_floating(made.type):
+            return _float_texts(made)
+        text = made.cast(pa.string())
+        return _glued('"', text, '"') if made.type in (pa.int64(), pa.uint64()) and field.type not in SHORT else text
+
+    def timestamps(self, level: Level, owners: Numbers) -> pa.Array:
+        """RFC 3339, with as many digits of a second as are needed: 0, 3, 6 or 9."""
+        seconds, nanos = instants(level)
+        is_far = (
+            (seconds < FIRST_DAY // 1_000_000) | (seconds > LAST_DAY // 1_000_000) | (nanos < 0) | (nanos > 999_999_999)
+        )
+        self.is_unusual[owners[is_far]] = True
+        text = pa.array(np.where(is_far, 0, seconds), pa.timestamp("s")).cast(pa.string())
+        text = pc.binary_replace_slice(text, start=10, stop=11, replacement="T")
+        nanos = np.where(is_far, 0, nanos)
+        if not nanos.any():
+            return _glued('"', text, 'Z"')
+        distinct, codes = np.unique(nanos, return_inverse=True)
+        fraction = pa.array(map(_fraction, distinct.tolist()), pa.string()).take(pa.array(codes))
+        return _glued('"', text, fraction, 'Z"')
+
+
+#: Numbers of 32 bits that are read as wider ones: JSON has them without quotes.
+SHORT = (UINT32, FIXED32)
+
+
+def _fraction(nanos: int) -> str:
+    if nanos == 0:
+        return ""
+    text = f".{nanos:09}"
+    return text[:4] if text.endswith("000000") else text[:7] if text.endswith("000") else text
+
+
+def _float_texts(made: pa.Array) -> pa.Array:
+    """Numbers as Python writes them in JSON: whole ones with a zero after the point, what JSON does not have as text."""
+    values = made.to_numpy(zero_copy_only=False)
+    text = made.cast(pa.string())
+    with np.errstate(invalid="ignore"):
+        is_whole = values == np.trunc(values)
+    is_short = is_whole & (np.abs(values) < WHOLE)
+    if is_short.any():
+        text = pc.if_else(pa.array(is_short), _glued(text, ".0"), text)
+    rest = np.flatnonzero(~np.isfinite(values) | (is_whole & ~is_short))
+    if rest.size:
+        mask = np.zeros(len(text), np.bool_)
+        mask[rest] = True
+        shown = pa.array([float_text(float(one)) for one in text.take(pa.array(rest)).to_pylist()], pa.string())
+        text = pc.replace_with_mask(text, pa.array(mask), shown)
+    return text
+
+
+def _glued(*parts: Any) -> pa.Array:
+    """Texts put together; null where a part is."""
+    return pc.binary_join_element_wise(*(pa.scalar(one) if isinstance(one, str) else one for one in parts), "")
+
+
+# Both forms -------------------------------------------------------------------------------------------------------------
+
+
+def spread(made: pa.Array, rows: Numbers, count: int) -> pa.Array:
+    """Values of some rows among all; the others are null."""
+    if rows.size == count:
+        return made
+    place = np.full(count, -1, np.int64)
+    place[rows] = np.arange(rows.size)
+    return made.take(pa.array(place, mask=place < 0))
+
+
+def instants(level: Level) -> tuple[Numbers, Numbers]:
+    """The seconds and nanoseconds of times."""
+    return level.values[0], level.values[1].astype(np.int32).astype(np.int64)
+
+
+def _number(type: int, values: Numbers) -> pa.Array:
+    """Numbers from their bits."""
+    if type in (INT32, ENUM):
+        return pa.array(values.astype(np.int32))
+    if type == SINT32:
+        low = values & 0xFFFFFFFF
+        return pa.array(((low >> 1) ^ -(low & 1)).astype(np.int32))
+    if type == SINT64:
+        return pa.array(((values >> 1) & np.int64(MAX_64)) ^ -(values & 1))
+    if type in (UINT32, FIXED32):
+        return pa.array(values & 0xFFFFFFFF)
+    if type == SFIXED32:
+        return pa.array(values.astype(np.uint32).view(np.int32))
+    if type in (UINT64, FIXED64):
+        return pa.array(np.ascontiguousarray(values).view(np.uint64))
+    if type == FLOAT:
+        return pa.array(values.astype(np.uint32).view(np.float32))
+    if type == DOUBLE:
+        return pa.array(np.ascontiguousarray(values).view(np.float64))
+    return pa.array(values != 0) if type == BOOL else pa.array(values)

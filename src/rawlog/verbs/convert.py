@@ -1,0 +1,566 @@
+"""Convert: rows of one system, or of a table, into another form, or a log into the same log without some of its records.
+
+Plan: which rows go to the same output. Work: one split, below a stage next to the target. Commit: refuse what would be lost, else join
+the splits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rawlog import registry
+from rawlog.io.output import Folder, Output, unwritable
+from rawlog.io.storage import below, exists
+from rawlog.lakes.loss_check import LossError, Lost, added
+from rawlog.lakes.targets import (
+    FormatOutlet,
+    Outlet,
+    WrittenSplit,
+    outlet,
+)
+from rawlog.model.errors import OptionError
+from rawlog.model.format import File, Keep
+from rawlog.model.frames import Frames
+from rawlog.model.job import (
+    Done,
+    Job,
+    Split,
+    Stage,
+)
+from rawlog.model.report import Action, Report, SeriousNote
+from rawlog.model.store import Store
+from rawlog.model.table import Table
+from rawlog.model.text import counted
+from rawlog.reading.parts import Part, plan
+from rawlog.reading.rows import Loss, Rows, read_all
+from rawlog.reading.select import Selection, Tally, limited
+from rawlog.reading.tree import Tree
+from rawlog.verbs.convert_sources import (
+    lake_payloads,
+    read_sheet,
+    sheets,
+    source_tree,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from rawlog.lakes.payload import Payloads
+    from rawlog.model.format import Undone
+
+__all__ = ["Convert", "Outlet", "outlet", "source_tree"]
+
+#: Bytes of input for each split, where a target is made of several files.
+SPLIT_SIZE = 128 << 20
+MOST_NOTES = 100
+#: Options of a target with which its batches need not be rewritten.
+SIFTED = frozenset({"index_interval_bytes"})
+#: Rows of transactions that new batches are not in, by the number that `Undone` gives: their name, what they are, and what can be done.
+UNDONE = {
+    "aborted": ("aborted transactions", "--isolation read_committed leaves them out"),
+    "open": (
+        "transactions that are open at the end of the log",
+        "--isolation read_committed ends before the first of them",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """Rows to read: a part of a file under a selection, or a file that is a table."""
+
+    selection: Selection
+    part: Part | None = None
+    sheet: File | None = None
+    #: What says which rows belong to aborted or open transactions, if that is to be reported.
+    undone: Undone | None = None
+
+    @property
+    def size(self) -> int:
+        return self.part.size if self.part is not None else self.sheet.size if self.sheet is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertSplit:
+    """What is read for one output; or the files of a partition that is copied without some of its records."""
+
+    sources: tuple[RowSource, ...] = ()
+    files: tuple[File, ...] = ()
+    name: str = ""
+    limit: int | None = None
+    #: Whether the files are copied as they are.
+    is_copied: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(source.size for source in self.sources) + sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Written(Done):
+    """The result of one split."""
+
+    split: WrittenSplit
+    dropped: int = 0
+    notes: tuple[str, ...] = ()
+    account: Report | None = None
+    #: What transforms of the rows counted.
+    tallies: tuple[Tally, ...] = ()
+    #: Rows of aborted and of open transactions (UNDONE) that are plain ones now.
+    plain: Mapping[str, Lost] = field(default_factory=dict)
+
+
+class Convert(Job[Written, Report]):
+    """Write the rows of a tree to an outlet. Use as a context manager: leaving it removes what a failed run left.
+
+    `drop` are keys whose records are left out. With `dry_run` everything is done but the writing: rows are read, judged and encoded.
+    """
+
+    def __init__(
+        self,
+        target: Outlet,
+        *,
+        selection: Selection | None = None,
+        drop: Iterable[bytes] = (),
+        dry_run: bool = False,
+        inputs: Iterable[str] = (),
+    ) -> None:
+        """`inputs` are files that are read besides the tree: the target must not touch them either."""
+        self.target, self.drop, self.dry_run = target, frozenset(drop), dry_run
+        self.selection = selection or Selection()
+        self.selection.check(target.source)
+        target.shape(self.selection)
+        if self.drop and "key" not in target.source.names:
+            raise OptionError(f"table {target.source.name} has no keys to drop")
+        self.inputs = tuple(inputs)
+        self.output = Output(target.path, overwrite=target.overwrite)
+        self._splits: list[ConvertSplit] = []
+        self._not_loaded: list[str] = []
+        self._masked: list[str] = []
+        self._roots: tuple[str, ...] = ()
+        self.payloads: Payloads | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was planned stays on the driver: work is given its own split.
+        return {**self.__dict__, "_splits": []}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.output.close()
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """Splits as the target needs them. UnknownFormatError if there is nothing to read, AccessError if the target exists,
+        OptionError if it would touch a source.
+        """
+        self.output.refuse((*tree.sources, *self.inputs))
+        if not self.dry_run:
+            self.target.check()
+            self.stage = self.output.open()
+        splits = self._sifting(tree)
+        if splits is None:
+            sources = list(self._sources(tree))
+            groups = self._groups(sources)
+            self._masked = self._masked_of(tree, sources)
+            splits = [ConvertSplit(tuple(group), limit=self.selection.limit) for group in groups]
+        self._splits, self._roots, self.payloads = splits, tree.roots, lake_payloads(tree)
+        return [Split(number, one.size, one) for number, one in enumerate(splits)]
+
+    def _sifting(self, tree: Tree) -> list[ConvertSplit] | None:
+        """A split for each partition, if records are removed and everything else stays as it is; None if rows are written again."""
+        target, chosen = self.target, self.selection
+        if not isinstance(target, FormatOutlet) or not set(target.options) <= SIFTED:
+            return None
+        format = registry.formats()[target.format]
+        rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
+        rewrites |= any(one.is_shown for one in chosen.transforms)
+        if format.sift is None or rewrites or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
+            return None
+        groups: dict[str, list[File]] = {}
+        copied = _claimed(tree, format.family)
+        self._not_loaded = sorted(
+            {
+                str(file.place.group)
+                for file in tree
+                if file.system == format.family and file.place.state is not None and file.place.topic is not None
+            }
+            - {str(file.place.group) for file in tree if file.place.state is None}
+        )
+        for file in tree:
+            if file.place.group in copied:
+                if not (chosen.topics or chosen.topic_pattern or chosen.partitions):
+                    groups.setdefault(str(file.place.group), []).append(file)
+                continue
+            if file.problem is not None or not chosen.takes_file(file):
+                continue
+            if _is_read(file, target) and (file.format != format.name or file.place.group is None):
+                return None
+            if file.place.group is not None and file.system == format.family:
+                groups.setdefault(file.place.group, []).append(file)
+        splits: dict[str, ConvertSplit] = {}
+        for folder, files in sorted(groups.items()):
+            name = _directory_name(folder, files)
+            if folder not in copied and not any(_is_read(file, target) for file in files):
+                continue
+            if name in splits:
+                raise OptionError(
+                    f"{name} exists twice: in {folder} and elsewhere; convert one log directory at a time"
+                )
+            splits[name] = ConvertSplit(files=tuple(files), name=name, is_copied=folder in copied)
+        return list(splits.values()) if any(not one.is_copied for one in splits.values()) else None
+
+    def _masked_of(self, tree: Tree, sources: Sequence[RowSource]) -> list[str]:
+        """The metadata logs that are written again as logs, row by row, without the secrets in them."""
+        is_shown = str(self.selection.options.get("showSecrets")).lower() == "true"
+        if not isinstance(self.target, FormatOutlet) or is_shown:
+            return []
+        claimed = {group for family in registry.families() for group in _claimed(tree, family.name)}
+        groups = {one.part.file.place.group for one in sources if one.part is not None}
+        return sorted(str(group) for group in groups & claimed)
+
+    def _sources(self, tree: Tree) -> Iterator[RowSource]:
+        table, selection = self.target.source, self.selection
+        if isinstance(self.target, FormatOutlet):
+            selection = selection.replace(columns=None)
+        tables = self._sheets(tree)
+        if not tables:
+            rows = Rows(tree, table, selection)
+            size = (
+                SPLIT_SIZE if self.target.divides and not self.target.by_partition and selection.limit is None else None
+            )
+            if selection.last is None:
+                parts = [(part, selection) for part in plan(tree, table, selection, split_size=size)]
+            else:
+                parts = list(rows.part_selections())
+            yield from (RowSource(one, part, undone=self._undone(part, tree)) for part, one in parts)
+        if tables and selection.last is not None:
+            raise OptionError("-o -N: the last rows of a partition are known for logs, not for tables")
+        yield from (RowSource(selection, sheet=file) for file in tables)
+
+    def _undone(self, part: Part, tree: Tree) -> Undone | None:
+        """What says which rows of a part would be served although their transactions were aborted or are open: new batches are in none."""
+        if not isinstance(self.target, FormatOutlet) or self.selection.isolation == "read_committed":
+            return None
+        find = registry.formats()[str(part.file.format)].undone
+        found = None if find is None else find(part.file, tree.group_of(part.file))
+        return None if found is None else found.for_part(part.start, part.stop)
+
+    def reads_tables(self, tree: Tree) -> bool:
+        """Whether rows are read from tables: Parquet, lines of JSON, a lake."""
+        return bool(self._sheets(tree))
+
+    def _sheets(self, tree: Tree) -> list[File]:
+        """The files that are tables, where there is nothing else to read."""
+        return [] if any(_is_read(file, self.target) for file in tree) else sheets(tree)
+
+    def _groups(self, sources: list[RowSource]) -> list[list[RowSource]]:
+        """What goes to the same output, in the order of the rows."""
+        target = self.target
+        if not target.divides or self.selection.limit is not None:
+            return [sources]
+        if not target.by_partition:
+            return _packed(sources) or [[]]
+        if isinstance(target, FormatOutlet) and {"topic", "partition"} & target.options.keys():
+            return [sources]
+        groups: dict[object, list[RowSource]] = {}
+        for number, source in enumerate(sources):
+            place = source.part.file.place if source.part is not None else None
+            key: object = "rest" if source.part is not None else number
+            if place is not None and place.topic is not None and place.partition is not None:
+                key = (place.topic, place.partition)
+            groups.setdefault(key, []).append(source)
+        return list(groups.values()) or [[]]
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work(self, split: Split, stage: Stage) -> Written:
+        """Write one split below the stage."""
+        own: ConvertSplit = split.content
+        folder = below(stage.path, stage.name)
+        if own.files:
+            return self._sift(split, own, folder, stage)
+        reading = _Reading(self, own, stage)
+        rows = reading.batches()
+        written = self.target.rehearse(rows) if self.dry_run else self.target.write(rows, folder, "rows")
+        notes = tuple(reading.notes)
+        return Written(split.number, written, reading.dropped, notes, tallies=reading.tallies, plain=reading.plain)
+
+    def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
+        assert isinstance(self.target, FormatOutlet)
+        sift = registry.formats()[self.target.format].sift
+        assert sift is not None
+        made = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(own.name)
+        chosen = self.selection.begun()
+        try:
+            if own.is_copied:
+                for file in own.files:
+                    made.copy(file.path, file.path.rpartition("/")[2])
+                account = Report(counts={"files": len(own.files), "bytes": own.size})
+            else:
+                account = sift(Store(own.files, own.name), made, self._keep(chosen), self.target.options)
+        except OSError as error:
+            raise unwritable(self.target.path, error) from None
+        stage.advance(split.size)
+        written = WrittenSplit(folder, account.counts.get("records", 0), str(made.path))
+        return Written(split.number, written, account=account, tallies=chosen.tallies)
+
+    def _keep(self, chosen: Selection) -> Keep:
+        chosen, table = chosen.replace(topics=(), topic_pattern=None, partitions=()), self.target.source
+        needed = chosen.replace(columns=("offset",)).needed(table)
+        names = tuple(dict.fromkeys((*needed.names, *(("key",) if self.drop else ()))))
+        drop = self.drop
+
+        def test(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+            mask = chosen.mask(batch, table)
+            return mask & ~_named(batch, drop) if drop else mask
+
+        return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed, chosen.max_headers)
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Written]) -> Report:
+        """Join the splits. LossError, with nothing written, if a loss was not accepted; OptionError if a mask met nothing.
+
+        The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
+        a dry run has others. Rows lost to damage are entries too. `parts` are partitions that were copied without some records.
+        """
+        lost = added(one.split.lost for one in done)
+        rows = sum(one.split.rows for one in done)
+        notes = tuple(note for one in done for note in one.notes)
+        notes += tuple(self.selection.judge(one.tallies for one in done if one.tallies))
+        notes += tuple(
+            f"{group}: salts, keys and passwords of users are masked; --show-secrets keeps them"
+            for group in self._masked
+        )
+        refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
+        if refused and not self.dry_run:
+            raise LossError(self.target.name, refused, rows, self.target.accepted)
+        accounts = {one.split.made.rpartition("/")[2]: one.account for one in done if one.account is not None}
+        if accounts:
+            notes += self._move_in([Path(one.split.made) for one in done], accounts)
+        elif not self.dry_run:
+            self.target.join([one.split for one in done])
+        dropped = sum(one.dropped for one in done) + sum(one.total("removed") for one in accounts.values())
+        report = Report("convert", ", ".join(self._roots), self.target.path, is_dry_run=self.dry_run)
+        report.counts = {"rows": rows, "dropped": dropped}
+        report.facts = {"lost": {one.column: {"rows": one.rows, "first": one.place} for one in lost.values()}}
+        for one in lost.values():
+            where = f"{counted(one.rows, 'row')}, first {one.place}"
+            report.add(
+                Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
+            )
+        for name, one in added(one.plain for one in done).items():
+            kind, hint = UNDONE[name]
+            report.facts[name] = {"rows": one.rows, "first": one.place}
+            what = f"{counted(one.rows, 'record')} of {kind}, first {one.place}"
+            report.add(Action.CHANGED, f"{what}: consumers get them now; {hint}", is_expected=True)
+        for note in notes:
+            if isinstance(note, Loss):
+                report.add(Action.LOST, note)
+            else:
+                report.notes.append(note)
+        if not rows and self.selection.topics:
+            report.notes.append(f"no row is of the topics {', '.join(self.selection.topics)}, or none is as asked for")
+        report.parts = dict(accounts)
+        report.not_loaded = list(self._not_loaded) if accounts else []
+        return report
+
+    def _is_below(self, split: ConvertSplit) -> bool:
+        """Whether a group is in a directory that was named, and was not named itself."""
+        return any(str(split.files[0].place.group).startswith(f"{root.rstrip('/')}/") for root in self._roots)
+
+    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Report]) -> tuple[str, ...]:
+        """Put directories into the target: all of them, or none if one exists already. In a new target, the files of the directory around
+        them are written too, if that directory was named; a note on each thing in them that is lost.
+        """
+        assert isinstance(self.target, FormatOutlet)
+        around = registry.formats()[self.target.format].around
+        splits = [one for one in self._splits if not one.is_copied]
+        is_new = not exists(self.target.path) or not os.listdir(self.target.path)
+        notes: tuple[str, ...] = ()
+        try:
+            path = self.target.path if self.dry_run else self.output.new()
+            whole = Folder(path, named=self.target.path, dry_run=self.dry_run)
+            for folder in folders:
+                whole.take(folder, folder.name)
+            if around is not None and is_new and all(self._is_below(one) for one in splits):
+                stores = [Store(one.files, one.name) for one in splits]
+                reports = [accounts[store.name] for store in stores]
+                report = around(stores, reports, whole)
+                notes = (*(entry.line() for entry in report.entries), *report.notes)
+            if not self.dry_run:
+                self.output.add(whole.path)
+        except OSError as error:
+            raise unwritable(self.target.path, error) from None
+        return notes
+
+
+class _Reading:
+    """The rows of a split, with what was noted while they were read."""
+
+    def __init__(self, job: Convert, split: ConvertSplit, stage: Stage) -> None:
+        self.job, self.split, self.stage = job, split, stage
+        self.notes: list[str] = []
+        self.selection = job.selection.begun()
+        self.dropping = _Dropping(job.drop)
+        self.plain: dict[str, Lost] = {}
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """What the transforms counted so far."""
+        return self.selection.tallies
+
+    @property
+    def dropped(self) -> int:
+        """How many rows were left out because of their keys."""
+        return self.dropping.counts["key", "dropped"]
+
+    def note(self, text: str) -> None:
+        if len(self.notes) < MOST_NOTES or isinstance(text, SeriousNote):
+            self.notes.append(text)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return limited(self._every(), self.split.limit)
+
+    def _every(self) -> Iterator[pa.RecordBatch]:
+        table = self.job.target.source
+        changes = self.selection.transforms
+        if self.job.drop:  # keys as they were before they are masked
+            changes = (self.dropping, *changes)
+        for source in self.split.sources:
+            selection = source.selection.replace(transforms=changes)
+            if source.part is not None:
+                ranges: list[NDArray[np.int64]] = []
+                see = _advancing(source.part, self.stage, source.undone, ranges)
+                for batch in read_all([(source.part, selection)], table, self.note, see):
+                    self._see_undone(batch, ranges)
+                    yield batch
+            elif source.sheet is not None:
+                in_order = self.job.target.by_partition
+                payloads = self.job.payloads
+                yield from read_sheet(source.sheet, table, selection, in_order=in_order, payloads=payloads)
+                self.stage.advance(source.size)
+
+    def _see_undone(self, batch: pa.RecordBatch, ranges: Sequence[NDArray[np.int64]]) -> None:
+        """Count the rows of a batch that belong to aborted or open transactions."""
+        import numpy as np
+
+        if not ranges or not batch.num_rows:
+            return
+        offsets, both = batch.column("offset").to_numpy(), np.concatenate(ranges)
+        before = np.searchsorted(both[:, 0], offsets, side="right") - 1
+        inside = (before >= 0) & (offsets <= both[before, 1])
+        for is_open, name in enumerate(UNDONE):
+            rows = np.flatnonzero(inside & (both[before, 2] == is_open))
+            if rows.size:
+                topic, partition, offset = (
+                    batch.column(column)[int(rows[0])].as_py() for column in ("topic", "partition", "offset")
+                )
+                first = self.plain.get(name, Lost(name, 0, f"{topic}-{partition} offset {offset}"))
+                self.plain[name] = replace(first, rows=first.rows + int(rows.size))
+
+
+class _Dropping:
+    """The transform that leaves out rows with one of some keys."""
+
+    is_tested, is_shown = False, True
+
+    def __init__(self, keys: frozenset[bytes]) -> None:
+        self.keys = keys
+        self.counts: Tally = Counter()
+
+    def table(self, table: Table) -> Table:
+        return table
+
+    def needs(self, table: Table, names: Sequence[str]) -> Sequence[str]:
+        return names if "key" in names else [*names, "key"]
+
+    def apply(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+        named = _named(batch, self.keys)
+        self.counts["key", "dropped"] += int(named.sum())
+        return batch.filter(_array(~named)) if named.any() else batch
+
+    def begin(self) -> Self:
+        return type(self)(self.keys)
+
+    def judge(self, counts: Tally) -> list[str]:
+        return []
+
+
+def _advancing(
+    part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]]
+) -> Callable[[Frames], None]:
+    """Says how far a part was read, and collects the ranges of offsets of aborted and open transactions in it."""
+    reached = part.start or 0
+
+    def see(frames: Frames) -> None:
+        nonlocal reached
+        stage.advance(max(0, frames.reached_in_file - reached), len(frames))
+        reached = max(reached, frames.reached_in_file)
+        if undone is not None:  # the rows of a window come before the next one is seen
+            found = undone.undone(frames)
+            ranges[:] = [found] if len(found) else []
+
+    return see
+
+
+def _named(batch: pa.RecordBatch, keys: frozenset[bytes]) -> NDArray[np.bool_]:
+    """Which rows have one of these keys."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: NDArray[np.bool_] = pc.is_in(batch.column("key"), pa.array(sorted(keys), pa.binary())).to_numpy(
+        zero_copy_only=False
+    )
+    return found
+
+
+def _array(mask: NDArray[np.bool_]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(mask)
+
+
+def _is_read(file: File, target: Outlet) -> bool:
+    """Whether a file would give rows."""
+    return file.format in registry.formats_with(target.source) and file.place.state is None
+
+
+def _directory_name(folder: str, files: Sequence[File]) -> str:
+    """What the directory of a partition is called in the result; that of one in remote storage has another name there."""
+    place = files[0].place
+    if place.topic is not None and all(file.place.remote is not None for file in files):
+        return f"{place.topic}-{place.partition}"
+    return folder.rstrip("/").rpartition("/")[2]
+
+
+def _claimed(tree: Tree, system: str) -> set[str | None]:
+    """The directories among a system's own that another one keeps its state in: a metadata log is an ordinary log, but nothing of it
+    may be left out.
+    """
+    hosted = [family for family in registry.families() if family.host == system]
+    files = [file for family in hosted for file in family.files_for(None, tree.files)]
+    return {file.place.group for file in files if file.place.topic is not None}
+
+
+def _packed(sources: list[RowSource]) -> list[list[RowSource]]:
+    """Runs of what is read, each large enough for a file."""
+    runs: list[list[RowSource]] = []
+    size = 0
+    for source in sources:
+        if not runs or size + source.size > SPLIT_SIZE:
+            runs.append([])
+            size = 0
+        runs[-1].append(source)
+        size += source.size
+    return runs

@@ -1,0 +1,323 @@
+"""Erase: stores written again without chosen records, with the evidence of it.
+
+Plan and commit are those of `Rewriting`. Work: the records of a store are read for what is asked for, the family writes the store without
+them, and what it wrote is read again: nothing may be left of them, and all others must be as they were. Commit also writes the certificate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rawlog import registry
+from rawlog.io.output import Folder, Output
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.finding import Finding, Mark
+from rawlog.model.report import Report
+from rawlog.model.table import RECORDS
+from rawlog.model.text import counted
+from rawlog.reading import certificate as certificates
+from rawlog.reading.certificate import (
+    FileHash,
+    StoreEvidence,
+    as_finding,
+    differences,
+    examine,
+    file_hash,
+)
+from rawlog.reading.erasure import (
+    VERB,
+    Chooser,
+    Erasure,
+    look,
+    search_file,
+    shown,
+)
+from rawlog.reading.select import Tally
+from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.where import columns_of
+from rawlog.values.transform import Decode
+from rawlog.verbs.rewrite import Rewriting, Rewritten, StoreSplit
+
+if TYPE_CHECKING:
+    from rawlog.model.format import (
+        Elsewhere,
+        Family,
+        File,
+        Keep,
+    )
+    from rawlog.model.job import Split, Stage
+    from rawlog.model.store import Store
+
+JSON, TEXT = ".certificate.json", ".certificate.txt"
+#: So many mentions of erased keys are listed in the certificate, and so many absent keys in a note.
+MOST_MENTIONS, SHOWN = 1000, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Erased(Rewritten):
+    """A store that was erased from, and the evidence."""
+
+    evidence: StoreEvidence | None = None
+    sources: tuple[FileHash, ...] = ()
+    results: tuple[FileHash, ...] = ()
+    met: frozenset[bytes | str] = frozenset()
+    mentions: tuple[str, ...] = ()
+    #: What was counted when rows were decoded.
+    tallies: tuple[Tally, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSplit(StoreSplit):
+    """A store, and what says which of its records are erased."""
+
+    chooser: Chooser | None = None
+
+
+class Erasing(Rewriting):
+    """Erase records from stores. Use as a context manager: leaving it removes what a failed run left.
+
+    `certificate` is where its JSON form is written; next to the target by default, and the text for people next to it.
+    """
+
+    #: A file that cannot be read may have what is to be erased.
+    copies_unknown = False
+
+    def __init__(
+        self,
+        target: str,
+        erasure: Erasure,
+        *,
+        certificate: str | None = None,
+        inputs: Sequence[str] = (),
+        overwrite: bool = False,
+        dry_run: bool = False,
+        at_once: int = 1,
+    ) -> None:
+        """`inputs` are files that are read besides the stores: neither target nor certificate may touch them."""
+        super().__init__(VERB, target, overwrite=overwrite, dry_run=dry_run, at_once=at_once)
+        self.erasure, self.inputs = erasure, tuple(inputs)
+        named = certificate if certificate is not None else f"{target.rstrip('/')}{JSON}"
+        text = f"{named.removesuffix('.json')}.txt" if certificate is not None else f"{target.rstrip('/')}{TEXT}"
+        self.papers = [Output(named, overwrite=overwrite), Output(text, overwrite=overwrite)]
+        self._roots: tuple[str, ...] = ()
+        #: The files of systems that tell copies of records, which may be in any of its stores.
+        self._files: dict[str, list[File]] = {}
+        self._choosers: dict[str, Chooser] = {}
+        #: What exists elsewhere, and is not erased from.
+        self._elsewhere: list[Elsewhere] = []
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__(*_)
+        for paper in self.papers:
+            paper.close()
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """As for every verb; AccessError if a certificate is in the way, OptionError if it would be in a source or in the target."""
+        self._roots = tree.roots
+        self.output.refuse(self.inputs)
+        for paper in self.papers:
+            paper.refuse((*tree.sources, *self.inputs, self.named))
+            if not self.dry_run and os.path.lexists(paper.path) and not self.overwrite:
+                raise AccessError(
+                    f"{paper.named}: exists already; choose another name with --certificate, or use --force"
+                )
+        splits = super().plan(tree)
+        chosen = self.erasure.selection
+        for family in registry.families():
+            self._elsewhere += [
+                one
+                for one in (
+                    family.elsewhere(family.files_for(None, tree.files)) if family.elsewhere is not None else ()
+                )
+                if chosen.takes_topic(one.topic) and (not chosen.partitions or one.partition in chosen.partitions)
+            ]
+        for own in (split.content for split in splits):
+            if registry.family(own.family).copy_ids is not None:
+                self._files.setdefault(own.family, []).extend(own.store.files)
+        return splits
+
+    def has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
+        """A partition keeps its own name below the target, also if it is alone."""
+        return family.rewrites[self.verb].join is not None or super().has_surroundings(family, stores, roots)
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def keep(self, own: StoreSplit) -> Keep | None:
+        assert isinstance(own, ChosenSplit)
+        return None if own.chooser is None else own.chooser.keep()
+
+    def work(self, split: Split, stage: Stage) -> Erased:
+        """Erase from one store, and read what was written."""
+        own: StoreSplit = split.content
+        sources = tuple(file_hash(file.path, self._below_root(file.path)) for file in own.store if file.problem is None)
+        evidence = StoreEvidence(own.place, own.family)
+        met: frozenset[bytes | str] = frozenset()
+        tallies: tuple[Tally, ...] = ()
+        keeps = registry.family(own.family).rewrites[VERB].keeps
+        if keeps:
+            chooser = self._chooser(own.family).begun()
+            found = look(own.store.files, self.erasure, own.family, chooser.mask)
+            tallies = chooser.erasure.selection.tallies
+            chooser = chooser.begun()
+            removed = tuple(one.as_json() for one in found.removed)
+            evidence, met = replace(evidence, removed=removed, kept=tuple(found.kept_json())), frozenset(found.met)
+            fields = {name: getattr(own, name) for name in StoreSplit.__dataclass_fields__}
+            split = replace(split, content=ChosenSplit(**fields, chooser=chooser))
+        done = super().work(split, stage)
+        given = {name: getattr(done, name) for name in Rewritten.__dataclass_fields__}
+        made = Erased(**given, evidence=evidence if keeps else None, sources=sources, met=met, tallies=tallies)
+        return made if self.dry_run else self._examined(made, own, evidence)
+
+    def _chooser(self, family: str) -> Chooser:
+        """What says which records of a system are erased; made once wherever the job runs."""
+        if family not in self._choosers:
+            self._choosers[family] = Chooser(self.erasure, family, self._files.get(family, ()))
+        return self._choosers[family]
+
+    def _examined(self, made: Erased, own: StoreSplit, evidence: StoreEvidence) -> Erased:
+        """The same with what is in the files that were written."""
+        final = f"{self.named.rstrip('/')}/{own.place}" if own.place else self.named.rstrip("/")
+        tree = open_tree(made.folder)
+        findings: list[Finding] = []
+        mentions: list[str] = []
+        if made.evidence is not None:
+            files = [file for file in tree if file.system == own.family]
+            seen = examine(files, evidence, self.erasure)
+            for topic, partition, offset in seen.remains:
+                mark = f"a record that was to be erased: {topic} partition {partition}"
+                findings.append(as_finding(certificates.remains, Mark(mark, offset=offset, path=final)))
+            marks = differences(evidence.kept, seen.kept, final)
+            findings += [as_finding(certificates.kept, mark) for mark in marks]
+            for one, where in seen.mentions:
+                _note(findings, mentions, one, f"record {where}", final)
+        results = []
+        for path in _files_in(made.folder):
+            named = f"{final}/{path}" if path != "." else final
+            whole = f"{made.folder}/{path}" if path != "." else made.folder
+            place = "/".join(part for part in (own.place, path) if part not in ("", ".")) or "."
+            results.append(file_hash(whole, place))
+            for one, position in search_file(whole, self.erasure.searched()):
+                _note(findings, mentions, one, f"byte {position:,}", named)
+        return replace(made, results=tuple(results), mentions=tuple(mentions), remaining=(*made.remaining, *findings))
+
+    def _below_root(self, path: str) -> str:
+        """The path of a source file below the place that was named; all of it if several were."""
+        for root in self._roots:
+            if path.startswith(f"{root.rstrip('/')}/"):
+                return path if len(self._roots) > 1 else path[len(root.rstrip("/")) + 1 :]
+        return path.rpartition("/")[2]
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Rewritten]) -> Report:
+        """Put the stores together, and write the certificate next to them. OptionError, with nothing written, for an absent id."""
+        erased = [one for one in done if isinstance(one, Erased)]
+        met = {one for part in erased for one in part.met}
+        absent: list[Any] = [*sorted(self.erasure.keys - met), *(one for one in self.erasure.ids if one not in met)]
+        if missing := [one for one in absent if isinstance(one, str)]:
+            raise OptionError(f"{counted(len(missing), 'id')} not found here: {', '.join(missing[:3])}")
+        report = super().commit(done)
+        report.remaining += [finding for one in erased for finding in one.remaining if finding not in report.remaining]
+        report.remaining += [
+            as_finding(certificates.elsewhere, Mark(one.text, path=one.path)) for one in self._elsewhere
+        ]
+        self._count(report, erased)
+        chosen, tallies = self.erasure.selection, [one.tallies for one in erased if one.tallies]
+        report.notes += chosen.judge(tallies)
+        if chosen.where is not None:
+            tested = columns_of(chosen.where, chosen.made(RECORDS))
+            report.notes += [note for note in Decode.unseen(itertools.chain(*tallies)) if note.side in tested]
+        if absent:
+            texts = ", ".join(str(shown(one)) for one in absent[:SHOWN])
+            more = f" and {len(absent) - SHOWN:,} more" if len(absent) > SHOWN else ""
+            report.notes.append(f"no record has the {'key' if len(absent) == 1 else 'keys'} {texts}{more}")
+        elif not report.counts["dropped"] and not report.counts.get("erased"):
+            report.notes.append("no record is as asked for: nothing was removed")
+        if not self.dry_run:
+            self._certify(report, erased, absent)
+        return report
+
+    def _count(self, report: Report, erased: Sequence[Erased]) -> None:
+        stores = [one.evidence for one in erased if one.evidence is not None]
+        report.counts["rows"] = sum(part["records"] for one in stores for part in one.kept)
+        report.counts["dropped"] = sum(len(one.removed) for one in stores)
+        mentions = sum(len(one.mentions) for one in erased)
+        if mentions:
+            what = counted(mentions, "place")
+            report.notes.append(
+                f"what was asked for is still mentioned in {what} outside of the erased records; the certificate lists them"
+            )
+
+    def joined_family(self, rewrite: Any, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
+        """Only a directory that was named itself is written with what belongs around its partitions."""
+        named = {root.rstrip("/") for root in self._roots}
+        if all(str(store.path).rstrip("/") in named for store in stores):
+            return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
+        return super().joined_family(rewrite, stores, reports, around)
+
+    def _certify(self, report: Report, erased: Sequence[Erased], absent: Sequence[bytes | str]) -> None:
+        """Write the certificate, and its form for people."""
+        results = [one for part in erased for one in part.results]
+        mentions = [f"{one}" for part in erased for one in part.mentions]
+        known = {one.path for one in results}
+        for path in _files_in(str(self.target)):
+            if path not in known:
+                whole = str(self.target / path) if path != "." else str(self.target)
+                results.append(file_hash(whole, path))
+                found: list[Finding] = []
+                for one, position in search_file(whole, self.erasure.searched()):
+                    _note(found, mentions, one, f"byte {position:,}", f"{self.named.rstrip('/')}/{path}")
+                report.remaining += found
+        made = certificates.certificate(
+            self.erasure,
+            self._roots,
+            self.named,
+            source_files=[one for part in erased for one in part.sources],
+            result_files=sorted(results, key=lambda one: one.path),
+            stores=[one.evidence for one in erased if one.evidence is not None],
+            absent=absent,
+            mentions=mentions[:MOST_MENTIONS],
+            elsewhere=[one.text for one in self._elsewhere],
+            left_out=report.all_left_out,
+        )
+        texts = (json.dumps(made, indent=1, ensure_ascii=False), "\n".join(certificates.lines(made)))
+        for paper, text in zip(self.papers, texts, strict=True):
+            _write(paper, text + "\n")
+        report.facts["certificate"] = self.papers[0].named
+
+
+def _write(paper: Output, text: str) -> None:
+    try:
+        with paper:
+            folder = Folder(paper.new(), named=paper.named)
+            folder.write("certificate", text)
+            paper.put(folder.path / "certificate")
+    except OSError as error:
+        raise paper.unwritable(error) from None
+
+
+def _note(findings: list[Finding], mentions: list[str], one: Any, where: str, path: str) -> None:
+    """A text that is still there: a finding if it may not be, else a mention."""
+    text = repr(one.text.decode("utf-8", "backslashreplace"))
+    if one.is_strict:
+        findings.append(as_finding(certificates.remains, Mark(f"{text} is still there: {where}", path=path)))
+    else:
+        mentions.append(f"{text}: {path}: {where}")
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    """The files below a directory, by their paths there; `.` for a file."""
+    if os.path.isfile(folder):
+        yield "."
+        return
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file():
+            yield path.relative_to(folder).as_posix()

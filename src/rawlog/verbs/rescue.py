@@ -1,0 +1,264 @@
+"""Rescue: one whole store from the copies of it that are on several disks, some of them damaged or missing.
+
+Plan: the disks, and every copy on them. Work: first each copy is surveyed, then each unit is written from the copies that were chosen for
+it. Commit: what belongs next to the units, and all of it under the target's name at once. Which copies are chosen, the family's `rescuer`
+knows. Units that are written stay in the stage until the end: a run that was killed is resumed with the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rawlog import registry
+from rawlog.io.files import writing
+from rawlog.io.output import Folder, Output
+from rawlog.io.storage import is_remote, local_path, read_regular
+from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.model.format import Family, File, UnknownFile
+from rawlog.model.job import (
+    Done,
+    Job,
+    Split,
+    Stage,
+    unreadable,
+)
+from rawlog.model.recovery import (
+    RescueAsked,
+    RescuedUnit,
+    RescueSplit,
+    Surveyed,
+    SurveySplit,
+)
+from rawlog.model.report import Action, Entry, Report
+from rawlog.model.store import Store
+from rawlog.reading.tree import Tree
+from rawlog.verbs.rewrite import UnknownFiles, fate_of, named_paths
+
+if TYPE_CHECKING:
+    from rawlog.model.recovery import Rescuer
+
+FINISHED, UNIT, ASIDE, REPORT = "finished", "unit", "aside", "report.json"
+PLACING = "placing"
+"""A file in the stage while the units are moved into the result: those of a run that is killed then are not whole any more."""
+DIVERGENT = ".divergent"
+"""What the name of the directory ends with that has what was set aside; it begins with that of the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued(Done):
+    """A copy that was surveyed, or a unit that was written."""
+
+    surveyed: Surveyed | None = None
+    unit: RescuedUnit | None = None
+
+
+class Rescue(Job[Rescued, Report]):
+    """Rescue to a directory. Use as a context manager: what is staged is removed at the end, or left to be resumed after an error."""
+
+    def __init__(self, target: str | None, asked: RescueAsked, *, resume: bool = False) -> None:
+        """A plan needs no target. OptionError for options that are invalid."""
+        self.is_named = target is not None
+        if target is None:
+            asked, target = replace(asked, is_plan=True), os.curdir
+        if is_remote(target):
+            raise OptionError(f"{target}: the result must be a local directory")
+        self.asked, self.resume = asked, resume
+        self.target = Path(local_path(target)).absolute()
+        self.output = Output(self.target, overwrite=asked.overwrite)
+        # A run that is killed between the two leaves this one: it is replaced by the run that goes on.
+        self.aside = Output(f"{self.target}{DIVERGENT}", overwrite=asked.overwrite or resume)
+        self._rescuer: Rescuer | None = None
+        self._resumed: list[RescuedUnit] | None = None
+        self._unknown: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.aside.close()
+        if kind is not None and any(Path(self.output.stage or os.devnull).glob(f"{FINISHED}/*")):
+            self.output.leave()
+        else:
+            self.output.close()
+
+    @property
+    def rescuer(self) -> Rescuer:
+        assert self._rescuer is not None
+        return self._rescuer
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """A split for each share of each copy."""
+        family = _family(tree)
+        assert family.rescuer is not None
+        rescuer = self._rescuer = family.rescuer(self.asked, self.target)
+        rescuer.report.verb, rescuer.report.source = "rescue", ", ".join(tree.roots)
+        rescuer.report.is_dry_run = self.asked.is_plan
+        rescuer.report.target = str(self.target) if self.is_named else ""
+        rescuer.report.entries += unreadable(tree)
+        files = _files(family, tree)
+        mine = {file.path for file in files}
+        stores = [Store(kept) for group in tree.groups if (kept := [file for file in group if file.path in mine])]
+        found = rescuer.plan(tree.roots, files, stores)
+        paths = [store.path for store in stores]
+        around = [path.rpartition("/")[0] for path in paths] if family.has_surroundings else []
+        self._unknown = [
+            file.path
+            for file, path, in_store in UnknownFiles(tree.files, paths, around)
+            if fate_of(family, path, in_store=in_store) is not UnknownFile.REMAKE
+        ]
+        if not self.asked.is_plan:
+            for output in (self.output, self.aside):
+                output.refuse(tree.sources)
+                output.check_directory()
+            self.stage = self.output.reopen(resume=self.resume)
+            if (Path(self.stage) / PLACING).exists():
+                for name in (FINISHED, PLACING):
+                    Folder(self.stage).remove(name)
+        return [Split(number, one.size, one) for number, one in enumerate(found)]
+
+    def follow(self, done: Sequence[Rescued]) -> list[Split]:
+        """After the survey, a split for each unit that is not written yet."""
+        if self._resumed is not None:
+            return []
+        made = self.rescuer.decide([one.surveyed for one in done if one.surveyed is not None])
+        self._resumed, left = [], []
+        if self.asked.is_plan:
+            return []
+        for name in self.rescuer.adjacent_files():
+            if os.path.lexists(f"{self.target}{name}") and not (self.asked.overwrite or self.resume):
+                raise AccessError(
+                    f"{self.target}{name}: exists already; choose another name for the result, or --force"
+                )
+        for split in made:
+            ready = _finished(Path(self.stage or "") / FINISHED / split.key, split) if self.resume else None
+            if ready is None:
+                left.append(split)
+            else:
+                self._resumed.append(ready)
+        return [Split(number, one.size, one) for number, one in enumerate(left, len(done))]
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work(self, split: Split, stage: Stage) -> Rescued:
+        """Survey one copy, or write one unit."""
+        one: SurveySplit | RescueSplit = split.content
+        if isinstance(one, SurveySplit):
+            return Rescued(split.number, surveyed=Surveyed(one, self.rescuer.survey(one, stage.advance)))
+        try:
+            attempt = Folder(stage.path, named=str(self.target)).folder(stage.name)
+            unit = attempt.folder(UNIT)
+            aside = Folder(attempt.path / ASIDE, named=str(self.aside.path))
+            report = self.rescuer.carry(one, unit, aside, stage.advance)
+            attempt.write(REPORT, json.dumps(_as_json(report)))
+            place = Folder(stage.path, named=str(self.target)).folder(FINISHED)
+            try:
+                place.take(attempt.path, one.key)
+            except AccessError:
+                if not (place.path / one.key).is_dir():  # else another attempt at the same split was first
+                    raise
+        except OSError as error:
+            raise self.output.unwritable(error) from None
+        return Rescued(split.number, unit=_unit(place.path / one.key, one, report))
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Rescued]) -> Report:
+        """Put the units and what belongs next to them into one directory, and give it the target's name."""
+        self.follow(done)
+        rescuer = self.rescuer
+        if self.asked.is_plan:
+            self._name_unknown(rescuer.report)
+            return rescuer.report
+        units = sorted(
+            [*(one.unit for one in done if one.unit is not None), *(self._resumed or ())],
+            key=lambda one: one.split.name,
+        )
+        if self._resumed:
+            rescuer.report.counts["units_resumed"] = len(self._resumed)
+        try:
+            folder = Folder(self.output.new(), named=str(self.target))
+            Folder(self.stage or "").write(PLACING, "")
+            rescuer.finish(units, folder)
+            self._put_aside(units)
+            self.output.put(folder.path)
+        except OSError as error:
+            raise self.output.unwritable(error) from None
+        for name, text in rescuer.adjacent_files().items():
+            with writing(f"{self.target}{name}", overwrite=self.asked.overwrite or self.resume) as file:
+                file.write((text or "").encode())
+        self._name_unknown(rescuer.report)
+        return rescuer.report
+
+    def _name_unknown(self, report: Report) -> None:
+        """Report the files that no format knows and that the family says nothing of: copies of one name may differ, so none is copied."""
+        named = named_paths(report)
+        report.left_out += [path for path in self._unknown if path not in named]
+
+    def _put_aside(self, units: Sequence[RescuedUnit]) -> None:
+        """Put what was set aside into a directory of its own, next to the target."""
+        parts = [path for one in units for path in sorted(Path(one.aside).glob("*/*"))]
+        if not parts:
+            return
+        made = Folder(self.aside.new(), named=str(self.aside.path))
+        for path in parts:
+            made.take(path, f"{path.parent.name}/{path.name}")
+        self.aside.put(made.path)
+        self.rescuer.report.facts["divergent"] = str(self.aside.path)
+
+
+def _files(family: Family, tree: Tree) -> list[File]:
+    takes = family.rescues
+    return [file for file in tree.files if (file.system == family.name if takes is None else takes(file))]
+
+
+def _family(tree: Tree) -> Family:
+    """The one system whose files are here. OptionError for several, UnknownFormatError for none that can be rescued."""
+    able = [family for family in registry.families() if family.rescuer is not None]
+    found = [family for family in able if _files(family, tree)]
+    if len(found) > 1:
+        raise OptionError(f"files of {' and '.join(map(_system, found))} are here; name the directories of one system")
+    if not found:
+        names = ", ".join(map(_system, able))
+        raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be rescued; these systems can be: {names}")
+    return found[0]
+
+
+def _system(family: Family) -> str:
+    """The name of the system that a family is of."""
+    return next(one.title for one in registry.families() if one.name == (family.host or family.name))
+
+
+# What a run leaves for the next one -------------------------------------------------------------------------------------
+
+
+def _unit(path: Path, split: RescueSplit, report: Report) -> RescuedUnit:
+    return RescuedUnit(split, str(path / UNIT), str(path / ASIDE), report)
+
+
+def _finished(path: Path, split: RescueSplit) -> RescuedUnit | None:
+    """A unit that a run has written that was killed; None if it is not there, or not whole."""
+    try:
+        report = _from_json(json.loads(read_regular(path / REPORT)))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return _unit(path, split, report) if (path / UNIT / split.name).is_dir() else None
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    entries = [asdict(one) for one in report.entries]
+    return {"entries": entries, "counts": report.counts, "facts": report.facts, "notes": report.notes}
+
+
+def _from_json(fields: dict[str, Any]) -> Report:
+    entries = [Entry(**{**one, "action": Action(one["action"])}) for one in fields["entries"]]
+    return Report(entries=entries, counts=fields["counts"], facts=fields["facts"], notes=fields["notes"])
+
+
+__all__ = ["DIVERGENT", "Rescue", "RescueAsked"]

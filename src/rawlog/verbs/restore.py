@@ -1,0 +1,385 @@
+"""Restore: a data directory that a broker starts on, from a broker's directories, a lake, Parquet files or any records.
+
+Plan: which topics, under which names, and a split for each partition. Work: one partition directory. Commit: the cluster's metadata next
+to them, and all of it under the target's name at once. What a partition and a cluster are, the family's `restorer` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rawlog import registry
+from rawlog.io.output import Folder, Output
+from rawlog.io.storage import below, file_system, is_remote, listing, local_path
+from rawlog.lakes.lake import Lake
+from rawlog.lakes.lookup import ROW, SPLIT
+from rawlog.lakes.names import is_lake, lake_name
+from rawlog.lakes.payload import Payloads, check_complete
+from rawlog.model.errors import AccessError, EncodeError, OptionError, UnknownFormatError
+from rawlog.model.job import Done, Job, Split, Stage, unreadable
+from rawlog.model.recovery import Asked, Offer, RestoredPartition, RestoreSplit
+from rawlog.model.report import Report
+from rawlog.model.table import RECORDS, Table
+from rawlog.model.text import missing_topics
+from rawlog.reading.rows import Rows
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree, open_tree
+
+if TYPE_CHECKING:
+    from rawlog.model.recovery import Keeps, Restorer
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What tables offer to a restore: the rows of a lake, of Parquet files, or of anything that reads as `records`.
+# Rows with the restorer's own columns say more than plain `records`, such as which transaction they belong to.
+
+
+ROWS = 1 << 16
+SHOWN_TABLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of one partition in one file: how many, from which offset to which, and whether they rise."""
+
+    path: str
+    count: int
+    first: int
+    last: int
+    rising: bool
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """A partition whose rows are in Parquet files. `marks` is what the restorer found in them."""
+
+    topic: str
+    partition: int
+    spans: tuple[Span, ...]
+    columns: tuple[str, ...]
+    marks: tuple[Any, ...] = ()
+    #: The first offset that is restored: those before it were deleted, although the files still had them.
+    floor: int = 0
+    #: Of a lake: where the message bytes are that rows refer to.
+    payloads: Payloads | None = None
+    #: The table whose rows these are.
+    table: Table = RECORDS
+
+    @property
+    def size(self) -> int:
+        return sum(span.count for span in self.spans)
+
+    def batches(self, keeps: Keeps, advance: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
+        """The chosen rows as batches of `records`, by rising offset, each offset once."""
+        last = -1
+        for table in self._ordered():
+            advance(table.num_rows)
+            offsets = table.column("offset").to_numpy()
+            if not offsets.size:
+                continue
+            keep = np.concatenate(([offsets[0] > last], offsets[1:] > offsets[:-1]))
+            last = max(last, int(offsets.max()))
+            keep &= keeps(table, offsets)
+            chosen = table if keep.all() else table.filter(pa.array(keep))
+            yield from shaped(chosen).to_batches(ROWS)
+
+    def _ordered(self) -> Iterator[pa.Table]:
+        """The rows in the order of their offsets: file by file where the files follow one another, else sorted in memory."""
+        spans = sorted(self.spans, key=lambda span: (span.first, span.last))
+        if all(span.rising for span in spans) and all(a.last < b.first for a, b in pairwise(spans)):
+            for span in spans:
+                yield from (pa.Table.from_batches([batch]) for batch in self._read(span) if batch.num_rows)
+            return
+        batches = [batch for span in spans for batch in self._read(span)]
+        if batches:
+            yield pa.Table.from_batches(batches).combine_chunks().sort_by("offset")
+
+    def _read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        from pyarrow import dataset
+
+        mine = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
+        data = open_parquet([span.path])
+        refers = self.payloads is not None and ROW in data.schema.names
+        columns = [*self.columns, SPLIT, ROW] if refers else list(self.columns)
+        batches = data.to_batches(columns=columns, filter=mine, batch_size=ROWS)
+        yield from batches if self.payloads is None else self.payloads.complete(batches, self.table)
+
+
+def shaped(table: pa.Table) -> pa.Table:
+    """Rows with exactly the columns of `records`; EncodeError for a column of another kind."""
+    arrays = []
+    for field in RECORDS.schema:
+        if field.name not in table.column_names:
+            arrays.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)], field.type))
+            continue
+        try:
+            arrays.append(table.column(field.name).cast(field.type))
+        except pa.ArrowException as error:
+            raise EncodeError(f"column {field.name}: {str(error).splitlines()[0]}") from None
+    return pa.Table.from_arrays(arrays, schema=RECORDS.schema)
+
+
+def open_parquet(files: Sequence[str]) -> Any:
+    """An Arrow dataset over Parquet files. AccessError if one cannot be read."""
+    from pyarrow import dataset
+
+    system, _ = file_system(files[0])
+    try:
+        return dataset.dataset([file_system(file)[1] for file in files], format="parquet", filesystem=system)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise AccessError(f"{files[0]}: {str(error).splitlines()[0]}") from None
+
+
+def parquet_files(paths: Sequence[str]) -> list[str]:
+    """The Parquet files at or below some paths."""
+    return [entry.path for path in paths for entry in listing(path) if entry.path.endswith(".parquet") and entry.size]
+
+
+def offered_files(
+    files: Sequence[str], restorer: Restorer, *, of_any_system: bool = False, payloads: Payloads | None = None
+) -> Offer:
+    """The partitions in Parquet files; `payloads` are those of a lake that they may refer to.
+
+    OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of them, unless they may be
+    `of_any_system`: then such rows are left out.
+    """
+    own = restorer.row_columns
+    table = RECORDS if payloads is None else registry.table_named(restorer.records_table)
+    nameless = 0
+    found: dict[tuple[str, int], list[Span]] = {}
+    marks: dict[tuple[str, int], list[Any]] = {}
+    columns: tuple[str, ...] = ()
+    for path in files:
+        data = open_parquet([path])
+        if payloads is None:
+            check_complete(path)
+        names = data.schema.names
+        missing = {"topic", "partition", "offset"} - set(names)
+        if missing:
+            raise OptionError(f"{path}: no column {', '.join(sorted(missing))}; rows of `records` are expected")
+        has_own = set(own) <= set(names)
+        columns = tuple(name for name in (*RECORDS.names, *(own if has_own else ())) if name in names)
+        wanted = ["topic", "partition", "offset", *([*own, "timestamp"] if has_own else [])]
+        rows = data.to_table(columns=wanted)
+        if of_any_system:
+            named = pc.and_(pc.is_valid(rows.column("topic")), pc.is_valid(rows.column("partition")))
+            nameless += rows.num_rows - (pc.sum(named).as_py() or 0)
+            rows = rows.filter(named)
+        for key, part in _partitions(path, rows):
+            offsets = part.column("offset").to_numpy()
+            rising = bool((np.diff(offsets) > 0).all())
+            found.setdefault(key, []).append(Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising))
+            if has_own:
+                marks.setdefault(key, []).extend(restorer.marks(part))
+    return Offer(
+        {
+            key: Fragments(
+                *key, tuple(spans), columns, tuple(sorted(marks.get(key, ()))), payloads=payloads, table=table
+            )
+            for key, spans in sorted(found.items())
+        },
+        notes=[f"{nameless:,} rows without a topic or partition are left out"] if nameless else [],
+    )
+
+
+def _partitions(path: str, rows: pa.Table) -> Iterator[tuple[tuple[str, int], pa.Table]]:
+    for name in ("topic", "partition", "offset"):
+        if rows.column(name).null_count:
+            raise EncodeError(f"{path}: rows without a {name} cannot be restored")
+    topics = rows.column("topic").cast(pa.string()).combine_chunks().dictionary_encode()
+    codes = topics.indices.to_numpy().astype(np.int64) << 32 | rows.column("partition").to_numpy().astype(np.int64)
+    for code in np.unique(codes).tolist():
+        yield (topics.dictionary[code >> 32].as_py(), int(code & 0xFFFF_FFFF)), rows.filter(pa.array(codes == code))
+
+
+def offered_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Offer:
+    """The restorer's partitions in a lake that `ingest` made, with what it has on their topics; of a lake without any, the partitions
+    of other systems. AccessError if it has no records, OptionError if some have no topic or partition and topics are not `named`.
+    """
+    lake = Lake(path)
+    full, plain = (lake.data_files(lake_name(name)) for name in (restorer.records_table, "records"))
+    if not full and not plain:
+        raise AccessError(f"{path}: the lake has no records")
+    offer = offered_files(full or plain, restorer, of_any_system=not full, payloads=lake.payloads() if full else None)
+    if offer.notes and not named:
+        raise OptionError(f"{path}: {offer.notes[0]}; with --topic they are")
+    if full and plain:
+        visible = offered_files(plain, restorer, of_any_system=True).partitions
+        others = sorted({topic for topic, _ in visible} - {topic for topic, _ in offer.partitions})
+        if others and not named:
+            more = ", …" if len(others) > SHOWN_TABLES else ""
+            offer.notes.append(
+                f"{len(others):,} topics of other systems are left out: {', '.join(others[:SHOWN_TABLES])}{more}"
+            )
+        for key, one in offer.partitions.items():
+            there = visible.get(key)
+            if isinstance(one, Fragments) and isinstance(there, Fragments):
+                offer.partitions[key] = replace(one, floor=min(span.first for span in there.spans))
+    topics = lake.data_files(restorer.topics_table)
+    if topics:
+        restorer.add_topics(offer, open_parquet(topics).to_table().to_pylist())
+    return offer
+
+
+def offered_rows(tree: Tree, restorer: Restorer, scratch: str, chosen: Selection) -> Offer:
+    """The partitions among the chosen rows of a tree of any system, which are written as partition directories first. EncodeError for rows
+    without a partition, or of a topic whose name is not allowed there.
+    """
+    rows = Rows(tree, RECORDS, chosen)
+    format = registry.formats()[restorer.written]
+    assert format.write is not None
+    try:
+        with Output(scratch) as output:
+            format.write(rows.batches(), output, {})
+    except EncodeError as error:
+        raise EncodeError(
+            f"{error}; --topic chooses what is restored; "
+            f"rows without a partition get one by `rawlog convert --to {format.family}` first"
+        ) from None
+    written = open_tree(scratch)
+    return restorer.offer(written.files, written.groups) or Offer({})
+
+
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Carried(Done):
+    """A partition that was written."""
+
+    partition: RestoredPartition
+
+
+class Restore(Job[Carried, Report]):
+    """Restore to a directory. Use as a context manager: what is staged is removed at the end."""
+
+    def __init__(self, target: str, asked: Asked, changed: Selection | None = None) -> None:
+        """`changed` has transforms of the rows: then no batch is copied as it is. OptionError for options that are invalid."""
+        if is_remote(target):
+            raise OptionError(f"{target}: a broker's directory must be a local one")
+        self.asked, self.changed = asked, changed
+        self.target = Path(local_path(target)).absolute()
+        self.output = Output(self.target, overwrite=asked.overwrite)
+        make = next(family.restorer for family in registry.families() if family.restorer is not None)
+        self.restorer: Restorer = make(asked, self.target)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.output.close()
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """A split for each partition. OptionError if the source has nothing that is asked for."""
+        asked, restorer = self.asked, self.restorer
+        self.output.refuse(tree.sources)
+        self._check_target()
+        self.stage = self.output.open()
+        restorer.report.source = ", ".join(tree.roots)
+        offer = self._offered(tree)
+        restorer.report.notes += offer.notes
+        present = offer.topics
+        for problem in missing_topics(asked.topics, present) if present else ():
+            if isinstance(problem, OptionError):
+                raise problem
+            restorer.report.notes.append(problem)
+        wanted = [topic for topic in present if restorer.wants(topic, offer)]
+        unknown = [old for old in asked.rename if old not in wanted]
+        if unknown:
+            raise OptionError(f"rename {', '.join(unknown)}: no such topic among those restored")
+        if not wanted:
+            raise OptionError(f"no topic here is asked for; there are: {', '.join(present[:SHOWN]) or 'none'}")
+        here = [file for file in tree if not asked.topics or file.place.topic in (None, *wanted)]
+        restorer.report.entries += unreadable(here)
+        splits = restorer.plan(offer, wanted)
+        if asked.partitions_only:
+            for split in splits:
+                self.output.refuse_existing(split.name)
+        return [Split(number, split.content.size, split) for number, split in enumerate(splits)]
+
+    def _check_target(self) -> None:
+        if self.asked.partitions_only:
+            return
+        self.output.check_directory()
+
+    def _offered(self, tree: Tree) -> Offer:
+        """What the source has, whatever it is."""
+        asked, restorer = self.asked, self.restorer
+        lakes = [root for root in tree.roots if is_lake(root)]
+        if self.changed is not None:
+            return self._offered_changed(tree, has_lakes=bool(lakes))
+        if lakes:
+            if len(tree.roots) > 1:
+                raise OptionError(f"{lakes[0]} is a lake: name no other source with it")
+            return offered_lake(lakes[0], restorer, asked.topics)
+        native = restorer.offer(tree.files, tree.groups)
+        if native is not None:
+            return native
+        files = parquet_files(tree.roots)
+        if files:
+            return offered_files(files, restorer)
+        if "records" not in tree.tables:
+            raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be read as records")
+        assert self.stage is not None
+        chosen = Selection(topics=asked.topics, errors=asked.errors)
+        return offered_rows(tree, restorer, below(self.stage, "rows"), chosen)
+
+    def _offered_changed(self, tree: Tree, *, has_lakes: bool) -> Offer:
+        """The rows of the source, changed and written again; only what was committed, as new batches are in no transaction."""
+        assert self.stage is not None
+        assert self.changed is not None
+        if has_lakes or "records" not in tree.tables:
+            raise OptionError(
+                "--mask: a lake and tables are masked when they are made, or by `rawlog convert --to kafka`"
+            )
+        asked, chosen = self.asked, self.changed.begun()
+        files = tuple(file for file in tree if not (file.place.topic or "").startswith("__"))
+        chosen = chosen.replace(topics=asked.topics, errors=asked.errors, isolation="read_committed")
+        offer = offered_rows(replace(tree, files=files), self.restorer, below(self.stage, "rows"), chosen)
+        offer.notes += self.changed.judge([chosen.tallies])
+        offer.notes.append(
+            "masked: records are in new batches; aborted ones, all from the first of an open transaction on, committed offsets "
+            "and settings of topics are left out"
+        )
+        return offer
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work(self, split: Split, stage: Stage) -> Carried:
+        """One partition directory."""
+        one: RestoreSplit = split.content
+        try:
+            folder = Folder(stage.path, named=str(self.target)).folder(stage.name)
+            report = self.restorer.carry(one, folder, stage.advance)
+        except OSError as error:
+            raise self.output.unwritable(error) from None
+        return Carried(split.number, RestoredPartition(one, str(folder.path / one.name), report))
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Carried]) -> Report:
+        """Put the partitions and what belongs next to them into one directory, and give it the target's name."""
+        partitions = [one.partition for one in done]
+        try:
+            folder = Folder(self.output.new(), named=str(self.target))
+            for one in partitions:
+                if not one.split.is_scratch:
+                    folder.take(one.folder, one.split.name)
+            self.restorer.finish(partitions, folder)
+            if self.asked.partitions_only:
+                self.output.add(folder.path, merged=self.restorer.merged)
+            else:
+                self.output.put(folder.path)
+        except OSError as error:
+            raise self.output.unwritable(error) from None
+        return self.restorer.report

@@ -1,0 +1,595 @@
+"""Rewriting: the job of the verbs that write stores again: `repair`, `rebuild`, `compact`, and `erase` (`verbs/erase.py`).
+
+Plan: which family rewrites which files, and its stores. Work: one store, below a stage next to the target. Commit: all of them under the
+target's name, or none.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rawlog import registry
+from rawlog.io.output import Folder, Output, descendant
+from rawlog.io.storage import is_remote, local_path
+from rawlog.model.errors import (
+    AccessError,
+    CorruptError,
+    OptionError,
+    UnknownFormatError,
+    unknown,
+)
+from rawlog.model.finding import Finding, Findings, Severity
+from rawlog.model.format import Rewrite, UnknownFile
+from rawlog.model.job import (
+    Done,
+    Job,
+    Split,
+    Stage,
+    unreadable,
+)
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store, stores_of_files
+from rawlog.model.text import counted
+from rawlog.reading.inspect import (
+    Chosen,
+    inspect_file,
+    inspect_files,
+    inspect_group,
+    inspect_tree,
+)
+from rawlog.reading.tree import Tree, open_tree
+
+if TYPE_CHECKING:
+    from rawlog.model.format import Family, File, Keep
+
+#: Verbs whose result is verified, so that what is still wrong in it is reported; and the one that refuses damage.
+VERIFIED, REBUILD = frozenset({"repair", "rebuild", "compact", "erase"}), "rebuild"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSplit:
+    """One store, its family, and where it goes below the target (empty: it is the target)."""
+
+    family: str
+    store: Store
+    place: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten(Done):
+    """A store that was rewritten: its report, where it is, and where what was cut is."""
+
+    report: Report
+    folder: str
+    aside: str | None = None
+    #: What verification finds in the files of the store, each alone.
+    remaining: tuple[Finding, ...] = ()
+    #: The same for its files together: to be asked again where the files around the store are in place.
+    in_groups: tuple[Finding, ...] = ()
+
+
+class Rewriting(Job[Rewritten, Report]):
+    """Rewrite stores with the families that know the verb. Use as a context manager: leaving it removes what a failed run left.
+
+    `at_once` is how many stores the engine rewrites at once on one machine. With `dry_run` nothing appears anywhere.
+    """
+
+    #: Whether files that no format knows are copied where the family lets them; else they are left out and named.
+    copies_unknown = True
+
+    def __init__(
+        self,
+        verb: str,
+        target: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        overwrite: bool = False,
+        dry_run: bool = False,
+        at_once: int = 1,
+    ) -> None:
+        """OptionError for a target that is not local."""
+        if is_remote(target):
+            raise OptionError(f"{target}: {verb} writes a local directory")
+        self.verb, self.options = verb, dict(options or {})
+        self.named, self.overwrite, self.dry_run, self.at_once = target, overwrite, dry_run, at_once
+        self.target = Path(local_path(target)).absolute()
+        self.output = Output(target, overwrite=overwrite)
+        #: What is cut has a stage of its own: it may be on another disk.
+        self.aside: Output | None = None
+        self._splits: list[StoreSplit] = []
+        #: Files that no format knows in the directories around stores, by their paths there.
+        self._around: list[tuple[str, File]] = []
+        self._report = Report(verb=verb, target=target, is_dry_run=dry_run)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The plan stays on the driver: a split carries its own store.
+        return {**self.__dict__, "_splits": [], "_around": [], "_report": None}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for output in (self.output, self.aside):
+            if output is not None:
+                output.close()
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """A split for each store. UnknownFormatError if there is nothing to rewrite, OptionError for an option that no family
+        understands, AccessError if the target exists.
+        """
+        able = [family for family in registry.families() if self.verb in family.rewrites]
+        shares = families_of(able, tree.files)
+        if not shares:
+            names = ", ".join(family.title for family in able)
+            raise UnknownFormatError(
+                f"{', '.join(tree.roots)}: nothing here to {self.verb}; these systems can be: {names}"
+            )
+        self._check_options([family for family, _ in shares])
+        stores = [(family, *self._stores(family, files, tree.roots)) for family, files in shares]
+        self._report.source = ", ".join(tree.roots)
+        self._report.left_out = [file.path for file in tree.files if _is_stray(file, tree.files)]
+        self._report.left_out += _in_no_store(tree.files, [store for _, own, _ in stores for store in own])
+        self._assign_unknown(stores, tree)
+        self._report.not_loaded = _not_loaded(tree.files, [store for _, own, _ in stores for store in own])
+        self._report.entries += unreadable(tree)
+        for group in _without_data(tree.files, [store for _, own, _ in stores for store in own]):
+            self._report.add(Action.LOST, "no file with data is here; what else there is, is left out", group)
+        count = sum(len(own) for _, own, _ in stores)
+        alone = count == 1 and not any(self.has_surroundings(family, own, tree.roots) for family, own, _ in stores)
+        self._splits = [
+            StoreSplit(family.name, store, "" if alone else _safe(store.name), options)
+            for family, own, options in stores
+            for store in own
+        ]
+        self._place_aside([family for family, _, _ in stores])
+        self.output.refuse(tree.sources)
+        if self.aside is not None:
+            self.aside.refuse((*tree.sources, self.named))
+        if not self.dry_run:
+            self._prepare()
+        return [Split(number, split.store.size, split) for number, split in enumerate(self._splits)]
+
+    def _check_options(self, families: Sequence[Family]) -> None:
+        known = {name for family in families for name in family.rewrites[self.verb].options}
+        for name in self.options:
+            if name not in known:
+                raise unknown(
+                    f"option of {' and '.join(family.name for family in families)} for {self.verb}", name, known
+                )
+
+    def _stores(
+        self, family: Family, files: Sequence[File], roots: Sequence[str]
+    ) -> tuple[Sequence[Store], Mapping[str, str]]:
+        """A family's stores, and the options that it understands: all stores go by the same clock."""
+        rewrite = family.rewrites[self.verb]
+        own = {name: value for name, value in self.options.items() if name in rewrite.options}
+        if "now" in rewrite.options:
+            own.setdefault("now", str(int(time.time() * 1000)))
+        if rewrite.one_file:
+            return _distinct(stores_of_files(files, roots)), own
+        if rewrite.stores is not None:
+            stores = rewrite.stores(files, own)
+            if "at_once" in rewrite.options:
+                own.setdefault("at_once", str(max(1, min(self.at_once, len(stores)))))
+            return stores, own
+        groups = {file.place.group for file in files if file.place.partition is not None}
+        name = str(groups.pop()).rpartition("/")[2] if len(groups) == 1 else family.name
+        return [Store(files, name)], own
+
+    def has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
+        """Whether stores are in a directory that was named and has files of its own: then they keep their place in it."""
+        if family.rewrites[self.verb].one_file:
+            return not any(file.path == root.rstrip("/") for store in stores for file in store for root in roots)
+        groups = {file.place.group for store in stores for file in store if file.place.topic is not None}
+        return family.rewrites[self.verb].join is not None and any(
+            group is not None and group.startswith(f"{root.rstrip('/')}/") for group in groups for root in roots
+        )
+
+    def _assign_unknown(self, stores: Sequence[tuple[Family, Sequence[Store], Mapping[str, str]]], tree: Tree) -> None:
+        """Give each store the files in its directory that no format knows. Those around stores are kept for `commit`, and those next to
+        stores that are single files are left out.
+        """
+        unknown = UnknownFiles(
+            tree.files,
+            [store.path for _, own, _ in stores for store in own],
+            [store.path.rpartition("/")[0] for family, own, _ in stores for store in own if family.has_surroundings],
+        )
+        self._around = [(path, file) for file, path, in_store in unknown if not in_store]
+        if any(family.rewrites[self.verb].one_file for family, _, _ in stores):
+            self._report.left_out += [file.path for file in unknown.elsewhere]
+        elif unknown.elsewhere:
+            self._report.notes.append(
+                f"{counted(len(unknown.elsewhere), 'unknown file')} outside of all stores: not copied, such as "
+                f"{unknown.elsewhere[0].path}"
+            )
+        for _, own, _ in stores:
+            for store in own:
+                store.unknown = tuple(unknown.inside[store.path])
+
+    def _place_aside(self, families: Sequence[Family]) -> None:
+        options = [family.rewrites[self.verb].aside for family in families]
+        paths = [self.options[option] for option in options if option is not None and option in self.options]
+        self.aside = Output(paths[0]) if paths and not self.dry_run else None
+
+    def _prepare(self) -> None:
+        """Refuse places that are taken, and open the stages."""
+        if not (self.overwrite and self._is_one_file()):
+            self.output.check_directory()
+        self.output.check()
+        if self.aside is not None:
+            places = [self.aside.path]
+            places += [f"{self.aside.path}/{split.store.name}" for split in self._splits if len(self._splits) > 1]
+            for path in map(Path, places if len(places) == 1 else places[1:]):
+                if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                    raise AccessError(f"{path}: exists already and is not empty; choose another name")
+        self.stage = self.output.open()
+        if self.aside is not None:
+            self.aside.open()
+
+    def _is_one_file(self) -> bool:
+        """Whether the target itself is a file."""
+        [*others, only] = self._splits
+        return not others and not only.place and _rewrite_of(only.family, self.verb).one_file
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work(self, split: Split, stage: Stage) -> Rewritten:
+        """Rewrite one store, in a directory of this attempt's own."""
+        own: StoreSplit = split.content
+        rewrite = _rewrite_of(own.family, self.verb)
+        final = f"{self.named}/{own.place}" if own.place else self.named
+        path = Path(stage.path) / stage.name / self.target.name / own.place
+        folder = Folder(path, named=final, dry_run=self.dry_run)
+        if rewrite.one_file:
+            folder = Folder(Path(stage.path) / stage.name, named=final.rpartition("/")[0] or ".", dry_run=self.dry_run)
+            path = folder.path / own.store.name.rpartition("/")[2]
+        aside = None
+        if self.aside is not None:
+            aside = Folder(Path(str(self.aside.stage)) / stage.name, named=self.aside.named).make()
+        given: tuple[Any, ...] = (own.store, folder.make(), own.options)
+        given += (aside,) if rewrite.aside is not None else (self.keep(own),) if rewrite.keeps else ()
+        try:
+            report = rewrite.do(*given)
+        except OSError as error:
+            if isinstance(error, AccessError):
+                raise AccessError(str(error).replace(str(path), final)) from None
+            raise AccessError(f"{final}: {error.strerror or error}") from None
+        report.verb, report.target, report.is_dry_run = self.verb, final, self.dry_run
+        inside = [(file.path[len(own.store.path) + 1 :], file) for file in own.store.unknown]
+        self.carry_unknown(own.family, inside, folder, report, in_store=True)
+        alone, together = self._look(own, path, final)
+        stage.advance(split.size)
+        return Rewritten(split.number, report, str(path), None if aside is None else str(aside.path), alone, together)
+
+    def keep(self, own: StoreSplit) -> Keep | None:
+        """Which records of a store stay; None: all of them."""
+        return None
+
+    def carry_unknown(
+        self, family: str, files: Sequence[tuple[str, File]], folder: Folder, report: Report, *, in_store: bool
+    ) -> None:
+        """Copy files that no format knows to the same place below `folder`, or report that they are left out."""
+        copied, remade = [], []
+        named = named_paths(report)
+        for path, file in files:
+            is_taken = os.path.lexists(folder.path / path)
+            if file.path in named or (is_taken and in_store):  # the family has decided on it
+                continue
+            fate = fate_of(registry.family(family), path, in_store=in_store)
+            if fate is UnknownFile.REMAKE:
+                remade.append(file.path)
+            elif fate is UnknownFile.LEAVE or is_taken or file.problem is not None or not self.copies_unknown:
+                report.left_out.append(file.path)
+            else:
+                folder.copy(file.path, path)
+                copied.append(file.path)
+                if in_store and "files" in report.facts:
+                    report.facts["files"] = sorted([*report.facts["files"], path])
+        report.notes += _few_paths(copied, "copied unchanged: rawlog does not know what it is")
+        report.notes += _few_paths(remade, "not copied: the system makes it again by itself")
+
+    def _look(self, own: StoreSplit, path: Path, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+        """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in
+        groups of files.
+        """
+        written = path.exists()
+        chosen = Chosen() if self.verb in VERIFIED and written else self._unrepaired(own.family)
+        if chosen is None:
+            return (), ()
+        tree = open_tree(str(path)) if written else Tree((), own.store.files)
+        alone = inspect_files(tree, chosen)
+        together = [finding for group in tree.groups for finding in inspect_group(group, chosen)]
+        return _serious(alone, str(path), final), _serious(together, str(path), final)
+
+    def _unrepaired(self, family: str) -> Chosen | None:
+        """The rules for what a family's rewrite leaves as it is; None if there are none."""
+        codes = _rewrite_of(family, self.verb).unrepaired
+        return Chosen(only=codes) if codes else None
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Rewritten]) -> Report:
+        """Put the stores together and give the whole its name. CorruptError, with nothing written, if `rebuild` met damage."""
+        pairs = [(self._splits[one.number], one) for one in done]
+        if self.dry_run:
+            report = self._joined(pairs, Folder(self.target, named=self.named, dry_run=True))
+            report.remaining += self._left(pairs)
+            return report
+        try:
+            whole = self._together(pairs)
+            report = self._joined(pairs, Folder(whole, named=self.named))
+            self._refuse_damage(report)
+            self._verify(report, pairs, whole)
+            self._put_aside(pairs)
+            self.output.put(whole)
+        except OSError as error:
+            raise self.output.unwritable(error) from None
+        return report
+
+    def _refuse_damage(self, report: Report) -> None:
+        """`rebuild` derives files of sound data: data that is gone or must be corrected is for `repair`."""
+        for entry in report.all_entries() if self.verb == REBUILD else ():
+            if entry.is_loss and entry.action is not Action.DROPPED:
+                raise CorruptError(f"{entry.line()}; `rawlog repair` handles damage", path=self._report.source)
+
+    def _together(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> Path:
+        """The directory that becomes the target."""
+        if len(pairs) == 1 and not pairs[0][0].place:
+            return Path(pairs[0][1].folder)
+        whole = Folder(Path(str(self.stage)) / "whole", named=self.named).make()
+        for split, one in pairs:
+            if os.path.exists(one.folder):  # it was moved if this is not the first try
+                whole.take(one.folder, split.place)
+        return whole.path
+
+    def _joined(self, pairs: Sequence[tuple[StoreSplit, Rewritten]], around: Folder) -> Report:
+        """The report on the stores of each family, and on all families."""
+        made = self._report
+        if len(pairs) == 1 and not pairs[0][0].place:
+            own = pairs[0][1].report
+            return replace(
+                own,
+                source=made.source,
+                entries=[*made.entries, *own.entries],
+                left_out=[*made.left_out, *own.left_out],
+                not_loaded=made.not_loaded,
+                notes=[*made.notes, *own.notes],
+            )
+        reports: dict[str, Report] = {}
+        for name in dict.fromkeys(split.family for split, _ in pairs):
+            stores = [split.store for split, _ in pairs if split.family == name]
+            found = [one.report for split, one in pairs if split.family == name]
+            reports[name] = self.joined_family(_rewrite_of(name, self.verb), stores, found, around)
+        for report in reports.values():
+            made.parts |= report.parts
+            made.entries += [
+                entry for entry in report.entries if entry not in made.entries
+            ]  # two may be in one directory
+            made.notes += report.notes
+            made.facts |= report.facts
+            for name, number in report.counts.items():
+                made.count(name, number)
+        if self._around:
+            self.carry_unknown(next(iter(reports)), self._around, around, made, in_store=False)
+        return made
+
+    def joined_family(
+        self, rewrite: Rewrite, stores: Sequence[Store], reports: Sequence[Report], around: Folder
+    ) -> Report:
+        """The report on the stores of a family, with what belongs around them written."""
+        if rewrite.join is not None:
+            return rewrite.join(stores, reports, around)
+        return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
+
+    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: Path) -> None:
+        """Report what is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
+        together; and what the system would do when it starts. The files of a store are compared with one another again only where that
+        found something: files around the store may explain it.
+        """
+        if self.verb not in VERIFIED:
+            return
+        tree = open_tree(str(whole))
+        found = [finding for _, one in pairs for finding in one.remaining]
+        stores = {whole / split.place for split, _ in pairs}
+        again = {whole / split.place for split, one in pairs if one.in_groups}
+        later, names = Findings(), (str(whole), self.named.rstrip("/"))
+        for file in tree:
+            if _store_of(file.path, stores) is None:
+                later.add(inspect_file(file))
+        for group in tree.groups:
+            store = _store_of(str(group[0].place.group), stores)
+            if store is None or store in again:
+                later.add(inspect_group(group))
+        later.add(inspect_tree(tree))
+        report.remaining += [*found, *_serious(later, *names)]
+        startups = [one.with_predictions(later.predictions).below(*names) for one in later.startups]
+        if startups:
+            report.facts["startup"] = [one.as_json() for one in startups]
+            report.notes += [text for one in startups for text in one.lines()]
+
+    def _left(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> list[Finding]:
+        """What is wrong with the source and would not be changed."""
+        found = [finding for _, one in pairs for finding in (*one.remaining, *one.in_groups)]
+        for name in dict.fromkeys(split.family for split, _ in pairs):
+            chosen = self._unrepaired(name)
+            if chosen is not None:
+                files = tuple(file for split, _ in pairs if split.family == name for file in split.store)
+                found += _serious(inspect_tree(Tree((), files), chosen))
+        return found
+
+    def _put_aside(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> None:
+        """What was cut, under the name of its store if there are several."""
+        made = [(split, one.aside) for split, one in pairs if one.aside is not None and os.path.isdir(one.aside)]
+        if self.aside is None or not made:
+            return
+        if len(self._splits) == 1:
+            self.aside.put(str(made[0][1]))
+            return
+        folder = Folder(self.aside.new(), named=self.aside.named)
+        for split, path in made:
+            folder.take(str(path), split.store.name)
+        self.aside.add(folder.path)
+
+
+def families_of(able: Sequence[Family], files: Sequence[File]) -> list[tuple[Family, list[File]]]:
+    """Which family rewrites which files. A family that looks into directories of another has those for itself: a metadata log is an
+    ordinary log, but must not be repaired as one. OptionError for files of several systems.
+    """
+    claimed: dict[str | None, str] = {}
+    for family in able:
+        for file in family.files_for(None, files):
+            if file.system != family.name or (family.host is not None and file.place.topic is not None):
+                claimed[file.place.group] = family.name
+    shares = []
+    for family in able:
+        claims = family.name in claimed.values()
+        own = [
+            file
+            for file in files
+            if claimed.get(file.place.group) == family.name
+            or (file.system == family.name and not claims and file.place.group not in claimed)
+        ]
+        if own := [file for file in own if not _is_stray(file, files)]:
+            shares.append((family, own, claims))
+    if len(shares) > 1:  # files that only lie next to the data of another system are not rewritten alone
+        shares = [one for one in shares if one[0].takes is None or any(file.place.topic for file in one[1])]
+    if sum(not claims for _, _, claims in shares) > 1:
+        names = " and ".join(family.name for family, _, _ in shares)
+        raise OptionError(f"files of {names} are here; name the directory of one of them")
+    return [(family, own) for family, own, _ in shares]
+
+
+def _is_stray(file: File, files: Sequence[File]) -> bool:
+    """Whether a file that is known by its first bytes alone lies among the files of a store: there its name is wrong."""
+    return (
+        file.format is not None
+        and file.place.group is None
+        and any(other.place.group and file.path.startswith(f"{other.place.group}/") for other in files)
+    )
+
+
+class UnknownFiles:
+    """The files that no format knows: inside of stores, in the directories around stores, and elsewhere, each at the deepest of these."""
+
+    def __init__(self, files: Iterable[File], stores: Iterable[str], around: Iterable[str]) -> None:
+        self.inside: dict[str, list[File]] = {path: [] for path in stores}
+        self.around: dict[str, list[File]] = {path: [] for path in around if path not in self.inside}
+        self.elsewhere: list[File] = []
+        for file in files:
+            if file.format is None:
+                self._home(file.path).append(file)
+
+    def __iter__(self) -> Iterator[tuple[File, str, bool]]:
+        """Each file of a store or around stores, its path below that directory, and whether that is a store's."""
+        for homes, in_store in ((self.inside, True), (self.around, False)):
+            for base, files in homes.items():
+                yield from ((file, file.path[len(base) + 1 :], in_store) for file in files)
+
+    def _home(self, path: str) -> list[File]:
+        while "/" in path:
+            path = path.rpartition("/")[0]
+            for homes in (self.inside, self.around):
+                if path in homes:
+                    return homes[path]
+        return self.elsewhere
+
+
+def fate_of(family: Family, path: str, *, in_store: bool) -> UnknownFile:
+    """What a family says of a file that no format knows, by its path below the directory of a store, or the one around stores."""
+    return UnknownFile.COPY if family.unknown_files is None else family.unknown_files(path, in_store)
+
+
+def named_paths(report: Report) -> set[str | None]:
+    """The paths that a report says something of."""
+    return {*(entry.path for entry in report.all_entries()), *report.all_left_out}
+
+
+#: So many files that no format knows are named in notes one by one.
+MOST_NAMED = 20
+
+
+def _few_paths(paths: Sequence[str], what: str) -> list[str]:
+    """A note on each file, or on how many there are."""
+    named = [f"{path}: {what}" for path in paths[:MOST_NAMED]]
+    more = len(paths) - len(named)
+    return named + ([f"{counted(more, 'more file')}: {what}"] if more else [])
+
+
+def _serious(findings: Iterable[Finding], written: str = "", final: str = "") -> tuple[Finding, ...]:
+    """The errors and warnings among findings, with the final name of what was written under another."""
+    found = []
+    for one in findings:
+        if one.severity is not Severity.INFO:
+            if written:
+                path = None if one.path is None else one.path.replace(written, final)
+                one = replace(one, path=path, message=one.message.replace(written, final))
+            found.append(one)
+    return tuple(found)
+
+
+def _store_of(path: str, stores: Collection[Path]) -> Path | None:
+    """The store that a path is, or lies in."""
+    return next((one for one in (Path(path), *Path(path).parents) if one in stores), None)
+
+
+def _not_loaded(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
+    """The directories of data that no store has, because the system would not load them."""
+    worked = {file.place.group for store in stores for file in store}
+    found = {file.place.group for file in files if file.place.state is not None and file.place.topic is not None}
+    return sorted(group for group in found - worked if group is not None)
+
+
+def _in_no_store(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
+    """The files with data in directories whose names say nothing, next to stores: no system reads them there."""
+    known = registry.formats()
+    groups = {file.place.group for store in stores for file in store}
+    around = {str(store.path).rpartition("/")[0] for store in stores}
+    return [
+        file.path
+        for file in files
+        if file.format is not None
+        and (group := file.place.group) is not None
+        and group not in groups
+        and file.place.topic is None
+        and file.place.partition is None
+        and file.place.state is None
+        and group.rpartition("/")[0] in around
+        and any(table.name == "records" for table in known[file.format].tables)
+    ]
+
+
+def _without_data(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
+    """The directories of a topic that have files about its data, and no data, and so are no store."""
+    known = registry.formats()
+    groups = dict.fromkeys((str(file.place.group) for store in stores for file in store), True)
+    for file in files:
+        place = file.place
+        if place.topic is not None and place.group is not None and place.state is None and place.remote is None:
+            tables = known[file.format].tables if file.format is not None else ()
+            groups[place.group] = groups.get(place.group, False) or any(one.name == "records" for one in tables)
+    return sorted(group for group, has_data in groups.items() if not has_data)
+
+
+def _rewrite_of(family: str, verb: str) -> Rewrite:
+    return registry.family(family).rewrites[verb]
+
+
+def _distinct(stores: list[Store]) -> list[Store]:
+    """Stores that go below one target. OptionError if two of them have the same name."""
+    if len({store.name for store in stores}) < len(stores):
+        raise OptionError("files of the same name are here; name the directory of one of them")
+    return stores
+
+
+def _safe(name: str) -> str:
+    """The name of a store, which may be a path below the target. EncodeError for one that leads out of it."""
+    descendant(Path(), name)
+    return name
