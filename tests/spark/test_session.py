@@ -212,7 +212,7 @@ def test_an_archive_of_classes_is_used_where_there_is_one(monkeypatch: pytest.Mo
 
 def test_workers_of_this_machine_run_behind_our_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The script needs nothing of rawlog's on the path, and is passed over where the daemon is not to be had."""
-    made = sys.modules["rawlog.spark.session"]
+    made = sys.modules["rawlog.engines.spark.session"]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(made, "DAEMON", tmp_path / "daemon.py")
     (tmp_path / "daemon.py").write_text("import sys; print('ours', sys.argv[1:])")
