@@ -39,10 +39,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import rawlog  # noqa: E402
 from rawlog import registry  # noqa: E402
-from rawlog.formats.rocketmq.store import rebuild, writer  # noqa: E402
+from rawlog.formats.rocketmq.store.rewrite import rebuild, write_store  # noqa: E402
+from rawlog.io.output import Folder  # noqa: E402
 from rawlog.io.walk import walk  # noqa: E402
 from rawlog.model.format import Want  # noqa: E402
 from rawlog.model.frames import Frames  # noqa: E402
+from rawlog.model.store import Store  # noqa: E402
 from rawlog.model.table import RECORDS  # noqa: E402
 
 WINDOW = 4 << 20
@@ -187,14 +189,15 @@ def used(log: Path) -> float:
 
 def measure_rebuild(folder: Path, size_of_file: int, megabytes: float, *, with_broker: bool) -> None:
     """Print how fast queues and index are rebuilt, and how fast a broker makes them."""
-    files = rawlog.open(folder / "store").files
+    store = Store(rawlog.open(folder / "store").files)
     best = 1e9
     for _ in range(4):
         start = time.process_time()
-        report = rebuild.rebuild_store(files, folder / "rebuilt", {"commitlog": "none"})
+        (folder / "rebuilt").mkdir()
+        report = rebuild(store, Folder(folder / "rebuilt"), {"commitlog": "none"})
         best = min(best, time.process_time() - start)
         shutil.rmtree(folder / "rebuilt")
-    print(f"rebuild: {report.units:,} units, {report.keys:,} keys, {megabytes / best:.0f} MB/s")
+    print(f"rebuild: {report.counts['units']:,} units, {report.counts['keys']:,} keys, {megabytes / best:.0f} MB/s")
     if not with_broker:
         return
     (folder / "empty").mkdir()
@@ -224,9 +227,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size_of_file = (options.mb + options.mb // 8 + 16) << 20
-        writer.write_store(
-            rows(options.mb << 20), folder / "store", {"derived": "none", "commitlog_size": str(size_of_file)}
-        )
+        (folder / "store").mkdir()
+        sizes = {"derived": "none", "commitlog_size": str(size_of_file)}
+        write_store(rows(options.mb << 20), Folder(folder / "store"), sizes)
         [log] = (folder / "store" / "commitlog").iterdir()
         best: dict[str, list[float]] = {}
 
