@@ -153,9 +153,7 @@ def reading_options(given: Mapping[str, str]) -> dict[str, str]:
 def formats_with(table: Table) -> set[str]:
     """The names of the formats that can be read as a table."""
     return {
-        format.name
-        for format in formats().values()
-        if format.decode is not None and any(candidate.name == table.name for candidate in format.tables)
+        format.name for format in formats().values() if any(candidate.name == table.name for candidate in format.tables)
     }
 
 

@@ -36,26 +36,25 @@ MOST_TRIES = 100
 
 def origin_of(format: Format, source: Source) -> Origin:
     """Where the frames of a file begin; DataError if its header cannot be."""
-    if format.begin is None and format.survey is None:
+    if not format.can("begin") and not format.can("survey"):
         return Origin()
     try:
-        if format.survey is not None:
-            return format.survey(source)
-        assert format.begin is not None
-        return format.begin(source.read(0, HEAD), source.size)
+        if format.can("survey"):
+            return format.codec.survey(source)
+        return format.codec.begin(source.read(0, HEAD), source.size)
     except DataError as error:
         raise error.at(path=source.path, format=format.name) from None
 
 
 def presumed_origin(format: Format, source: Source) -> Origin | None:
     """Where frames begin after a damaged header, and of what kind they are: the first that are credible. None if nothing tells."""
-    origins = [Origin()] if format.presume is None and format.resync is not None else []
-    if format.presume is not None:
-        origins = [one for one in format.presume(source) if one.position <= source.size]
-    if format.resync is None or not origins:
+    origins = [Origin()] if not format.can("presume") and format.can("resync") else []
+    if format.can("presume"):
+        origins = [one for one in format.codec.presume(source) if one.position <= source.size]
+    if not format.can("resync") or not origins:
         return next(iter(origins), None)
     data = np.frombuffer(source.read(0, FIRST_WINDOW), np.uint8)
-    found = [(format.resync(data, one.position, one.kind), one.kind) for one in origins]
+    found = [(format.codec.resync(data, one.position, one.kind), one.kind) for one in origins]
     credible = [Origin(position, kind) for position, kind in found if position >= 0]
     return min(credible, key=lambda one: one.position, default=origins[0])
 
@@ -80,7 +79,7 @@ def walk(
     A damaged header of the file is damage like any other: a window without frames at byte 0, of status BAD_HEADER.
     With an `origin` the file's header is not asked.
     """
-    if format.scan is None:
+    if not format.can("scan"):
         raise UnsupportedError("recognised, but cannot be read yet", path=file.path, format=format.name)
     if source is None:
         with Source(file.path) as opened:
@@ -142,8 +141,7 @@ class _Walk:
     def __init__(
         self, format: Format, source: Source, kind: int, end: int, errors: str, window: int, sealed: bool = False
     ) -> None:
-        assert format.scan is not None
-        self.format, self.scan, self.source, self.kind = format, format.scan, source, kind
+        self.format, self.scan, self.source, self.kind = format, format.codec.scan, source, kind
         self.end, self.errors, self.window, self.sealed = end, errors, window, sealed
         self.capacity = window if format.whole else min(window, FIRST_WINDOW)
         self.buffer: Bytes = pages(0)
@@ -254,8 +252,9 @@ class _Walk:
         """Whether the unfinished last frame swallows sound ones: then its length is wrong, not its end missing."""
         whole_file = self.end >= self.source.size
         tail = self.held
-        resync = self.format.resync
-        return whole_file and resync is not None and resync(tail, frames.reached + 1, self.kind) >= 0
+        if not whole_file or not self.format.can("resync"):
+            return False
+        return self.format.codec.resync(tail, frames.reached + 1, self.kind) >= 0
 
     def without_wrong_length(self, frames: Frames) -> Frames:
         """The frames up to one with a wrong length: its checksum is wrong, and a sound frame begins inside it and goes on after it. The
@@ -263,9 +262,9 @@ class _Walk:
 
         Without checksums nobody knows whose length is wrong: such a format has a rule of its own for it.
         """
-        resync = self.format.resync if self.format.checked else None
-        if self.errors != "skip" or resync is None:
+        if self.errors != "skip" or not self.format.checked:
             return frames
+        resync = self.format.codec.resync
         data, starts, doubtful = self.held, frames.starts, len(frames)
         while doubtful > max(0, len(frames) - MOST_TRIES):
             last = int(starts[doubtful - 1])
@@ -296,13 +295,13 @@ class _Walk:
 
     def following(self, frames: Frames) -> int | None:
         """Where a frame begins after those of a window; None if there is none."""
-        if self.format.resync is None:
+        if not self.format.can("resync"):
             return None
         position = frames.reached_in_file + 1
         window = self.held
         base = frames.base
         while True:
-            found = self.format.resync(window, position - base, self.kind)
+            found = self.format.codec.resync(window, position - base, self.kind)
             if found >= 0:
                 return base + found
             # Overlap the windows, so that a frame across their border is seen whole in the next.
@@ -348,8 +347,8 @@ def describe(format: Format, frames: Frames, path: str) -> DataError:
     """The error for frames that ended in damage, with the bytes there."""
     if frames.error is not None:
         error: DataError = CorruptError(frames.error.message, position=frames.reached_in_file)
-    elif format.fault is not None:
-        error = format.fault(frames)
+    elif format.can("fault"):
+        error = format.codec.fault(frames)
     else:
         error = CorruptError(_WORDS.get(frames.status, "damage"), position=frames.reached_in_file)
     if error.context is None:

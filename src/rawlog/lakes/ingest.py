@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from rawlog import registry
 from rawlog.io.output import refuse_nested
@@ -25,19 +28,35 @@ from rawlog.lakes.parquet import Sheets, check_order
 from rawlog.lakes.payload import References, stored
 from rawlog.lakes.removal import findings_among, thin
 from rawlog.lakes.rewritten import check_policy, mark
+from rawlog.lakes.state import RowRange
 from rawlog.lakes.upkeep import expire
-from rawlog.lakes.values import Decoded, Distrusted, Ingested, IngestSplit, Reached, Recut, Span, by_unit, fold
+from rawlog.lakes.values import (
+    Decoded,
+    Distrusted,
+    Ingested,
+    IngestSplit,
+    Reached,
+    Recut,
+    SettledSpans,
+    Span,
+    by_unit,
+    fold,
+    losing,
+)
 from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError, unknown
 from rawlog.model.finding import Findings
 from rawlog.model.format import File
 from rawlog.model.frames import Frames
 from rawlog.model.job import Job, Split, Stage
+from rawlog.model.plan import Reading
+from rawlog.model.report import Entry
 from rawlog.model.store import Store, joined, unread_size
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
 from rawlog.reading.inspect import Checked, Chosen, check_file, file_rows, inspect_group, inspect_tree
 from rawlog.reading.parts import choose, facts_of
 from rawlog.reading.rows import Decoder, decode_streams
 from rawlog.reading.select import Selection, Tally
+from rawlog.reading.settlement import absent_stores, reading_of, settled_frames, settled_part, settles, store_key
 from rawlog.reading.tree import Tree, lasting
 from rawlog.values.transform import Decode, bind
 
@@ -95,10 +114,12 @@ class Ingest(Job[Decoded, Ingested]):
         self._plan: Plan | None = None
         self._splits = 0
         self._merged: list[Checked] | None = None
-        self._is_replaced = False
+        self._is_replaced = self._is_settled = False
+        #: The splits that decode spans, by number.
+        self._decoding: dict[int, IngestSplit] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "lake": None, "_plan": None, "_merged": None}
+        return {**self.__dict__, "lake": None, "_plan": None, "_merged": None, "_decoding": {}}
 
     def __enter__(self) -> Self:
         assert self.lake is not None
@@ -171,7 +192,7 @@ class Ingest(Job[Decoded, Ingested]):
             )
         planned.check_masked()
         self.cuts, self.orders = planned.cuts, planned.orders
-        self._splits, self._merged, self._is_replaced = 0, None, False
+        self._splits, self._merged, self._is_replaced, self._is_settled = 0, None, False, False
         splits = [
             IngestSplit(planned.run, files=files) for files in splits_of(planned.to_inspect, lambda file: file.size)
         ]
@@ -182,7 +203,9 @@ class Ingest(Job[Decoded, Ingested]):
         splits += [
             IngestSplit(planned.run, old_files=old) for old in splits_of(planned.old_files, lambda file: file.size)
         ]
-        return self._numbered(splits)
+        numbered = self._numbered(splits)
+        self._decoding = {split.number: split.content for split in numbered if split.content.spans}
+        return numbered
 
     def _bind(self, tree: Tree) -> None:
         """Find the schemas for the tree, and the columns of topics that the lake has already."""
@@ -198,12 +221,17 @@ class Ingest(Job[Decoded, Ingested]):
 
     def follow(self, done: Sequence[Decoded]) -> list[Split]:
         """Once all files are read: files whose splits do not fit together, each in one split; and checks of several files together.
-        Then, once it is known which files were inspected: their earlier rows of `files` and `findings` are removed.
+        Then again the spans of stores whose rows `repair` would not keep as they are stored. Then, once it is known which files were
+        inspected: their earlier rows of `files` and `findings` are removed.
         """
         planned = self._plan
         assert planned is not None
         if self._merged is None and (splits := self._after_reading(planned, done)):
             return self._numbered(splits)
+        if not self._is_settled:
+            self._is_settled = True
+            if splits := self._settled(planned, done):
+                return self._numbered(splits)
         if self._is_replaced:
             return []
         self._is_replaced = True
@@ -227,6 +255,34 @@ class Ingest(Job[Decoded, Ingested]):
             files = planned.list_findings(self.lake)
             splits += [IngestSplit(planned.run, found_in=some) for some in splits_of(files, lambda _: 0)]
         return splits
+
+    def _settled(self, planned: Plan, done: Sequence[Decoded]) -> list[IngestSplit]:
+        """The splits with spans of stores that are read in pieces, once more; each such store where its first span was."""
+        readings = {key: one for split in done for key, one in split.readings.items() if one.pieces is not None}
+        results = {one.number: one for one in done}
+        spans: dict[str, list[Span]] = {}
+        reached: dict[str, list[Reached]] = {}
+        owners: dict[str, int] = {}
+        for number, split in self._decoding.items():
+            for span in split.spans:
+                if (key := store_key(span.file)) in readings and _is_of_log(span):
+                    owners.setdefault(key, number)
+                    spans.setdefault(key, []).append(span)
+                    paths = [one for one in results[number].reached if one.part.file.path == span.file.path]
+                    reached.setdefault(key, []).extend(one for one in paths if (one.part.start or 0) == span.start)
+        again = []
+        for number, split in self._decoding.items():
+            rest = tuple(span for span in split.spans if store_key(span.file) not in spans or not _is_of_log(span))
+            if len(rest) == len(split.spans):
+                continue
+            settled = []
+            for key in (key for key, owner in owners.items() if owner == number):
+                log = spans[key][0].file
+                part = settled_part(planned.whole.group_of(log), log, readings[key])
+                settled.append(SettledSpans(part, tuple(spans[key]), tuple(reached[key])))
+            plain = tuple(replace(span, is_checked=False) for span in rest)
+            again.append(replace(split, spans=plain, settled=tuple(settled), replaces=number))
+        return again
 
     def _inside(self, tree: Tree) -> Tree:
         """The files that are wanted, without those of the lake itself."""
@@ -260,7 +316,7 @@ class Ingest(Job[Decoded, Ingested]):
         own: IngestSplit = split.content
         sheets = Sheets(lambda table: data_path(stage.path, table, own.run), stage.name, self.cuts, self.orders)
         try:
-            if own.spans:
+            if own.spans or own.replaces is not None:
                 return self._decode(split.number, own, sheets, stage)
             if own.old_files:
                 return self._thin(split.number, own, stage)
@@ -278,12 +334,15 @@ class Ingest(Job[Decoded, Ingested]):
     def _inspect(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         every = Findings()
         damaged = []
+        lost = 0
         rows: list[dict[str, Any]] = []
         for file in own.files:
             checked = check_file(
                 file, Chosen(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
             )
-            damaged += _add(every, _finish(checked, rows), file)
+            findings = _finish(checked, rows)
+            lost += losing(findings, file)
+            damaged += _add(every, findings, file)
         self._report(every, sheets, rows)
         return Decoded(
             number,
@@ -291,21 +350,37 @@ class Ingest(Job[Decoded, Ingested]):
             files=own.files,
             errors=every.errors,
             warnings=every.warnings,
+            losing=lost,
             damaged=tuple(damaged),
         )
 
     def _compare(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         every = Findings()
         stores: dict[str, tuple[str, ...]] = {}
+        readings: dict[str, Reading] = {}
         for group in own.groups:
             every.items += inspect_group(group).items
+            with suppress(RawlogError):  # what cannot be read is a finding already
+                readings[group.path] = reading_of(group)
             if any(facts := facts_of(group)):
                 stores[group.path] = facts
+        absent: list[Entry] = []
         if own.tree is not None:
             every.items += inspect_tree(Tree((), own.tree.files), None, own.tree.summaries).items
+            with suppress(RawlogError):  # what cannot be read is a finding already
+                absent = absent_stores(own.tree.files)
         stage.advance(_size(own))
         self._report(every, sheets)
-        return Decoded(number, sheets.close(), errors=every.errors, warnings=every.warnings, stores=stores)
+        return Decoded(
+            number,
+            sheets.close(),
+            errors=every.errors,
+            warnings=every.warnings,
+            losing=losing(every),
+            stores=stores,
+            readings=readings,
+            absent=tuple(absent),
+        )
 
     def _report(self, found: Findings, sheets: Sheets, files: Sequence[dict[str, Any]] = ()) -> None:
         """Write what was found, and the rows of the files that it was found in."""
@@ -324,15 +399,19 @@ class Ingest(Job[Decoded, Ingested]):
         rows: list[dict[str, Any]] = []
         references = References(f"{own.run}/{stage.name}")
         decoded: Tally = Counter()
+        lost = 0
         selection = self.selection.begun()
-        narrowed = _narrowed(self.decode, own.spans)
+        every_span = (*own.spans, *(span for one in own.settled for span in one.spans))
+        narrowed = _narrowed(self.decode, every_span)
         records = stored(RECORDS if narrowed is None else narrowed.table(RECORDS))
         for span in own.spans:
             decode = None if narrowed is None else narrowed.begin()
             taking = _Taking(span, selection, sheets, stage, references, records, decode)
             checked = taking.run()
             if decode is not None:
-                every.items += decode.findings(span.file)
+                undecoded = list(decode.findings(span.file)) if own.replaces is None else []
+                every.items += undecoded
+                lost += losing(undecoded)
                 decoded += decode.counts
             reached += taking.reached()
             if checked is None:
@@ -340,11 +419,18 @@ class Ingest(Job[Decoded, Ingested]):
             if span.start or (span.stop is not None and span.stop < span.file.size):
                 splits.append((span.start, checked))
                 continue
-            damaged += _add(every, _finish(checked, rows), span.file)
+            findings = _finish(checked, rows)
+            lost += losing(findings, span.file)
+            damaged += _add(every, findings, span.file)
             files.append(span.file)
             if checked.summary is not None:
                 summaries[span.file.path] = checked.summary
-        self._report(every, sheets, rows)
+        for settled in own.settled:
+            decode = None if narrowed is None else narrowed.begin()
+            reached += _take_settled(settled, selection, sheets, stage, references, records, decode)
+            decoded += Counter() if decode is None else decode.counts
+        if own.replaces is None:
+            self._report(every, sheets, rows)
         return Decoded(
             number,
             sheets.close(),
@@ -354,9 +440,11 @@ class Ingest(Job[Decoded, Ingested]):
             checked=tuple(splits),
             errors=every.errors,
             warnings=every.warnings,
+            losing=lost,
             tallies=selection.tallies,
             decoded=decoded,
             damaged=tuple(damaged),
+            replaces=own.replaces,
         )
 
     def _thin(self, number: int, own: IngestSplit, stage: Stage) -> Decoded:
@@ -401,6 +489,7 @@ class Ingest(Job[Decoded, Ingested]):
         """One commit for each table, `records` first and `jobs` last. What an earlier call committed stays as it is."""
         assert self.lake is not None
         assert self._plan is not None
+        done = _without_replaced(done)
         notes = self.selection.judge(one.tallies for one in done if one.tallies)
         records = RECORDS
         if self.decode is not None:
@@ -533,6 +622,53 @@ class _Taking:
         return made
 
 
+def _take_settled(
+    settled: SettledSpans,
+    selection: Selection,
+    sheets: Sheets,
+    stage: Stage,
+    references: References,
+    records: Table,
+    decode: Decode | None,
+) -> list[Reached]:
+    """Ingest spans of a store in the order of its log, corrected; how far they were read, as the first pass found it."""
+    takings: dict[str, list[_Taking]] = {}
+    rows: dict[tuple[str, int], list[RowRange]] = {}
+    for span in settled.spans:
+        taking = _Taking(span, selection, sheets, stage, references, records, decode)
+        takings.setdefault(span.file.path, []).append(taking)
+    for file, frames in settled_frames(settled.part):
+        for taking in takings.get(file.path, ()):
+            span, first = taking.span, references.rows
+            stop = file.size if span.stop is None else span.stop
+            inside = np.searchsorted(frames.positions, (span.start, stop)).tolist()
+            if inside[1] > inside[0]:
+                taking.see(frames.slice(*inside))
+                rows.setdefault((file.path, span.start), []).extend(references.since(first))
+    reached = []
+    for one in settled.reached:
+        own = rows.get((one.part.file.path, one.part.start or 0), ()) if one.table == RECORDS.name else ()
+        reached.append(replace(one, rows=tuple(own)))
+    return reached
+
+
+def _is_of_log(span: Span) -> bool:
+    """Whether a span is of a log that is settled."""
+    return settles(span.file, RECORDS)
+
+
+def _without_replaced(done: Sequence[Decoded]) -> list[Decoded]:
+    """The results of all splits. Of one whose rows another one replaces, only what was found in its files counts."""
+    replaced = {one.replaces for one in done}
+    kept = []
+    for one in done:
+        if one.number in replaced:
+            written = tuple(sheet for sheet in one.written if sheet.table in (FILES.name, FINDINGS.name))
+            one = replace(one, written=written, reached=(), tallies=(), decoded=Counter())
+        kept.append(one)
+    return kept
+
+
 def _narrowed(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
     """What decodes values of a split: it writes columns of its own topics only, where places tell them."""
     topics = {span.file.place.topic for span in spans}
@@ -574,7 +710,8 @@ def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
 def _size(own: IngestSplit) -> int:
     folded = {one.unit: one.size for one in own.folds}
     looked_at = _bytes(own.files) + sum(map(unread_size, own.groups)) + sum(old.size for old in own.old_files)
-    return looked_at + sum(span.size for span in own.spans) + sum(folded.values())
+    settled = sum(one.size for one in own.settled)
+    return looked_at + sum(span.size for span in own.spans) + settled + sum(folded.values())
 
 
 def _bytes(files: Sequence[File]) -> int:

@@ -52,6 +52,10 @@ class Commit:
         self.lake, self.plan, self.done, self.merged = lake, planned, done, merged
         self.errors = sum(one.errors for one in done)
         self.warnings = sum(one.warnings for one in done)
+        self.losing = sum(one.losing for one in done)
+        readings = {path: reading for one in done for path, reading in one.readings.items()}
+        self.losses = [entry for one in done for entry in one.absent]
+        self.losses += [entry for _, reading in sorted(readings.items()) for entry in reading.entries]
         self.rows: dict[str, int] = {}
         self.files: dict[str, list[Written]] = {}
         self.damaged = {path for one in done for path in one.damaged}
@@ -199,6 +203,7 @@ class Commit:
             assert one.measure is not None
             rows.append(one.measure.values())
             own = one.finish(Chosen())
+            self.losing += values.losing(own, one.file)
             found.add(own)
             self.damaged |= {one.file.path} if own.errors else set()
         self.errors += found.errors
@@ -230,6 +235,8 @@ class Commit:
             self.warnings,
             tuple(sorted(self.plan.refused.items())),
             (*self.plan.notes(), *(note for one in self.done for note in one.notes)),
+            tuple(self.losses),
+            self.losing,
         )
 
     def _write_job(self, outcome: Ingested) -> None:

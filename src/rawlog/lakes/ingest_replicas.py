@@ -103,7 +103,7 @@ class Earlier:
         if start >= end:
             return taken
         following = store.following(file)
-        if not format.ordered or format.spans is None or (following is not None and following <= end):
+        if not format.ordered or not format.can("spans") or (following is not None and following <= end):
             return everything
         position = position_of(file, store, end)
         return taken if taken is not None and taken.stop >= position else Taken(file.size, None, position, 0, 0)
@@ -148,11 +148,10 @@ def known_file(path: str, taken: Taken) -> File | None:
 def position_of(file: File, store: Store, offset: int) -> int:
     """Where the first frame begins that goes beyond an offset; the end of the file if there is none."""
     format = registry.formats()[str(file.format)]
-    assert format.spans is not None
-    start = format.seek(file, store, offset, None) if format.seek is not None else 0
+    start = format.codec.seek(file, store, offset, None) if format.can("seek") else 0
     for frames in walk(file, format, start=start or None, errors="stop"):
         try:
-            stops = format.spans(frames, file).stop_offset
+            stops = format.codec.spans(frames, file).stop_offset
         except DataError:
             stops = None
         if stops is None:

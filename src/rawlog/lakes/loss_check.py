@@ -86,7 +86,7 @@ class Passage:
         """OptionError for options that the format does not have, and accepted names that are no columns."""
         self.format = format
         self.accepted = frozenset(RECORDS.column(name).name for name in accepted)
-        self.judge = format.losses(options) if format.losses is not None else None
+        self.judge = format.codec.losses(options) if format.can("losses") else None
         self.rows = 0
         self.lost: dict[str, Lost] = {}
 
@@ -177,8 +177,8 @@ def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def is_directory(format: Format, path: str) -> bool:
     """Whether a target is written as a directory: where a format can do both, if the path ends in a slash or is one already."""
-    if format.encode is None or format.write is None:
-        return format.encode is None
+    if not format.can("encode") or not format.can("write"):
+        return not format.can("encode")
     return path.endswith("/") or (not is_remote(path) and os.path.isdir(local_path(path)))
 
 
@@ -197,15 +197,13 @@ def write(
     """
     format = passage.format
     if is_directory(format, path):
-        assert format.write is not None
         if is_remote(path):
             raise OptionError(f"{path}: {format.name} is written as a directory, which needs a local path")
         with Output(path, overwrite=overwrite, dry_run=dry_run) as output:
-            format.write(passage.over(batches), output, options)
+            format.codec.write(passage.over(batches), output, options)
         return passage.rows
-    assert format.encode is not None
     with open(os.devnull, "wb") if dry_run else writing(path, overwrite=overwrite) as file:
-        for piece in format.encode(passage.over(batches), options):
+        for piece in format.codec.encode(passage.over(batches), options):
             file.write(piece)
     return passage.rows
 

@@ -145,7 +145,7 @@ def outlet(
     if table.name != RECORDS.name:
         raise OptionError(f"table {table.name} goes to {', '.join(PLAIN)}; {to} is made of records")
     format = writable(to)
-    kind = SplitOutlet if format.splits is not None else FormatOutlet
+    kind = SplitOutlet if format.can("splits") else FormatOutlet
     return kind(format, path, options or {}, tuple(accepted), overwrite)
 
 
@@ -314,7 +314,7 @@ class FormatOutlet(Outlet):
     ) -> None:
         super().__init__(path, RECORDS, overwrite)
         self.format, self.options, self.accepted = format.name, dict(options), accepted
-        if format.write is not None and format.encode is not None:
+        if format.can("write") and format.can("encode"):
             named = format.match is not None and format.match(path) is not None
             path = path if named or path.endswith("/") else f"{path}/"
         self._directory = is_directory(format, path)
@@ -386,16 +386,14 @@ class SplitOutlet(FormatOutlet):
         """Nothing here: partitions that exist already are reported one by one, and others may be added."""
 
     def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False) -> Any:
-        splits = writable(self.format).splits
-        assert splits is not None
+        splits = writable(self.format).codec.splits
         if not dry_run:
             made_directory(path)
         folder = Folder(path, named=self.path, dry_run=dry_run)
         return path, splits.write(passage.over(_records(batches)), folder, self.options)
 
     def join(self, splits: Sequence[WrittenSplit]) -> None:
-        writer = writable(self.format).splits
-        assert writer is not None
+        writer = writable(self.format).codec.splits
         with Output(self.path, overwrite=self.overwrite) as output:
             writer.join([split.made for split in splits], output, self.options)
 

@@ -15,14 +15,18 @@ from rawlog.lakes.parquet import Written
 from rawlog.lakes.removal import OldFile, Thinned
 from rawlog.lakes.state import Folded, History, RowRange
 from rawlog.model.errors import AccessError, RawlogError
+from rawlog.model.finding import Finding, Severity
 from rawlog.model.format import Family, File
 from rawlog.model.job import Done, Outcome
+from rawlog.model.plan import Reading
+from rawlog.model.report import Entry
 from rawlog.model.store import Store
-from rawlog.model.table import Table
+from rawlog.model.table import RECORDS, Table
 from rawlog.reading import rows
 from rawlog.reading.inspect import Checked
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.select import Selection, Tally
+from rawlog.reading.settlement import settles
 from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
@@ -138,6 +142,37 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a part was read for one table: up to byte `stop`, through `frames` frames.
+
+    `mark` identifies the bytes before `stop`; `rows` are those of `records` that came from the part.
+    """
+
+    table: str
+    part: Part
+    stop: int
+    frames: int
+    mark: int = 0
+    rows: tuple[RowRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SettledSpans:
+    """The spans of a store whose rows are not those that are stored: they are read in the pieces of `part`, which is all of the store.
+    How far each span was read is known from the first pass.
+    """
+
+    part: Part
+    spans: tuple[Span, ...]
+    reached: tuple[Reached, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return sum(span.size for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
 class IngestSplit:
     """What one split does: files to inspect alone, groups of files to inspect together, spans to decode, units to fold."""
 
@@ -151,21 +186,9 @@ class IngestSplit:
     tree: Store | None = None
     #: Data files of the lake's table `findings` that are searched for findings on several files together.
     found_in: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """How far a part was read for one table: up to byte `stop`, through `frames` frames.
-
-    `mark` identifies the bytes before `stop`; `rows` are those of `records` that came from the part.
-    """
-
-    table: str
-    part: Part
-    stop: int
-    frames: int
-    mark: int = 0
-    rows: tuple[RowRange, ...] = ()
+    #: What is decoded once more, because of stores that are settled; and the number of the split whose rows it replaces.
+    settled: tuple[SettledSpans, ...] = ()
+    replaces: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +205,8 @@ class Decoded(Done):
     checked: tuple[tuple[int, Checked], ...] = ()
     errors: int = 0
     warnings: int = 0
+    #: How many of them say by themselves that rows are missing: see `losing`.
+    losing: int = 0
     #: What transforms of the rows counted.
     tallies: tuple[Tally, ...] = ()
     #: What was not decoded, and why.
@@ -193,6 +218,11 @@ class Decoded(Done):
     joint: frozenset[tuple[str, str]] = frozenset()
     #: The facts that identify the stores that were inspected, by directory.
     stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: What `repair` would keep of the stores that were inspected, by directory; and the number of the split whose rows this one replaces.
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    replaces: int | None = None
+    #: What should be there and is not: stores of which there is nothing.
+    absent: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +240,26 @@ class Ingested(Outcome):
     #: Files that were rewritten and left out, with the reason; their rows were not changed.
     refused: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    #: What `repair` would report of the stores that were read; and how many findings on other files say that rows are missing.
+    losses: tuple[Entry, ...] = ()
+    losing: int = 0
 
     @property
     def verdict(self) -> str:
         return "damaged" if self.errors else "suspect" if self.warnings else "clean"
+
+
+def losing(found: Iterable[Finding], file: File | None = None) -> int:
+    """How many findings say by themselves that rows are missing. Those of a system whose stores are settled do so only in a log, `file`,
+    and if they are errors: of everything else the diagnosis of the store says what is lost.
+    """
+    settled = {family.name for family in registry.families() if family.reading is not None}
+    is_log = file is not None and settles(file, RECORDS)
+    count = 0
+    for one in found:
+        counts = {Severity.ERROR} if is_log else {Severity.ERROR, Severity.WARNING}
+        count += one.severity in counts and (is_log or one.code.partition(".")[0] not in settled)
+    return count
 
 
 class Recut(RawlogError):

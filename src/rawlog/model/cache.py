@@ -19,3 +19,7 @@ class Sharing:
         if make not in self._shared:
             self._shared[make] = make(self)
         return self._shared[make]  # type: ignore[no-any-return]
+
+    def shared(self, make: Callable[[Self], T]) -> T | None:
+        """What `make` gave for this object, if somebody asked already."""
+        return self._shared.get(make)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 LONGEST = 256
 
 
+class DisorderError(CorruptError):
+    """The keys of a stream do not ascend."""
+
+
 class Change(StrEnum):
     """Who has it: only the first place, only the second, or both, with different content."""
 
@@ -128,7 +132,7 @@ def compare_ordered(
 ) -> None:
     """Merge two streams whose `key` ascends, and add to `tally` what only one has and which of `columns` differ.
 
-    Memory is bounded by a batch of each side. CorruptError if a key does not ascend.
+    Memory is bounded by a batch of each side. DisorderError if a key does not ascend.
     """
     _Merge(_Ascending(a, key, f"{name} of A"), _Ascending(b, key, f"{name} of B"), columns, tally, what, name).run()
 
@@ -155,7 +159,7 @@ class _Ascending:
             if self.keys.size and (
                 (self.last is not None and int(self.keys[0]) <= self.last) or (np.diff(self.keys) <= 0).any()
             ):
-                raise CorruptError(
+                raise DisorderError(
                     f"{self.name}: {self.key} does not ascend: cannot be compared in order; verify it first"
                 )
         return True

@@ -377,11 +377,11 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """`damaged` with errors, `suspect` with warnings only, `unknown` if no file was of a known format, else `clean`."""
+        """`damaged` with errors, `suspect` with warnings only, `unknown` if there was no file of a known format, else `clean`."""
         if self.errors or self.warnings:
             return "damaged" if self.errors else "suspect"
         unknown = sum(item.code == UNKNOWN for item in self.items)
-        return "unknown" if unknown and unknown >= self.files else "clean"
+        return "unknown" if unknown >= self.files else "clean"
 
     @property
     def exit_code(self) -> int:
@@ -389,7 +389,7 @@ class Findings:
         serious = {item.code for item in self.items if item.severity is not Severity.INFO}
         if serious - {CANNOT_BE_READ}:
             return FOUND
-        return UNREADABLE if serious or self.verdict == "unknown" or not self.files else DONE
+        return UNREADABLE if serious or self.verdict == "unknown" else DONE
 
     def summary(self) -> dict[str, Any]:
         return {

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from rawlog.model.explain import Node
     from rawlog.model.frames import Bytes, Frames
     from rawlog.model.groups import Group
-    from rawlog.model.recovery import Asked, RescueAsked, Rescuer, Restorer
+    from rawlog.model.plan import Reading
+    from rawlog.model.recovery import RescueOptions, Rescuer, RestoreOptions, Restorer
     from rawlog.model.report import Report
     from rawlog.model.store import Copies, Panel, Store
     from rawlog.model.transactions import Transactions
@@ -204,131 +205,231 @@ class SplitWriter:
     join: Callable[[Sequence[tuple[str, Any]], Output, Mapping[str, str]], int]
 
 
+class Codec(Protocol):
+    """What rawlog can do with one kind of file: the functions of the module that a Format names.
+
+    A module implements what its files allow. `scan` and, for tables, `decode` are the least; an ability that it does not define is one
+    that the format does not have (`Format.can`).
+    """
+
+    #: The structures of the file, for its page in the documentation.
+    LAYOUTS: tuple[Layout, ...]
+
+    def begin(self, head: bytes, size: int, /) -> Origin:
+        """Where frames begin, by the first bytes and the size of the file. DataError for an invalid header."""
+
+    def survey(self, source: Source, /) -> Origin:
+        """The same from the whole opened file, where the head alone does not tell; `begin` is not asked then."""
+
+    def presume(self, source: Source, /) -> Sequence[Origin]:
+        """Where frames may begin if the header is damaged, the likeliest first. Without it they are searched for from the first byte."""
+
+    def scan(self, data: Bytes, kind: int, /) -> Frames:
+        """The whole frames of a window of bytes, from its first byte on."""
+
+    def resync(self, data: Bytes, position: int, kind: int, /) -> int:
+        """The next position from `position` on where a frame credibly begins, or -1."""
+
+    def fault(self, frames: Frames, /) -> DataError:
+        """What is wrong where a scan stopped at damage."""
+
+    def decode(self, frames: Frames, want: Want, /) -> Iterator[pa.RecordBatch]:
+        """Batches of exactly `want.table.schema`. Before it raises a DataError with the position of a frame, it has yielded all rows of
+        the frames before that one.
+        """
+
+    def decode_together(
+        self, frames: Frames, wants: Sequence[Want], /
+    ) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
+        """Several tables from one decoding: for runs of frames, in order, how many frames they are and the rows for each of the wants.
+
+        The tables are `records` and one with the same message bytes (`Table.payload`). It may end early, at damage or at anything
+        unusual: the frames that are left are decoded for one table at a time.
+        """
+
+    def spans(self, frames: Frames, file: File, /) -> Spans:
+        """What frames cover. Raises as `decode` does for frames whose checksum is wrong."""
+
+    def offsets(self, frames: Frames, file: File, /) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first offset of each frame and the one after its last, by headers or positions alone.
+
+        For a format whose files continue one another: reading notes frames that do not rise or belong into another file. Of an
+        `ordered` format they are those of rows; of others they are addresses in all of the files together.
+        """
+
+    def misplaced(self, frames: Frames, file: File, /) -> NDArray[np.int64]:
+        """The positions of frames that are rows, but not at their place: reading reports them."""
+
+    def count(self, file: File, start: int, stop: int | None, following: int | None, /) -> tuple[int, int]:
+        """Rows of `records` by the headers of frames alone, without comparing checksums, and the byte up to which they tell it.
+
+        `following` is the offset that the next file begins at: frames after it, or whose offsets do not rise, are not counted.
+        """
+
+    def tally(self, frames: Frames, file: File, /) -> Mapping[str, Mapping[str, tuple[int, int]]]:
+        """How often something occurs in sound frames: aspect (`codec`) -> label (`zstd`) -> number and bytes."""
+
+    def seek(self, file: File, group: Sequence[File], offset: int | None, time: int | None, /) -> int:
+        """The position of a frame at or before the first wanted row. Time is in microseconds."""
+
+    def cuts(self, file: File, group: Sequence[File], size: int, /) -> list[int]:
+        """Positions of frames at which to cut the file into pieces of about `size` bytes, known without reading it."""
+
+    def pick(
+        self, file: File, group: Sequence[File], table: Table, selection: Any, /
+    ) -> list[tuple[int, int | None]] | None:
+        """Byte ranges, cut at frames, outside of which there is no row that a Selection takes; None: unknown."""
+
+    def explain(self, frames: Frames, file: File, /) -> list[Node]:
+        """The parts of a single frame, to the last bit."""
+
+    def explain_header(self, head: bytes, file: File, /) -> list[Node]:
+        """The parts of the file's header."""
+
+    def encode(self, batches: Iterable[pa.RecordBatch], options: Mapping[str, str], /) -> Iterator[bytes]:
+        """The bytes of a file with these rows of `records`, in pieces."""
+
+    def losses(self, options: Mapping[str, str], /) -> Judge:
+        """What is shown batches of `records` and answers which rows would read back otherwise, by column."""
+
+    def rules(self) -> Sequence[Rule[Any]]:
+        """Checks over one file's frames."""
+
+    # What needs the other files of a store:
+
+    def summary(self, file: File, group: Sequence[File], start: int, stop: int | None, /) -> Any:
+        """What is shown every window of these bytes (`see`) and then made small (`close`): what checks of the group need of the file.
+
+        Those of neighbouring splits `merge`; `rises` says whether that gave the right thing.
+        """
+
+    def is_lost(self, group: Sequence[File], first: int, stop: int, /) -> bool:
+        """Whether `offsets` that no file has, between two that follow one another, are lost: compaction cannot have removed them."""
+
+    def contradicted(self, group: Sequence[File], file: File, end: int, /) -> Iterator[str]:
+        """What other files say against one whose frames end at `end`: it is a copy, or the next file is missing."""
+
+    def context(self, file: File, group: Sequence[File], options: Mapping[str, str], /) -> Any:
+        """Facts of the whole group that decoding needs (aborted transactions …). A stream stops at their `last_stable_offset`."""
+
+    def undone(self, file: File, group: Sequence[File], /) -> Undone | None:
+        """What says which offsets belong to aborted transactions; None: there are no transactions."""
+
+    def floor(self, file: File, group: Sequence[File], /) -> int | None:
+        """The first offset that the system would still serve, where it lies inside the file."""
+
+    def write(self, batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str], /) -> int:
+        """Write rows of `records` as the files of a directory, which appear only when all are whole. Returns the number of rows."""
+
+    @property
+    def splits(self) -> SplitWriter:
+        """The same in splits that are written anywhere, at the same time, and joined in one place."""
+
+    def sift(self, store: Store, folder: Folder, keep: Keep, options: Mapping[str, str], /) -> Report:
+        """Write the frames of a store without the rows that `keep` refuses."""
+
+    def around(self, stores: Sequence[Store], reports: Sequence[Report], folder: Folder, /) -> Report:
+        """The report on all sifted stores, after writing what the directory around them says of itself and of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One kind of file, and all that can be done with it."""
+    """One kind of file: its names, its tables, how it is recognised without NumPy, and the module that does everything else."""
 
     name: str
     title: str
     files: str
-    layouts: tuple[Layout, ...] = ()
+    #: The module that implements what can be done with the file (see Codec), imported when first needed. `package.module:NAME` is an object
+    #: in a module. None: the file is only listed.
+    module: str | None = None
     tables: tuple[Table, ...] = ()
-    #: Columns of `records` that survive being written and read again.
+    #: Columns of `records` that survive being written and read again; none: the format cannot be written.
     carries: frozenset[str] = frozenset()
     #: By name and place: path -> Place, or None if the file is not of this format.
     match: Callable[[str], Place | None] | None = None
     #: By the first bytes: (head, size of the file) -> whether they are of this format.
     sniff: Callable[[bytes, int], bool] | None = None
-    #: (head, size of the file) -> Origin; raises DataError for an invalid header.
-    begin: Callable[[bytes, int], Origin] | None = None
-    #: Where frames may begin if the header is damaged, the likeliest first. Without it they are searched for from the first byte on.
-    presume: Callable[[Source], Sequence[Origin]] | None = None
     #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
     ordered: bool = False
     #: Offsets are positions in bytes: the last N rows are counted, not reckoned from the end offset.
     by_position: bool = False
     #: Read in one piece, from the first byte on: files that one checksum covers, or that are text.
     whole: bool = False
-    #: The same from the whole opened file, for formats whose head alone does not tell; `begin` is not asked then.
-    survey: Callable[[Source], Origin] | None = None
-    #: (bytes, kind) -> Frames, from the first byte on.
-    scan: Callable[[Bytes, int], Frames] | None = None
-    #: (frames, want) -> batches of exactly want.table.schema; before raising a DataError whose position is that of a
-    #: frame, everything in front of that frame has been yielded.
-    decode: Callable[[Frames, Want], Iterator[pa.RecordBatch]] | None = None
-    #: (frames, wants) -> for runs of frames, in order, how many frames they are and the rows for each of the wants: several tables from one
-    #: decoding, `records` and a table with the same message bytes (`Table.payload`). It may end early, at damage or at anything unusual:
-    #: the frames that are left are decoded for one table at a time. None: all of them are.
-    decode_together: Callable[[Frames, Sequence[Want]], Iterator[tuple[int, Sequence[pa.RecordBatch]]]] | None = None
-    #: (frames, file) -> Spans; raises as decode does for frames whose checksum is wrong.
-    spans: Callable[[Frames, File], Spans] | None = None
-    #: (file, its group's files, start, stop) -> what is shown every window of those bytes (`see`), and then made small (`close`): what the
-    #: checks of the group need to know of the file. Those of neighbouring splits `merge`; `rises` says whether that gave the right thing.
-    summary: Callable[[File, Sequence[File], int, int | None], Any] | None = None
-    #: (frames whose checksums are right, file) -> how often something occurs: aspect (`codec`) -> label (`zstd`) -> number and
-    #: bytes.
-    tally: Callable[[Frames, File], Mapping[str, Mapping[str, tuple[int, int]]]] | None = None
-    #: The formats of files that a summary looks into: those of the same start, and those of the whole group.
-    near: tuple[str, ...] = ()
-    #: (file, start, stop, the offset that the next file begins at) -> rows of `records` by the headers of frames alone, without comparing
-    #: checksums, and up to which byte those tell it of frames whose offsets rise and belong into the file.
-    count: Callable[[File, int, int | None, int | None], tuple[int, int]] | None = None
-    #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
-    resync: Callable[[Bytes, int, int], int] | None = None
     #: Whether every frame has a checksum, and `resync` gives only beginnings of frames whose checksum is right.
     checked: bool = False
     #: Whether a system appends to the file and cuts off, when it starts, what is no frame at its end: such bytes are an unfinished frame.
     appended: bool = False
-    #: (frames whose status is damage) -> the error that says what is there.
-    fault: Callable[[Frames], DataError] | None = None
-    #: (frames, file) -> the first offset of each frame and the one after its last, by headers or positions alone, for a format whose files
-    #: continue one another: reading notes those that do not rise, or that belong into another file, and ends with 1. Of an `ordered`
-    #: format they are those of rows; of others they are addresses in all of the files together.
-    offsets: Callable[[Frames, File], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
-    #: (the files of a group, first, stop) -> whether `offsets` that no file has, between two that follow one another, are lost; not if
-    #: compaction took them out, or may have.
-    is_lost: Callable[[Sequence[File], int, int], bool] | None = None
-    #: (the files of a group, one of them, where its frames end) -> what the others say against it: it is a copy of another one, a file is
-    #: missing between it and the next, frames were where only noise is. Reading notes each, and ends with 1.
-    contradicted: Callable[[Sequence[File], File, int], Iterator[str]] | None = None
-    #: (frames, file) -> the positions of frames that are rows, but not at their place: reading says so, and ends with 1.
-    misplaced: Callable[[Frames, File], NDArray[np.int64]] | None = None
-    #: (frames with one frame, file) -> the parts of that frame, to the last bit.
-    explain: Callable[[Frames, File], list[Node]] | None = None
-    #: (head, file) -> the parts of the file's own header.
-    explain_header: Callable[[bytes, File], list[Node]] | None = None
-    #: (file, its group's files) -> facts from the whole group that decoding needs (aborted transactions …). Their `last_stable_offset`,
-    #: if they have one, is where rows begin that may still change: a stream stops there.
-    context: Callable[[File, Sequence[File], Mapping[str, str]], Any] | None = None
-    #: (file, its group's files) -> what says which offsets belong to transactions that were aborted; None: there are no transactions.
-    undone: Callable[[File, Sequence[File]], Undone | None] | None = None
-    #: (file, its group's files) -> the first offset that the system would still hand out, where it lies inside the file.
-    floor: Callable[[File, Sequence[File]], int | None] | None = None
-    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, at or before the first wanted row.
-    seek: Callable[[File, Sequence[File], int | None, int | None], int] | None = None
-    #: (file, its group's files, table, Selection) -> byte ranges, cut at frames, outside of which there is no wanted row; None: unknown.
-    pick: Callable[[File, Sequence[File], Table, Any], list[tuple[int, int | None]] | None] | None = None
-    #: (file, its group's files, bytes a piece) -> positions of frames, known without reading the file, at which to cut it.
-    cuts: Callable[[File, Sequence[File], int], list[int]] | None = None
-    #: (batches of `records`, options) -> the bytes of a file, in pieces.
-    encode: Callable[[Iterable[pa.RecordBatch], Mapping[str, str]], Iterator[bytes]] | None = None
-    #: (batches of `records`, the Output of a directory, options) -> the number of rows. For formats whose rows go to several files at once;
-    #: nothing appears in the directory unless all of it is whole.
-    write: Callable[[Iterable[pa.RecordBatch], Output, Mapping[str, str]], int] | None = None
-    #: The same in splits that are written anywhere, at the same time, and joined in one place; None: one writer takes all rows.
-    splits: SplitWriter | None = None
-    #: (options) -> what is shown batch after batch of `records` and says which rows would read back otherwise, by column.
-    losses: Callable[[Mapping[str, str]], Judge] | None = None
-    #: (a store, the directory to fill, keep, options) -> Report: the same frames without the rows that `keep` says no to.
-    sift: Callable[[Store, Folder, Keep, Mapping[str, str]], Report] | None = None
-    #: (the stores that were sifted, their reports, the directory they are in) -> the report on all of them, with what that directory
-    #: says of itself and of them written into it.
-    around: Callable[[Sequence[Store], Sequence[Report], Folder], Report] | None = None
-    #: Checks over one file's frames.
-    rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+    #: Whether there are checks over one file's frames, beyond those that every format has.
+    has_rules: bool = False
+    #: The formats of files that a summary looks into: those of the same start, and those of the whole group.
+    near: tuple[str, ...] = ()
+    #: Abilities that are not in the module, by name.
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
         return self.name.split(".", 1)[0]
 
     @property
+    def codec(self) -> Codec:
+        """The module that implements the format. Ask `can` first for what not every format has."""
+        return _codec(self)
+
+    def can(self, ability: str) -> bool:
+        """Whether the format has an ability: the name of a function of Codec."""
+        assert hasattr(Codec, ability), ability
+        return (self.module is not None or bool(self.more)) and hasattr(self.codec, ability)
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The structures of the file."""
+        return getattr(self.codec, "LAYOUTS", ()) if self.module is not None or self.more else ()
+
+    @property
     def is_written(self) -> bool:
         """Whether rows of `records` can be written in this format, as a file or as a directory."""
-        return self.encode is not None or self.write is not None
+        return bool(self.carries)
 
     @property
     def all_rules(self) -> Sequence[Rule[Any]]:
-        return self.rules() if callable(self.rules) else self.rules
+        """The checks over one file's frames."""
+        return self.codec.rules() if self.can("rules") else ()
 
     def abilities(self) -> list[str]:
-        """What can be done, in the words of `rawlog formats`."""
+        """What can be done, in the words of `rawlog formats`; the module is not imported for it."""
         can = {
-            "read": self.decode is not None,
-            "verify": bool(self.rules),
-            "explain": self.explain is not None,
+            "read": bool(self.tables),
+            "verify": self.has_rules,
+            "explain": self.module is not None or bool(self.more),
             "write": self.is_written,
         }
         return [name for name, there in can.items() if there]
+
+
+class _Abilities:
+    """The functions of a module, and those that a format has beyond it."""
+
+    def __init__(self, implementation: object, more: Mapping[str, Any]) -> None:
+        self._implementation = implementation
+        self.__dict__.update(more)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._implementation, name)
+
+
+def _codec(format: Format) -> Codec:
+    codec = _CODECS.get(format.name)
+    if codec is None or codec[0] is not format:
+        module, _, name = (format.module or "builtins").partition(":")
+        implementation: Any = importlib.import_module(module)
+        implementation = getattr(implementation, name) if name else implementation
+        abilities: Any = _Abilities(implementation, format.more) if format.more else implementation
+        codec = format, abilities
+        _CODECS[format.name] = codec
+    return codec[1]
+
+
+_CODECS: dict[str, tuple[Format, Codec]] = {}
 
 
 class UnknownFile(Enum):
@@ -419,6 +520,9 @@ class Family:
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
     #: (the files of a group) -> the account of every offset in it, for each partition or queue. For `verify --complete`.
     accounts: Callable[[Sequence[File]], Sequence[Account]] | None = None
+    #: (a store, with the summaries of its files that a pass made) -> which of its frames `repair` would keep, and what it would report.
+    #: Files without a summary are read for it.
+    reading: Callable[[Store], Reading] | None = None
     #: (its files in a tree) -> the accounts of stores that should be there and of which nothing is. For `verify --complete`.
     absent: Callable[[Sequence[File]], Sequence[Account]] | None = None
     #: (the files of a group) -> what the system would do with them when it starts.
@@ -475,9 +579,9 @@ class Family:
     #: Operations that only this family has, by name: `rawlog NAME` on the command line.
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     #: (what is asked for, the path of the target) -> how the verb `restore` makes a data directory that the system starts on.
-    restorer: Callable[[Asked, Path], Restorer] | None = None
+    restorer: Callable[[RestoreOptions, Path], Restorer] | None = None
     #: (what is asked for, the path of the target) -> how the verb `rescue` makes one whole store of the copies on several disks.
-    rescuer: Callable[[RescueAsked, Path], Rescuer] | None = None
+    rescuer: Callable[[RescueOptions, Path], Rescuer] | None = None
     #: (file) -> whether the rescuer of this family looks at it; None: at the files of the family's own formats.
     rescues: Callable[[File], bool] | None = None
     #: (its files on one side, those on the other, Selection) -> differences, and now and then how many more things are alike. For

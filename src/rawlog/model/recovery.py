@@ -32,7 +32,7 @@ INCLUDED = ("stray", "delete")
 
 
 @dataclass(frozen=True, slots=True)
-class RescueAsked:
+class RescueOptions:
     """What to rescue, and as what.
 
     `include` names states of directories that are used although the system would not load them; `exclude_deleted` leaves out what some
@@ -88,7 +88,7 @@ class SurveySplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed:
+class SurveyResult:
     """A split that was looked at, and what was found: small and picklable."""
 
     split: SurveySplit
@@ -124,7 +124,7 @@ class RescuedUnit:
 
 
 class Rescuer(Protocol):
-    """A family's half of `rescue`. It is made with (RescueAsked, path of the target), and raises OptionError for invalid options.
+    """A family's half of `rescue`. It is made with (RescueOptions, path of the target), and raises OptionError for invalid options.
 
     `plan`, `decide` and `finish` run on the driver and may keep what they found; `survey` and `carry` run anywhere, on a copy without it.
     Nothing here writes to a source.
@@ -141,7 +141,7 @@ class Rescuer(Protocol):
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
         """Look at one copy. `advance` is called with the number of bytes that are done."""
 
-    def decide(self, found: Sequence[Surveyed]) -> list[RescueSplit]:
+    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
         """What is written of each unit, from which copies, and why. Reads no data."""
 
     def adjacent_files(self) -> Mapping[str, str | None]:
@@ -243,7 +243,7 @@ def plan_facts(units: Sequence[UnitPlan]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RestoreOptions:
     """What to restore, and as what. `until` is in µs and not included; `rename` maps old names of topics to new ones.
 
     `brokers` (how many), `node` (the id of the first), `cluster_id` and `level` (a number, or the name of a release) describe the new
@@ -293,7 +293,7 @@ class RowContent(Content, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TopicFacts:
     """What a cluster knows of a topic: the leader epochs of its partitions, and its settings."""
 
     epochs: Mapping[int, int]
@@ -309,7 +309,7 @@ class Offer:
 
     partitions: dict[tuple[str, int], Any]
     ids: dict[str, bytes] = field(default_factory=dict)
-    known: dict[str, Known] = field(default_factory=dict)
+    known: dict[str, TopicFacts] = field(default_factory=dict)
     state: Any = None
     notes: list[str] = field(default_factory=list)
 
@@ -344,7 +344,7 @@ class RestoredPartition:
 
 
 class Restorer(Protocol):
-    """A family's half of `restore`. It is made with (Asked, path of the target), and raises OptionError for invalid options.
+    """A family's half of `restore`. It is made with (RestoreOptions, path of the target), and raises OptionError for invalid options.
 
     `plan` and `finish` run on the driver; `carry` runs anywhere, on a copy without what was planned.
     """

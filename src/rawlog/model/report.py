@@ -144,12 +144,8 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """How a verb that writes ends: 0 if the report is whole, no note is serious, and the source has no errors or warnings; else 1."""
-        return (
-            DONE
-            if self.is_whole and not self.has_serious_note and not any(map(self.total, ("errors", "warnings")))
-            else FOUND
-        )
+        """How a verb that writes ends: 0 if the report is whole and no note is serious; else 1."""
+        return DONE if self.is_whole and not self.has_serious_note else FOUND
 
     @property
     def has_serious_note(self) -> bool:
@@ -219,7 +215,7 @@ class Report:
             "remaining": [one.as_row() for one in self.remaining],
         }
         given = {name: value for name, value in (*named.items(), *lists.items()) if value}
-        own = {**self.facts, **self.counts, **given, "is_whole": self.is_whole}
+        own = {**self.facts, **self.counts, **given, **self.facts, "is_whole": self.is_whole}
         return own | ({"dry_run": True} if self.is_dry_run else {})
 
     def lines(self) -> list[str]:

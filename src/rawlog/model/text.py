@@ -21,6 +21,9 @@ from rawlog.model.errors import OptionError, unknown
 
 _RELATIVE = re.compile(r"^-([0-9]{1,25}(?:\.[0-9]{1,25})?)(ms|s|m|h|d|w)$")
 _SPAN = re.compile(r"([+-]?)([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|w)")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|w)")
 _UNITS = {"ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 7 * 86400 * 10**6}
 
 
@@ -52,6 +55,26 @@ def parse_span(text: str) -> int:
     if found is None:
         raise OptionError(f"span of time {text!r}: such as -30d, 2h or 500ms expected")
     return int(float(found[2]) * _UNITS[found[3]]) * (-1 if found[1] == "-" else 1)
+
+
+def parse_duration(text: str | float) -> float:
+    """Seconds of a duration: `30`, `30s`, `5m`, `1h30m`, `7d`. OptionError for anything else."""
+    if isinstance(text, (int, float)):
+        return float(text)
+    if re.fullmatch(r"[0-9]{1,18}(?:\.[0-9]{1,9})?", text):
+        return float(text)
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise OptionError(f"duration {text!r}: such as 30s, 5m, 1h30m or 7d expected")
+    return float(sum(float(number) * _UNITS[unit] for number, unit in parts)) / 10**6
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size: `4096`, `64M`, `1GiB` (powers of 1024). OptionError for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise OptionError(f"size {text!r}: such as 64M or 1GiB expected")
+    return int(float(found[1]) * 1024 ** _POWERS[found[2].lower()])
 
 
 def _microseconds(moment: datetime) -> int:

@@ -1,18 +1,48 @@
-"""Verb: an operation that only one family has, as plain data. The command line and the library make their own form of it.
+"""Verb: something that users can ask for, declared once.
 
-A verb that writes returns a Report. One that only shows something yields `Shown` values: rows for machines, text for people.
+A verb is a function with `@verb`. Its signature is the declaration: a parameter `Annotated[type, Option("help")]` is an option of the
+command line too, one without `Annotated` is for Python alone. Options that several verbs share are TypedDicts, taken by `**name:
+Unpack[Group]`. The command line, the signatures that notebooks show, the manual and the reference page are made from it.
+
+A verb that only one family has is a `Verb`, plain data in its family. One that writes returns a Report. One that only shows something
+yields `Shown` values: rows for machines, text for people.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, lru_cache
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 if TYPE_CHECKING:
     from rawlog.model.format import File
     from rawlog.model.report import Report
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: The section of a command's help for options that are no member of a group.
+OPTIONS = "Options"
+#: Headings that come after all others.
+HELP = "Help"
+LAST = ("Output", "Limits", "Engine", "Spark", HELP)
 
 
 class Kind(StrEnum):
@@ -27,11 +57,23 @@ class Kind(StrEnum):
     CHOICE = "choice"
     #: The directory that the verb writes: the verb gets a Folder to fill. It may not be, contain or lie inside a source.
     TARGET = "target"
+    #: A number with a fraction.
+    DECIMAL = "decimal"
+    #: A number of bytes: 4096, 64M, 1GiB.
+    SIZE = "size"
+    #: Numbers of partitions: 3, 0,2 or 4-7.
+    PARTITIONS = "partitions"
+    #: NAME=VALUE; the function gets a dict.
+    PAIRS = "pairs"
+    #: A path or a URL, which a shell completes.
+    PATH = "path"
+    #: The name of a table, which a shell completes.
+    TABLE = "table"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An option of a verb. `at_offset` is `--at-offset` on the command line. The value of one that `is_repeated` is a tuple."""
+    """A parameter of a verb. `at_offset` is `--at-offset` on the command line. The value of one that `is_repeated` is a tuple."""
 
     name: str
     help: str
@@ -41,11 +83,241 @@ class Parameter:
     is_repeated: bool = False
     is_required: bool = False
     metavar: str | None = None
+    #: Its spellings on the command line, if not that of its name.
+    names: tuple[str, ...] = ()
+    #: Spellings that work for one more release, with a note.
+    old: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    #: Its heading in the help.
+    section: str = OPTIONS
+    #: Whether it is a positional argument of the command line.
+    is_argument: bool = False
+    #: Whether only the library has it.
+    is_python_only: bool = False
+    annotation: Any = None
 
     @property
     def empty(self) -> Any:
         """The value if the option is not given."""
         return () if self.is_repeated else False if self.kind is Kind.FLAG else self.default
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """What it is called on the command line."""
+        return self.names or (f"--{self.name.rstrip('_').replace('_', '-')}",)
+
+
+# A verb from the signature of a function ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Option:
+    """What `Annotated` says of a parameter: its help, its spellings if not that of its name, and what its type does not tell.
+
+    `default` is that of a member of a group; a parameter has its own. `old` spellings work for one more release.
+    """
+
+    help: str
+    names: tuple[str, ...]
+    changes: Mapping[str, Any]
+
+    def __init__(self, help: str, *names: str, **changes: Any) -> None:
+        for name, value in (("help", help), ("names", names), ("changes", changes)):
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A verb as its function declares it. `summary` is its line in `rawlog --help`, `help` its own page, `more` what follows the examples.
+
+    `doing` is what its progress is called.
+    """
+
+    name: str
+    group: str
+    function: Callable[..., Any]
+    examples: tuple[str, ...] = ()
+    more: str = ""
+    doing: str = ""
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Its parameters in the order of the signature, members of groups included."""
+        return parameters_of(self.function)
+
+    @property
+    def result(self) -> str:
+        """The name of the type that it returns."""
+        return str(inspect.signature(self.function).return_annotation)
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its docstring."""
+        return " ".join(self._paragraphs()[0].split())
+
+    @property
+    def help(self) -> str:
+        """What its docstring says to users of the command line: all up to the paragraph on what the function returns."""
+        names = {one.name: one for one in self.parameters if not one.is_python_only}
+
+        def spelled(match: re.Match[str]) -> str:
+            one = names.get(match[1])
+            if one is None:
+                return match[0]
+            return (one.metavar or one.name.upper()) if one.is_argument else max(one.spellings, key=len)
+
+        return re.sub(r"`(\w+)`", spelled, "\n\n".join(self._paragraphs()))
+
+    def _paragraphs(self) -> list[str]:
+        every = re.split(r"\n\s*\n", inspect.getdoc(self.function) or "")
+        ends = [at for at, text in enumerate(every) if text.startswith(("Returns", ">>>"))]
+        return every[: min(ends, default=len(every))]
+
+
+#: Every verb whose module was imported, by name.
+DECLARED: dict[str, Declaration] = {}
+
+
+def verb(
+    *, group: str, examples: Sequence[str] = (), more: str = "", doing: str = "", name: str | None = None
+) -> Callable[[F], F]:
+    """Declare a function as a verb: see Declaration. Its signature is read when it is first needed."""
+
+    def declare(function: F) -> F:
+        known = name or function.__name__
+        DECLARED[known] = Declaration(known, group, function, tuple(examples), more, doing)
+        return function
+
+    return declare
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """The parameters of a function; of a group that it takes by `**name: Unpack[Group]` the members."""
+    every: list[Parameter] = []
+    for one in _written(function).parameters.values():
+        group = re.fullmatch(r"Unpack\[(\w+)\]", str(one.annotation))
+        if group is not None:
+            every += members_of(function.__globals__[group[1]])
+        elif one.kind is not one.VAR_KEYWORD:
+            every.append(_parameter(one, function.__globals__))
+    return tuple(every)
+
+
+def show_signature(function: Callable[..., Any]) -> None:
+    """Let `help` and notebooks show types alone, and the members of groups as the parameters that they are."""
+    if "__signature__" in vars(function):
+        return
+    plain = inspect.signature(function)
+    known = {one.name: one for one in parameters_of(function)}
+    own = [
+        one if known[one.name].is_python_only else one.replace(annotation=known[one.name].annotation)
+        for one in plain.parameters.values()
+        if one.name in known
+    ]
+    named = {one.name for one in own}
+    members = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if one.kind is Kind.FLAG else one.default,
+            annotation=one.annotation,
+        )
+        for one in sorted(known.values(), key=lambda one: one.section in LAST)
+        if one.name not in named
+    ]
+    rest = [
+        one for one in plain.parameters.values() if one.kind is one.VAR_KEYWORD and "Unpack[" not in str(one.annotation)
+    ]
+    vars(function)["__written__"] = plain
+    vars(function)["__signature__"] = plain.replace(parameters=[*own, *members, *rest])
+
+
+def _written(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature as the source has it."""
+    written = vars(function).get("__written__")
+    return written if isinstance(written, inspect.Signature) else inspect.signature(function)
+
+
+@lru_cache(maxsize=64)
+def members_of(group: type) -> tuple[Parameter, ...]:
+    """The options of a group. What the docstring of the group that declares one begins with, up to a colon, is its heading in the help."""
+    types = get_type_hints(group, include_extras=True)
+    return tuple(
+        _described(Parameter(name, ""), types[name], _section(group, name, written))
+        for name, written in group.__annotations__.items()
+    )
+
+
+def _section(group: type, name: str, written: Any) -> str:
+    """The heading of a member: groups that inherit it have the same object as its type (Python 3.11 does not tell bases of a TypedDict)."""
+    module = sys.modules[getattr(written, "__forward_module__", None) or group.__module__]
+    first = next(
+        (
+            one
+            for one in vars(module).values()
+            if is_typeddict(one) and one.__annotations__.get(name) is written and one.__module__ == module.__name__
+        ),
+        group,
+    )
+    return (first.__doc__ or OPTIONS).partition(":")[0]
+
+
+def _parameter(one: inspect.Parameter, names: dict[str, Any]) -> Parameter:
+    default = None if one.default is one.empty else one.default
+    plain = Parameter(one.name, "", default=default, is_required=one.default is one.empty)
+    is_argument = one.kind is not one.KEYWORD_ONLY
+    if not isinstance(one.annotation, str):
+        return replace(plain, is_python_only=True)
+    try:
+        type_ = eval(one.annotation, names)  # noqa: S307 - it is our own source
+    except NameError:
+        if "Annotated" in one.annotation:
+            raise
+        return replace(plain, is_python_only=True)
+    return _described(plain, type_, OPTIONS, is_argument=is_argument)
+
+
+def _described(plain: Parameter, type_: Any, section: str, *, is_argument: bool = False) -> Parameter:
+    """A parameter with what its type and its `Option` say."""
+    if get_origin(type_) is not Annotated:
+        return replace(plain, is_python_only=True, annotation=type_, default=plain.default)
+    type_, option = get_args(type_)[:2]
+    if isinstance(option, str):
+        option = Option(option)
+    found = replace(plain, help=option.help, names=option.names, section=section, annotation=type_, **_facts(type_))
+    found = replace(found, **option.changes)
+    if is_argument and not option.names:
+        return replace(found, is_argument=True, metavar=option.help, help="")
+    return found
+
+
+def _facts(type_: Any) -> dict[str, Any]:
+    """What a type says of a parameter: its kind, its choices, and whether it may be given again."""
+    every = _members(type_)
+    origins = {get_origin(one) or one for one in every}
+    is_repeated = bool({Sequence, Iterable} & origins)
+    if bool in origins:
+        return {"kind": Kind.FLAG}
+    if Literal in origins:
+        choices = next(get_args(one) for one in every if get_origin(one) is Literal)
+        return {"kind": Kind.CHOICE, "choices": choices, "is_repeated": is_repeated}
+    if os.PathLike in origins:
+        return {"kind": Kind.PATH, "is_repeated": is_repeated}
+    if Mapping in origins and not is_repeated:
+        return {"kind": Kind.PAIRS, "is_repeated": True}
+    if str not in origins and not is_repeated:
+        return {"kind": Kind.DECIMAL if float in origins else Kind.NUMBER}
+    return {"is_repeated": is_repeated}
+
+
+def _members(type_: Any) -> list[Any]:
+    if get_origin(type_) in (Union, UnionType):
+        return [member for one in get_args(type_) for member in _members(one)]
+    return [] if type_ is NoneType else [type_]
+
+
+# A verb that only one family has ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

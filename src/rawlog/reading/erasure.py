@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rawlog.model.format import Lookup, Rewrite
+    from rawlog.model.plan import Reading
     from rawlog.reading.select import Transform
 
 VERB = "erase"
@@ -312,11 +313,17 @@ class Chooser:
         return Keep(columns, lambda batch: ~self.mask(batch), None, None, chosen.max_decompressed, chosen.max_headers)
 
 
-def rows_of(files: Sequence[File], columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The records of files that belong together, whatever became of their transactions. DataError at damage."""
+def rows_of(
+    files: Sequence[File], columns: tuple[str, ...], readings: Mapping[str, Reading] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of files that belong together, whatever became of their transactions. DataError at damage. `readings` are what counts of
+    stores whose rows are not read as they are stored.
+    """
     tree = Tree((), tuple(files))
     if RECORDS.name in tree.tables:
-        yield from Rows(tree, RECORDS, Selection(columns=columns, replicas="all")).batches()
+        rows = Rows(tree, RECORDS, Selection(columns=columns, replicas="all"))
+        rows.readings = readings or {}
+        yield from rows.batches()
 
 
 def look(
@@ -327,10 +334,11 @@ def look(
     *,
     searched: Sequence[Searched] = (),
     gone: frozenset[tuple[str | None, int | None, int]] = frozenset(),
+    readings: Mapping[str, Reading] | None = None,
 ) -> Evidence:
     """Read all records of a store: those that are chosen, and hashes over the others. `gone` are places whose content was erased."""
     rewrite, made = erasure.rewrite(system), Evidence()
-    for batch in rows_of(files, RECORDS.names):
+    for batch in rows_of(files, RECORDS.names, readings):
         chosen = choose(batch)
         if gone:
             chosen = chosen | _are_at(batch, gone)

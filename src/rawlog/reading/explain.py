@@ -114,7 +114,7 @@ def explain_in_file(
     `seen` is shown every window of frames that is searched.
     """
     format = _explainable(file)
-    if format.explain is None:
+    if not format.can("explain"):
         nodes = _plain_text(file, format, is_whole=at is None and offset is None and number is None)
     else:
         nodes = _nodes(file, format, group, at, offset, number, begins, seen)
@@ -146,7 +146,7 @@ def _plain_text(file: File, format: Format, *, is_whole: bool) -> list[Node]:
 
 def _in_directory(tree: Tree, path: str, offset: int) -> File:
     """The file of a partition that has an offset."""
-    ordered = {name for name, format in registry.formats().items() if format.ordered and format.explain is not None}
+    ordered = {name for name, format in registry.formats().items() if format.ordered and format.can("explain")}
     files = [file for file in tree if file.format in ordered and file.place.state is None]
     groups = {file.place.group for file in files}
     if len(groups) != 1:
@@ -169,20 +169,19 @@ def _nodes(
     begins: bool = False,
     seen: Callable[[Frames], None] | None = None,
 ) -> list[Node]:
-    assert format.explain is not None
     with Source(file.path) as source:
         head = source.read(0, HEAD)
         if at is not None and at >= source.size:
             raise OptionError(f"--at {at}: the file ends at byte {source.size:,}")
         first = at is None and offset is None and number is None
         nodes: list[Node] = []
-        if format.explain_header is not None:
-            header = format.explain_header(head, file)
+        if format.can("explain_header"):
+            header = format.codec.explain_header(head, file)
             if first or (at is not None and at < origin_of(format, source).position):
                 nodes += header
                 if not first:
                     return nodes
-        start = format.seek(file, group, offset, None) if format.seek is not None and offset is not None else None
+        start = format.codec.seek(file, group, offset, None) if format.can("seek") and offset is not None else None
         if at is not None:
             start = at if begins else _cut_before(file, format, group, at)
         frame = None
@@ -197,16 +196,16 @@ def _nodes(
                 return nodes
             raise OptionError(_missing(at, offset, number))
         try:
-            return nodes + format.explain(frame, file)
+            return nodes + format.codec.explain(frame, file)
         except DataError as error:
             raise error.at(path=file.path, format=format.name) from None
 
 
 def _cut_before(file: File, format: Format, group: Sequence[File], at: int) -> int | None:
     """A frame's position not far before a byte, by the index of the file; None where none helps."""
-    if format.cuts is None or at < NEAR:
+    if not format.can("cuts") or at < NEAR:
         return None
-    return max((position for position in format.cuts(file, group, NEAR) if position <= at), default=None)
+    return max((position for position in format.codec.cuts(file, group, NEAR) if position <= at), default=None)
 
 
 def _missing(at: int | None, offset: int | None, number: int | None) -> str:
@@ -228,7 +227,7 @@ def _find(
     seen: Callable[[Frames], None] | None = None,
 ) -> Frames | None:
     """The one frame that is wanted. DataError if there is damage or the end of the file instead."""
-    if offset is not None and format.spans is None:
+    if offset is not None and not format.can("spans"):
         raise OptionError(f"{format.name} has no offsets: use --at or --number")
     for frames in walk(file, format, start=start, errors="stop" if offset is None else "skip", source=source):
         if seen is not None:
@@ -257,19 +256,18 @@ def _find(
 
 def _with_offset(frames: Frames, format: Format, file: File, offset: int) -> int:
     """The frame of a window that has an offset, or -1. Frames whose checksum is wrong are skipped."""
-    assert format.spans is not None
     first = 0
     while first < len(frames):
         rest = frames.slice(first, len(frames))
         bad = len(rest)
         try:
-            spans = format.spans(rest, file)
+            spans = format.codec.spans(rest, file)
         except DataError as error:
             bad = max(0, int(np.searchsorted(rest.positions, error.position or 0, side="right")) - 1)
             if bad == 0:
                 first += 1
                 continue
-            spans = format.spans(rest.slice(0, bad), file)
+            spans = format.codec.spans(rest.slice(0, bad), file)
         if spans.start_offset is None or spans.stop_offset is None:
             return -1
         hits = np.flatnonzero((spans.start_offset <= offset) & (offset < spans.stop_offset))

@@ -237,7 +237,12 @@ class Follower:
     def _continues(self, line: Line, index: int, mark: Mark) -> bool:
         """Whether the frame at a mark, if there is one already, is certainly the one that should follow."""
         file = line.files[index]
-        if line.format.spans is None or not line.is_numbered or mark.offset is None or mark.position in (0, file.size):
+        if (
+            not line.format.can("spans")
+            or not line.is_numbered
+            or mark.offset is None
+            or mark.position in (0, file.size)
+        ):
             return True
         if self._is_blank(file, mark.position):
             return True
@@ -245,7 +250,7 @@ class Follower:
             if not len(frames):
                 return not frames.status.is_damage
             try:
-                starts = line.format.spans(frames.slice(0, 1), file).start_offset
+                starts = line.format.codec.spans(frames.slice(0, 1), file).start_offset
             except DataError:
                 return True  # a frame begins here; reading it reports that it is damaged
             return starts is None or int(starts[0]) == mark.offset
@@ -256,13 +261,13 @@ class Follower:
 
         None if frames do not tell their offsets, or the files' names tell others.
         """
-        if line.format.spans is None or not line.is_numbered:
+        if not line.format.can("spans") or not line.is_numbered:
             return None
         index = max((i for i, file in enumerate(line.files) if (file.place.start_offset or 0) <= offset), default=0)
         found = Mark.before(line.files[index])
         for file in line.files[index:]:
             found = Mark(_name(file), offset=offset)
-            start = line.format.seek(file, line.group, offset, None) if line.format.seek is not None else None
+            start = line.format.codec.seek(file, line.group, offset, None) if line.format.can("seek") else None
             for frames in walk(file, line.format, start=start, errors="stop"):
                 if not len(frames):
                     continue
@@ -364,7 +369,7 @@ class Follower:
 
     def _is_begun(self, line: Line, file: File) -> bool:
         """Whether a file holds a whole frame."""
-        if line.format.begin is None and line.format.survey is None and self._is_blank(file, 0):
+        if not line.format.can("begin") and not line.format.can("survey") and self._is_blank(file, 0):
             return False
         with contextlib.suppress(DataError):
             return any(len(frames) for frames in walk(file, line.format, errors="stop", window=64 << 10))
@@ -372,9 +377,9 @@ class Follower:
 
     def _jump(self, line: Line, file: File, mark: Mark, limit: int) -> Mark:
         """A place further on, before the limit, that an index gives without reading what is between."""
-        if line.format.cuts is None or limit - mark.position < NEAR:
+        if not line.format.can("cuts") or limit - mark.position < NEAR:
             return mark
-        places = [at for at in line.format.cuts(file, line.group, NEAR // 2) if mark.position < at < limit]
+        places = [at for at in line.format.codec.cuts(file, line.group, NEAR // 2) if mark.position < at < limit]
         return replace(mark, position=max(places)) if places else mark
 
     def _walk(
@@ -423,10 +428,10 @@ class _Allowance:
 def _record_counts(layout: Format, frames: Frames, file: File) -> NDArray[np.int64]:
     """The records of each frame: as it says itself, else by its offsets, else one."""
     counts = np.ones(len(frames), np.int64)
-    if layout.spans is None:
+    if not layout.can("spans"):
         return counts
     with contextlib.suppress(DataError):  # it is reported where it is read
-        spans = layout.spans(frames, file)
+        spans = layout.codec.spans(frames, file)
         if spans.start_offset is not None and spans.stop_offset is not None and not layout.by_position:
             counts = np.maximum(spans.stop_offset - spans.start_offset, 0)
         if spans.records is not None:
@@ -436,14 +441,13 @@ def _record_counts(layout: Format, frames: Frames, file: File) -> NDArray[np.int
 
 def _stop_offsets(layout: Format, frames: Frames, file: File) -> NDArray[np.int64] | None:
     """Where each frame's offsets end, -1 for a damaged one; None if frames do not tell."""
-    assert layout.spans is not None
     try:
-        return layout.spans(frames, file).stop_offset
+        return layout.codec.spans(frames, file).stop_offset
     except DataError:
         stops = np.full(len(frames), -1, np.int64)
         for index in range(len(frames)):
             with contextlib.suppress(DataError):
-                own = layout.spans(frames.slice(index, index + 1), file).stop_offset
+                own = layout.codec.spans(frames.slice(index, index + 1), file).stop_offset
                 stops[index] = -1 if own is None else own[0]
         return stops
 
@@ -451,9 +455,9 @@ def _stop_offsets(layout: Format, frames: Frames, file: File) -> NDArray[np.int6
 def _after(frames: Frames, mark: Mark, layout: Format, file: File) -> Mark:
     """The mark after some frames."""
     offset = mark.offset
-    if layout.spans is not None:
+    if layout.can("spans"):
         with contextlib.suppress(DataError):  # a wrong checksum is reported where it is read
-            stops = layout.spans(frames.slice(len(frames) - 1, len(frames)), file).stop_offset
+            stops = layout.codec.spans(frames.slice(len(frames) - 1, len(frames)), file).stop_offset
             offset = offset if stops is None else int(stops[0])
     return Mark(mark.file, frames.base + int(frames.stops[-1]), frames.first + len(frames), offset)
 

@@ -156,9 +156,9 @@ class Summaries:
         return all(one.rises for one in self.parts.values())
 
 
-def _summaries(file: File, format: Format, store: Sequence[File], start: int, stop: int | None) -> Summaries | None:
+def summaries_of(file: File, format: Format, store: Sequence[File], start: int, stop: int | None) -> Summaries | None:
     """What checks over several files need of this one: of its own family, and of others that look at it."""
-    makers = {} if format.summary is None else {format.family: format.summary}
+    makers = {format.family: format.codec.summary} if format.can("summary") else {}
     for family in registry.families():
         if family.summary is not None and family.name != format.family and family.files_for(None, [file]):
             makers[family.name] = family.summary
@@ -167,15 +167,30 @@ def _summaries(file: File, format: Format, store: Sequence[File], start: int, st
     return Summaries(made) if made else None
 
 
-def _own(summaries: Mapping[str, Summaries], family: Family) -> dict[str, Any]:
+def own_summaries(summaries: Mapping[str, Summaries], family: Family) -> dict[str, Any]:
     """Of what passes over files found, what one family asked for."""
     return {path: one.parts[family.name] for path, one in summaries.items() if family.name in one.parts}
+
+
+def own_store(files: Sequence[File], family: Family) -> Store:
+    """The files of a store that a family looks at, with what it asked for of them; the same object for everybody."""
+    return Store.of(files).share(_own_stores).setdefault(family.name, _own_store(Store.of(files), family))
+
+
+def _own_stores(store: Store) -> dict[str, Store]:
+    return {}
+
+
+def _own_store(store: Store, family: Family) -> Store:
+    mine = Store(family.files_for(None, store), store.name)
+    mine.summaries = own_summaries(store.summaries, family)
+    return mine
 
 
 def rules_of(file: File, chosen: Chosen) -> list[Rule[Inspection]]:
     """The rules for the frames of a file."""
     format = None if file.problem is not None or file.format is None else registry.formats()[file.format]
-    if format is None or format.scan is None:
+    if format is None or not format.can("scan"):
         return []
     return [one for one in (*framing_rules(format), *format.all_rules) if chosen.takes(one.code)]
 
@@ -202,10 +217,10 @@ def check_file(
                 result.findings += plain.run(file, path=file.path, format=file.format)
     rules = rules_of(file, chosen)
     format = registry.formats().get(str(file.format))
-    if file.problem is not None or format is None or format.scan is None:
+    if file.problem is not None or format is None or not format.can("scan"):
         return result
     if store is not None and file.place.state is None:
-        result.summary = _summaries(file, format, store, start or 0, stop)
+        result.summary = summaries_of(file, format, store, start or 0, stop)
     result.memories = {one.code: {} for one in rules}
     end = file.size if stop is None else stop
     limits = chosen.max_decompressed, chosen.max_headers
@@ -340,8 +355,7 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: l
     chosen = chosen or Chosen()
     result = Findings()
     for family in registry.families():
-        mine = Store(family.files_for(None, files))
-        mine.summaries = _own(Store.of(files).summaries, family)
+        mine = own_store(files, family)
         for one in family.all_group_rules if mine else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, mine)
@@ -382,7 +396,7 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
     result = Findings()
     for family in registry.families():
         files = Store(family.files_for(None, tree))
-        files.summaries = _own(summaries or {}, family)
+        files.summaries = own_summaries(summaries or {}, family)
         for one in family.all_rules if files else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, files)
@@ -463,7 +477,7 @@ def _measured(file: File) -> dict[str, Any]:
     format = registry.formats()[file.format]
     if file.problem is not None:
         return {"state": "damaged"}
-    if format.scan is None:
+    if not format.can("scan"):
         return {"state": "empty" if file.size == 0 else None}
     total = _Total()
     try:
@@ -502,17 +516,17 @@ class _Total:
         elif frames.status is Status.TRUNCATED and frames.last:
             self.state = "truncated"
         self.frames += len(frames)
-        if not len(frames) or format.spans is None:
+        if not len(frames) or not format.can("spans"):
             return
         try:
-            self._cover(format.spans(frames, file), frames, file, format)
+            self._cover(format.codec.spans(frames, file), frames, file, format)
         except DataError as error:
             self.state = "damaged"
             sound = int(np.searchsorted(frames.positions, error.position or 0, side="left"))
             with contextlib.suppress(DataError):
                 if sound:
                     whole = frames.slice(0, sound)
-                    self._cover(format.spans(whole, file), whole, file, format)
+                    self._cover(format.codec.spans(whole, file), whole, file, format)
 
     def _cover(self, spans: Spans, frames: Frames, file: File, format: Format) -> None:
         if spans.start_offset is not None and spans.stop_offset is not None:
@@ -551,11 +565,10 @@ class _Total:
 
 def _decoded_rows(frames: Frames, file: File, format: Format) -> int:
     """The rows of `records` that frames give, where only decoding tells: compressed sets, messages of messages."""
-    assert format.decode is not None
     want, rows = Want(RECORDS.subset(("offset",)), file), 0
     while len(frames):
         try:
-            for batch in format.decode(frames, want):
+            for batch in format.codec.decode(frames, want):
                 rows += batch.num_rows
             break
         except DataError as error:
@@ -576,7 +589,7 @@ def _most(one: int | None, other: int) -> int:
 def near(file: File, store: Store, formats: Mapping[str, Format] | None = None) -> tuple[File, ...]:
     """The files of a store that the pass over one of them looks into. `formats` are those of the registry, if they are known."""
     format = (formats or registry.formats()).get(str(file.format))
-    if format is None or format.summary is None:
+    if format is None or not format.can("summary"):
         return ()
     start = file.place.start_offset
     others = (store.find(one, start, file.place.state) for one in format.near)

@@ -12,6 +12,7 @@ from rawlog import registry
 from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.format import File, Format
+from rawlog.model.plan import Reading
 from rawlog.model.store import Copies, Store
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
 from rawlog.model.text import counted
@@ -39,6 +40,8 @@ class Part:
     floor: int | None = None
     following: int | None = None
     is_followed: bool = False
+    #: The part is all of a store, and these pieces of its files are read.
+    reading: Reading | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = (
@@ -50,6 +53,7 @@ class Part:
             self.floor,
             self.following,
             self.is_followed,
+            self.reading,
         )
         return Part, fields
 
@@ -125,14 +129,14 @@ def _cut(
         return []
     part = whole(file, group, table, selection)
     if file.place.remote is None:
-        following = group.following(file) if format.offsets is not None else None
+        following = group.following(file) if format.can("offsets") else None
         part = replace(part, following=following, is_followed=file.place.sealed)
     if part.floor is not None and selection.to_offset is not None and part.floor >= selection.to_offset:
         return []
-    if format.seek is not None and (selection.from_offset is not None or selection.since is not None):
-        part = replace(part, start=format.seek(file, group, selection.from_offset, selection.since))
-    if format.pick is not None and not selection.takes_every_row:
-        picked = format.pick(file, group, table, selection)
+    if format.can("seek") and (selection.from_offset is not None or selection.since is not None):
+        part = replace(part, start=format.codec.seek(file, group, selection.from_offset, selection.since))
+    if format.can("pick") and not selection.takes_every_row:
+        picked = format.codec.pick(file, group, table, selection)
         if picked is not None:
             return [replace(part, start=first, stop=stop) for first, stop in picked]
     return [part] if split_size is None else cut(part, group, split_size)
@@ -163,9 +167,9 @@ def whole(
     """
     format = (formats or registry.formats())[str(file.format)]
     context = None
-    if format.context is not None:
-        context = format.context(file, group, asked or asked_of(table, selection))
-    floor = format.floor(file, group) if format.floor is not None and table.name == "records" else None
+    if format.can("context"):
+        context = format.codec.context(file, group, asked or asked_of(table, selection))
+    floor = format.codec.floor(file, group) if format.can("floor") and table.name == "records" else None
     return Part((file,), context=context, floor=floor)
 
 
@@ -178,7 +182,7 @@ def cut(part: Part, group: Sequence[File], size: int, *, reading: bool = True) -
     file, format = part.file, registry.formats()[str(part.file.format)]
     if format.whole:
         return [part]
-    marks = [(position, 0) for position in format.cuts(file, group, size)] if format.cuts is not None else []
+    marks = [(position, 0) for position in format.codec.cuts(file, group, size)] if format.can("cuts") else []
     if not marks and reading:
         marks = _walked_cuts(part, format, size)
     end = file.size if part.stop is None else part.stop

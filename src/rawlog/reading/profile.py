@@ -41,7 +41,7 @@ def is_profiled(file: File) -> bool:
     format = registry.formats().get(str(file.format))
     if format is None or file.problem is not None or file.place.state is not None:
         return False
-    return format.decode is not None and format.scan is not None and RECORDS.name in {one.name for one in format.tables}
+    return format.can("decode") and format.can("scan") and RECORDS.name in {one.name for one in format.tables}
 
 
 class FileProfile:
@@ -68,8 +68,8 @@ class FileProfile:
         self.whole.stored += int(frames.sizes.sum())
         for sound, spans in _sound(frames, format, self.file):
             self._cover(spans, format)
-            if format.tally is not None:
-                for aspect, rows in format.tally(sound, self.file).items():
+            if format.can("tally"):
+                for aspect, rows in format.codec.tally(sound, self.file).items():
                     self.whole.count(aspect, rows)
         assert self._want is not None
         for batch in decoded(frames, format, self._want):
@@ -120,10 +120,9 @@ class FileProfile:
 
 def decoded(frames: Frames, format: Format, want: Want) -> Iterator[pa.RecordBatch]:
     """The rows of all frames that can be decoded."""
-    assert format.decode is not None
     while len(frames):
         try:
-            yield from format.decode(frames, want)
+            yield from format.codec.decode(frames, want)
             return
         except DataError as error:
             if error.position is None:
@@ -134,18 +133,18 @@ def decoded(frames: Frames, format: Format, want: Want) -> Iterator[pa.RecordBat
 
 def _sound(frames: Frames, format: Format, file: File) -> Iterator[tuple[Frames, Spans | None]]:
     """Runs of frames whose checksums are right, with what they cover."""
-    if format.spans is None:
+    if not format.can("spans"):
         yield frames, None
         return
     while len(frames):
         try:
-            yield frames, format.spans(frames, file)
+            yield frames, format.codec.spans(frames, file)
             return
         except DataError as error:
             at = int(np.searchsorted(frames.positions, error.position or 0, side="left"))
             if 0 < at < len(frames):
                 before = frames.slice(0, at)
-                yield before, format.spans(before, file)
+                yield before, format.codec.spans(before, file)
             frames = frames.slice(at + 1, len(frames))
 
 

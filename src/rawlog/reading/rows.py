@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
@@ -36,6 +36,7 @@ from rawlog.reading.parts import (
     is_log,
     plan,
     reads_itself,
+    whole,
 )
 from rawlog.reading.select import (
     Selection,
@@ -48,6 +49,9 @@ from rawlog.reading.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from rawlog.model.plan import Reading
+    from rawlog.reading.settlement import StoreFold
 
 Note = Callable[[str], None]
 Seen = Callable[[Frames], None]
@@ -100,13 +104,15 @@ class Listener:
 
     def file_read(self, file: File, end: int) -> None:
         """Note what the other files of the group say about a file whose frames end at a position."""
-        ask = registry.formats()[str(file.format)].contradicted
-        for text in ask(self.tree.group_of(file), file, end) if ask is not None else ():
+        format = registry.formats()[str(file.format)]
+        if not format.can("contradicted"):
+            return
+        for text in format.codec.contradicted(self.tree.group_of(file), file, end):
             self.note(Misplaced(f"{file.path}: {text}"))
 
     def _is_lost(self, gap: Gap) -> bool:
-        ask = registry.formats()[str(gap.file.format)].is_lost
-        return ask is not None and ask(self.tree.group_of(gap.file), gap.first, gap.stop)
+        format = registry.formats()[str(gap.file.format)]
+        return format.can("is_lost") and format.codec.is_lost(self.tree.group_of(gap.file), gap.first, gap.stop)
 
 
 def _findings(part: Part) -> Findings:
@@ -147,12 +153,30 @@ def read(
             for batch in family.folds[table.name](part.files, wanted):
                 yield selection.apply(batch.select(list(selection.needed(table).names)), table)
             return
+    if part.reading is not None:
+        yield from _settled_rows(part, table, selection, note, seen)
+        return
     if seen is None and table is RECORDS and _is_placed(part, selection):
         yield from _placed_rows(part, table, selection, note)
         return
     decoder = Decoder(part, table, selection, note)
     for frames in _sound_frames(part, decoder.format, decoder.selection, note, seen):
         yield from decoder.rows_of(frames)
+
+
+def _settled_rows(
+    part: Part, table: Table, selection: Selection, note: Note | None, seen: Seen | None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of a store in the pieces that its diagnosis keeps."""
+    from rawlog.reading.settlement import settled_frames
+
+    decoders: dict[str, Decoder] = {}
+    for file, frames in settled_frames(part):
+        if file.path not in decoders:
+            decoders[file.path] = Decoder(whole(file, part.files, table, selection), table, selection, note)
+        if seen is not None:
+            seen(frames)
+        yield from decoders[file.path].see(frames)
 
 
 def _is_placed(part: Part, selection: Selection) -> bool:
@@ -217,7 +241,7 @@ def decode_streams(decoders: Sequence[Decoder], frames: Frames) -> list[Iterator
     stream raises what its table alone would raise.
     """
     together = [one for one in decoders if one.table is RECORDS or one.table.payload]
-    if len(together) < 2 or decoders[0].format.decode_together is None:
+    if len(together) < 2 or not decoders[0].format.can("decode_together"):
         together = []
     shared = _Pass(together, frames) if together and all(one.takes_whole(frames) for one in together) else None
     return [shared.rows_of(one) if shared and one in together else one.see(frames) for one in decoders]
@@ -230,8 +254,7 @@ class _Pass:
         self.decoders, self.frames = decoders, frames
         self.queues: dict[Decoder, deque[pa.RecordBatch]] = {one: deque() for one in decoders}
         format = decoders[0].format
-        assert format.decode_together is not None
-        self.steps = iter(format.decode_together(frames, [one.want for one in decoders]))
+        self.steps = iter(format.codec.decode_together(frames, [one.want for one in decoders]))
         self.done = 0
 
     def rows_of(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
@@ -278,7 +301,7 @@ def _tell_losses(part: Part, selection: Selection, note: Note) -> None:
     asked = Selection(errors=selection.errors, options=selection.options, **limits)  # type: ignore[arg-type]
     for file in part.files:
         format = registry.formats()[str(file.format)]
-        if format.scan is not None and format.decode is not None:
+        if format.can("scan") and format.can("decode"):
             want = _want(asked.needed(format.tables[0]), file, asked, None)
             with contextlib.suppress(_Stop):
                 for frames in _sound_frames(Part((file,)), format, asked, note):
@@ -299,7 +322,9 @@ class _Order:
 
     def __init__(self, part: Part, format: Format, note: Note | None) -> None:
         self.part, self.note = part, note
-        self.offsets, self.misplaced = (None, None) if note is None else (format.offsets, format.misplaced)
+        looks = note is not None
+        self.offsets = format.codec.offsets if looks and format.can("offsets") else None
+        self.misplaced = format.codec.misplaced if looks and format.can("misplaced") else None
         self.count, self.first = 0, -1
         #: Where the offsets of the frames before end.
         self.end: int | None = None
@@ -388,23 +413,23 @@ def damaged_end(part: Part, frames: Frames, errors: str) -> str:
 
 def is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
     """Whether nothing that comes after these frames can lie before an offset. Only asked where offsets rise."""
-    if stop is None or format.spans is None or not len(frames):
+    if stop is None or not format.can("spans") or not len(frames):
         return False
     with contextlib.suppress(DataError):
         # Where the last begins is known by where the one before it ends.
-        starts = format.spans(frames.slice(max(len(frames) - 2, 0), len(frames)), file).start_offset
+        starts = format.codec.spans(frames.slice(max(len(frames) - 2, 0), len(frames)), file).start_offset
         return starts is not None and int(starts[-1]) >= stop
     return False
 
 
 def _pruned(frames: Frames, format: Format, file: File, selection: Selection) -> Iterator[Frames]:
     """Runs of frames that may hold wanted rows."""
-    if format.spans is None or selection.takes_every_row or not len(frames):
+    if not format.can("spans") or selection.takes_every_row or not len(frames):
         if len(frames):
             yield frames
         return
     try:
-        mask = selection.takes_frames(format.spans(frames, file))
+        mask = selection.takes_frames(format.codec.spans(frames, file))
     except DataError:  # decoding meets it again, gives the rows in front of it, and treats it as the selection says
         mask = None
     if mask is None or mask.all():
@@ -422,12 +447,11 @@ def _decode(
 
     After a frame that was passed over the next ones are tried few at a time, so that a long stretch of bad ones takes no longer than it is.
     """
-    assert format.decode is not None
     passed, step = _Passed(note), len(frames)
     while len(frames):
         some = frames.slice(0, step)
         try:
-            yield from format.decode(some, want)
+            yield from format.codec.decode(some, want)
             frames, step = frames.slice(len(some), len(frames)), 2 * step
         except DataError as error:
             error.at(path=want.file.path, format=format.name)
@@ -441,7 +465,7 @@ def _decode(
             bad = max(int(np.searchsorted(frames.starts, error.position - frames.base, side="right")) - 1, 0)
             passed.add(error, frames, bad)
             if (hidden := _hidden(format, frames, bad, want.file)) is not None:
-                yield from format.decode(hidden, want)
+                yield from format.codec.decode(hidden, want)
             frames, step = frames.slice(bad + 1, len(frames)), 1
     passed.end()
 
@@ -476,19 +500,19 @@ def _hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | No
 
     They must reach to the very end of the damaged one, and their checksums must be right: its content may be a copy of such a file.
     """
-    if format.scan is None or format.resync is None or format.spans is None:
+    if not format.can("scan") or not format.can("resync") or not format.can("spans"):
         return None
     start, stop = int(frames.starts[bad]), int(frames.stops[bad])
     inside, at = frames.data[start:stop], 0
     for _ in range(MOST_TRIES):
-        at = format.resync(inside, at + 1, frames.kind)
+        at = format.codec.resync(inside, at + 1, frames.kind)
         if at < 0:
             return None
-        found = format.scan(inside[at:], frames.kind)
+        found = format.codec.scan(inside[at:], frames.kind)
         if len(found) and found.reached == inside.size - at:
             found = replace(found, base=frames.base + start + at, first=frames.first + bad)
             with contextlib.suppress(DataError):
-                format.spans(found, file)
+                format.codec.spans(found, file)
                 return found
     return None
 
@@ -521,6 +545,9 @@ class Rows:
         self.selection = (selection or Selection()).suited(self.table)
         self.selection.check(self.table)
         self.note: Note | None = None
+        #: What makes the summaries of stores while their rows are read; and the stores that are read in pieces, by directory.
+        self.fold: StoreFold | None = None
+        self.readings: Mapping[str, Reading] = {}
         if self.table.name not in tree.tables:
             has = ", ".join(tree.tables)
             where = ", ".join(tree.roots)
@@ -550,8 +577,15 @@ class Rows:
         # Where a limit cuts rows off, those after it are not changed, and what is noted is about rows that are given.
         late = self.selection.replace(transforms=changes)
         is_late = self.selection.limit is not None and bool(changes) and not late.tests_changes
-        parts = ((part, self._reading(part, one, changes, is_late)) for part, one in self.part_selections())
-        for batch in limited(read_all(parts, self.table, self.say), self.selection.limit):
+        parts = self.part_selections()
+        if self.readings:
+            from rawlog.reading.settlement import settled_parts
+
+            parts = settled_parts(parts, self.readings, self.tree)
+        seen = None if self.fold is None else self.fold.see
+        parts = ((part, self._reading(part, one, changes, is_late)) for part, one in parts)
+        parts = parts if self.fold is None else self.fold.watch(parts)
+        for batch in limited(read_all(parts, self.table, self.say, seen), self.selection.limit):
             yield late.changed(batch, self.table) if is_late else batch
         self.judge(changes)
 
@@ -610,7 +644,7 @@ class Rows:
             key = part.file.place.group or part.file.path
             for file in part.files:
                 format = registry.formats()[str(file.format)]
-                if format.spans is None or file.place.state is not None:
+                if not format.can("spans") or file.place.state is not None:
                     continue
                 errors = self.selection.errors
                 with contextlib.suppress(_Stop):
@@ -709,10 +743,9 @@ def _time(scalar: pa.Scalar, number: int | None) -> Any:
 
 def _sound_spans(frames: Frames, format: Format, file: File, errors: str) -> Iterator[Spans]:
     """What the frames cover, without those that are damaged. Raises at damage, or ends there, as `errors` says."""
-    assert format.spans is not None
     while len(frames):
         try:
-            yield format.spans(frames, file)
+            yield format.codec.spans(frames, file)
             return
         except DataError as error:
             error.at(path=file.path, format=format.name)
@@ -720,7 +753,7 @@ def _sound_spans(frames: Frames, format: Format, file: File, errors: str) -> Ite
                 raise
             bad = max(int(np.searchsorted(frames.positions, error.position, side="right")) - 1, 0)
             if bad:
-                yield format.spans(frames.slice(0, bad), file)
+                yield format.codec.spans(frames.slice(0, bad), file)
             if errors == "stop":
                 raise _Stop from None
             frames = frames.slice(bad + 1, len(frames))
@@ -737,20 +770,20 @@ def count_part(part: Part, table: Table, selection: Selection, note: Note | None
 
 def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -> Iterator[int]:
     format = registry.formats()[str(part.file.format)]
-    is_known = format.spans is not None and part.floor is None and selection.takes_all_of(part.file)
+    is_known = format.can("spans") and part.floor is None and selection.takes_all_of(part.file)
     if not is_known or selection.isolation == "read_committed":
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
-    if format.count is not None and selection.errors == "raise":
-        number, reached = format.count(part.file, part.start or 0, part.stop, part.following)
+    if format.can("count") and selection.errors == "raise":
+        number, reached = format.codec.count(part.file, part.start or 0, part.stop, part.following)
         part = replace(part, start=reached)
         yield number
     want = _want(table.subset(("offset",)), part.file, selection, part.context)
     for frames in _sound_frames(part, format, selection, note):
         counts = None
         with contextlib.suppress(DataError):  # decoding meets it again, and does with it what the selection says
-            counts = format.spans(frames, part.file).records if format.spans is not None else None
+            counts = format.codec.spans(frames, part.file).records if format.can("spans") else None
         if counts is None or (counts < 0).any():
             yield from (batch.num_rows for batch in _decode(format, frames, want, selection, note))
         else:

@@ -151,7 +151,6 @@ class _Last:
 # Records in which a text was found, in any system, with the places where it was found.
 
 
-PLACES = ("key", "value", "headers", "id")
 FOUND_IN = "found_in"
 
 

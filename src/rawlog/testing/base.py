@@ -19,8 +19,8 @@ from rawlog.model.finding import Findings
 from rawlog.model.format import File, Format
 from rawlog.model.table import Table
 from rawlog.reading.inspect import inspect_file
-from rawlog.verbs.functions import Log
-from rawlog.verbs.functions import open as open_log
+from rawlog.verbs.look import Log
+from rawlog.verbs.look import open as open_log
 
 RowList = list[dict[str, Any]]
 Tables = Mapping[str, RowList]
@@ -202,11 +202,11 @@ def survives(log: Log, format: Format, points_elsewhere: bool = False) -> Findin
                 _inside(rows, size)
     findings = inspect_file(log.files[0])
     _inside([finding.as_row() for finding in findings], size)
-    if format.explain is not None:
+    if format.can("explain"):
         for frames in _survivors(log.files[0], format):
             for index in range(len(frames)):
                 try:
-                    format.explain(frames.slice(index, index + 1), log.files[0])
+                    format.codec.explain(frames.slice(index, index + 1), log.files[0])
                 except RawlogError as error:
                     check_error(error, size)
     return findings

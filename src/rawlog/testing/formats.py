@@ -25,8 +25,9 @@ from rawlog.reading.rows import Gap
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import HEAD, Tree, open_tree
 from rawlog.testing.base import Base, RowList, checked, frames_of, plain, rows_of, same, shared
-from rawlog.verbs.functions import Log, write
-from rawlog.verbs.functions import open as open_log
+from rawlog.verbs.look import Log
+from rawlog.verbs.look import open as open_log
+from rawlog.verbs.move import write
 
 SMALL_FILE = 1 << 16
 
@@ -124,12 +125,12 @@ class Reading(Base):
     @shared
     @given(data=st.data())
     def test_tables_of_any_bytes_decoded_together_equal_each_alone(self, scratch: Path, data: st.DataObject) -> None:
-        if self.subject.decode_together is not None:
+        if self.subject.can("decode_together"):
             self._together_equals_alone(self.put(scratch, data.draw(self.mutations())))
 
     def _together_equals_alone(self, log: Log) -> None:
         [file] = log.files
-        if self.subject.decode_together is None:
+        if not self.subject.can("decode_together"):
             return
         chosen = Selection(errors="skip")
         notes: list[list[str]] = []
@@ -182,18 +183,18 @@ class Reading(Base):
         return [name for name in (expected[0] if expected else {}) if name not in ("topic", "partition", "path")]
 
     def test_every_frame_is_explained_to_the_last_byte(self, scratch: Path) -> None:
-        if self.subject.explain is None:
+        if not self.subject.can("explain"):
             return
         for data in self.small:
             [file] = self.put(scratch, data).files
             for frames in walk(file, self.subject):
                 for index in range(len(frames)):
                     one = frames.slice(index, index + 1)
-                    nodes = self.subject.explain(one, file)
+                    nodes = self.subject.codec.explain(one, file)
                     start, stop = int(one.positions[0]), int(one.positions[0] + one.sizes[0])
                     _tiles([node for node in nodes if node.inside is None], start, stop, data)
-            if self.subject.explain_header is not None and self.header(data):
-                _tiles(self.subject.explain_header(data[:4096], file), 0, self.header(data), data)
+            if self.subject.can("explain_header") and self.header(data):
+                _tiles(self.subject.codec.explain_header(data[:4096], file), 0, self.header(data), data)
 
 
 def _plain_rows(table: Table, batches: list[pa.RecordBatch]) -> RowList:
@@ -302,7 +303,7 @@ class Writing(Base):
     """Both round trips, for formats that are written."""
 
     def test_golden_files_are_written_again_byte_for_byte(self, tmp_path: Path) -> None:
-        if self.subject.encode is None:
+        if not self.subject.can("encode"):
             return
         for number, path in enumerate(self.golden):
             data = path.read_bytes()
@@ -318,7 +319,7 @@ class Writing(Base):
         if strategy is None:
             return
         options, rows = data.draw(strategy)
-        target = scratch if self.subject.encode is not None else scratch.with_name("written")
+        target = scratch if self.subject.can("encode") else scratch.with_name("written")
         count = write(target, records_table(rows), format=self.format, overwrite=True, **options)
         found, notes = rows_of(self.open(target) if target == scratch else open_log(target), "records")
         same(found, rows)
@@ -334,7 +335,7 @@ class Writing(Base):
         assert not list(tmp_path.iterdir())
 
     def test_columns_that_are_not_carried_are_refused_by_name(self, tmp_path: Path) -> None:
-        if self.subject.encode is None:
+        if not self.subject.can("encode"):
             return
         key, value = self.content
         row = {

@@ -30,7 +30,8 @@ from rawlog.model.report import Action, Entry, Report
 from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, wounded
-from rawlog.verbs.functions import read, verify
+from rawlog.verbs.check import verify
+from rawlog.verbs.look import read
 from rawlog.verbs.rewrite import Rewriting
 
 #: Directory names that a careless program would follow, split, expand or print as they are. All are valid names of directories.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rawlog.formats.ambry import layouts, paths
@@ -17,9 +18,9 @@ from rawlog.model.format import (
     Family,
     Format,
     Lookup,
+    Place,
     Rewrite,
 )
-from rawlog.model.layout import Layout
 from rawlog.model.table import RECORDS
 
 _AMBRY = "rawlog.formats.ambry"
@@ -27,108 +28,80 @@ _READER, _INDEX = f"{_AMBRY}.log", f"{_AMBRY}.index"
 
 LOG = Format(
     name="ambry.log",
+    has_rules=True,
     title="log segment of a blob store, message header V1 to V3",
     files="<position>_<generation>_log, log_current",
-    layouts=(
-        layouts.SEGMENT_HEADER,
-        layouts.HEADER_V3,
-        layouts.HEADER_V2,
-        layouts.HEADER_V1,
-        layouts.KEY_V6,
-        layouts.KEY_V2,
-        layouts.KEY_V1,
-        layouts.ENCRYPTION_KEY,
-        layouts.PROPERTIES,
-        layouts.USER_METADATA,
-        layouts.BLOB_V3,
-        layouts.BLOB_V2,
-        layouts.BLOB_V1,
-        layouts.UPDATE_V3,
-        layouts.UPDATE_V2,
-        layouts.UPDATE_V1,
-        layouts.METADATA_V3,
-        layouts.METADATA_V2,
-        layouts.ENVELOPE,
-    ),
+    module=_READER,
     tables=(RECORDS, MESSAGES),
-    # A key that is a blob id, headers that are the properties: everything else may change.
-    carries=frozenset({"value"}),
+    carries=frozenset(
+        {"value"}
+    ),  # a key that is a blob id, headers that are the properties: everything else may change
     match=paths.is_log,
     sniff=paths.sniff_log,
-    begin=paths.begin,
-    presume=paths.presume,
     by_position=True,
-    scan=Deferred(_READER, "scan"),
-    decode=Deferred(_READER, "decode"),
-    decode_together=Deferred(_READER, "decode_together"),
-    spans=Deferred(_READER, "spans"),
-    resync=Deferred(_READER, "resync"),
-    fault=Deferred(_READER, "fault"),
-    misplaced=Deferred(_READER, "misplaced"),
-    contradicted=Deferred(f"{_AMBRY}.store.store", "contradicted"),
-    explain=Deferred(f"{_AMBRY}.log", "explain_message"),
-    explain_header=Deferred(f"{_AMBRY}.log", "explain_header"),
-    context=Deferred(f"{_AMBRY}.store.store", "context"),
-    summary=Deferred(f"{_AMBRY}.store.state", "summary"),
-    tally=Deferred(f"{_AMBRY}.store.store", "tally"),
-    cuts=Deferred(_READER, "cuts"),
-    seek=Deferred(_READER, "seek"),
-    encode=Deferred(f"{_AMBRY}.writer", "encode"),
-    write=Deferred(f"{_AMBRY}.store.rewrite", "write"),
-    losses=Deferred(f"{_AMBRY}.writer", "losses"),
-    rules=Deferred(f"{_AMBRY}.rules", "log_rules"),
+    more={
+        "LAYOUTS": (
+            layouts.SEGMENT_HEADER,
+            layouts.HEADER_V3,
+            layouts.HEADER_V2,
+            layouts.HEADER_V1,
+            layouts.KEY_V6,
+            layouts.KEY_V2,
+            layouts.KEY_V1,
+            layouts.ENCRYPTION_KEY,
+            layouts.PROPERTIES,
+            layouts.USER_METADATA,
+            layouts.BLOB_V3,
+            layouts.BLOB_V2,
+            layouts.BLOB_V1,
+            layouts.UPDATE_V3,
+            layouts.UPDATE_V2,
+            layouts.UPDATE_V1,
+            layouts.METADATA_V3,
+            layouts.METADATA_V2,
+            layouts.ENVELOPE,
+        ),
+        "presume": paths.presume,
+        "contradicted": Deferred(f"{_AMBRY}.store.store", "contradicted"),
+        "context": Deferred(f"{_AMBRY}.store.store", "context"),
+        "summary": Deferred(f"{_AMBRY}.store.state", "summary"),
+        "tally": Deferred(f"{_AMBRY}.store.store", "tally"),
+        "encode": Deferred(f"{_AMBRY}.writer", "encode"),
+        "write": Deferred(f"{_AMBRY}.store.rewrite", "write"),
+        "losses": Deferred(f"{_AMBRY}.writer", "losses"),
+        "rules": Deferred(f"{_AMBRY}.rules", "log_rules"),
+    },
 )
 
 INDEX_SEGMENT = Format(
     name="ambry.index",
+    has_rules=True,
     title="index segment, version 0 to 4",
     files="<position>_<generation>_<start>_index, <start>_index",
-    layouts=(
-        layouts.INDEX_V2,
-        layouts.INDEX_V1,
-        layouts.INDEX_V0,
-        layouts.VALUE_V3,
-        layouts.VALUE_V1,
-        layouts.VALUE_V0,
-    ),
+    module=_INDEX,
     tables=(INDEX,),
     match=paths.indexed("index"),
-    begin=Deferred(_INDEX, "begin"),
-    scan=Deferred(_INDEX, "scan"),
-    decode=Deferred(_INDEX, "decode"),
-    summary=Deferred(_INDEX, "IndexSummary"),
-    explain=Deferred(_INDEX, "explain_entry"),
-    explain_header=Deferred(_INDEX, "explain_header"),
-    rules=Deferred(f"{_AMBRY}.rules", "index_rules"),
+    more={
+        "LAYOUTS": (
+            layouts.INDEX_V2,
+            layouts.INDEX_V1,
+            layouts.INDEX_V0,
+            layouts.VALUE_V3,
+            layouts.VALUE_V1,
+            layouts.VALUE_V0,
+        ),
+        "summary": Deferred(_INDEX, "IndexSummary"),
+        "rules": Deferred(f"{_AMBRY}.rules", "index_rules"),
+    },
 )
 
 
-class _Whole(Deferred):
-    """A method of one of the formats whose file is one structure, imported when it is first called."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        import importlib
-
-        which, method = self.name.split(".")
-        return getattr(getattr(importlib.import_module(self.module), which), method)(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_Whole, (self.module, self.name))
-
-
-def _whole(kind: str, title: str, files: str, match: object, which: str, *parts: Layout, **more: Any) -> Format:
-    """A file that is one structure."""
-    module = f"{_AMBRY}.index" if which == "BLOOM" else f"{_AMBRY}.structures"
+def _whole(
+    kind: str, title: str, files: str, match: Callable[[str], Place | None], implementation: str, **more: Any
+) -> Format:
+    """A file that is one structure: an object of a module implements it."""
     return Format(
-        name=f"ambry.{kind}",
-        title=title,
-        files=files,
-        layouts=parts,
-        match=match,  # type: ignore[arg-type]
-        scan=_Whole(module, f"{which}.scan"),
-        fault=_Whole(module, f"{which}.fault"),
-        explain=_Whole(module, f"{which}.explain"),
-        **more,
+        name=f"ambry.{kind}", title=title, files=files, module=f"{_AMBRY}.{implementation}", match=match, more=more
     )
 
 
@@ -170,6 +143,7 @@ FAMILY = Family(
         ),
         "erase": _rewrite("erase", "erase", "blobs", "now", keeps=True, content_only=True),
     },
+    reading=Deferred(f"{_AMBRY}.store.repair", "reading"),
     verbs={"extract": EXTRACT},
     title="LinkedIn Ambry",
     formats=(
@@ -180,22 +154,40 @@ FAMILY = Family(
             "bloom filter of an index segment",
             "<segment>_<start>_bloom",
             paths.indexed("bloom"),
-            "BLOOM",
-            layouts.BLOOM,
+            "index:BLOOM",
+            LAYOUTS=(layouts.BLOOM,),
             summary=Deferred(f"{_AMBRY}.index", "BloomSummary"),
         ),
         _whole(
-            "descriptor", "identity of a store", "StoreDescriptor", paths.file_named("StoreDescriptor"), "DESCRIPTOR"
+            "descriptor",
+            "identity of a store",
+            "StoreDescriptor",
+            paths.file_named("StoreDescriptor"),
+            "structures:DESCRIPTOR",
         ),
-        _whole("cleanup", "progress of hard delete", "cleanuptoken", paths.file_named("cleanuptoken"), "CLEANUP"),
-        _whole("compaction", "log of a compaction", "<store>_compactionLog*", paths.is_compaction_log, "COMPACTION"),
-        _whole("tracker", "tokens of peers", "remoteTokenTracker", paths.file_named("remoteTokenTracker"), "TRACKER"),
+        _whole(
+            "cleanup", "progress of hard delete", "cleanuptoken", paths.file_named("cleanuptoken"), "structures:CLEANUP"
+        ),
+        _whole(
+            "compaction",
+            "log of a compaction",
+            "<store>_compactionLog*",
+            paths.is_compaction_log,
+            "structures:COMPACTION",
+        ),
+        _whole(
+            "tracker",
+            "tokens of peers",
+            "remoteTokenTracker",
+            paths.file_named("remoteTokenTracker"),
+            "structures:TRACKER",
+        ),
         _whole(
             "tokens",
             "tokens of a disk's replicas",
             "replicaTokens",
             paths.file_named("replicaTokens"),
-            "REPLICA_TOKENS",
+            "structures:REPLICA_TOKENS",
         ),
         Format(
             name="ambry.policy",

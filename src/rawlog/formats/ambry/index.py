@@ -527,7 +527,7 @@ def explain_header(head: bytes, file: File) -> list[Node]:
     return [Node(0, header.size, INDEXES[header.version].name, children=cursor.nodes)]
 
 
-def explain_entry(frames: Frames, file: File) -> list[Node]:
+def explain(frames: Frames, file: File) -> list[Node]:
     """One entry: key, value and padding."""
     version = frames.kind & (1 << VERSION_BITS) - 1
     start, stop = int(frames.starts[0]), int(frames.stops[0])

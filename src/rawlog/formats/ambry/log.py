@@ -1,4 +1,4 @@
-"""Reading log segments: messages found, and turned into columns."""
+"""The log segment: messages found, turned into columns and explained."""
 
 from __future__ import annotations
 
@@ -561,7 +561,7 @@ def explain_header(head: bytes, file: File) -> list[Node]:
     return [Node(0, SEGMENT_HEADER.size, SEGMENT_HEADER.name, children=cursor.nodes)]
 
 
-def explain_message(frames: Frames, file: File) -> list[Node]:
+def explain(frames: Frames, file: File) -> list[Node]:
     """One message: header, key, and every record with all its fields."""
     start, stop = int(frames.starts[0]), int(frames.stops[0])
     cursor = Cursor(frames.data[start:stop].tobytes(), base=frames.base + start)

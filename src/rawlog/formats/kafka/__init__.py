@@ -5,16 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rawlog.formats.kafka import paths
-from rawlog.formats.kafka.log.layouts import (
-    BATCH,
-    ENTRY_V0,
-    ENTRY_V1,
-    INDEX_ENTRY,
-    SNAPSHOT_ENTRY,
-    SNAPSHOT_HEADER,
-    TIME_INDEX_ENTRY,
-    TXN_INDEX_ENTRY,
-)
 from rawlog.formats.kafka.tables import (
     BATCHES,
     CHECKPOINTS,
@@ -48,9 +38,10 @@ def _from(module: str, **names: str) -> dict[str, Any]:
 
 LOG = Format(
     name="kafka.log",
+    has_rules=True,
     title="log segment: record batches v2, message sets v0 and v1",
     files="<20 digits>.log",
-    layouts=(BATCH, ENTRY_V1, ENTRY_V0),
+    module=f"{__name__}.log.segment",
     tables=(RECORDS, BATCHES, KAFKA_RECORDS),
     carries=frozenset(RECORDS.names),
     match=paths.segment_file("log"),
@@ -58,101 +49,91 @@ LOG = Format(
     ordered=True,
     checked=True,
     appended=True,
-    **_from("log.segment", scan="scan", spans="spans", offsets="offsets", resync="resync", fault="fault"),
-    **_from("log.secrets", decode="decode", decode_together="decode_together"),
-    **_from("partition.transactions", context="context", undone="undone"),
-    **_from("log.seek", count="count"),
     near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
-    **_from("partition.survey", summary="SegmentFold"),
-    **_from("partition.continuity", is_lost="is_lost"),
-    **_from("log.segment", tally="tally"),
-    **_from("texts", floor="log_start"),
-    **_from("log.seek", seek="seek", cuts="cuts"),
-    **_from("log.explain", explain="explain_batch"),
-    **_from("partition.sink", write="write", losses="losses"),
-    **_from("partition.erase", sift="sift"),
-    **_from("partition.rewrite", around="join"),
-    splits=SplitWriter(**_from("partition.sink", write="write_share", join="join_shares")),
-    **_from("log.rules", rules="log_rules"),
+    more={
+        **_from("cluster.paths", contradicted="contradicted"),
+        **_from("partition.transactions", context="context", undone="undone"),
+        **_from("partition.survey", summary="SegmentFold"),
+        **_from("partition.outline", is_lost="is_lost"),
+        **_from("checkpoints", floor="log_start"),
+        **_from("partition.sink", write="write", losses="losses"),
+        **_from("partition.erase", sift="sift"),
+        **_from("partition.rewrite", around="join"),
+        "splits": SplitWriter(**_from("partition.sink", write="write_share", join="join_shares")),
+    },
 )
 
 INDEX_FILE = Format(
     name="kafka.index",
+    has_rules=True,
     title="offset index of a segment",
     files="<20 digits>.index",
-    layouts=(INDEX_ENTRY,),
+    module=f"{__name__}.index",
     tables=(INDEX,),
     match=paths.segment_file("index"),
-    **_from("indexes", scan="scan_index", decode="decode_index", fault="fault", explain="explain_index"),
-    **_from("log.rules", rules="index_rules"),
 )
 
 TIME_INDEX_FILE = Format(
     name="kafka.timeindex",
+    has_rules=True,
     title="time index of a segment",
     files="<20 digits>.timeindex",
-    layouts=(TIME_INDEX_ENTRY,),
+    module=f"{__name__}.timeindex",
     tables=(TIMEINDEX,),
     match=paths.segment_file("timeindex"),
-    **_from("indexes", begin="begin_timeindex", scan="scan_timeindex", decode="decode_timeindex"),
-    **_from("indexes", fault="fault", explain="explain_timeindex"),
-    **_from("log.rules", rules="timeindex_rules"),
 )
 
 TXN_INDEX_FILE = Format(
     name="kafka.txnindex",
+    has_rules=True,
     title="aborted transactions of a segment",
     files="<20 digits>.txnindex",
-    layouts=(TXN_INDEX_ENTRY,),
+    module=f"{__name__}.txnindex",
     tables=(TXNINDEX,),
     match=paths.segment_file("txnindex"),
-    **_from("indexes", scan="scan_txnindex", decode="decode_txnindex", fault="fault", explain="explain_txnindex"),
-    **_from("log.rules", rules="txnindex_rules"),
 )
 
 SNAPSHOT = Format(
     name="kafka.snapshot",
     title="producer state up to an offset",
     files="<20 digits>.snapshot",
-    layouts=(SNAPSHOT_HEADER, SNAPSHOT_ENTRY),
+    module=f"{__name__}.snapshot",
     tables=(PRODUCERS,),
     match=paths.segment_file("snapshot"),
     whole=True,
-    **_from("indexes", scan="scan_snapshot", decode="decode_snapshot", fault="fault", explain="explain_snapshot"),
-    **_from("indexes", explain_header="explain_snapshot_header"),
 )
 
 EPOCH_FILE = Format(
     name="kafka.epochs",
+    has_rules=True,
     title="leader epochs of a partition",
     files="leader-epoch-checkpoint",
+    module=f"{__name__}.epochs",
     tables=(EPOCHS,),
     match=paths.epoch_file,
     whole=True,
-    **_from("texts", scan="scan_epochs", decode="decode_epochs", fault="fault", explain="explain_line"),
-    **_from("log.rules", rules="epoch_rules"),
 )
 
 CHECKPOINT = Format(
     name="kafka.checkpoint",
     title="offsets of all partitions of a log directory",
     files=", ".join(paths.OFFSET_CHECKPOINTS),
+    module=f"{__name__}.checkpoints",
     tables=(CHECKPOINTS,),
     match=paths.file_named(*paths.OFFSET_CHECKPOINTS),
     whole=True,
-    **_from("texts", scan="scan_offsets", decode="decode_offsets", fault="fault", explain="explain_line"),
 )
 
 
-def _text(kind: str, title: str, name: str) -> Format:
-    """A text file that is checked and explained; it has no rows."""
+def _text(kind: str, title: str, name: str, module: str) -> Format:
+    """A text that is checked and explained; it has no rows."""
     return Format(
         name=f"kafka.{kind}",
         title=title,
         files=name,
+        module=f"{__name__}.properties:{module}",
         match=paths.file_named(name),
         whole=True,
-        **_from("texts", scan=f"scan_{kind}", fault="fault", explain="explain_line"),
     )
 
 
@@ -160,10 +141,9 @@ MANIFEST = Format(
     name="kafka.manifest",
     title="how a segment is stored by Aiven's tiered storage",
     files="<20 digits>-<segment id>.rsm-manifest",
+    module=f"{__name__}.manifest",
     match=paths.copy_file("rsm-manifest"),
     whole=True,
-    **_from("manifest", scan="scan", fault="fault"),
-    **_from("texts", explain="explain_line"),
 )
 
 CHUNKS = Format(
@@ -244,6 +224,7 @@ FAMILY = Family(
     elsewhere=Deferred("rawlog.formats.kafka.partition.tiers", "elsewhere"),
     group_rules=Deferred("rawlog.formats.kafka.partition.rules", "partition_rules"),
     accounts=Deferred("rawlog.formats.kafka.partition.complete", "accounts"),
+    reading=Deferred("rawlog.formats.kafka.partition.reading", "reading"),
     absent=Deferred("rawlog.formats.kafka.partition.rules", "absent"),
     predictions=Deferred("rawlog.formats.kafka.partition.startup", "predictions"),
     startups=Deferred("rawlog.formats.kafka.partition.startup", "startups"),
@@ -261,9 +242,9 @@ FAMILY = Family(
         SNAPSHOT,
         EPOCH_FILE,
         CHECKPOINT,
-        _text("partition", "topic id of a partition", "partition.metadata"),
-        _text("meta", "identity of a log directory", "meta.properties"),
-        _text("cleanshutdown", "mark of a clean stop", paths.MARK),
+        _text("partition", "topic id of a partition", "partition.metadata", "PARTITION"),
+        _text("meta", "identity of a log directory", "meta.properties", "META"),
+        _text("cleanshutdown", "mark of a clean stop", paths.MARK, "CLEAN_SHUTDOWN"),
         Format(
             name="kafka.lock",
             title="lock of a running broker, never read",

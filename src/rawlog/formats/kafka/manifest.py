@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.kafka.texts import scan_text
+from rawlog.formats.kafka.texts import WholeText, explain
 from rawlog.io.compression import decompress
 from rawlog.io.storage import Source, split_query
 from rawlog.model.errors import (
@@ -32,6 +32,8 @@ from rawlog.model.errors import (
     LostError,
 )
 from rawlog.model.frames import Frames
+
+__all__ = ["explain", "fault", "scan"]
 
 LARGEST = 16 << 20
 """The largest manifest. It has the list of chunks compressed."""
@@ -179,11 +181,7 @@ def read_manifest(path: str) -> Manifest:
         raise CorruptError(str(error), path=path, position=0, format="kafka.manifest") from None
 
 
-def _check(data: bytes) -> None:
-    parse(data)
-
-
-scan = scan_text(_check)
+scan = WholeText(parse).scan
 
 
 def fault(frames: Frames) -> DataError:

@@ -1,28 +1,17 @@
-"""The text files of a log directory: offset checkpoints, leader epochs, and the two that say who the directory is."""
+"""Text files of a broker: their lines as frames, checkpoints of rows, and texts that are right or wrong as a whole."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 
 import numpy as np
-import pyarrow as pa
 
-from rawlog.formats.kafka.paths import split
-from rawlog.io.storage import Source, is_remote, is_view, local_path
-from rawlog.kernels import columns
-from rawlog.model.errors import CorruptError, DataError, RawlogError
+from rawlog.model.errors import CorruptError, DataError
 from rawlog.model.explain import Node
-from rawlog.model.format import File, Want
+from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
-from rawlog.model.store import Store
 
 _SPACE = re.compile(rb"\s+")
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,25}")
@@ -43,7 +32,7 @@ def line(frames: Frames, index: int) -> bytes:
     return text.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _scan_checkpoint(data: Bytes, *kinds: int) -> Frames:
+def scan_rows(data: Bytes, *kinds: int) -> Frames:
     """Lines of a checkpoint: `0`, the number of lines that follow, then rows of fields. Only the rows are frames.
 
     `kinds` are the bits that the number in each field may take; 0 for a text.
@@ -90,16 +79,6 @@ def _refused(frames: Frames, index: int, status: Status) -> Frames:
     return Frames(frames.data, frames.starts[:0], frames.stops[:0], reached, status)
 
 
-def scan_offsets(data: Bytes, kind: int) -> Frames:
-    """The `topic partition offset` rows of an offset checkpoint."""
-    return _scan_checkpoint(data, 0, 32, 64)
-
-
-def scan_epochs(data: Bytes, kind: int) -> Frames:
-    """The `epoch offset` rows of a leader epoch checkpoint."""
-    return _scan_checkpoint(data, 32, 64)
-
-
 _WORDS = {
     Status.BAD_MAGIC: "not a checkpoint of version 0",
     Status.BAD_COUNT: "another number of lines than the second line says",
@@ -112,41 +91,13 @@ def fault(frames: Frames) -> DataError:
     return CorruptError(_WORDS.get(frames.status, "damage"), position=frames.reached_in_file)
 
 
-def _rows(frames: Frames) -> Iterator[list[str]]:
+def fields_of(frames: Frames) -> Iterator[list[str]]:
+    """The fields of each row."""
     for index in range(len(frames)):
         yield [part.decode("utf-8", "replace") for part in _SPACE.split(line(frames, index).strip())]
 
 
-def decode_offsets(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
-    """The rows of an offset checkpoint."""
-    rows = list(_rows(frames))
-    name = split(want.file.path)[1].removesuffix("-offset-checkpoint")
-    made = {
-        "path": columns.constant(want.file.path, "string", len(rows)),
-        "topic": pa.array([row[0] for row in rows], pa.string()),
-        "partition": pa.array([int(row[1]) for row in rows], pa.int32()),
-        "checkpoint": columns.constant(name, "string", len(rows)),
-        "offset": pa.array([int(row[2]) for row in rows], pa.int64()),
-    }
-    if rows:
-        yield columns.batch(want.table, made, len(rows))
-
-
-def decode_epochs(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
-    """The rows of a leader epoch checkpoint."""
-    rows = list(_rows(frames))
-    made = {
-        "path": columns.constant(want.file.path, "string", len(rows)),
-        "topic": columns.constant(want.file.place.topic, "string", len(rows)),
-        "partition": columns.constant(want.file.place.partition, "int", len(rows)),
-        "epoch": pa.array([int(row[0]) for row in rows], pa.int32()),
-        "start_offset": pa.array([int(row[1]) for row in rows], pa.int64()),
-    }
-    if rows:
-        yield columns.batch(want.table, made, len(rows))
-
-
-def explain_line(frames: Frames, file: File) -> list[Node]:
+def explain(frames: Frames, file: File) -> list[Node]:
     """One line of a text."""
     start, stop = int(frames.starts[0]), int(frames.stops[0])
     shown = line(frames, 0).decode("utf-8", "replace")
@@ -154,170 +105,19 @@ def explain_line(frames: Frames, file: File) -> list[Node]:
     return [Node(frames.base + start, len(raw), "line", "text", shown, "", raw.hex(" "))]
 
 
-def scan_text(check: Callable[[bytes], None]) -> Callable[[Bytes, int], Frames]:
-    """A scan for texts that are right or wrong as a whole: `check` raises ValueError or KeyError for those that are wrong."""
+class WholeText:
+    """A kind of text that is right or wrong as a whole: `check` raises ValueError or KeyError for one that is wrong."""
 
-    def scan(data: Bytes, kind: int) -> Frames:
+    fault = staticmethod(fault)
+    explain = staticmethod(explain)
+
+    def __init__(self, check: Callable[[bytes], object]) -> None:
+        self.check = check
+
+    def scan(self, data: Bytes, kind: int) -> Frames:
+        """The lines of a text that is right; none of one that is wrong."""
         try:
-            check(data.tobytes())
+            self.check(data.tobytes())
         except (ValueError, KeyError, RecursionError):
             return Frames(data, np.empty(0, np.int64), np.empty(0, np.int64), 0, Status.BAD_VALUE)
         return lines_of(data)
-
-    return scan
-
-
-def topic_id(data: bytes) -> bytes:
-    """The 16 bytes of the topic's id in `partition.metadata`. ValueError if the text is not one."""
-    found = re.fullmatch(rb"version: *0\r?\ntopic_id: *([A-Za-z0-9_-]{22})\s*", data)
-    if found is None:
-        raise ValueError("not a partition.metadata")
-    try:
-        raw = base64.urlsafe_b64decode(found.group(1) + b"==")
-    except binascii.Error:
-        raise ValueError("not a topic id") from None
-    if not any(raw):
-        raise ValueError("the topic id is all zeros")
-    return raw
-
-
-def properties(data: bytes) -> dict[str, str]:
-    """The settings of a Java properties file as Kafka writes it. ValueError for bytes that are no text."""
-    found: dict[str, str] = {}
-    for text in data.decode("utf-8").splitlines():
-        if text.strip() and not text.lstrip().startswith(("#", "!")):
-            key, _, value = text.partition("=")
-            found[key.strip()] = value.strip()
-    return found
-
-
-def check_meta(data: bytes) -> None:
-    """ValueError for bytes that are no `meta.properties`."""
-    found = properties(data)
-    if found.get("version") not in ("0", "1"):
-        raise ValueError("version")
-    if found["version"] == "1" and not {"node.id", "cluster.id"} <= found.keys():
-        raise ValueError("node.id and cluster.id")
-
-
-def parse_quorum(data: bytes) -> dict[str, object]:
-    """The election state in a `quorum-state`: epoch, vote and, in a static quorum, voters. ValueError if it is invalid."""
-    try:
-        found = json.loads(data)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict) or found.get("data_version") not in (0, 1):
-        raise ValueError("not an election state of version 0 or 1")
-    for name in ("leaderId", "leaderEpoch", "votedId"):
-        if not isinstance(found.get(name), int) or isinstance(found[name], bool):
-            raise ValueError(name)
-    return found
-
-
-def _check_cleanshutdown(data: bytes) -> None:
-    if data:
-        json.loads(data)
-
-
-def _check_topic_id(data: bytes) -> None:
-    topic_id(data)
-
-
-scan_partition = scan_text(_check_topic_id)
-scan_meta = scan_text(check_meta)
-scan_cleanshutdown = scan_text(_check_cleanshutdown)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The text files at the top of a log directory that hold an offset for each partition.
-
-
-LARGEST = 64 << 20
-_LINE = re.compile("\r\n?|\n")  # as Java; Python's lines end at more than that
-LOG_START = "log-start-offset-checkpoint"
-CLEANER = "cleaner-offset-checkpoint"
-RECOVERY_POINT = "recovery-point-offset-checkpoint"
-HIGH_WATERMARK = "replication-offset-checkpoint"
-
-
-def parse(data: bytes) -> dict[tuple[str, int], int]:
-    """The offsets of an offset checkpoint: a version line (0), a count, then `topic partition offset` lines.
-
-    CorruptError if it is anything else, as Kafka would say.
-    """
-    if not data:
-        return {}
-    try:
-        lines = _LINE.split(data.decode().removesuffix("\n"))
-        if int(lines[0]) != 0:
-            raise CorruptError(f"version {lines[0]}, 0 expected", position=0, expected=0, found=lines[0])
-        rows = [line.split() for line in lines[2:]]
-        if len(rows) != int(lines[1]) or any(len(row) != 3 for row in rows):
-            raise CorruptError(f"{len(rows)} lines, {lines[1]} expected", position=0)
-        return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
-    except (ValueError, IndexError):
-        raise CorruptError("not an offset checkpoint", position=0) from None
-
-
-@lru_cache(maxsize=64)
-def _log_starts(folder: str, stamp: object) -> Mapping[tuple[str, int], int]:
-    """The log start offsets of a log directory; none where the file is missing or malformed, as for a broker."""
-    return offsets_in(folder, LOG_START)
-
-
-def log_start(file: File, group: Sequence[File]) -> int | None:
-    """The first offset that a consumer still gets, where it lies above the segment's own."""
-    if not group or file.place.topic is None or file.place.partition is None or file.place.group is None:
-        return None
-    folder = split(file.place.group)[0]
-    offset = _log_starts(folder, Store.of(group).modified).get((file.place.topic, file.place.partition))
-    return offset if offset is not None and offset > (file.place.start_offset or 0) else None
-
-
-def parse_epochs(data: bytes) -> list[tuple[int, int]] | None:
-    """The epochs of a leader epoch checkpoint with their first offsets; None if it is anything else."""
-    try:
-        lines = data.decode("ascii").splitlines()
-        rows = [tuple(map(int, line.split())) for line in lines[2:]]
-        if (
-            (lines and int(lines[0]) != 0)
-            or (lines and len(rows) != int(lines[1]))
-            or any(len(row) != 2 for row in rows)
-        ):
-            return None
-    except (ValueError, IndexError):
-        return None
-    return [(epoch, start) for epoch, start in rows]
-
-
-def offsets_in(folder: str, name: str) -> Mapping[tuple[str, int], int]:
-    """The offsets of a checkpoint file of a log directory; none where it is missing or malformed. A file is read once for all partitions
-    that ask, unless it changes.
-    """
-    path = f"{folder}/{name}"
-    if is_remote(path) or is_view(path):
-        return _offsets_of(path)
-    try:
-        found = os.stat(local_path(path))
-    except OSError:
-        return {}
-    return _cached_offsets(path, (found.st_mtime_ns, found.st_size, found.st_ino))
-
-
-@lru_cache(maxsize=64)
-def _cached_offsets(path: str, stamp: object) -> Mapping[tuple[str, int], int]:
-    return MappingProxyType(_offsets_of(path))
-
-
-def _offsets_of(path: str) -> dict[tuple[str, int], int]:
-    try:
-        with Source(path) as source:
-            return parse(source.read(0, min(source.size, LARGEST)))
-    except RawlogError:
-        return {}
-
-
-def write(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """The file of an offset checkpoint."""
-    lines = "".join(f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items()))
-    return f"0\n{len(offsets)}\n{lines}".encode()

@@ -1,8 +1,8 @@
-"""Reading recordings: entries found, turned into columns."""
+"""The recording: everything rawlog can do with one. `writer` and `store` are imported when they are needed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,17 +12,47 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rawlog.formats.replay import kernels
-from rawlog.formats.replay.layouts import ENTRY_LAYOUTS, FILE_HEADER, LARGEST, LATEST_CREDIBLE, NO_TIME_SECONDS
+from rawlog.formats.replay.layouts import (
+    ENTRY_LAYOUTS,
+    ENTRY_V0,
+    ENTRY_V1,
+    ENTRY_V2,
+    FILE_HEADER,
+    LARGEST,
+    LATEST_CREDIBLE,
+    NO_TIME_SECONDS,
+    begin,
+    presume,
+)
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view, columns
 from rawlog.model.errors import CorruptError, DataError
 from rawlog.model.explain import Node, layout_nodes, leaf
 from rawlog.model.finding import Mark, Rule, Severity, rule
-from rawlog.model.format import NO_TIME, File, Inspection, Spans, Want
+from rawlog.model.format import NO_TIME, File, Inspection, Judge, Spans, Want
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
 from rawlog.model.text import plain_time
 
+__all__ = [
+    "LAYOUTS",
+    "begin",
+    "decode",
+    "decode_together",
+    "encode",
+    "explain",
+    "explain_header",
+    "fault",
+    "losses",
+    "presume",
+    "resync",
+    "rules",
+    "scan",
+    "spans",
+    "summary",
+]
+
+LAYOUTS = (FILE_HEADER, ENTRY_V2, ENTRY_V1, ENTRY_V0)
 BATCH_BYTES = 16 << 20
 #: So far from the entries around it, in seconds, an entry among damaged bytes may be; and so many bytes are searched for one.
 MONTH = 30 * 86400
@@ -277,7 +307,7 @@ def explain_header(head: bytes, file: File) -> list[Node]:
     return [Node(0, FILE_HEADER.size, FILE_HEADER.name, children=nodes)]
 
 
-def explain_entry(frames: Frames, file: File) -> list[Node]:
+def explain(frames: Frames, file: File) -> list[Node]:
     """One entry: its fixed fields, key and value."""
     layout = ENTRY_LAYOUTS[frames.kind]
     start, stop = int(frames.starts[0]), int(frames.stops[0])
@@ -439,3 +469,24 @@ def rules() -> Sequence[Rule[Inspection]]:
         reserved_bytes,
         transaction_markers,
     )
+
+
+def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> Any:
+    """What the checks of a recording as a store need of its bytes."""
+    from rawlog.formats.replay.store import Recorded
+
+    return Recorded(file, group, start, stop)
+
+
+def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Iterator[bytes]:
+    """The bytes of a recording with these rows."""
+    from rawlog.formats.replay import writer
+
+    return writer.encode(batches, options)
+
+
+def losses(options: Mapping[str, str]) -> Judge:
+    """Which rows would read back otherwise."""
+    from rawlog.formats.replay import writer
+
+    return writer.losses(options)

@@ -267,16 +267,18 @@ def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
 
 
 def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
-    """The positions of entries whose messages are not at the address that they name. What a truncation left after the end of the log is not
-    among them: that is in the last file, after at least one message.
+    """The positions of entries whose messages are not at the address that they name, or whose topic, queue or number is not what the
+    checksum of the whole entry was made of. What a truncation left after the end of the log is not among them: that is in the last file,
+    after at least one message.
     """
     rows = Messages.take(frames, file, with_crc=False)
-    if not rows.odd[kernels.O_STALE]:
-        return np.empty(0, np.int64)
-    wrong, leftovers = rows.stale, rows.leftovers(file)
-    begins = bool(wrong.any() and leftovers[0] and rows.frame_position(0) == 0)
-    if not (file.place.sealed or begins):
-        wrong &= ~leftovers
+    wrong = ~rows.entry_crc_ok
+    if rows.odd[kernels.O_STALE]:
+        stale, leftovers = rows.stale, rows.leftovers(file)
+        begins = bool(stale.any() and leftovers[0] and rows.frame_position(0) == 0)
+        if not (file.place.sealed or begins):
+            stale &= ~leftovers
+        wrong = stale | (wrong & ~leftovers)
     found: NDArray[np.int64] = frames.positions[rows[kernels.F_FRAME][wrong]]
     return found
 

@@ -295,6 +295,11 @@ class Index:
             f"slot {hash % header.slots}: a chain that does not end", path=self.source.path, position=slot
         )
 
+    def last_address(self) -> int:
+        """The physical offset of its last entry, which is the highest; -1 if it has none."""
+        last = self.header.count - 1
+        return int(_entry(self.source, self.header.entries_at, last)["physical_offset"]) if last > 0 else -1
+
     def last_before(self, milliseconds: int) -> int | None:
         """The physical offset of the newest entry whose second had ended by a time, None if there is none: store times do not fall."""
         low, high = 1, self.header.count

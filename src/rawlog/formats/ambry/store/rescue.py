@@ -1,4 +1,4 @@
-"""The policy of `rescue`: one store for each partition, from all its replicas (`union.py`)."""
+"""The policy of `rescue`: one store for each partition, from all its replicas."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rawlog.formats.ambry.layouts import NONE, Kind
 from rawlog.formats.ambry.log import Messages, scan
 from rawlog.formats.ambry.paths import Segment
 from rawlog.formats.ambry.store.compact import place_in_segments
+from rawlog.formats.ambry.store.diagnosis import Diagnosis, Kept, Loss
 from rawlog.formats.ambry.store.evidence import elect_partition, most_named
-from rawlog.formats.ambry.store.repair import Kept, Loss, StoreRepair
 from rawlog.formats.ambry.store.rewrite import (
     DESCRIPTOR_NAME,
     Plan,
@@ -56,11 +56,11 @@ from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.format import File
 from rawlog.model.recovery import (
     CopyPlan,
-    RescueAsked,
     RescuedUnit,
+    RescueOptions,
     RescueSplit,
     Span,
-    Surveyed,
+    SurveyResult,
     SurveySplit,
     UnitPlan,
     plan_facts,
@@ -114,7 +114,7 @@ class ContentSummary(LogSummary):
         return np.where(same, known[1][at], NONE), same & (known[2][at] == 1)
 
 
-class Replica(StoreRepair):
+class Replica(Diagnosis):
     """One replica as `repair` diagnoses it: `kept` are its messages."""
 
     def __init__(self, store: BlobStore, options: Mapping[str, str]) -> None:
@@ -671,7 +671,7 @@ class Partition:
 class Rescue:
     """Ambry's half of `rescue`."""
 
-    def __init__(self, asked: RescueAsked, target: Path) -> None:
+    def __init__(self, asked: RescueOptions, target: Path) -> None:
         asked.check_plain("ambry", OPTIONS)
         probability_option(asked.options)
         for name in ("max_entries", "capacity"):
@@ -716,7 +716,7 @@ class Rescue:
 
     # What is decided
 
-    def decide(self, found: Sequence[Surveyed]) -> list[RescueSplit]:
+    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
         """One store for each partition."""
         plans = [one.found[1] for one in found]
         self.report.facts["plan"] = plan_facts(plans)

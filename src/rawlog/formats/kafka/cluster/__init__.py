@@ -7,7 +7,6 @@ from __future__ import annotations
 from rawlog.formats.kafka.cluster import paths
 from rawlog.formats.kafka.cluster.tables import METADATA, STATE
 from rawlog.formats.kafka.cluster.verbs import CLUSTER
-from rawlog.formats.kafka.log.layouts import BATCH
 from rawlog.formats.kafka.paths import file_named, unknown_file
 from rawlog.model.format import (
     Deferred,
@@ -16,35 +15,27 @@ from rawlog.model.format import (
     Rewrite,
 )
 
-_KRAFT, _KAFKA = "rawlog.formats.kafka.cluster", "rawlog.formats.kafka"
+_KRAFT = "rawlog.formats.kafka.cluster"
 
 CHECKPOINT = Format(
     name="kraft.checkpoint",
+    has_rules=True,
     title="snapshot of the cluster's metadata",
     files="<offset>-<epoch>.checkpoint, bootstrap.checkpoint",
-    layouts=(BATCH,),
+    module=f"{_KRAFT}.metadata",
     tables=(METADATA,),
     match=paths.is_checkpoint,
-    scan=Deferred(f"{_KAFKA}.log.segment", "scan"),
-    resync=Deferred(f"{_KAFKA}.log.segment", "resync"),
     checked=True,
-    fault=Deferred(f"{_KAFKA}.log.segment", "fault"),
-    decode=Deferred(f"{_KRAFT}.metadata", "decode"),
-    spans=Deferred(f"{_KRAFT}.metadata", "spans"),
-    explain=Deferred(f"{_KAFKA}.log.explain", "explain_batch"),
-    summary=Deferred(f"{_KRAFT}.metadata_log", "ContentsFold"),
-    rules=Deferred(f"{_KRAFT}.rules", "checkpoint_rules"),
+    more={"summary": Deferred(f"{_KRAFT}.metadata_log", "ContentsFold")},
 )
 
 QUORUM = Format(
     name="kraft.quorum",
     title="election state of a controller",
     files="quorum-state",
+    module="rawlog.formats.kafka.properties:QUORUM",
     match=file_named("quorum-state"),
     whole=True,
-    scan=Deferred(f"{_KRAFT}.metadata", "scan_quorum"),
-    fault=Deferred(f"{_KAFKA}.texts", "fault"),
-    explain=Deferred(f"{_KAFKA}.texts", "explain_line"),
 )
 
 
@@ -81,6 +72,7 @@ FAMILY = Family(
     },
     verbs={"cluster": CLUSTER},
     accounts=Deferred(f"{_KRAFT}.rules", "accounts"),
+    reading=Deferred(f"{_KRAFT}.rewrite", "reading"),
     overview=Deferred(f"{_KRAFT}.view", "overview"),
     restorer=Deferred(f"{_KRAFT}.restore", "Restorer"),
     rescuer=Deferred(f"{_KRAFT}.rescue", "Rescuer"),

@@ -1,31 +1,38 @@
-"""A partition copied batch by batch: the same bytes in the same segments, with all derived files rebuilt.
+"""A partition written again for `restore` and `rescue`: the batches that `repair` keeps, with all derived files rebuilt.
 
 With a time to stop at, the copy has what was written before it: batches that also have later records are rewritten without those, and
-transactions that were open at that time are aborted.
+transactions that were open at that time are aborted. A partition without damage is read once; what its batches are is found out while they
+are copied.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.cluster.open_transactions import Endings
 from rawlog.formats.kafka.log.heads import Heads, heads
-from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE, Attributes
+from rawlog.formats.kafka.log.layouts import MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.log.records import TooMuch, milliseconds
 from rawlog.formats.kafka.log.segment import decode_run, only, pieces, sound, unwrapped_counts
-from rawlog.formats.kafka.partition.continuity import continuity
+from rawlog.formats.kafka.log.writer import BatchFields, encode_batch
 from rawlog.formats.kafka.partition.erase import keep_records
 from rawlog.formats.kafka.partition.extents import Extent, Plain
 from rawlog.formats.kafka.partition.lineage import Copy, Piece
+from rawlog.formats.kafka.partition.markers import Transaction
+from rawlog.formats.kafka.partition.outline import Outline, outline
+from rawlog.formats.kafka.partition.repair import Cutting, Repair, Salvage, with_markers
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite, segments_of
+from rawlog.formats.kafka.partition.sound_batches import patched
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter, metadata_file
-from rawlog.formats.kafka.texts import log_start
 from rawlog.io.output import Folder
 from rawlog.io.walk import describe, walk
 from rawlog.model.errors import CorruptError, DataError
@@ -33,6 +40,7 @@ from rawlog.model.format import File, Place
 from rawlog.model.frames import Frames
 from rawlog.model.report import Action, Report
 from rawlog.model.status import Status
+from rawlog.model.table import RECORDS
 
 LIMIT = 1 << 28
 COUNTS = (
@@ -44,10 +52,12 @@ COUNTS = (
 Its facts are `end_offset`, and where known `log_start` (the first offset that a consumer gets, if later than that of the log),
 `largest_epoch` and `largest_producer`.
 """
+#: Appends more to a partition, after its records, and reports it.
+Closing = Callable[[PartitionWriter, Report], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CopyOptions:
     """How a partition is written: the id of its topic, up to which time (ms, not included), and whether open transactions are ended, as
     `endings` says: by default they are aborted.
     """
@@ -65,182 +75,134 @@ def partition_report() -> Report:
     return Report(counts=dict.fromkeys(COUNTS, 0))
 
 
+class BatchSource(Protocol):
+    """Where the batches of a partition come from, in the segments that they are to be in."""
+
+    report: Report
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """The segments in order, as `Policy.segments` says."""
+
+
 @dataclass(slots=True)
-class Carrier:
-    """The policy of `restore`: copies one partition. `advance` is called with the number of bytes that are done."""
+class PartitionCopy:
+    """One attempt at writing a partition: the batches of a source up to a time, ends of open transactions, and what `closing` appends.
+    `advance` is called with the number of bytes that are done.
+    """
 
     folder: Path
-    wish: Wish
+    options: CopyOptions
+    source: BatchSource
     advance: Callable[[int], None] = lambda size: None
+    closing: Closing | None = None
     report: Report = field(default_factory=partition_report)
-    #: Batches of producers that lost all their records, each with its segment: written as bare headers if anything follows, so that
-    #: sequences continue.
-    emptied: list[tuple[File, Frames, Heads]] = field(default_factory=list)
+    writer: PartitionWriter | None = None
+    #: Batches of producers that lost all their records, each with the name and time of its segment: written as bare headers if anything
+    #: follows, so that sequences continue.
+    emptied: list[tuple[int, float | None, Frames, Heads]] = field(default_factory=list)
+    #: The name of the segment that is written to.
     base: int = NONE
-    #: What the segments that were read so far cover, where they have no damage.
-    extents: dict[str, Extent] = field(default_factory=dict)
-    files: Sequence[File] = ()
-    append_more: Callable[[PartitionWriter], object] | None = None
+    #: Records were cut since the last batch that was written.
+    has_cut: bool = False
     # What every policy says.
     limits: Limits | None = None
     derivation: Derivation | None = None
     interval: int = 4096
     metadata: bytes | None = None
 
-    def run(self, files: Sequence[File], extra: Callable[[PartitionWriter], object] | None = None) -> Report:
-        """Copy a partition's files into the folder, which exists and is empty; `extra` may append more at the end.
+    def write(self, start: int) -> PartitionWriter:
+        """Write the partition into the folder, which exists and is empty; `start` is the first offset of its log."""
+        self.interval, self.metadata = self.options.index_interval, metadata_file(self.options.topic_id)
+        return rewrite(Folder(self.folder), self, log_start=start)
 
-        DataError at damage unless the wish says `stop` (nothing after it is copied) or `skip` (all valid batches after it are).
+    def discard(self) -> None:
+        """Remove what was written: it is to be written in another way."""
+        if self.writer is not None:
+            self.writer.discard()
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """The segments of the source, the markers of transactions that are ended, and what is added at the end."""
+        self.writer = writer
+        place: tuple[int, float | None] = (NONE, None)
+        for segment in self.source.segments(writer):
+            place = place if segment.base is None else (segment.base, segment.modified)
+            if self.options.until is None:
+                yield replace(segment, batches=self.counted(segment.batches))
+                continue
+            for frames, head in segment.batches:
+                yield from self.before_time(place, frames, head, self.options.until)
+        if self.options.abort_open:
+            yield NewSegment(None, self.abort_open(writer))
+        if self.closing is not None:
+            self.closing(writer, self.report)
+
+    def counted(self, batches: Iterable[tuple[Frames, Heads]]) -> Iterator[tuple[Frames, Heads]]:
+        """Batches as they are, counted."""
+        for frames, head in batches:
+            self.count(frames, head)
+            yield frames, head
+            self.advance(int(frames.sizes.sum()))
+
+    def count(self, frames: Frames, head: Heads) -> None:
+        """Count the records of batches, and note the largest producer id."""
+        if not len(frames):
+            return
+        counts: NDArray[np.int64] = head["record_count"]
+        if (counts < 0).any():
+            _, counts = unwrapped_counts(frames, head, LIMIT)
+        self.report.count("records", int(counts[(counts > 0) & ~head.has(Attributes.CONTROL)].sum()))
+        largest = max(self.report.facts.get("largest_producer", NONE), int(head["producer_id"].max()))
+        if largest >= 0:
+            self.report.facts["largest_producer"] = largest
+
+    def summarise(self, floor: int | None) -> Report:
+        """Report what was written, without what was kept as it is. `floor` is the first offset that a consumer gets, if the log begins
+        before it.
         """
-        segments = segments_of(files)
-        report, self.files, self.append_more = self.report, files, extra
-        self.interval, self.metadata = self.wish.index_interval, metadata_file(self.wish.topic_id)
-        writer = rewrite(Folder(self.folder), self, log_start=segments[0].place.start_offset or 0)
-        floors = [floor for floor in (log_start(one, files) for one in segments) if floor is not None]
-        self.summarise(writer, max(floors, default=None))
-        return report
-
-    def summarise(self, writer: PartitionWriter, floor: int | None) -> None:
-        """Report what was written. `floor` is the first offset that a consumer gets, if the log begins before it."""
-        report = self.report
+        writer, report = self.writer, self.report
+        assert writer is not None
         report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}
         report.facts["end_offset"] = writer.end_offset
         epochs = writer.derivation.epochs.rows
         report.facts["largest_epoch"] = max([0, *(epoch for epoch, _ in epochs)])
         if floor is not None and floor <= writer.end_offset:
             report.facts["log_start"] = floor
-
-    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
-        """The segments of the source, the markers of transactions that are aborted, and what is added at the end."""
-        logs = segments_of(self.files)
-        is_cut = False
-        for segment in logs:
-            if not (yield from self.segment(writer, segment, is_last=segment is logs[-1])):
-                is_cut = True
-                break
-        is_cut |= self.report.counts["records_cut"] > 0
-        self.note_gaps(self.files, writer.end_offset if is_cut else None)
-        if self.wish.abort_open:
-            yield NewSegment(None, self.abort_open(writer))
-        if self.append_more is not None:
-            self.append_more(writer)
-
-    def segment(self, writer: PartitionWriter, segment: File, *, is_last: bool) -> Generator[NewSegment, None, bool]:
-        """Copy one segment; whether the next one is copied too."""
-        from rawlog.formats.kafka import LOG
-
-        base = segment.place.start_offset or 0
-        reached, status = 0, Status.OK
-        plain: Plain | None = Plain(segment)
-        for frames in walk(segment, LOG, errors=self.wish.errors):
-            if frames.base > reached:
-                self.lose(segment, reached, frames.base)
-            size = frames.reached_in_file - frames.base
-            reached, status = frames.reached_in_file, frames.status
-            if status is Status.TRUNCATED and frames.last and not is_last and self.wish.errors == "raise":
-                raise describe(LOG, frames, segment.path)
-            if status.is_damage or (frames.last and status is Status.TRUNCATED):
-                plain = None
-            whole, head, broken = self.sound(segment, frames, max(writer.end_offset, base))
-            if plain is not None and len(whole) == len(frames):
-                plain.add(whole, head)
-            else:
-                plain = None
-            if len(whole):
-                yield from self.append(segment, whole, head)
-            self.advance(size)
-            if broken and self.wish.errors == "stop":
-                self.lose(segment, broken, segment.size)
-                return False
-        if plain is not None and (made := plain.extent()) is not None:
-            self.extents[segment.path] = made
-        if segment.size > reached and status is Status.TRUNCATED and is_last:
-            place = {"start": reached, "stop": segment.size, "is_expected": True}
-            self.report.add(Action.DROPPED, "an unfinished batch at the end of the log", segment.path, **place)
-        elif segment.size > reached and status is not Status.PADDING:
-            self.lose(segment, reached, segment.size)
-            return self.wish.errors != "stop"
-        return True
-
-    def note_gaps(self, files: Sequence[File], end: int | None) -> None:
-        """Report the offsets that are missing between segments, up to where the copy was cut."""
-        for gap in continuity(files, self.extents).gaps:
-            if not gap.is_lost:
-                self.report.notes.append(str(gap))
-            elif end is None or gap.last < end:
-                place = {"first_offset": gap.first, "stop_offset": gap.last + 1}
-                self.report.add(Action.LOST, str(gap), gap.file.path, **place)
-
-    def lose(self, segment: File, start: int, stop: int) -> None:
-        """Report bytes that are not copied."""
-        self.report.count("bytes_lost", stop - start)
-        self.report.add(Action.DROPPED, "not valid batches", segment.path, start=start, stop=stop)
-
-    def sound(self, segment: File, frames: Frames, following: int) -> tuple[Frames, Heads, int | None]:
-        """The valid batches whose offsets rise, and the position of the first batch that is not one of them, if there is one."""
-        head = heads(frames)
-        good = head.sound.copy()
-        error: DataError | None = None
-        if not good.all():
-            error = sound(frames, head)[1]
-        ends = (
-            np.maximum.accumulate(np.where(good, head["last_offset"], NONE)) if len(frames) else np.empty(0, np.int64)
-        )
-        before = np.maximum(np.concatenate(([following - 1], ends[:-1])), following - 1) if len(frames) else ends
-        last_inside = head["last_offset"] - (segment.place.start_offset or 0) <= np.iinfo(np.int32).max
-        ordered = (head["last_offset"] > before) & last_inside
-        ordered &= (head["base_offset"] > before) | (head["magic"] != MAGIC_V2)
-        if not ordered[good].all() and error is None:
-            at = int(np.argmax(good & ~ordered))
-            error = CorruptError(
-                f"offset {int(head['base_offset'][at])} after {int(before[at])}",
-                position=int(frames.positions[at]),
-                field="base_offset",
-            )
-        good &= ordered
-        if error is None or good.all():
-            return frames, head, None
-        if self.wish.errors == "raise":
-            raise error.at(path=segment.path, format="kafka.log")
-        bad = np.flatnonzero(~good)
-        place = int(frames.positions[bad[0]])
-        if self.wish.errors == "stop":
-            good[bad[0] :] = False
-        else:
-            for index in bad.tolist():
-                start = int(frames.positions[index])
-                self.lose(segment, start, start + int(frames.sizes[index]))
-        return only(frames, good), head.only(good), place
+        report.entries[:0] = [entry for entry in self.source.report.entries if entry.action is not Action.KEPT]
+        report.notes[:0] = self.source.report.notes
+        cut = [entry for entry in report.entries if entry.action is Action.DROPPED and not entry.is_expected]
+        report.count("bytes_lost", sum((entry.stop or 0) - (entry.start or 0) for entry in cut))
+        return report
 
     # Cutting at a time ------------------------------------------------------------------------------------------------
 
-    def append(self, segment: File, frames: Frames, head: Heads) -> Iterator[NewSegment]:
-        """Batches, or what is left of them."""
-        until = self.wish.until
-        if until is None or bool((head["max_timestamp"] < until).all()):
-            yield from self.write(segment, frames, head)
-            return
-        first = 0
+    def before_time(
+        self, place: tuple[int, float | None], frames: Frames, head: Heads, until: int
+    ) -> Iterator[NewSegment]:
+        """Batches, or what is left of them, for the segment at a place."""
         late = head["max_timestamp"] >= until
-        edges = [*(np.flatnonzero(np.diff(late.astype(np.int8))) + 1).tolist(), len(frames)]
-        for stop in edges:
-            run, own = frames.slice(first, stop), head.slice(first, stop)
-            if late[first]:
-                for start, end in pieces(run, own):
-                    yield from self.cut(segment, run.slice(start, end), own.slice(start, end), until)
-            else:
-                yield from self.write(segment, run, own)
+        if self.report.counts[
+            "records_cut"
+        ]:  # a batch without records that holds the end of the log: there is another end now
+            late |= (head["record_count"] == 0) & (head["max_timestamp"] == NONE)
+        first = 0
+        for stop in [*(np.flatnonzero(np.diff(late.astype(np.int8))) + 1).tolist(), len(frames)]:
+            run, run_head = frames.slice(first, stop), head.slice(first, stop)
+            if stop > first and late[first]:
+                for start, end in pieces(run, run_head):
+                    yield from self.cut(place, run.slice(start, end), run_head.slice(start, end), until)
+            elif stop > first:
+                yield from self.put(place, run, run_head)
             first = stop
+        self.advance(int(frames.sizes.sum()))
 
-    def cut(self, segment: File, frames: Frames, head: Heads, until: int) -> Iterator[NewSegment]:
+    def cut(self, place: tuple[int, float | None], frames: Frames, head: Heads, until: int) -> Iterator[NewSegment]:
         """What is left of batches of one kind that have records at or after the time."""
         try:
             decoded = decode_run(frames, head, {"timestamp"}, LIMIT)
         except TooMuch as full:
-            yield from self.cut(segment, frames.slice(0, full.fits), head.slice(0, full.fits), until)
-            yield from self.cut(
-                segment, frames.slice(full.fits, len(frames)), head.slice(full.fits, len(frames)), until
-            )
+            for part in (slice(0, full.fits), slice(full.fits, len(frames))):
+                start, stop = part.start, part.stop
+                yield from self.cut(place, frames.slice(start, stop), head.slice(start, stop), until)
             return
         keep = milliseconds(decoded.arrays["timestamp"]) < until
         counts = np.bincount(decoded.batch_index, minlength=len(frames)).astype(np.int64)
@@ -249,39 +211,155 @@ class Carrier:
         retain = (head["magic"] == MAGIC_V2) & (head["producer_id"] >= 0) & ~control
         left = keep_records(frames, head, counts, keep, retain=retain)
         self.report.count("batches_rewritten", left.rebuilt)
+        self.has_cut |= not bool(keep.all())
         for index in range(len(left.frames)):
-            one, own = left.frames.slice(index, index + 1), left.head.slice(index, index + 1)
-            if own["record_count"][0] == 0 and counts[left.sources[index]] > 0:
-                self.emptied.append((segment, one, own))
+            batch, batch_head = left.frames.slice(index, index + 1), left.head.slice(index, index + 1)
+            if batch_head["record_count"][0] == 0 and counts[left.sources[index]] > 0:
+                self.emptied.append((*place, batch, batch_head))
             else:
-                yield from self.write(segment, one, own)
+                yield from self.put(place, batch, batch_head)
 
-    def write(self, segment: File, frames: Frames, head: Heads) -> Iterator[NewSegment]:
+    def put(self, place: tuple[int, float | None], frames: Frames, head: Heads) -> Iterator[NewSegment]:
         """Batches as they are, and before them the bare headers that waited for something to follow."""
-        report = self.report
-        for file, one, own in [*self.emptied, (segment, frames, head)]:
-            base = file.place.start_offset or 0
-            yield NewSegment(None if base == self.base else base, [(one, own)], file.modified)
+        assert self.writer is not None
+        for base, modified, batches, batches_head in [*self.emptied, (*place, frames, head)]:
+            first, end = int(batches_head["base_offset"][0]), self.writer.end_offset
+            first = min(first, base) if base != self.base else first  # a segment may begin after its name
+            if self.has_cut and self.writer.batches and end < first and batches_head["magic"][0] == MAGIC_V2:
+                # What was cut in between would seem to be lost.
+                rows = self.writer.derivation.epochs.rows
+                fields = BatchFields(base_offset=end, last_offset=first - 1, leader_epoch=rows[-1][0] if rows else NONE)
+                empty = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
+                yield NewSegment(None, [(empty.frames, empty.head)])
+            yield NewSegment(None if base == self.base else base, [(batches, batches_head)], modified)
             self.base = base
+        self.has_cut = False
         self.emptied.clear()
-        counts: NDArray[np.int64] = head["record_count"]
-        if (counts < 0).any():
-            _, counts = unwrapped_counts(frames, head, LIMIT)
-        report.count("records", int(counts[(counts > 0) & ~head.has(Attributes.CONTROL)].sum()))
-        largest = max(report.facts.get("largest_producer", NONE), int(head["producer_id"].max()))
-        if largest >= 0:
-            report.facts["largest_producer"] = largest
+        self.count(frames, head)
 
     def abort_open(self, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
         """A marker for every transaction that has none."""
-        now = self.wish.until - 1 if self.wish.until is not None else int(time.time() * 1000)
-        yield from self.wish.endings.markers(writer, now, self.report)
+        now = self.options.until - 1 if self.options.until is not None else int(time.time() * 1000)
+        yield from self.options.endings.markers(writer, now, self.report)
+
+
+# One directory ----------------------------------------------------------------------------------------------------------
+
+
+def copy_directory(
+    files: Sequence[File],
+    folder: Path,
+    options: CopyOptions,
+    advance: Callable[[int], None] = lambda size: None,
+    closing: Closing | None = None,
+) -> Report:
+    """Copy a partition's files into a folder, which exists and is empty: what `repair` keeps of them, and reported as it does.
+
+    DataError at damage unless the options say `stop` (nothing after it is copied) or `skip` (all sound batches are).
+    """
+    segments = segments_of(files)
+    start = segments[0].place.start_offset or 0
+    floor = max((offset for one in segments if (offset := log_start(one, files)) is not None), default=None)
+    plain = PlainBatches(segments)
+    copy = PartitionCopy(folder, options, plain, advance, closing)
+    try:
+        copy.write(start)
+    except DataError:
+        if options.errors == "raise":
+            raise
+        log = outline(files, plain.extents)
+    else:
+        log = outline(files, plain.extents)
+        if is_plain(log):
+            plain.report.notes += [str(gap) for gap in log.gaps]
+            return copy.summarise(floor)
+
+    def attempt(transactions: Sequence[Transaction]) -> tuple[Repair, PartitionWriter]:
+        """Write everything, with the markers of these transactions."""
+        nonlocal copy
+        copy.discard()
+        policy = Cutting if options.errors == "stop" else Salvage
+        batches = policy(log, options.index_interval, None, None, transactions)
+        copy = PartitionCopy(folder, options, batches, closing=closing)
+        return batches, copy.write(start)
+
+    batches, writer, transactions = with_markers(attempt, files)
+    is_cut = copy.report.counts["records_cut"] > 0
+    batches.report_losses(transactions, writer.end_offset if is_cut else None)
+    return copy.summarise(floor)
+
+
+def is_plain(log: Outline) -> bool:
+    """Whether a log is as it should be: its batches can be copied as they are."""
+    if log.lost or log.corrections or log.placed or any(gap.is_lost for gap in log.gaps):
+        return False
+    is_named = all(piece.start == log.extents[piece.segment].first for piece in log.pieces)
+    return is_named and not any(log.fates(number) for number in range(len(log.extents)))
+
+
+class PlainBatches:
+    """The batches of segments as they are. DataError at the first thing that `repair` would drop, move or change."""
+
+    def __init__(self, segments: Sequence[File]) -> None:
+        self.files, self.report = segments, Report()
+        #: What the segments that were read so far cover.
+        self.extents: dict[str, Extent] = {}
+        #: The position of the last batch that was read, its first offset, and the one after its last.
+        self.last_batch = (0, 0, 0)
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """Every segment."""
+        for number, file in enumerate(self.files):
+            following = self.files[number + 1].place.start_offset if number + 1 < len(self.files) else None
+            yield NewSegment(file.place.start_offset or 0, self.batches(file, following), file.modified)
+
+    def batches(self, segment: File, following: int | None) -> Iterator[tuple[Frames, Heads]]:
+        """The batches of a segment; the next one begins at an offset, or there is none."""
+        from rawlog.formats.kafka import LOG
+
+        plain = Plain(segment)
+        reached, status = 0, Status.OK
+        for frames in walk(segment, LOG):
+            reached, status = frames.reached_in_file, frames.status
+            if status is Status.TRUNCATED and frames.last and following is not None:
+                raise describe(LOG, frames, segment.path)
+            head = heads(frames)
+            _, error = sound(frames, head)
+            if error is not None:
+                raise error.at(path=segment.path, format=LOG.name)
+            before = plain.following - 1
+            plain.add(frames, head)
+            if not plain.is_plain or (following is not None and plain.has_batches and plain.following > following):
+                raise _misplaced(frames, head, before, following).at(path=segment.path, format=LOG.name)
+            if len(frames):
+                span = (int(head["base_offset"][-1]), int(head["last_offset"][-1]) + 1)
+                self.last_batch = (int(frames.positions[-1]), *span)
+            yield frames, head
+        if segment.size > reached and status is not Status.PADDING:
+            place = {"start": reached, "stop": segment.size, "is_expected": True}
+            self.report.add(Action.DROPPED, "an unfinished batch at the end of the log", segment.path, **place)
+        elif (extent := plain.extent()) is not None:
+            self.extents[segment.path] = extent
+
+
+def _misplaced(frames: Frames, head: Heads, before: int, following: int | None) -> CorruptError:
+    """The first batch whose offset does not follow those before it, or is after the beginning of the next segment."""
+    last = head["last_offset"]
+    ends = np.concatenate(([before], last[:-1]))
+    is_wrong = (last <= ends) | ((head["base_offset"] <= ends) & (head["magic"] == MAGIC_V2))
+    if following is not None:
+        is_wrong |= last >= following
+    at = int(np.argmax(is_wrong)) if is_wrong.any() else 0
+    return CorruptError(
+        f"offset {int(head['base_offset'][at])} after {int(ends[at])}",
+        position=int(frames.positions[at]),
+        field="base_offset",
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A partition put together from several replicas: the batches of chosen stretches of their segments, written as one log.
-# It is `restore`'s copy of a partition with another source. Where nothing is damaged the stretches are whole segments, and their bytes
-# are copied as they are.
+# Where nothing is damaged the stretches are whole segments, and their bytes are copied as they are.
 
 
 #: A segment that grows by what other replicas give it ends here: an index holds no larger position.
@@ -308,6 +386,11 @@ class Stretch:
     is_moved: bool = False
 
     @property
+    def is_corrected(self) -> bool:
+        """Whether a field of the batches is written otherwise than it is stored."""
+        return self.epoch is not None or self.is_moved
+
+    @property
     def file(self) -> File:
         """The segment."""
         return File(self.path, self.stop, self.modified, "kafka.log", Place(start_offset=self.base))
@@ -323,30 +406,42 @@ class Merged:
     start: int = 0
     floor: int | None = None
     aside: tuple[tuple[str, tuple[Stretch, ...]], ...] = ()
+    #: The files of the only replica: it is repaired.
+    files: tuple[File, ...] = ()
 
     @property
     def size(self) -> int:
-        return sum(one.stop - one.start for one in self.stretches)
+        logs = sum(file.size for file in self.files if file.format == "kafka.log")
+        return logs + sum(one.stop - one.start for one in self.stretches)
 
 
 def stretches_of(copy: Copy, start: int, stop: int) -> Iterator[Stretch]:
     """Where the batches of a copy with offsets in a range are; runs that follow one another in a segment are one."""
-    made: Stretch | None = None
-    right = copy.right_epochs
+    before: Stretch | None = None
     for run in copy.runs:
         if run.end <= start or run.first >= stop:
             continue
-        first, end, epoch = max(run.first, start), min(run.end, stop), right.get(run.first)
-        is_plain = not run.is_moved and epoch is None
-        joins = made is not None and made.path == run.path and made.stop == run.start and made.end <= first
-        if made is not None and joins and is_plain and not made.is_moved and made.epoch is None:
-            made = replace(made, stop=run.stop, end=end)
+        first, end, name = max(run.first, start), min(run.end, stop), run.file.place.start_offset or 0
+        joins = before is not None and before.path == run.file.path and before.stop == run.start and before.end <= first
+        if before is not None and joins and not run.is_corrected and not before.is_corrected:
+            before = replace(before, stop=run.stop, end=end)
             continue
-        if made is not None:
-            yield made
-        made = Stretch(run.path, run.base, run.start, run.stop, first, end, run.modified, epoch, run.is_moved)
-    if made is not None:
-        yield made
+        is_named = name <= run.first and (before is None or before.path == run.file.path or before.end <= name)
+        if before is not None:
+            yield before
+        before = Stretch(
+            run.file.path,
+            name if is_named else run.first,
+            run.start,
+            run.stop,
+            first,
+            end,
+            run.file.modified,
+            None if run.stored_lineage is None else run.lineage,
+            run.stored is not None,
+        )
+    if before is not None:
+        yield before
 
 
 def pieces_of(copies: dict[int, Copy], pieces: list[Piece]) -> tuple[Stretch, ...]:
@@ -354,51 +449,48 @@ def pieces_of(copies: dict[int, Copy], pieces: list[Piece]) -> tuple[Stretch, ..
     return tuple(one for piece in pieces for one in stretches_of(copies[piece.copy], piece.start, piece.stop))
 
 
-@dataclass(slots=True)
-class UnionCarrier(Carrier):
-    """The policy of `rescue`: copies the stretches of several replicas, one after the other."""
+def copy_union(
+    content: Merged,
+    folder: Path,
+    options: CopyOptions,
+    advance: Callable[[int], None] = lambda size: None,
+    closing: Closing | None = None,
+) -> Report:
+    """Write the stretches of several replicas into a folder, which exists and is empty."""
+    copy = PartitionCopy(folder, options, UnionBatches(content), advance, closing)
+    copy.write(content.start)
+    return copy.summarise(content.floor)
 
-    content: Merged = Merged(())
-    writer: PartitionWriter | None = field(default=None, repr=False)
-    #: The offset in the name of the segment that is being written, and its size so far.
-    current: int = NONE
-    segment_size: int = 0
 
-    def unite(self, content: Merged, extra: Callable[[PartitionWriter], object] | None = None) -> Report:
-        """Write the partition into the folder, which exists and is empty; `extra` may append more at the end."""
-        self.content, self.append_more = content, extra
-        self.interval, self.metadata = self.wish.index_interval, metadata_file(self.wish.topic_id)
-        writer = rewrite(Folder(self.folder), self, log_start=content.start)
-        self.summarise(writer, content.floor)
-        return self.report
+class UnionBatches:
+    """The batches of stretches of several replicas, one after the other."""
+
+    def __init__(self, content: Merged) -> None:
+        self.content, self.report = content, Report()
+        #: The offset in the name of the segment that is being written, and its size so far.
+        self.base, self.size = NONE, 0
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
-        """Every stretch, the markers of transactions that are aborted, and what is added at the end."""
-        self.writer = writer
+        """Every stretch. A segment begins where one of the replica does that it is from, unless its beginning is written already."""
         for stretch in self.content.stretches:
-            yield from self.stretch(writer, stretch)
-        if self.wish.abort_open:
-            yield NewSegment(None, self.abort_open(writer))
-        if self.append_more is not None:
-            self.append_more(writer)
+            for frames, head in self.batches(writer, stretch):
+                base = self.begins(writer, stretch, head)
+                self.base = self.base if base is None else base
+                self.size = int(frames.sizes.sum()) + (self.size if base is None else 0)
+                yield NewSegment(base, [(frames, head)], stretch.modified)
 
-    def stretch(self, writer: PartitionWriter, stretch: Stretch) -> Iterator[NewSegment]:
+    def batches(self, writer: PartitionWriter, stretch: Stretch) -> Iterator[tuple[Frames, Heads]]:
         """The batches of one stretch. What the survey found to be sound and is not any more is lost, and reported."""
         from rawlog.formats.kafka import LOG
 
-        file = stretch.file
-        following = stretch.first
         self.report_corrections(stretch)
-        for frames in walk(file, LOG, start=stretch.start, stop=stretch.stop, errors="skip"):
-            whole, head = wanted(corrected(frames, stretch), stretch)
-            whole, head, _ = (
-                self.sound(file, whole, max(writer.end_offset, following)) if len(whole) else (whole, head, None)
-            )
+        is_read = False
+        for frames in walk(stretch.file, LOG, start=stretch.start, stop=stretch.stop, errors="skip"):
+            whole, head = wanted(corrected(frames, stretch), stretch, writer.end_offset)
             if len(whole):
-                yield from self.append(file, whole, head)
-                following = int(head["last_offset"][-1]) + 1
-            self.advance(frames.reached_in_file - frames.base)
-        if following < stretch.end and following == stretch.first:
+                is_read = True
+                yield whole, head
+        if not is_read and stretch.first < stretch.end:
             place = {"first_offset": stretch.first, "stop_offset": stretch.end}
             self.report.add(Action.LOST, "it could be read before, and cannot now", stretch.path, **place)
 
@@ -415,51 +507,42 @@ class UnionCarrier(Carrier):
         if stretch.epoch is not None:
             self.report.add(Action.CHANGED, f"leader epoch set to {stretch.epoch}", stretch.path, **place)
 
-    def write(self, segment: File, frames: Frames, head: Heads) -> Iterator[NewSegment]:
-        """Batches as they are. A segment begins where one of the replica does that they are from, unless its beginning is written
-        already.
-        """
-        base = self.begins(segment, head)
-        self.current = self.current if base is None else base
-        self.segment_size = int(frames.sizes.sum()) + (self.segment_size if base is None else 0)
-        for new in super(UnionCarrier, self).write(segment, frames, head):
-            yield NewSegment(base, new.batches, new.modified)
-
-    def begins(self, segment: File, head: Heads) -> int | None:
+    def begins(self, writer: PartitionWriter, stretch: Stretch, head: Heads) -> int | None:
         """The offset that a new segment is named by; None to go on with the one that is being written."""
-        assert self.writer is not None
-        base, end = segment.place.start_offset or 0, self.writer.end_offset
+        base, end = stretch.base, writer.end_offset
         first, last = int(head["base_offset"][0]), int(head["last_offset"][-1])
         if int(head["magic"][0]) != MAGIC_V2:
             first = max(end, base)  # of a wrapper only the content tells its first offset
-        if self.current == NONE:
+        if self.base == NONE:
             return min(base, first)
-        if base > self.current and base >= end:
+        if base > self.base and base >= end:
             return base
-        is_full = self.segment_size > LARGEST_SEGMENT or last - self.current > FAR
+        is_full = self.size > LARGEST_SEGMENT or last - self.base > FAR
         return max(end, min(first, end)) if is_full else None
 
 
 def corrected(frames: Frames, stretch: Stretch) -> Frames:
     """The batches of a window with the offset and epoch that they must have; neither is covered by their checksums."""
-    if stretch.epoch is None and not stretch.is_moved:
+    if not stretch.is_corrected:
         return frames
-    data = frames.data.copy()
-    for name, value in (("base_offset", stretch.first if stretch.is_moved else None), ("leader_epoch", stretch.epoch)):
-        if value is not None:
-            raw = np.frombuffer(value.to_bytes(BATCH.after(name) - BATCH.at(name), "big", signed=True), np.uint8)
-            for start in frames.starts.tolist():
-                data[start + BATCH.at(name) : start + BATCH.after(name)] = raw
-    return replace(frames, data=data)
+    frames = replace(frames, data=frames.data.copy())
+    for start in frames.starts.tolist():
+        if stretch.is_moved:  # of magic 0 and 1 the last offset is the one that is stored
+            is_new = frames.data[start + OUTLINE.at("magic")] == MAGIC_V2
+            patched(frames.data, start, "base_offset", stretch.first if is_new else stretch.end - 1)
+        if stretch.epoch is not None:
+            patched(frames.data, start, "leader_epoch", stretch.epoch)
+    return frames
 
 
-def wanted(frames: Frames, stretch: Stretch) -> tuple[Frames, Heads]:
-    """The batches of a window whose offsets are in a stretch; one that is only partly in it is not."""
-    from rawlog.formats.kafka.log.heads import heads
-
+def wanted(frames: Frames, stretch: Stretch, end: int) -> tuple[Frames, Heads]:
+    """The sound batches of a window whose offsets are in a stretch, and after the `end` of what is written; one that is only partly there
+    is not.
+    """
     head = heads(frames)
     if not len(frames):
         return frames, head
-    keep = (head["last_offset"] >= stretch.first) & (head["last_offset"] < stretch.end)
-    keep &= (head["base_offset"] >= stretch.first) | (head["magic"] != MAGIC_V2)
+    first = max(stretch.first, end)
+    keep = head.sound & (head["last_offset"] >= first) & (head["last_offset"] < stretch.end)
+    keep &= (head["base_offset"] >= first) | (head["magic"] != MAGIC_V2)
     return (frames, head) if bool(np.all(keep)) else (only(frames, keep), head.only(keep))

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.cluster.broker_disks import Disk
 from rawlog.formats.kafka.cluster.consumer_offsets import DEFAULT_PARTITIONS, partition_of
 from rawlog.formats.kafka.cluster.fold import level_text
@@ -20,7 +21,6 @@ from rawlog.formats.kafka.cluster.restore import NEVER
 from rawlog.formats.kafka.cluster.state import Topic
 from rawlog.formats.kafka.internal.codec import Message, uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
-from rawlog.formats.kafka.texts import CLEANER, offsets_in
 from rawlog.model.text import counted
 
 SHOWN = 5
@@ -32,7 +32,7 @@ HASHED = (CONSUMER_OFFSETS, TRANSACTION_STATE)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PartitionDirectory:
     """A directory of a partition. `newest` is the time (ms) of its newest record, -1 if it has none; `names` are groups or transactional
     ids in it, if it is of a topic that is divided by them.
     """
@@ -47,12 +47,14 @@ class Found:
     names: frozenset[str] = frozenset()
 
 
-def rebuild(metadata: ClusterMetadata, found: Sequence[Found], disks: Iterable[Disk], cluster_id: str | None) -> None:
+def rebuild(
+    metadata: ClusterMetadata, found: Sequence[PartitionDirectory], disks: Iterable[Disk], cluster_id: str | None
+) -> None:
     """Add to the metadata what only directories tell: every topic if no metadata was found, else those that it may be too old to know.
 
     Afterwards `metadata.verdict` says `known` for every directory that is used, `replaced` for one of a topic that exists with another id.
     """
-    by_topic: dict[str, list[Found]] = {}
+    by_topic: dict[str, list[PartitionDirectory]] = {}
     for one in found:
         if one.topic not in NEVER and metadata.verdict(one.topic, one.topic_id) == "unknown":
             by_topic.setdefault(one.topic, []).append(one)
@@ -88,7 +90,11 @@ def rebuild(metadata: ClusterMetadata, found: Sequence[Found], disks: Iterable[D
 
 
 def _replaces(
-    metadata: ClusterMetadata, topic: str, found: Sequence[Found], rival: bytes, known: Sequence[Found]
+    metadata: ClusterMetadata,
+    topic: str,
+    found: Sequence[PartitionDirectory],
+    rival: bytes,
+    known: Sequence[PartitionDirectory],
 ) -> bool:
     """Whether directories with an id that the metadata does not know are of a newer topic than the one that it knows: their records are
     newer. The other topic counts as deleted.
@@ -109,7 +115,7 @@ def _replaces(
     return is_newer
 
 
-def _add_topic(metadata: ClusterMetadata, topic: str, found: Sequence[Found], cluster_id: str) -> bool:
+def _add_topic(metadata: ClusterMetadata, topic: str, found: Sequence[PartitionDirectory], cluster_id: str) -> bool:
     """One topic: the id that its newest directories have, and all partitions up to the highest. Whether it got a new id."""
     state = metadata.state
     known = _newest_id(metadata, topic, found)
@@ -139,9 +145,9 @@ def _add_topic(metadata: ClusterMetadata, topic: str, found: Sequence[Found], cl
     return known is None
 
 
-def _newest_id(metadata: ClusterMetadata, topic: str, found: Sequence[Found]) -> bytes | None:
+def _newest_id(metadata: ClusterMetadata, topic: str, found: Sequence[PartitionDirectory]) -> bytes | None:
     """The id of a topic: of several, the one with the newest records, or that most brokers have."""
-    by_id: dict[bytes, list[Found]] = {}
+    by_id: dict[bytes, list[PartitionDirectory]] = {}
     for one in found:
         if one.topic_id is not None:
             by_id.setdefault(one.topic_id, []).append(one)

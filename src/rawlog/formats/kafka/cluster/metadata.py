@@ -27,12 +27,18 @@ from rawlog.formats.kafka.internal.messages import (
 )
 from rawlog.formats.kafka.internal.topics import as_batch, read_records
 from rawlog.formats.kafka.log import segment
+from rawlog.formats.kafka.log.layouts import BATCH
 from rawlog.formats.kafka.log.secrets import may_hold_secret, shows_secrets
+from rawlog.formats.kafka.log.segment import explain, fault, resync, scan
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.formats.kafka.texts import parse_quorum, scan_text
 from rawlog.model.errors import AccessError, DataError, LimitError
-from rawlog.model.format import File, Spans, Want
+from rawlog.model.finding import Rule
+from rawlog.model.format import File, Inspection, Spans, Want
 from rawlog.model.frames import Frames
+
+__all__ = ["LAYOUTS", "decode", "explain", "fault", "resync", "rules", "scan", "spans"]
+
+LAYOUTS = (BATCH,)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a cluster's metadata is named by: directories, levels, versions by level. What single numbers mean is Kafka's `meanings`.
@@ -98,10 +104,17 @@ def spans(frames: Frames, file: File) -> Spans:
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """The records of a snapshot's batches as rows of `kraft.metadata`."""
     inner = Want(KAFKA_RECORDS.subset(COLUMNS), want.file, want.limit)
-    for batch in segment.decode(frames, inner):
+    for batch in segment.decode_stored(frames, inner):
         rows = list(rows_of(want.file, batch, show_secrets=shows_secrets(want.options)))
         if rows:
             yield as_batch(METADATA, rows).select(list(want.table.names))
+
+
+def rules() -> Sequence[Rule[Inspection]]:
+    """Checks over a snapshot: those of its batches, and what its records say."""
+    from rawlog.formats.kafka.cluster.rules import checkpoint_rules
+
+    return checkpoint_rules()
 
 
 def metadata(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
@@ -174,10 +187,3 @@ def raw_row(value: bytes | None, control: bool, kind: int | None, show_secrets: 
 
 
 # The election state -------------------------------------------------------------------------------------------------------
-
-
-def _check_quorum(data: bytes) -> None:
-    parse_quorum(data)
-
-
-scan_quorum = scan_text(_check_quorum)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,21 @@ from rawlog.formats.kafka.cluster.paths import (
     snapshot_id,
 )
 from rawlog.formats.kafka.cluster.state import State
-from rawlog.formats.kafka.internal.messages import control_type, decode_control
+from rawlog.formats.kafka.internal.messages import (
+    control_type,
+    decode_control,
+    decode_record,
+    frame_head,
+    framed_types,
+)
 from rawlog.formats.kafka.internal.topics import read_records
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.log.records import TooMuch
-from rawlog.formats.kafka.log.segment import decode, decode_bounded, decode_run, only
+from rawlog.formats.kafka.log.segment import decode_bounded, decode_run, decode_stored, only
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.properties import properties
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.formats.kafka.texts import properties
 from rawlog.io.storage import Source, exists
 from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError
@@ -38,6 +45,7 @@ from rawlog.model.finding import Few, Mark
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Want
 from rawlog.model.frames import Frames
 from rawlog.model.store import Copies, Store
+from rawlog.model.text import counted
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Contents: what one pass over a segment of a metadata log, or over a snapshot, finds for everybody who compares files.
@@ -208,7 +216,7 @@ class ContentsFold:
         """Keep the records of sound batches; one that cannot be decoded is skipped."""
         while len(frames):
             try:
-                for batch in decode(frames, self.want):
+                for batch in decode_stored(frames, self.want):
                     self._shapes(batch)
                     self._keep(batch.select(list(COLUMNS)))
                 return
@@ -337,6 +345,99 @@ def microseconds(text: str) -> int:
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
+# Segments of another log -------------------------------------------------------------------------------------------------
+
+
+#: A segment with so much against it is of another log.
+CERTAIN = 2
+#: So many records that do not fit the state are as much as that.
+MANY = 3
+
+
+class Lineage:
+    """The log as its segments tell it, one after another: what a segment of another cluster contradicts.
+
+    No record has the id of its cluster. But epochs never fall, an epoch has one change of leader, a voter keeps its directory, a broker is
+    registered in the epoch that is the offset of the record, a topic has one id at a time, and records change only what is there.
+    """
+
+    def __init__(self, state: State, start: int, *, is_joined: bool) -> None:
+        self.state, self.following = state, start
+        self.epoch = -1
+        self.leaders: set[int] = set()
+        #: Whether no offset was missing so far: else records may well not fit.
+        self.is_joined = is_joined
+
+    def follow(self, segments: Iterable[Rows]) -> list[str]:
+        """Go on with the records of a segment; what is against it, the sum of which makes it certain."""
+        state, before = self.state, len(self.state.problems)
+        batches: Counter[int] = Counter()
+        changes: list[int] = []
+        collisions, strangers, refusals = set[str](), set[int](), 0
+        voters = {one["voterId"]: one.get("voterDirectoryId") for one in state.voters}
+        last, position = -1, -1
+        first: int | None = None
+        for rows in segments:
+            for index, offset in enumerate(rows.offsets):
+                value, last = rows.values[index] or b"", rows.epochs[index]
+                if rows.positions[index] != position:
+                    position = rows.positions[index]
+                    batches[last] += 1
+                first = last if first is None else first
+                self.is_joined &= offset == self.following
+                self.following = offset + 1
+                if rows.controls[index]:
+                    kind = rows.kinds[index] or 0
+                    if kind == ControlType.LEADER_CHANGE:
+                        changes.append(last)
+                    state.add_control(offset, kind, value)
+                elif offset >= state.end_offset:
+                    name, number = _creation(value, offset)
+                    collisions |= {name} if name in state.topic_ids and self.is_joined else set()
+                    strangers |= set() if number is None else {number}
+                    state.add(offset, value)
+                    if not self.is_joined:
+                        del state.problems[before:]
+        refusals = len(state.problems) - before
+        del state.problems[before:]
+        moved = [
+            one
+            for one in state.voters
+            if voters.get(one["voterId"], one.get("voterDirectoryId")) != one.get("voterDirectoryId")
+        ]
+        against: list[str] = []
+        if first is not None and first < self.epoch and batches[first] > 1:
+            against += [f"it begins in epoch {first}, the log before it ends in {self.epoch}"] * CERTAIN
+        twice = [epoch for epoch in changes if epoch in self.leaders and batches[epoch] > 1]
+        if twice:
+            against += [f"another leader begins epoch {twice[0]}"] * CERTAIN
+        if moved and len(moved) == len(state.voters):
+            against += ["its voters have other directories"] * CERTAIN
+        if refusals:
+            against += [f"{counted(refusals, 'record')} do not fit the state before them"] * (1 + (refusals >= MANY))
+        if collisions:
+            topics = f"{counted(len(collisions), 'topic')} get another id: {', '.join(sorted(collisions)[:MANY])}"
+            against += [topics] * (1 + (len(collisions) >= MANY))
+        if strangers:
+            against.append(f"broker {min(strangers)} is registered in an epoch of another log")
+        self.epoch = max(self.epoch, last) if batches[last] > 1 else self.epoch
+        self.leaders |= set(changes)
+        return against
+
+
+def _creation(value: bytes, offset: int) -> tuple[str | None, int | None]:
+    """The name of the topic that a record creates; or the broker that it registers in another epoch than its offset."""
+    try:
+        if framed_types()[frame_head(value)[0]].name not in ("TopicRecord", "RegisterBrokerRecord"):
+            return None, None
+        _, _, message = decode_record(value)
+    except (DataError, KeyError):
+        return None, None
+    if "name" in message:
+        return str(message["name"]), None
+    return None, int(message["brokerId"]) if message["brokerEpoch"] != offset else None
+
+
 # One directory -----------------------------------------------------------------------------------------------------------
 
 
@@ -349,6 +450,8 @@ class MetadataStore(Store):
         super().__init__(files)
         self.folder = folder if folder is not None else split(self.files[0].path)[0]
         self.summaries = dict(summaries or {})
+        #: The files that somebody's pass has seen.
+        self.passed = frozenset(self.summaries)
         logs = [file for file in self.files if file.format == LOG_FORMAT]
         self.segments = sorted(logs, key=lambda one: one.place.start_offset or 0)
         self.bootstrap = next((file for file in self.files if split(file.path)[1] == BOOTSTRAP), None)
@@ -409,6 +512,47 @@ class MetadataStore(Store):
                 return found
         return -1, self.start
 
+    @cached_property
+    def foreign(self) -> dict[str, str]:
+        """The segments that are of another log, by path, each with the reason: one that is where its name says, and whose records
+        contradict those before it. None where most would be: then nothing tells which log is the right one.
+        """
+        found: dict[str, str] = {}
+        if len(self.segments) < 2:
+            return found
+        named = [one for one in self.segments if self.contents(one).first == (one.place.start_offset or 0)]
+        number, lineage = 0, self._lineage()
+        while number < len(named):
+            segment = named[number]
+            if segment.path not in found:
+                against = lineage.follow(self.rows([segment], "skip"))
+                if number and len(against) >= CERTAIN:
+                    found[segment.path] = "; ".join(dict.fromkeys(against))
+                    number, lineage = -1, self._lineage()  # once more without it
+            number += 1
+        return found if len(found) * 2 <= len(self.segments) else {}
+
+    def _lineage(self) -> Lineage:
+        """The beginning of the log: nothing, or the oldest snapshot that it goes on from."""
+        state = State()
+        offsets = {one.path: (snapshot_id(one.path) or (0, 0))[0] for one in self.snapshots}
+        usable = [one for one in self.snapshots if offsets[one.path] >= self.start and self.is_whole(one)]
+        if self.start and usable:
+            base = min(usable, key=lambda one: offsets[one.path])
+            self.load(state, base, "skip")
+            state.end_offset = offsets[base.path]
+        return Lineage(state, self.start, is_joined=not self.start or bool(usable))
+
+    @cached_property
+    def settled(self) -> MetadataStore:
+        """This directory without the segments that are of another log."""
+        if not self.foreign:
+            return self
+        files = [one for one in self.files if one.path not in self.foreign]
+        log = MetadataStore(files, self.folder, self.summaries)
+        log.passed = self.passed
+        return log
+
     @property
     def start(self) -> int:
         """The first offset that the log may hold."""
@@ -463,6 +607,27 @@ class MetadataStore(Store):
             end = end if seen.following is None else seen.following
         return marks, missing
 
+    @property
+    def is_as_written(self) -> bool:
+        """Whether every segment is sound, at its place, and goes on where the one before ends, in the same epoch or one that a leader
+        begins. A batch that a crash left unfinished does not count.
+        """
+        if self.gaps[0].count or any(self.contents(one).is_damaged for one in self.segments):
+            return False
+        epoch = -1
+        for segment in self.segments:
+            first, name = self.contents(segment).first, segment.place.start_offset or 0
+            if first is None and segment.size and segment is not self.segments[-1]:
+                return False  # zeros
+            if first not in (None, name) and segment is not self.segments[0]:
+                return False
+            for rows in self.rows([segment], "skip"):
+                for before, after, is_control in zip([epoch, *rows.epochs], rows.epochs, rows.controls, strict=False):
+                    if before != after and (after < before or not is_control) and before >= 0:
+                        return False
+                epoch = rows.epochs[-1] if rows.epochs else epoch
+        return True
+
     def damage(self) -> Iterator[str]:
         """Every place of the log and the snapshots that cannot be read, in a sentence."""
         from rawlog.formats.kafka import LOG
@@ -482,7 +647,7 @@ class MetadataStore(Store):
 
     def fold(self, at: At | None = None, errors: str = "raise") -> State:
         """The state at a moment. DataError at damage unless `errors` says otherwise; OptionError for a moment that is not known any
-        more.
+        more. Segments of another log do not count; they are looked for only where records do not fit.
         """
         at = at or At()
         state = State()
@@ -499,8 +664,8 @@ class MetadataStore(Store):
             self._find_leader(state)
         if base is not None and self.end[0] < state.epoch:
             return state  # a controller empties a log that ends in an older epoch than its snapshot
-        self._replay(state, at, errors)
-        return state
+        fits = self._replay(state, at, errors) and not state.problems and not state.replaced
+        return state if fits or self.settled is self else self.settled.fold(at, errors)
 
     def _base(self, at: At) -> File | None:
         """The newest snapshot that is not after the moment."""
@@ -533,8 +698,8 @@ class MetadataStore(Store):
         from rawlog.formats.kafka import LOG
 
         for segment in reversed(self.segments):
-            if (segment.place.start_offset or 0) >= state.end_offset or segment.path in self.summaries:
-                continue  # whoever has summaries checks the state, of which the leader is no part
+            if (segment.place.start_offset or 0) >= state.end_offset or segment.path in self.passed:
+                continue  # whoever has made a pass checks the state, of which the leader is no part
             for frames in walk(segment, LOG, errors="skip"):
                 head = heads(frames)
                 mask = head.sound & head.has(Attributes.CONTROL) & (head["base_offset"] < state.end_offset)
@@ -551,8 +716,9 @@ class MetadataStore(Store):
             if state.leader is not None:
                 return
 
-    def _replay(self, state: State, at: At, errors: str) -> None:
-        start = state.end_offset
+    def _replay(self, state: State, at: At, errors: str) -> bool:
+        """Take in the log from the end of a state on; whether its epochs never fall."""
+        start, epoch, rises = state.end_offset, state.epoch, True
         last = at.offset if at.offset is not None else (1 << 63) - 1
         add, add_control = state.add, state.add_control
         for rows in self.rows(self._from(start), errors):
@@ -565,7 +731,7 @@ class MetadataStore(Store):
                     continue
                 time = rows.times[index]
                 if offset > last or (at.time is not None and time is not None and time > at.time):
-                    return
+                    return rises
                 value = rows.values[index]
                 if rows.controls[index]:
                     kind = rows.kinds[index]
@@ -575,7 +741,9 @@ class MetadataStore(Store):
                 state.end_offset = offset + 1
                 if time is not None:
                     state.timestamp = time // 1000
-            state.epoch = rows.epochs[-1]
+            rises &= epoch <= min(rows.epochs)
+            state.epoch = epoch = rows.epochs[-1]
+        return rises
 
     def _from(self, offset: int) -> list[File]:
         """The segments that may hold an offset or what follows it."""
@@ -646,6 +814,12 @@ def stores(files: Sequence[File]) -> list[MetadataStore]:
     return [MetadataStore(own, folder, summaries) for folder, own in found.items()]
 
 
+@lru_cache(maxsize=4)
+def foreign_segments(files: tuple[File, ...]) -> dict[str, str]:
+    """The segments of another log in a metadata directory, by path, each with the reason. A directory is read once for all its files."""
+    return {path: reason for store in stores(files) for path, reason in store.foreign.items()}
+
+
 def _folder_of(file: File) -> str:
     """The metadata directory that a file is in; of a bootstrap file, the one next to it."""
     folder, name = split(file.path)
@@ -673,7 +847,7 @@ def clusters(files: Sequence[File]) -> list[MetadataStore]:
     best: dict[str, MetadataStore] = {}
     for store in stores(files):
         name = store.cluster_id or store.folder
-        if name not in best or best[name].furthest < store.furthest:
+        if name not in best or best[name].settled.furthest < store.settled.furthest:
             best[name] = store
     return list(best.values())
 

@@ -27,6 +27,7 @@ from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError
 from rawlog.model.format import File
+from rawlog.model.report import SeriousNote
 from rawlog.model.text import counted
 
 End = tuple[int, int]
@@ -149,8 +150,10 @@ def elect(files: Sequence[File], disks: Disks) -> ClusterMetadata:
         else:
             notes.append(f"{file.path}: {file.problem}: not used")
     every = stores(own)
+    for one in every:
+        notes += [SeriousNote(f"{path}: of another metadata log, not used: {why}") for path, why in one.foreign.items()]
     trails = [
-        Trail(one, getattr(disks.of(one.segments[0] if one.segments else one.snapshots[0]), "node", None))
+        Trail(one.settled, getattr(disks.of(one.segments[0] if one.segments else one.snapshots[0]), "node", None))
         for one in every
         if one.segments or one.snapshots
     ]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rawlog.formats.kafka.checkpoints import LOG_START, checkpoint_text
 from rawlog.formats.kafka.cluster.metadata import KRAFT_VERSION, METADATA_VERSION, NO_LEADER
 from rawlog.formats.kafka.cluster.paths import BOOTSTRAP, METADATA_DIRECTORY
 from rawlog.formats.kafka.cluster.state import State
@@ -24,8 +25,6 @@ from rawlog.formats.kafka.cluster.writer import (
 )
 from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, SHARE_STATE, TRANSACTION_STATE
-from rawlog.formats.kafka.texts import LOG_START
-from rawlog.formats.kafka.texts import write as offset_checkpoint
 from rawlog.io.output import Folder
 from rawlog.model.errors import OptionError
 from rawlog.model.report import Report
@@ -372,9 +371,9 @@ def _write_offsets(folder: Folder, parts: Sequence[Part], *, is_replicated: bool
     """
     starts = {(one.topic, one.partition): one.log_start for one in parts if one.log_start is not None}
     if starts:
-        folder.write(LOG_START, offset_checkpoint(starts))
+        folder.write(LOG_START, checkpoint_text(starts))
     if is_replicated:
-        folder.write(HIGH_WATERMARK, offset_checkpoint({(one.topic, one.partition): one.end_offset for one in parts}))
+        folder.write(HIGH_WATERMARK, checkpoint_text({(one.topic, one.partition): one.end_offset for one in parts}))
 
 
 # How to start them ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rawlog.formats.kafka.paths import METADATA_TOPIC, directory_place, split
@@ -78,3 +79,15 @@ def takes(table: str | None, file: File) -> bool:
 def is_of_brokers(file: File) -> bool:
     """Whether a file is one of a broker's or a controller's log directory."""
     return file.system in ("kafka", "kraft")
+
+
+def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:
+    """That a segment is of another metadata log than those before it, for verbs that look."""
+    segments = tuple(one for one in group if is_metadata_log(one))
+    if file not in segments or len(segments) < 2:
+        return
+    from rawlog.formats.kafka.cluster.metadata_log import foreign_segments
+
+    reason = foreign_segments(tuple(one for one in group if takes("kraft.topics", one))).get(file.path)
+    if reason is not None:
+        yield f"a segment of another metadata log: {reason}"

@@ -18,9 +18,9 @@ import numpy as np
 from rawlog.formats.kafka.cluster.metadata_log import sound_batches
 from rawlog.formats.kafka.internal.messages import control_type
 from rawlog.formats.kafka.log.heads import heads
-from rawlog.formats.kafka.log.layouts import MAGIC_V2, Attributes
+from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, Attributes
 from rawlog.formats.kafka.log.segment import decode_run
-from rawlog.formats.kafka.partition.salvage import find_sound
+from rawlog.formats.kafka.partition.sound_batches import find_sound
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 from rawlog.model.format import File
@@ -58,6 +58,11 @@ class Batch:
         arrays = decode_run(frames, heads(frames), {"key", "value"}, 1 << 28).arrays
         for key, value in zip(*(arrays[name].to_pylist() for name in ("key", "value")), strict=True):
             yield self.is_control, control_type(key) if self.is_control else None, value
+
+    def uncovered_fields(self) -> Iterator[tuple[str, bytes]]:
+        """The fields that no checksum covers, as they should be."""
+        for name, value in (("base_offset", self.first), ("leader_epoch", self.epoch)):
+            yield name, value.to_bytes(BATCH.after(name) - BATCH.at(name), "big", signed=True)
 
     @property
     def end(self) -> int:
@@ -201,8 +206,10 @@ def _best(
         choices.append(one.file.place.start_offset)
     follows = before is not None and taken.has(before)
     leads = after is not None and taken.has(after)
-    if before is not None and follows and _is_flipped(one.said, before.end, after=True):
-        choices.insert(0, before.end)
+    if before is not None and follows:
+        fits = taken.joins(before.end, one.count) == 2 and not taken.is_free(one.said, one.count)
+        if fits or _is_flipped(one.said, before.end, after=True):
+            choices.insert(0, before.end)
     if after is not None and leads and _is_flipped(one.said, after.first - one.count, after=False):
         choices.insert(0, after.first - one.count)
     for first in choices:

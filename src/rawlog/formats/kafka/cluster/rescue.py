@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, offsets_in
 from rawlog.formats.kafka.cluster.broker_disks import (
     Disk,
     Disks,
@@ -21,11 +24,13 @@ from rawlog.formats.kafka.cluster.broker_disks import (
 )
 from rawlog.formats.kafka.cluster.copy_partition import (
     Merged,
-    UnionCarrier,
+    PlainBatches,
+    copy_directory,
+    copy_union,
     pieces_of,
     stretches_of,
 )
-from rawlog.formats.kafka.cluster.infer_cluster import HASHED, Found, rebuild
+from rawlog.formats.kafka.cluster.infer_cluster import HASHED, PartitionDirectory, rebuild
 from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata, elect
 from rawlog.formats.kafka.cluster.new_cluster import (
     COPIES,
@@ -42,19 +47,19 @@ from rawlog.formats.kafka.cluster.open_transactions import (
     largest_producer,
     look,
 )
-from rawlog.formats.kafka.cluster.restore import NEVER, How, Restorer
+from rawlog.formats.kafka.cluster.restore import NEVER, PartitionOptions, Restorer
 from rawlog.formats.kafka.cluster.restore_sources import topic_id_of
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
+from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.layouts import NONE
-from rawlog.formats.kafka.partition.copy_survey import (
-    SegmentSurvey,
-    joined,
-    sound_end,
-    survey_segment,
-)
-from rawlog.formats.kafka.partition.evidence import are_undecided, first_trace, last_trace
-from rawlog.formats.kafka.partition.lineage import Copy, gaps_between
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.partition.evidence import first_trace
+from rawlog.formats.kafka.partition.extents import bytes_of
+from rawlog.formats.kafka.partition.identity import is_known_topic
+from rawlog.formats.kafka.partition.leader_epochs import epochs_in
+from rawlog.formats.kafka.partition.lineage import Copy, Damage, LogOutline, subtract
+from rawlog.formats.kafka.partition.outline import Outline, Side, outline
 from rawlog.formats.kafka.partition.replicas import (
     FUTURE,
     NOT_ASSIGNED,
@@ -63,50 +68,46 @@ from rawlog.formats.kafka.partition.replicas import (
     Decision,
     decide,
 )
-from rawlog.formats.kafka.partition.survey import epochs_in
+from rawlog.formats.kafka.partition.sound_batches import HUGE
 from rawlog.formats.kafka.paths import directory_place, split
-from rawlog.formats.kafka.texts import (
-    CLEANER,
-    HIGH_WATERMARK,
-    LOG_START,
-    offsets_in,
-)
 from rawlog.io.output import Folder
 from rawlog.io.storage import is_remote, is_view, local_path
-from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.model.errors import AccessError, DataError, OptionError, UnknownFormatError
 from rawlog.model.format import File
+from rawlog.model.outline import Run
 from rawlog.model.recovery import (
-    Asked,
     CopyPlan,
-    Known,
     Offer,
-    RescueAsked,
     RescuedUnit,
+    RescueOptions,
     RescueSplit,
     RestoredPartition,
+    RestoreOptions,
     RestoreSplit,
     Span,
-    Surveyed,
+    SurveyResult,
     SurveySplit,
+    TopicFacts,
     UnitPlan,
     plan_facts,
 )
-from rawlog.model.report import Action, Report
+from rawlog.model.report import Action, Entry, Report
 from rawlog.model.store import Store
 from rawlog.model.text import counted, missing_topics, offset_range, plain_time
 
-#: So many bytes of a replica are surveyed in one split.
-SURVEYED = 256 << 20
 OFFSETS = (HIGH_WATERMARK, LOG_START)
+#: A damaged batch is not believed to have more offsets than this.
+MOST_CLAIMED = 1 << 20
 Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Segments:
-    """Segments of a replica to look at, each with the offset that the next one begins at."""
+class ReplicaFiles:
+    """The files of a replica to look at. `is_loaded`: its broker would load it, so that the checkpoints next to it are of it."""
 
     group: str
-    files: tuple[tuple[File, int | None], ...]
+    files: tuple[File, ...]
+    is_loaded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,23 +153,23 @@ class Replica:
 class Rescuer:
     """Kafka's half of a rescue. See `rawlog.model.recovery.Rescuer`."""
 
-    def __init__(self, asked: RescueAsked, target: Path) -> None:
+    def __init__(self, options: RescueOptions, target: Path) -> None:
         """OptionError for options that are invalid for Kafka."""
-        self.asked = asked
+        self.options = options
         self.restorer = Restorer(
-            Asked(
-                topics=asked.topics,
+            RestoreOptions(
+                topics=options.topics,
                 errors="skip",
-                keep_retention=asked.keep_retention,
-                brokers=asked.brokers,
-                node=asked.node,
-                cluster_id=asked.cluster_id,
-                level=asked.level,
-                overwrite=asked.overwrite,
+                keep_retention=options.keep_retention,
+                brokers=options.brokers,
+                node=options.node,
+                cluster_id=options.cluster_id,
+                level=options.level,
+                overwrite=options.overwrite,
             ),
             target,
         )
-        self.restorer.report = self.report = Report("rescue", target=str(target), is_dry_run=asked.is_plan)
+        self.restorer.report = self.report = Report("rescue", target=str(target), is_dry_run=options.is_plan)
         self.disks = Disks({})
         self.cluster: ClusterMetadata | None = None
         self.replicas: list[Replica] = []
@@ -201,14 +202,14 @@ class Rescuer:
             for one in used
             if one.key[0] in HASHED
         ]
-        return [*looks, *(one for replica in used for one in survey_splits(replica))]
+        return [*looks, *(SurveySplit(one.name, one.size, _files_of(one)) for one in used)]
 
     def _check_topics(self, stores: Sequence[Store]) -> None:
         """OptionError for a topic that was asked for and that is nowhere."""
         assert self.cluster is not None
         named = {directory_place(store[0].place.group or "").topic for store in stores} - {None}
         known = sorted({str(name) for name in named} | set(self.cluster.state.topic_ids))
-        for problem in missing_topics(self.asked.topics, known) if known else ():
+        for problem in missing_topics(self.options.topics, known) if known else ():
             if isinstance(problem, OptionError):
                 raise problem
             self.report.notes.append(problem)
@@ -220,7 +221,7 @@ class Rescuer:
             disk = self.disks.of(store[0])
             if disk is None or place.topic is None or place.partition is None or place.topic in NEVER:
                 continue
-            if not self.asked.wants(place.topic) and place.topic not in HASHED:
+            if not self.options.wants(place.topic) and place.topic not in HASHED:
                 continue
             one = Replica((place.topic, place.partition), disk, list(store), place.state, topic_id_of(store))
             if one.segments:
@@ -232,13 +233,13 @@ class Rescuer:
         assert self.cluster is not None
         marked: dict[bytes, list[str]] = {}
         for one in self.replicas:
-            if one.state == "delete" and one.topic_id is not None and "delete" not in self.asked.include:
+            if one.state == "delete" and one.topic_id is not None and "delete" not in self.options.include:
                 marked.setdefault(one.topic_id, []).append(one.group)
         for one in self.replicas:
             paths = marked.get(one.topic_id or b"", [])
             if not paths or one.state is not None or self.cluster.verdict(one.key[0], one.topic_id) != "unknown":
                 continue
-            if self.asked.exclude_deleted:
+            if self.options.exclude_deleted:
                 one.why = f"{paths[0]} is marked -delete and has the same topic id"
             else:
                 self.doubtful[one.key] = paths
@@ -246,7 +247,7 @@ class Rescuer:
     def _judge(self, one: Replica) -> tuple[int, str | None]:
         """How much a replica counts, and why it does not count at all."""
         assert self.cluster is not None
-        verdict, include = self.cluster.verdict(one.key[0], one.topic_id), self.asked.include
+        verdict, include = self.cluster.verdict(one.key[0], one.topic_id), self.options.include
         if one.state in ("stray", "delete"):
             if one.state not in include:
                 return NOT_LOADED, f"marked -{one.state}; --include {one.state} uses it"
@@ -279,27 +280,25 @@ class Rescuer:
         synced = found["isr"] or found.get("eligibleLeaderReplicas") or found.get("lastKnownElr") or ()
         return Assignment(found["leader"], found["leaderEpoch"], tuple(synced), tuple(found["replicas"]))
 
-    def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> tuple[SegmentSurvey, ...] | InternalLook:
-        """Read segments of a replica."""
+    def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> LogOutline | InternalLook:
+        """Read a replica."""
         if isinstance(split.content, Look):
             return look(split.content.topic, split.content.files)
-        return tuple(survey_segment(file, following, advance) for file, following in split.content.files)
+        return outline_replica(split.content, advance)
 
     # What is decided ----------------------------------------------------------------------------------------------------
 
-    def decide(self, found: Sequence[Surveyed]) -> list[RescueSplit]:
+    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
         """Decide on every partition, and plan the cluster around them."""
         assert self.cluster is not None
         looks = {one.split.content.group: one.found for one in found if isinstance(one.split.content, Look)}
         found = [one for one in found if not isinstance(one.split.content, Look)]
-        refuse_changed(file for one in found for file, _ in one.split.content.files)
-        surveyed: dict[str, list[SegmentSurvey]] = {}
-        for one in found:
-            surveyed.setdefault(one.split.content.group, []).extend(one.found)
+        refuse_changed(file for one in found for file in one.split.content.files if file.format == LOG.name)
+        surveyed: dict[str, LogOutline] = {one.split.content.group: one.found for one in found}
         self._rebuild(surveyed, looks)
         self.cleaned = {key for disk in self.disks for key in offsets_in(disk.path, CLEANER)}
         copies = self._copies(surveyed)
-        keys = sorted({one.key for one in self.replicas} | set(filter(self._is_asked, self.cluster.partitions)))
+        keys = sorted({one.key for one in self.replicas} | set(filter(self._is_wanted, self.cluster.partitions)))
         offer = self._offer()
         left_out: dict[Key, list[CopyPlan]] = {}
         for replica in self.replicas:
@@ -327,15 +326,15 @@ class Rescuer:
         configs = self.cluster.state.configs.get((TOPIC, topic), {})
         return configs.get("cleanup.policy", INTERNAL_CONFIGS.get(topic, {}).get("cleanup.policy", ""))
 
-    def _is_asked(self, key: Key) -> bool:
-        return key[0] not in NEVER and self.asked.wants(key[0])
+    def _is_wanted(self, key: Key) -> bool:
+        return key[0] not in NEVER and self.options.wants(key[0])
 
     def _decide(self, key: Key, copies: Sequence[Copy], left_out: Sequence[CopyPlan]) -> Decision:
         assert self.cluster is not None
         policy = self._cleanup_policy(key[0])
         is_compacted: bool | None = "compact" in policy
         if not policy:
-            is_compacted = key in self.cleaned or any(one.is_compacted for one in copies) or None
+            is_compacted = key in self.cleaned or any(one.log.is_compacted for one in copies) or None
         if not copies and self._record(key) is None:
             plan = UnitPlan(f"{key[0]}-{key[1]}", "leave", 0, 0, left_out[0].use, tuple(left_out))
             return Decision(plan)
@@ -343,22 +342,22 @@ class Rescuer:
         nodes = self.disks.nodes
         return decide(name, copies, known, is_compacted=is_compacted, left_out=left_out, nodes=nodes)
 
-    def _rebuild(self, surveyed: Mapping[str, Sequence[SegmentSurvey]], looks: Mapping[str, InternalLook]) -> None:
+    def _rebuild(self, surveyed: Mapping[str, LogOutline], looks: Mapping[str, InternalLook]) -> None:
         """Complete the metadata by what only directories tell, and leave out those of topics that were created again."""
         assert self.cluster is not None
         used = [one for one in self.replicas if one.why is None]
         found = []
         for one in used:
-            runs = [run for segment in surveyed.get(one.group, ()) for run in segment.runs]
+            runs = surveyed.get(one.group, LogOutline()).runs
             times = [*(run.until for run in runs), *(int((file.modified or 0) * 1000) for file in one.segments)]
             look = looks.get(one.group, InternalLook())
             found.append(
-                Found(
+                PartitionDirectory(
                     *one.key,
                     one.topic_id,
                     one.group,
                     one.disk.node,
-                    max((run.epoch for run in runs if run.epoch > 0), default=0),
+                    max((run.lineage for run in runs if run.lineage > 0), default=0),
                     max(times, default=NONE),
                     look.names,
                 )
@@ -383,11 +382,11 @@ class Rescuer:
         self.restorer.largest_producer = largest_producer(used)
         plans = {key: self.decisions[f"{key[0]}-{key[1]}"].plan for key in copies}
         self.restorer.ends = {
-            **{key: 0 for key in self.cluster.partitions if self._is_asked(key)},
+            **{key: 0 for key in self.cluster.partitions if self._is_wanted(key)},
             **{key: plan.end for key, plan in plans.items()},
         }
 
-    def _copies(self, surveyed: Mapping[str, Sequence[SegmentSurvey]]) -> dict[Key, list[Copy]]:
+    def _copies(self, surveyed: Mapping[str, LogOutline]) -> dict[Key, list[Copy]]:
         """The replicas that are used, by partition, with what was found in them."""
         assert self.cluster is not None
         offsets = {(disk.path, name): offsets_in(disk.path, name) for disk in self.disks for name in OFFSETS}
@@ -395,44 +394,31 @@ class Rescuer:
         used = [one for one in self.replicas if one.why is None]
         ends: dict[Key, dict[str, int]] = {}
         for one in used:
-            ends.setdefault(one.key, {})[one.group] = sound_end(surveyed.get(one.group, ()))
+            log = surveyed.get(one.group, LogOutline())
+            ends.setdefault(one.key, {})[one.group] = log.end if log.tail is None else log.tail[1]
         for one in used:
-            others = [end for group, end in ends[one.key].items() if group != one.group]
-            runs, damage, is_compacted = joined(
-                surveyed.get(one.group, ()),
-                is_compacted="compact" in self._cleanup_policy(one.key[0]) or one.key in self.cleaned,
-                other_ends=others,
-            )
+            others = (end for group, end in ends[one.key].items() if group != one.group)
+            log = surveyed.get(one.group, LogOutline()).settle(others)
             table = epochs_in(tuple(replace(file, place=replace(file.place, state=None)) for file in one.files))
             # The checkpoints are of the directory that the broker loads.
             stated = (
                 {} if one.state is not None else {name: offsets[one.disk.path, name].get(one.key) for name in OFFSETS}
             )
-            is_known = not self.cluster.is_rebuilt and self._record(one.key) is not None
-            gaps = [] if is_compacted or is_known or damage or one.state is not None else gaps_between(runs)
-            undecided = [gap for gap, is_open in zip(gaps, are_undecided(one.files, gaps), strict=True) if is_open]
-            start = one.segments[0].place.start_offset or 0
-            named = [file.place.start_offset or 0 for file in one.files if file.place.state == one.state]
             copies = made.setdefault(one.key, [])
             copies.append(
                 Copy(
                     len(copies),
                     one.disk.name,
                     one.group,
-                    tuple(runs),
-                    tuple(damage),
+                    log,
                     one.disk.node,
                     one.state or "",
                     one.rank,
-                    start,
-                    max([*named, 0 if one.state is not None else last_trace(one.files).offset]),
                     () if table is None else tuple((epoch, offset) for epoch, offset in table.tolist()),
                     stated.get(LOG_START),
                     stated.get(HIGH_WATERMARK),
-                    is_compacted,
                     one.size,
                     first_trace(one.files) if one.state is None else None,
-                    tuple(undecided),
                 )
             )
         return made
@@ -448,8 +434,8 @@ class Rescuer:
         offer.ids |= state.topic_ids
         for name, own in state.topic_ids.items():
             epochs = {number: one["leaderEpoch"] for number, one in state.topics[own].partitions.items()}
-            if self._is_asked((name, 0)) or name == CONSUMER_OFFSETS:
-                offer.known[name] = Known(epochs, state.configs.get((TOPIC, name), {}))
+            if self._is_wanted((name, 0)) or name == CONSUMER_OFFSETS:
+                offer.known[name] = TopicFacts(epochs, state.configs.get((TOPIC, name), {}))
         return offer
 
     def _content(self, decision: Decision, copies: Sequence[Copy]) -> Merged:
@@ -461,6 +447,9 @@ class Rescuer:
             )
             for number, one in decision.plan.divergent
         )
+        if len(copies) == 1 and not copies[0].state and not aside and copies[0].log.is_readable:
+            [files] = [replica.files for replica in self.replicas if replica.group == copies[0].path]
+            return Merged((), decision.start, decision.floor, files=tuple(files))
         return Merged(pieces_of(by_number, decision.pieces), decision.start, decision.floor, aside)
 
     def _disk_number(self, copy: Copy) -> int:
@@ -510,13 +499,17 @@ class Rescuer:
     def carry(self, split: RescueSplit, folder: Folder, aside: Folder, advance: Callable[[int], None]) -> Report:
         """Write the union of a partition, and the divergent ends of its replicas next to it."""
         one: RestoreSplit = split.content
-        how: How = one.how
+        how: PartitionOptions = one.how
         for label, stretches in one.content.aside:
-            wish = replace(how.wish, abort_open=False)
+            copying = replace(how.copying, abort_open=False)
             parts = Merged(stretches, stretches[0].first if stretches else 0)
-            UnionCarrier(aside.folder(f"{label}/{one.name}").path, wish, advance).unite(parts)
-        carrier = UnionCarrier(folder.folder(one.name).path, how.wish, advance)
-        report = carrier.unite(one.content, self.restorer.closing(how, carrier.report))
+            copy_union(parts, aside.folder(f"{label}/{one.name}").path, copying, advance)
+        place = folder.folder(one.name).path
+        closing = self.restorer.closing(how)
+        if one.content.files:
+            report = copy_directory(one.content.files, place, how.copying, advance, closing)
+        else:
+            report = copy_union(one.content, place, how.copying, advance, closing)
         if not one.is_scratch:
             duplicate(folder, one.name, how.copies)
         return report
@@ -541,7 +534,8 @@ class Rescuer:
             there = self.report.parts.get(name)
             if there is None:
                 continue
-            there.entries[:0] = planned.entries
+            lost = [(entry.first_offset or 0, entry.stop_offset) for entry in planned.with_action(Action.LOST)]
+            there.entries[:] = [*planned.entries, *(entry for entry in there.entries if not _is_named(entry, lost))]
             there.notes[:0] = planned.notes
 
     def _note_lost_coordinators(self) -> None:
@@ -565,19 +559,114 @@ def partitions_on(disks: Disks, stores: Sequence[Store]) -> dict[str, list[tuple
     return found
 
 
-def survey_splits(replica: Replica) -> Iterator[SurveySplit]:
-    """The segments of a replica in shares."""
-    segments = replica.segments
-    afters = [*(one.place.start_offset for one in segments[1:]), None]
-    share: list[tuple[File, int | None]] = []
-    name = f"{replica.key[0]}-{replica.key[1]}"
-    for pair in zip(segments, afters, strict=True):
-        if share and sum(file.size for file, _ in share) + pair[0].size > SURVEYED:
-            yield SurveySplit(name, sum(file.size for file, _ in share), Segments(replica.group, tuple(share)))
-            share = []
-        share.append(pair)
-    if share:
-        yield SurveySplit(name, sum(file.size for file, _ in share), Segments(replica.group, tuple(share)))
+def _files_of(replica: Replica) -> ReplicaFiles:
+    """The files of a replica as those of a directory that a broker would load; the checkpoints next to another one do not count."""
+    is_loaded = replica.state is None
+    files = [file for file in replica.files if file.place.state == replica.state]
+    if not is_loaded:
+        files = [replace(file, place=replace(file.place, state=None, group=None)) for file in files]
+    return ReplicaFiles(replica.group, tuple(files), is_loaded)
+
+
+def outline_replica(replica: ReplicaFiles, advance: Callable[[int], None]) -> LogOutline:
+    """The outline of a replica. A segment that the disk cannot read any more is damaged as a whole."""
+    plain, unread = _read_plain(replica.files, advance)
+    log = outline([file for file in replica.files if file.path not in unread], plain.extents)
+    place = replica.files[0].place
+    folder = split(replica.group)[0]
+    key = (place.topic or "", place.partition or 0)
+    knows_policy = replica.is_loaded and (key in offsets_in(folder, CLEANER) or is_known_topic(folder, key[0]))
+    sizes = {file.path: file.size for file in replica.files}
+    damage = [*_damage_of(log), *(Damage(path, 0, sizes[path], *span) for path, span in unread.items())]
+    gaps = [(first, last + 1) for first, last in log.undecided]
+    if (
+        not knows_policy
+    ):  # what the cluster's metadata says of the topic may still explain them; damage does not need it
+        between = [(gap.first, gap.last + 1) for gap in log.gaps if gap.side is Side.BETWEEN and gap.is_lost]
+        gaps += [(a, b) for a, b in between if not any(one.first < b and (one.end or b) > a for one in damage)]
+    missing = subtract([(first, last + 1) for first, last in log.lost if last is not None], sorted(gaps))
+    missing += [(start, stop) for start, stop in unread.values() if stop is not None]
+    start = log.pieces[0].start if log.pieces else min((one.first for one in log.extents), default=0)
+    is_open = any(last is None for _, last in log.lost) or any(stop is None for _, stop in unread.values())
+    claimed = _claimed_end(log) if is_open and not unread else 0
+    return LogOutline(
+        tuple(log.runs()),
+        tuple(damage),
+        start,
+        max((gap.last + 1 for gap in log.gaps if gap.side is Side.END), default=0),
+        tuple(sorted(missing)),
+        tuple(sorted(gaps)),
+        tuple(log.undecided),
+        any(extent.is_cleaned for extent in log.extents),
+        is_open and not claimed,
+        claimed,
+        not unread,
+        _tail_of(log, plain),
+    )
+
+
+def _tail_of(log: Outline, plain: PlainBatches) -> tuple[int, int, int] | None:
+    """The last batch of a log without damage at its end, if offsets are missing before it."""
+    extent = log.extents[-1] if log.extents else None
+    if extent is None or extent.file.path not in plain.extents or len(extent.covered) < 2:
+        return None
+    position, first, end = plain.last_batch
+    before, last = int(extent.covered[-2][1]) + 1, extent.covered[-1]
+    is_alone = (int(last[0]), int(last[1]) + 1) == (first, end) and log.end == end
+    return (position, before, first) if is_alone else None
+
+
+def _read_plain(
+    files: Sequence[File], advance: Callable[[int], None]
+) -> tuple[PlainBatches, dict[str, tuple[int, int | None]]]:
+    """Read the segments of a replica; the offsets of those that cannot be read."""
+    segments = sorted(
+        (file for file in files if file.format == LOG.name), key=lambda file: file.place.start_offset or 0
+    )
+    plain, unread = PlainBatches(segments), dict[str, tuple[int, int | None]]()
+    for number, file in enumerate(segments):
+        following = segments[number + 1].place.start_offset if number + 1 < len(segments) else None
+        try:
+            for frames, _ in plain.batches(file, following):
+                advance(int(frames.sizes.sum()))
+        except DataError:
+            continue  # it is read as a damaged one
+        except AccessError:
+            unread[file.path] = (file.place.start_offset or 0, following)
+    return plain, unread
+
+
+def _claimed_end(log: Outline) -> int:
+    """Where the damaged batches at the end of a log end by their own headers, if those follow the log and one another; else 0."""
+    extent, end = log.extents[-1], log.end
+    hole = extent.found.holes[-1] if extent.found is not None and extent.found.holes else None
+    if hole is None or hole.stop < extent.file.size:
+        return 0
+    frames = scan(bytes_of(extent.file)[hole.start : hole.stop], 0)
+    head = heads(frames, check_crc=False)
+    firsts, stops = head["base_offset"], head["last_offset"] + 1
+    follows = (firsts == np.concatenate(([end], stops[:-1]))) & (stops > firsts) & (stops - firsts <= MOST_CLAIMED)
+    follows &= (head["record_count"] >= 0) & (head["record_count"] <= stops - firsts)
+    is_whole = len(frames) > 0 and frames.reached == hole.stop - hole.start
+    return int(stops[-1]) if is_whole and bool(follows.all()) else 0
+
+
+def _damage_of(log: Outline) -> Iterator[Damage]:
+    """The bytes of segments that are not of the log, with the offsets that the runs around them leave to them."""
+    runs: dict[str, list[Run]] = {}
+    for run in log.runs():
+        runs.setdefault(run.file.path, []).append(run)
+    for extent in log.extents:
+        path = extent.file.path
+        around = sorted(runs.get(path, ()), key=lambda run: run.start)
+        for hole in extent.found.holes if extent.found is not None else ():
+            if extent.is_crash_tail(hole):
+                continue
+            first = max((run.end for run in around if run.stop <= hole.start), default=extent.first)
+            end = min((run.first for run in around if run.start >= hole.stop), default=extent.stop)
+            yield Damage(path, hole.start, hole.stop, first, None if end == HUGE else end)
+    for part in log.aside:
+        yield Damage(part.file.path, part.start, part.stop, part.first, part.end)
 
 
 def refuse_changed(files: Iterable[File]) -> None:
@@ -611,6 +700,14 @@ def part_report(plan: UnitPlan) -> Report:
         report.add(Action.UNDECIDED, reason, first_offset=one.start, stop_offset=one.stop)
     report.notes += plan.unknown
     return report
+
+
+def _is_named(entry: Entry, lost: Sequence[tuple[int, int | None]]) -> bool:
+    """Whether an entry is the loss of offsets that others name already."""
+    first, stop = entry.first_offset, entry.stop_offset
+    if entry.action is not Action.LOST or first is None:
+        return False
+    return any(start <= first and (end is None or (stop is not None and stop <= end)) for start, end in lost)
 
 
 def _with_times(one: Span, first: str = "from", last: str = "to") -> str:

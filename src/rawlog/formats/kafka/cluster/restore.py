@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
 from rawlog.formats.kafka.cluster import consumer_offsets
-from rawlog.formats.kafka.cluster.copy_partition import Carrier, Wish, partition_report
+from rawlog.formats.kafka.cluster.copy_partition import Closing, CopyOptions, copy_directory, partition_report
 from rawlog.formats.kafka.cluster.fold import level_text
 from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION
 from rawlog.formats.kafka.cluster.new_cluster import (
@@ -50,16 +51,15 @@ from rawlog.formats.kafka.log.writer import Batching
 from rawlog.formats.kafka.partition.sink import Choice, Sink, is_topic
 from rawlog.formats.kafka.partition.writer import Limits, PartitionWriter, topic_id_in
 from rawlog.formats.kafka.paths import METADATA_TOPIC
-from rawlog.formats.kafka.texts import LOG_START, offsets_in
 from rawlog.io.output import Folder
 from rawlog.model.errors import OptionError
 from rawlog.model.format import File
 from rawlog.model.recovery import (
-    Asked,
-    Known,
     Offer,
     RestoredPartition,
+    RestoreOptions,
     RestoreSplit,
+    TopicFacts,
 )
 from rawlog.model.report import Action, Report
 
@@ -86,12 +86,12 @@ SUMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class PartitionOptions:
     """How a partition is written. With `commits_again`, its committed offsets are committed again at the end, none of them after the end
     of its log in `ends`. With `completes`, the transactions that are open in it are recorded as ended.
     """
 
-    wish: Wish
+    copying: CopyOptions
     commits_again: bool = False
     completes: bool = False
     ends: Mapping[tuple[str, int], int] | None = None
@@ -107,9 +107,9 @@ class Restorer:
     row_columns = ("producer_id", "is_transactional", "is_control", "control_type")
     merged = (LOG_START,)
 
-    def __init__(self, asked: Asked, target: Path) -> None:
+    def __init__(self, options: RestoreOptions, target: Path) -> None:
         """OptionError for options that are invalid for Kafka."""
-        self.asked, self.target = checked(asked), target
+        self.options, self.target = checked(options), target
         self.now = int(time.time() * 1000)
         self.report = Report("restore", target=str(target))
         self.topics: list[Topic] = []
@@ -135,8 +135,8 @@ class Restorer:
         """
         if not any(file.format == LOG.name and file.place.topic is not None for file in files):
             return None
-        made = offered(files, stores, self.asked)
-        if made.state is not None and self.asked.until is None:
+        made = offered(files, stores, self.options)
+        if made.state is not None and self.options.until is None:
             wanted = {key: one for key, one in made.partitions.items() if self.wants(key[0], made)}
             stale = stale_replicas(wanted, made.state)
             made.notes += stale_notes(stale)
@@ -149,7 +149,9 @@ class Restorer:
             offer.notes.append("the lake has the metadata of several clusters: settings of topics are not restored")
             return
         for row in rows:
-            offer.known[row["topic"]] = Known(dict.fromkeys(range(row["partitions"]), 0), dict(row["configs"] or ()))
+            offer.known[row["topic"]] = TopicFacts(
+                dict.fromkeys(range(row["partitions"]), 0), dict(row["configs"] or ())
+            )
             offer.ids[row["topic"]] = uuid_bytes(row["topic_id"])
 
     def wants(self, topic: str, offer: Offer) -> bool:
@@ -157,14 +159,14 @@ class Restorer:
         if topic in NEVER:
             return False
         if topic in INTERNAL_CONFIGS:
-            left_out = topic == CONSUMER_OFFSETS and not self.asked.offsets
-            return self.asked.is_everything and _has_batches(offer) and not left_out
-        return self.asked.wants(topic)
+            left_out = topic == CONSUMER_OFFSETS and not self.options.offsets
+            return self.options.is_everything and _has_batches(offer) and not left_out
+        return self.options.wants(topic)
 
     def plan(self, offer: Offer, wanted: Sequence[str]) -> list[RestoreSplit]:
         """A split for each partition. OptionError for names of topics that are invalid or used twice."""
         self._offer = offer
-        self.nodes = [Node(number) for number in node_ids(self.asked.brokers, self.asked.node, offer.state)]
+        self.nodes = [Node(number) for number in node_ids(self.options.brokers, self.options.node, offer.state)]
         self.topics = [self._topic(topic, offer, shift) for shift, topic in enumerate(wanted)]
         names = [topic.name for topic in self.topics]
         twice = {name for name in names if names.count(name) > 1}
@@ -175,32 +177,32 @@ class Restorer:
 
     def _topic(self, source: str, offer: Offer, shift: int) -> Topic:
         """A topic of the new cluster: how many partitions, on which nodes, which settings."""
-        asked = self.asked
-        name = asked.rename.get(source, source)
+        options = self.options
+        name = options.rename.get(source, source)
         if not is_topic(name):
             raise OptionError(
                 f"topic {name!r}: Kafka takes no such name; `restore --rename` gives it another, --topic leaves it out"
             )
-        known = offer.known.get(source, Known({}, {}))
+        known = offer.known.get(source, TopicFacts({}, {}))
         found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
         count = max(found, default=-1) + 1
         if count > len(found) + MOST_MISSING:
             raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(found):,}")
-        there = topic_id_in(self.target, name) if asked.partitions_only else None
+        there = topic_id_in(self.target, name) if options.partitions_only else None
         own = uuid_bytes(there) if there is not None else offer.ids.get(source) or new_id()
         made = Topic(name, source, own, count, {}, dict(known.epochs))
         copies = place_replicas(made, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
         configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
-        made.configs, notes = safe_configs(name, configs, keep_retention=asked.keep_retention, replicas=copies)
+        made.configs, notes = safe_configs(name, configs, keep_retention=options.keep_retention, replicas=copies)
         self.report.notes += notes
         return made
 
     def _splits(self, topic: Topic, offer: Offer) -> Iterator[RestoreSplit]:
-        carries_state = self.asked.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
+        carries_state = self.options.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
         interval = topic.configs.get("index.interval.bytes", "")
-        wish = self._wish(topic.id, abort_open=not carries_state or self.endings is not None)
-        how = How(
-            replace(wish, index_interval=int(interval)) if interval.isdecimal() else wish,
+        copying = self._copy_options(topic.id, abort_open=not carries_state or self.endings is not None)
+        how = PartitionOptions(
+            replace(copying, index_interval=int(interval)) if interval.isdecimal() else copying,
             commits_again=topic.source == CONSUMER_OFFSETS,
             completes=topic.source == TRANSACTION_STATE and self.endings is not None,
             ends=self.ends if topic.source == CONSUMER_OFFSETS else None,
@@ -214,17 +216,21 @@ class Restorer:
                 self.report.add(Action.LOST, "not in the source; it will be empty", f"{topic.name}-{number}")
                 self.report.facts.setdefault("missing", []).append(f"{topic.name}-{number}")
 
-    def _wish(self, topic_id: bytes, *, abort_open: bool) -> Wish:
-        asked = self.asked
-        until = None if asked.until is None else -(-asked.until // 1000)
-        return Wish(uuid_text(topic_id), until, abort_open, asked.errors, endings=self.endings or Endings())
+    def _copy_options(self, topic_id: bytes, *, abort_open: bool) -> CopyOptions:
+        options = self.options
+        until = None if options.until is None else -(-options.until // 1000)
+        return CopyOptions(uuid_text(topic_id), until, abort_open, options.errors, endings=self.endings or Endings())
 
     def _offset_splits(self, offer: Offer) -> Iterator[RestoreSplit]:
         """Partitions of committed offsets that are only read: what is wanted of them is written to new ones."""
-        asked = self.asked
-        if not asked.offsets or asked.partitions_only or any(topic.source == CONSUMER_OFFSETS for topic in self.topics):
+        options = self.options
+        if (
+            not options.offsets
+            or options.partitions_only
+            or any(topic.source == CONSUMER_OFFSETS for topic in self.topics)
+        ):
             return
-        how = How(self._wish(new_id(), abort_open=True))
+        how = PartitionOptions(self._copy_options(new_id(), abort_open=True))
         for (topic, number), content in offer.partitions.items():
             if topic == CONSUMER_OFFSETS:
                 yield RestoreSplit(f"{topic}-{number}", topic, number, content, how, is_scratch=True)
@@ -233,16 +239,16 @@ class Restorer:
 
     def carry(self, split: RestoreSplit, folder: Folder, advance: Callable[[int], None]) -> Report:
         """Write one partition directory: batch by batch from a directory, or in new batches from rows."""
-        how: How = split.how
+        how: PartitionOptions = split.how
         if not isinstance(split.content, Directory):
             return write_rows(split, split.content, folder, advance)
-        carrier = Carrier(folder.folder(split.name).path, how.wish, advance)
-        return carrier.run(split.content.files, self.closing(how, carrier.report))
+        place = folder.folder(split.name).path
+        return copy_directory(split.content.files, place, how.copying, advance, self.closing(how))
 
-    def closing(self, how: How, report: Report) -> Callable[[PartitionWriter], None]:
+    def closing(self, how: PartitionOptions) -> Closing:
         """What appends to a partition, after its records, that which the new cluster needs: committed offsets, ended transactions."""
 
-        def close(writer: PartitionWriter) -> None:
+        def close(writer: PartitionWriter, report: Report) -> None:
             if not how.commits_again and not how.completes:
                 return
             writer.flush()
@@ -285,7 +291,7 @@ class Restorer:
         self._note_passed_ends(kept)
         parts = [Part.of(one.split.topic, one.split.partition, str(folder.path), one.report) for one in kept]
         parts += self._write_offsets([one for one in done if one.split.is_scratch], kept, folder)
-        if self.asked.partitions_only:
+        if self.options.partitions_only:
             self._write_log_starts(folder, kept, offsets_in(str(self.target), LOG_START))
         else:
             write_directories(folder, self._cluster(kept), parts, self.now)
@@ -316,7 +322,7 @@ class Restorer:
         )
         made = Blueprint(
             self.nodes,
-            self.asked.cluster_id or uuid_text(new_id()),
+            self.options.cluster_id or uuid_text(new_id()),
             self.topics,
             old,
             next_producer_id=(largest // PRODUCER_BLOCK + 1) * PRODUCER_BLOCK if largest >= 0 else 0,
@@ -331,8 +337,8 @@ class Restorer:
             self.report.notes.append(
                 f"settings of brokers are not taken over: {', '.join(names)}; put them into server.properties, or set them again"
             )
-        if isinstance(self.asked.level, int):
-            made.level = self.asked.level
+        if isinstance(self.options.level, int):
+            made.level = self.options.level
         elif old is not None:
             made.level = max(old.level, LEAST_LEVEL)
         if old is not None:
@@ -370,7 +376,7 @@ class Restorer:
     @property
     def _takes_settings(self) -> bool:
         """Whether users, access rules and quotas of the old cluster are taken over."""
-        return not self.asked.topics
+        return not self.options.topics
 
     def _write_offsets(
         self, scratch: Sequence[RestoredPartition], done: Sequence[RestoredPartition], folder: Folder
@@ -384,7 +390,7 @@ class Restorer:
         again = [
             one for one in consumer_offsets.committed_again(current, self.now, names.get, ends) if one.topic is not None
         ]
-        known = self._offer.known.get(CONSUMER_OFFSETS, Known({}, {}))
+        known = self._offer.known.get(CONSUMER_OFFSETS, TopicFacts({}, {}))
         count = max(len(known.epochs), *(one.split.partition + 1 for one in scratch))
         topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
         place_replicas(topic, [node.id for node in self.nodes], replicas_of(CONSUMER_OFFSETS, self._offer.state))
@@ -418,16 +424,16 @@ class Restorer:
             folder.write(LOG_START, f"0\n{len(lines)}\n{text}")
 
 
-def checked(asked: Asked) -> Asked:
+def checked(options: RestoreOptions) -> RestoreOptions:
     """The same with the number of its metadata.version. OptionError for names, ids or releases that are invalid."""
-    for old, new in asked.rename.items():
+    for old, new in options.rename.items():
         if not is_topic(new) or new in INTERNAL_CONFIGS or new in NEVER:
             raise OptionError(f"rename {old}={new}: not a valid name for a topic")
-    if len(set(asked.rename.values())) < len(asked.rename):
+    if len(set(options.rename.values())) < len(options.rename):
         raise OptionError("rename: two topics under one name")
-    if asked.cluster_id is not None and not is_id(asked.cluster_id):
-        raise OptionError(f"cluster id {asked.cluster_id!r}: 22 characters of URL-safe base64 expected")
-    return replace(asked, level=metadata_level(asked.level)) if isinstance(asked.level, str) else asked
+    if options.cluster_id is not None and not is_id(options.cluster_id):
+        raise OptionError(f"cluster id {options.cluster_id!r}: 22 characters of URL-safe base64 expected")
+    return replace(options, level=metadata_level(options.level)) if isinstance(options.level, str) else options
 
 
 def metadata_level(text: str) -> int:
@@ -443,8 +449,8 @@ def metadata_level(text: str) -> int:
 
 
 def _has_batches(offer: Offer) -> bool:
-    """Whether a source has batches as a broker wrote them, and not only rows."""
-    return any(not hasattr(one, "batches") for one in offer.partitions.values())
+    """Whether a source is of a broker or a controller, and not only rows."""
+    return offer.state is not None or any(not hasattr(content, "batches") for content in offer.partitions.values())
 
 
 def files_in(folder: str) -> Iterator[File]:
@@ -461,17 +467,17 @@ def files_in(folder: str) -> Iterator[File]:
 
 def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance: Callable[[int], None]) -> Report:
     """Write rows of one partition, whatever their topic is called, in batches of our own."""
-    wish: Wish = split.how.wish
+    copying: CopyOptions = split.how.copying
     choice = Choice(
-        Batching(leader_epoch=0), Limits(index_interval_bytes=wish.index_interval), split.topic, split.partition
+        Batching(leader_epoch=0), Limits(index_interval_bytes=copying.index_interval), split.topic, split.partition
     )
 
     def keeps(table: pa.Table, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return rows_kept(table, offsets, content, wish.until)
+        return rows_kept(table, offsets, content, copying.until)
 
     out = Sink(folder, choice)
     one = out.partition(split.topic, split.partition)
-    one.writer.topic_id = wish.topic_id
+    one.writer.topic_id = copying.topic_id
     try:
         for batch in content.batches(keeps, advance):
             out.add(batch)

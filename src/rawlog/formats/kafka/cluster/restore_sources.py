@@ -13,13 +13,13 @@ from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, cluster
 from rawlog.formats.kafka.cluster.new_cluster import TOPIC
 from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
-from rawlog.formats.kafka.partition.survey import epochs_in
+from rawlog.formats.kafka.partition.leader_epochs import epochs_in
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.texts import topic_id
+from rawlog.formats.kafka.properties import topic_id
 from rawlog.io.storage import Source
 from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.format import File
-from rawlog.model.recovery import Asked, Known, Offer
+from rawlog.model.recovery import Offer, RestoreOptions, TopicFacts
 
 LARGEST_TEXT = 1 << 20
 
@@ -44,7 +44,7 @@ class Directory:
         return sum(file.size for file in self.files if file.format == LOG.name)
 
 
-def offered(files: Sequence[File], stores: Sequence[Sequence[File]], asked: Asked) -> Offer:
+def offered(files: Sequence[File], stores: Sequence[Sequence[File]], options: RestoreOptions) -> Offer:
     """The partitions of log directories and the state of their cluster, as of a time. Topics asked for by name are always included.
 
     OptionError for a partition that was found more than once, or for several clusters.
@@ -55,15 +55,15 @@ def offered(files: Sequence[File], stores: Sequence[Sequence[File]], asked: Aske
         place, content = group[0].place, Directory(tuple(group))
         if content.segments and place.topic not in (None, METADATA_TOPIC) and place.partition is not None:
             found.setdefault((str(place.topic), place.partition), []).append(content)
-    offer.state = _state(files, asked, offer)
+    offer.state = _state(files, options, offer)
     offer.partitions = {key: _only(key, several, offer) for key, several in found.items()}
     on_disk = {key: topic_id_of(content.files) for key, content in offer.partitions.items()}
-    _leave_strays(offer, on_disk, asked)
+    _leave_strays(offer, on_disk, options)
     if offer.state is not None:
         offer.ids |= offer.state.topic_ids
         for name, own in offer.state.topic_ids.items():
             epochs = {number: one["leaderEpoch"] for number, one in offer.state.topics[own].partitions.items()}
-            offer.known[name] = Known(epochs, offer.state.configs.get((TOPIC, name), {}))
+            offer.known[name] = TopicFacts(epochs, offer.state.configs.get((TOPIC, name), {}))
     return offer
 
 
@@ -86,16 +86,16 @@ def _only(key: tuple[str, int], several: Sequence[Directory], offer: Offer) -> D
     return fitting[0]
 
 
-def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], asked: Asked) -> None:
+def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], options: RestoreOptions) -> None:
     """Leave out partitions that the cluster does not know, or of topics that it has deleted."""
     later: set[str] = set()
     for (topic, number), found in on_disk.items():
         if found is not None:
             offer.ids.setdefault(topic, found)
-        if offer.state is None or topic in asked.topics:
+        if offer.state is None or topic in options.topics:
             continue
         known = offer.state.topic_ids.get(topic)
-        if known is None and asked.until is not None:
+        if known is None and options.until is not None:
             later.add(topic)
         elif known is None or (found is not None and found != known):
             why = "the cluster does not know the topic" if known is None else "its topic was deleted"
@@ -127,9 +127,9 @@ def _is_blank(replica: MetadataStore, errors: str) -> bool:
     return not replica.segments and not replica.snapshots and not replica.fold(errors=errors).topic_ids
 
 
-def _state(files: Sequence[File], asked: Asked, offer: Offer) -> State | None:
+def _state(files: Sequence[File], options: RestoreOptions, offer: Offer) -> State | None:
     """What the cluster knew at that time, if its metadata log is among the files."""
-    errors = asked.errors
+    errors = options.errors
     every: list[MetadataStore] = clusters([file for file in files if takes("kraft.topics", file)])
     found = [one for one in every if not _is_blank(one, errors)]
     if not found:
@@ -140,10 +140,10 @@ def _state(files: Sequence[File], asked: Asked, offer: Offer) -> State | None:
     if len(found) > 1:
         names = ", ".join(str(one.cluster_id or one.folder) for one in found)
         raise OptionError(f"metadata of several clusters was found ({names}); name the directories of one")
-    if asked.until is None:
+    if options.until is None:
         return found[0].fold(errors=errors)
     try:
-        return found[0].fold(At(time=asked.until - 1), errors)
+        return found[0].fold(At(time=options.until - 1), errors)
     except OptionError:
         offer.notes.append(
             "the metadata log does not reach back to that time: topics and settings are those at its end"

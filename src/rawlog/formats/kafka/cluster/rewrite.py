@@ -43,9 +43,9 @@ from rawlog.formats.kafka.log.layouts import BATCH, ControlType
 from rawlog.formats.kafka.partition.extents import bytes_of
 from rawlog.formats.kafka.partition.rewrite import keep_surroundings
 from rawlog.formats.kafka.partition.rewrite import rebuild as rebuild_partition
-from rawlog.formats.kafka.partition.salvage import PADDING, UNFINISHED, find_sound
+from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, find_sound
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.texts import parse_quorum
+from rawlog.formats.kafka.properties import parse_quorum
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.model.errors import (
@@ -55,6 +55,7 @@ from rawlog.model.errors import (
     OptionError,
 )
 from rawlog.model.format import File
+from rawlog.model.plan import Patch, Piece, Reading
 from rawlog.model.report import Action, Report
 from rawlog.model.store import Store, stores_below
 
@@ -99,7 +100,8 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     if policy not in POLICIES:
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
     metadata = _readable(store)
-    plan = _Repair(metadata, policy, traced_end(store)).plan()
+    plan = _Repair(metadata.settled, policy, traced_end(store)).plan()
+    _set_aside(metadata, plan.report)
     votes = [file for file in store if file.format == QUORUM_FORMAT]
     plan.copies = [file for file in votes if _is_vote(file, plan.report)]
     if policy == STRICT:
@@ -115,6 +117,8 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     DataError for damage in the log, for a snapshot that is not whole, and for offsets that are missing: `repair` handles them.
     """
     metadata = _readable(store)
+    for path, reason in metadata.foreign.items():
+        raise CorruptError(f"of another metadata log: {reason}; `rawlog repair` handles damage", path=path)
     for first, stop in metadata.missing(traced_end(store)):
         message = f"offsets {first} to {stop - 1} are missing; `rawlog repair` handles damage"
         raise CorruptError(message, path=metadata.folder)
@@ -130,8 +134,10 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """A copy of a metadata directory, byte for byte: a log cleaner leaves it alone, and a broker does not start without it."""
     report = Report(counts={"files": len(store), "bytes": store.size})
-    _report_missing(_readable(store), traced_end(store), report)
-    return Plan(report, copies=list(store)).write(folder)
+    metadata = _readable(store)
+    _report_missing(metadata.settled, traced_end(store), report)
+    _set_aside(metadata, report)
+    return Plan(report, copies=[file for file in store if file.path not in metadata.foreign]).write(folder)
 
 
 def join(made: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
@@ -149,12 +155,53 @@ def _readable(store: Store) -> MetadataStore:
     return found[0] if found else MetadataStore((), str(store[0].place.group))
 
 
+def _set_aside(metadata: MetadataStore, report: Report) -> None:
+    """Report the segments of another log, which are left out."""
+    for file in metadata.segments:
+        if file.path in metadata.foreign:
+            _drop(report, file, 0, file.size, f"of another metadata log: {metadata.foreign[file.path]}")
+
+
 def _report_missing(metadata: MetadataStore, traced: int, report: Report) -> None:
     """Report the offsets that the directory should have and has not, unless they are reported already."""
     known = {(one.first_offset, one.stop_offset) for one in report.with_action(Action.LOST)}
     for first, stop in metadata.missing(traced):
         if (first, stop) not in known:
             report.add(Action.LOST, "not in the log", metadata.folder, first_offset=first, stop_offset=stop)
+
+
+# Reading ---------------------------------------------------------------------------------------------------------------------
+
+
+def reading(store: Store) -> Reading:
+    """The rows of a metadata log for verbs that read everything: every sound batch at its offset, also where repair takes it into a new
+    snapshot.
+    """
+    metadata, traced = _readable(store), traced_end(store)
+    log, report = metadata.settled, Report()
+    _set_aside(metadata, report)
+    if log.is_as_written:
+        _report_missing(log, traced, report)
+        pieces = tuple(Piece(one.path, 0, one.size) for one in log.segments) if metadata.foreign else None
+        return Reading(pieces, entries=tuple(report.entries))
+    policy = _Repair(log, SALVAGE, traced)
+    snapshots, found = policy.place()
+    policy.report_batches(found, found.batches, is_folded=False)
+    policy.report_losses(found.batches, [one for one in snapshots if one.is_whole], 0)
+    settled: list[Piece] = []
+    patches: dict[str, list[Patch]] = {}
+    for batch in found.batches:
+        path = batch.file.path
+        if settled and settled[-1].path == path and settled[-1].stop == batch.start:
+            settled[-1] = Piece(path, settled[-1].start, batch.stop)
+        else:
+            settled.append(Piece(path, batch.start, batch.stop))
+        if batch.is_changed:
+            patches.setdefault(path, []).extend(
+                (batch.start + BATCH.at(name), data) for name, data in batch.uncovered_fields()
+            )
+    entries = (*report.entries, *policy.report.entries)
+    return Reading(tuple(settled), {path: tuple(sorted(found)) for path, found in patches.items()}, entries)
 
 
 # The writer ----------------------------------------------------------------------------------------------------------------
@@ -200,9 +247,8 @@ def _write_batches(batches: Sequence[Batch], folder: Folder, name: str) -> int:
             if one.file.path not in sources:
                 sources[one.file.path] = stack.enter_context(Source(one.file.path))
             data = bytearray(sources[one.file.path].read(one.start, one.stop - one.start))
-            for name, value in (("base_offset", one.first), ("leader_epoch", one.epoch)):
-                start, stop = BATCH.at(name), BATCH.after(name)
-                data[start:stop] = value.to_bytes(stop - start, "big", signed=True)
+            for field_name, value in one.uncovered_fields():
+                data[BATCH.at(field_name) : BATCH.after(field_name)] = value
             out.write(data)
             size += len(data)
     return size
@@ -317,9 +363,7 @@ class _Repair:
     def plan(self) -> Plan:
         """What to write, with the report on it."""
         report, policy = self.report, self.policy
-        snapshots = [Snapshot.read(one) for one in self.store.newest_first]
-        known = max([self.traced, *(one.offset for one in snapshots if one.is_whole)])
-        found = self.first_stretch() if policy == BROKER else place_batches(self.store.segments, known)
+        snapshots, found = self.place()
         stretches = find_stretches(found.batches)
         snapshots = self.rightly_named(snapshots, found.batches)
         whole = [one for one in snapshots if one.is_whole]
@@ -356,6 +400,13 @@ class _Repair:
         segments = self.segments(kept, is_all=len(stretches) == 1)
         report.counts["segments"] = len(segments)
         return Plan(report, segments, usable, state, is_new=state is None and not kept and not usable)
+
+    def place(self) -> tuple[list[Snapshot], Placed]:
+        """The snapshots, newest first, and the sound batches of the log at their offsets."""
+        snapshots = [Snapshot.read(one) for one in self.store.newest_first]
+        reached = max([self.traced, *(one.offset for one in snapshots if one.is_whole)])
+        found = self.first_stretch() if self.policy == BROKER else place_batches(self.store.segments, reached)
+        return snapshots, found
 
     def segments(self, kept: Sequence[Batch], *, is_all: bool) -> dict[int, list[Batch]]:
         """Batches in segments, those of one source file together, by the offset in their names: that of the first batch. The first
@@ -480,7 +531,9 @@ class _Repair:
                     ]
                     padding = start == segment.size and _is_zero(segment, position)
                     is_last = start == segment.size and segment is self.store.segments[-1]
-                    is_tail = padding or (is_last and position > 0 and not inside and _is_tail(segment, position))
+                    is_tail = (padding and (position > 0 or is_last)) or (
+                        is_last and position > 0 and not inside and _is_tail(segment, position)
+                    )
                     reason = "zeros" if padding else inside[0] if inside else "not in the log that is kept"
                     reason = UNFINISHED if is_tail and not padding else reason
                     if any(path == segment.path and position <= at < start for path, at in folded):

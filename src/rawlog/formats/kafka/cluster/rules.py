@@ -20,7 +20,7 @@ from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.layouts import MAGIC_V2, OUTLINE, Attributes, ControlType
 from rawlog.formats.kafka.log.segment import decode_bounded, only
 from rawlog.formats.kafka.paths import METADATA_TOPIC
-from rawlog.formats.kafka.texts import parse_quorum
+from rawlog.formats.kafka.properties import parse_quorum
 from rawlog.io.storage import Source
 from rawlog.model.errors import DataError, LimitError, RawlogError, UnsupportedError
 from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule
@@ -233,7 +233,7 @@ def _accounted(files: Store) -> list[tuple[Account, Runs, MetadataStore]]:
     readable = Store(one for one in files if one.problem is None)
     readable.summaries = files.summaries
     found = []
-    for store in stores(readable):
+    for store in (every.settled for every in stores(readable)):
         if store.segments:
             missing = store.missing(traced_end(readable))
             found.append((_account(store, missing), missing, store))
@@ -309,6 +309,9 @@ def _survey(files: Store) -> dict[str, Few]:
     found: dict[str, Few] = defaultdict(Few)
     for store in stores(readable):
         if store.segments or store.snapshots:
+            for path, reason in store.foreign.items():
+                found["refused"].append(Mark(f"a segment of another metadata log: {reason}", 0, path=path))
+            store = store.settled
             _Survey(store, found).run()
             for file in readable:
                 if file.format == QUORUM_FORMAT:

@@ -71,6 +71,8 @@ class State:
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     #: Topics that records of the log removed, with their names.
     removed: dict[bytes, str] = field(default_factory=dict)
+    #: Topics that were created with another id while they existed: no controller does that.
+    replaced: set[str] = field(default_factory=set)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     next_producer_id: int | None = None
@@ -229,6 +231,8 @@ class State:
             raise Refused(f"the unknown controller {message['controllerId']} is unregistered")
 
     def _topic(self, message: Message) -> None:
+        if self.topic_ids.get(message["name"], message["topicId"]) != message["topicId"]:
+            self.replaced.add(message["name"])
         self.topics[message["topicId"]] = Topic(message["name"])
         self.topic_ids[message["name"]] = message["topicId"]
 

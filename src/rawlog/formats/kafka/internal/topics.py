@@ -73,7 +73,7 @@ def read_records(
         for frames in walk(file, called, errors=errors):
             while len(frames):
                 try:
-                    for batch in segment.decode(frames, want):
+                    for batch in segment.decode_stored(frames, want):
                         # Whoever asks makes Python's values of them, which take far more memory.
                         for start in range(0, batch.num_rows, MOST_ROWS):
                             yield file, batch.slice(start, MOST_ROWS)

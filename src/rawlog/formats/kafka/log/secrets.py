@@ -6,16 +6,12 @@ The secret bytes are overwritten with asterisks, as many as there were, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from rawlog.formats.kafka.internal.messages import SECRET_CONFIGS, SECRETS, is_secret
-from rawlog.formats.kafka.log import segment
-from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.model.errors import DataError, OptionError
-from rawlog.model.format import Want
-from rawlog.model.frames import Frames
 
 STAR = b"*"
 OPTION = "showSecrets"
@@ -31,20 +27,6 @@ def shows_secrets(options: Mapping[str, str]) -> bool:
                 raise OptionError(f"option {OPTION} {given!r}: true or false expected")
             return str(given).strip().lower() == "true"
     return False
-
-
-def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
-    """The rows of a log as `log.decode` gives them; of a metadata log, or one that may be, without its secrets unless asked for."""
-    rows = segment.decode(frames, want)
-    if want.file.place.topic not in (METADATA_TOPIC, None) or "value" not in want.table.names:
-        return rows
-    return rows if shows_secrets(want.options) else map(without_secrets, rows)
-
-
-def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
-    """As `log.decode_together`; what may be a metadata log is left for `decode`."""
-    may_be_metadata = wants[0].file.place.topic in (METADATA_TOPIC, None)
-    return iter(()) if may_be_metadata else segment.decode_together(frames, wants)
 
 
 def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:

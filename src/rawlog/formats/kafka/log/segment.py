@@ -1,6 +1,7 @@
-"""Log segments as tables: which batches there are, which of their records are wanted.
+"""The log segment: everything rawlog can do with one, by what the headers of its batches say.
 
-The bytes of records are `reader`'s and `legacy`'s; this is what a batch's own header decides.
+`records` and `legacy` read the bytes of records, `seek` finds places through indexes and headers, `explain` and `rules` are imported when
+they are needed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rawlog.formats.kafka.log.layouts import (
     BATCH,
     CODEC_MASK,
     CODECS,
+    ENTRY_V0,
+    ENTRY_V1,
     MAGIC_V2,
     NONE,
     OUTLINE,
@@ -30,13 +33,36 @@ from rawlog.formats.kafka.log.layouts import (
 )
 from rawlog.formats.kafka.log.legacy import decode_legacy, decode_legacy_slices, decode_plain, starts_plain, unwrap
 from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, Columns, TooMuch, decode_columns, decode_slices
+from rawlog.formats.kafka.log.secrets import shows_secrets, without_secrets
+from rawlog.formats.kafka.log.seek import count, cuts, seek
+from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.kernels import byte_view, columns
 from rawlog.model.errors import CorruptError, DataError
-from rawlog.model.format import MAX_DECOMPRESSED, NO_TIME, File, Spans, Want
+from rawlog.model.explain import Node
+from rawlog.model.finding import Rule
+from rawlog.model.format import MAX_DECOMPRESSED, NO_TIME, File, Inspection, Spans, Want
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
 from rawlog.model.table import RECORDS
 
+__all__ = [
+    "LAYOUTS",
+    "count",
+    "cuts",
+    "decode",
+    "decode_together",
+    "explain",
+    "fault",
+    "offsets",
+    "resync",
+    "rules",
+    "scan",
+    "seek",
+    "spans",
+    "tally",
+]
+
+LAYOUTS = (BATCH, ENTRY_V1, ENTRY_V0)
 MOST_MS = ((1 << 63) - 1) // 1000
 CODEC_NAMES = pa.array([*CODECS, None, None, None])
 PIECE = 4 << 20
@@ -144,13 +170,36 @@ def offsets(frames: Frames, file: File) -> tuple[NDArray[np.int64], NDArray[np.i
     return head["base_offset"], head["last_offset"] + 1
 
 
+def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
+    """The batches of a metadata log that do not go on where the one before ends: it is never compacted, so some are missing."""
+    if file.place.topic != METADATA_TOPIC or len(frames) < 2:
+        return np.empty(0, np.int64)
+    first, end = offsets(frames, file)
+    return np.asarray(frames.positions[1:][first[1:] != end[:-1]])
+
+
 def _micros(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
     known = (milliseconds != NONE) & (np.abs(milliseconds) <= MOST_MS) & (milliseconds != NO_TIME)
     return np.where(known, np.where(known, milliseconds, 0) * 1000, NO_TIME)
 
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
-    """Batches as rows of `kafka.batches`, or their records as rows of `records` and `kafka.records`."""
+    """Batches as rows of `kafka.batches`, or their records as rows of `records` and `kafka.records`.
+
+    Values of a metadata log, or of one that may be one, come without their secrets unless the user asks for them.
+    """
+    rows = decode_stored(frames, want)
+    if not _may_be_metadata(want) or "value" not in want.table.names or shows_secrets(want.options):
+        return rows
+    return map(without_secrets, rows)
+
+
+def _may_be_metadata(want: Want) -> bool:
+    return want.file.place.topic in (METADATA_TOPIC, None)
+
+
+def decode_stored(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """The same rows with the values that are stored."""
     if want.table.name == "kafka.batches":
         yield from _batches(frames, want)
         return
@@ -170,7 +219,12 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 
 
 def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
-    """The records of batches as rows of `records` and `kafka.records`, decoded once. It ends at the first batch with an error."""
+    """The records of batches as rows of `records` and `kafka.records`, decoded once. It ends at the first batch with an error.
+
+    What may be a metadata log is left for `decode`.
+    """
+    if _may_be_metadata(wants[0]):
+        return
     names = _record_columns({name for want in wants for name in want.table.names})
     limit, max_headers = min(want.limit for want in wants), min(want.max_headers for want in wants)
     head = heads(frames)
@@ -520,3 +574,17 @@ def _by_producer(producers: NDArray[np.int64], sizes: NDArray[np.int64]) -> Rows
     sums = np.bincount(inverse, sizes)
     first = np.argsort(-counts, kind="stable")[:PRODUCERS].tolist()
     return {str(numbers[at]): (int(counts[at]), int(sums[at])) for at in first}
+
+
+def explain(frames: Frames, file: File) -> list[Node]:
+    """The parts of one batch, with its records and what they mean."""
+    from rawlog.formats.kafka.log.explain import explain_batch
+
+    return explain_batch(frames, file)
+
+
+def rules() -> Sequence[Rule[Inspection]]:
+    """Checks over batches and records, and over the records of topics that Kafka itself writes."""
+    from rawlog.formats.kafka.log.rules import log_rules
+
+    return log_rules()

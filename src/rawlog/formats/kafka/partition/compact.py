@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.formats.kafka.checkpoints import CLEANER, LARGEST, log_start, offsets_in
+from rawlog.formats.kafka.epochs import parse_epochs
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.kernels import compact as kernels
 from rawlog.formats.kafka.log.kernels.heads import MOST
@@ -37,13 +39,14 @@ from rawlog.formats.kafka.log.records import WHOLE_ROWS, TooMuch
 from rawlog.formats.kafka.log.segment import TOTAL, only, pieces, sound
 from rawlog.formats.kafka.partition.erase import Filtered, keep_records
 from rawlog.formats.kafka.partition.leader_epochs import Correction
+from rawlog.formats.kafka.partition.outline import refuse_misplaced
 from rawlog.formats.kafka.partition.rewrite import (
     NewSegment,
     new_report,
     partitions,
-    report_gaps,
     rewrite,
     segments_of,
+    settled_log,
     topic_id_of,
     whole_batches,
 )
@@ -58,7 +61,6 @@ from rawlog.formats.kafka.partition.writer import (
     whole_number,
 )
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.texts import CLEANER, LARGEST, log_start, offsets_in, parse_epochs
 from rawlog.io import compression
 from rawlog.io.output import Folder, scratch
 from rawlog.io.storage import Source, local_path
@@ -749,8 +751,9 @@ def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     report.facts["end_offset"] = loaded.end_offset
     report.count("segments_before", len(loaded.segments))
     report.count("bytes_before", sum(one.size for one in loaded.segments))
-    corrections = report_gaps(store, report)
-    compaction = Compaction(loaded, settings, report, topic_id_of(store), corrections)
+    log = settled_log(store, report)
+    refuse_misplaced(log, "`rawlog repair` handles it")
+    compaction = Compaction(loaded, settings, report, topic_id_of(store), log.corrections)
     with contextlib.ExitStack() as stack:
         # What a round between leaves is read by the next one, also in a dry run.
         rounds = Folder(stack.enter_context(scratch("compact-"))) if folder.dry_run else folder

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in
 from rawlog.formats.kafka.internal.topics import offsets
 from rawlog.formats.kafka.log.layouts import NONE
-from rawlog.formats.kafka.partition.continuity import Continuity
 from rawlog.formats.kafka.partition.identity import is_compacted_topic, parent_of
+from rawlog.formats.kafka.partition.outline import Outline
 from rawlog.formats.kafka.partition.state import Tally
 from rawlog.formats.kafka.partition.survey import Survey, fold_segment, surveyed
 from rawlog.formats.kafka.paths import (
@@ -36,7 +37,6 @@ from rawlog.formats.kafka.paths import (
     split,
     takes,
 )
-from rawlog.formats.kafka.texts import CLEANER, LOG_START, offsets_in
 from rawlog.model.finding import (
     Account,
     Few,
@@ -129,7 +129,7 @@ def _accounted(store: Store) -> Accounted | None:
 class _Partition:
     """What decides where a log should begin and end, and what compaction may have taken."""
 
-    def __init__(self, store: Store, look: Survey, whole: Continuity) -> None:
+    def __init__(self, store: Store, look: Survey, whole: Outline) -> None:
         self.store, self.look, self.whole = store, look, whole
         place = store[0].place
         self.folder = parent_of(store.path)

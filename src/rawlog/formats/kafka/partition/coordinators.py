@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.internal import topics
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.log.heads import heads
@@ -19,13 +20,13 @@ from rawlog.formats.kafka.log.seek import seek
 from rawlog.formats.kafka.partition import transactions
 from rawlog.formats.kafka.partition.state import Producer
 from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC
+from rawlog.formats.kafka.properties import topic_id
 from rawlog.formats.kafka.tables import (
     GROUPS,
     OFFSETS,
     SHARES,
     TRANSACTIONS,
 )
-from rawlog.formats.kafka.texts import log_start, topic_id
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError

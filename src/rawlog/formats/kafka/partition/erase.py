@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.kernels import encode
@@ -24,17 +25,10 @@ from rawlog.formats.kafka.log.legacy import decode_legacy, holds_older
 from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, TooMuch, milliseconds
 from rawlog.formats.kafka.log.segment import decode_bounded, only, pieces
 from rawlog.formats.kafka.log.writer import Batching, Rows, encode_legacy
-from rawlog.formats.kafka.partition.rewrite import (
-    NewSegment,
-    new_report,
-    report_gaps,
-    rewrite,
-    segments_of,
-    topic_id_of,
-    whole_batches,
-)
+from rawlog.formats.kafka.partition.outline import Outline, Piece
+from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, settled_log, topic_id_of
+from rawlog.formats.kafka.partition.sound_batches import PADDING
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
-from rawlog.formats.kafka.texts import log_start
 from rawlog.io import compression
 from rawlog.io.output import Folder
 from rawlog.kernels import byte_view, columns
@@ -319,9 +313,14 @@ def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -
     `index_interval_bytes` among the options is the topic's. DataError for damage, which `repair` handles.
     """
     report = new_report(records=0, removed=0, batches_rewritten=0, gaps=0, bytes_lost=0)
-    corrections = report_gaps(store, report, is_copy=True)
-    policy = Sifting(store, report, keep, Limits.from_options(options).index_interval_bytes)
-    writer = rewrite(folder, policy, corrections=corrections)
+    log = settled_log(store, report)
+    for extent in log.extents:
+        for hole in extent.found.holes if extent.found is not None else ():
+            place = {"start": hole.start, "stop": hole.stop, "is_expected": True}
+            report.add(Action.DROPPED, hole.reason, extent.file.path, **place)
+            report.count("bytes_lost", 0 if hole.reason == PADDING else hole.stop - hole.start)
+    policy = Sifting(store, log, report, keep, Limits.from_options(options).index_interval_bytes)
+    writer = rewrite(folder, policy)
     if policy.removed:
         report.add(Action.REMOVED, policy.text())
     report.counts |= {"batches": writer.batches, "bytes": writer.bytes}
@@ -335,8 +334,8 @@ class Sifting:
     limits: Limits | None = None
     derivation: Derivation | None = None
 
-    def __init__(self, files: Sequence[File], report: Report, keep: Keep, interval: int) -> None:
-        self.files, self.report, self.keep, self.interval = files, report, keep, interval
+    def __init__(self, files: Sequence[File], log: Outline, report: Report, keep: Keep, interval: int) -> None:
+        self.files, self.log, self.report, self.keep, self.interval = files, log, report, keep, interval
         self.metadata = topic_id_of(files)
         #: First and last of the runs of offsets that were removed.
         self.removed: list[tuple[int, int]] = []
@@ -349,17 +348,20 @@ class Sifting:
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Each segment of the source that has anything left. An empty segment at the end says where the log ends."""
-        logs = segments_of(self.files)
-        for file in logs:
-            is_last = file is logs[-1]
-            is_optional = not is_last or self.keep.stop is not None
-            batches = self._batches(file, is_last=is_last)
-            yield NewSegment(file.place.start_offset or 0, batches, file.modified, is_optional)
+        for piece in self.log.pieces:
+            file = self.log.extents[piece.segment].file
+            is_last = piece is self.log.pieces[-1] and piece.segment == len(self.log.extents) - 1
+            yield NewSegment(
+                piece.start, self._batches(piece, file), file.modified, not is_last or self.keep.stop is not None
+            )
+        last = self.log.extents[-1]
+        if not last.has_batches and last.first >= writer.end_offset and self.keep.stop is None:
+            yield NewSegment(last.first, (), last.file.modified)
 
-    def _batches(self, file: File, *, is_last: bool) -> Iterator[tuple[Frames, Heads]]:
+    def _batches(self, piece: Piece, file: File) -> Iterator[tuple[Frames, Heads]]:
         keep, floor = self.keep, log_start(file, self.files)
         start = max((one for one in (keep.start, floor) if one is not None), default=None)
-        for frames, head in whole_batches(file, self.report, is_last=is_last, is_tail_lost=False):
+        for frames, head in self.log.batches(piece):
             inside = np.ones(len(frames), np.bool_)
             if start is not None:
                 inside &= head["last_offset"] >= start

@@ -14,30 +14,23 @@ are never compacted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.kafka.indexes import scan_index, scan_timeindex
+from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in
+from rawlog.formats.kafka.entries import scan_padded
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, TIME_INDEX_ENTRY, Attributes
 from rawlog.formats.kafka.partition.extents import bytes_of
 from rawlog.formats.kafka.partition.identity import is_known_topic, is_tiered_topic, parent_of
+from rawlog.formats.kafka.partition.leader_epochs import epochs_in
 from rawlog.formats.kafka.partition.log_directories import LogDirectory, Node
 from rawlog.formats.kafka.partition.state import Producers
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
-from rawlog.formats.kafka.texts import (
-    CLEANER,
-    HIGH_WATERMARK,
-    LARGEST,
-    LOG_START,
-    RECOVERY_POINT,
-    offsets_in,
-    parse_epochs,
-)
 from rawlog.io.storage import exists, is_remote, listing
 from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError
@@ -79,11 +72,11 @@ def first_trace(files: Sequence[File]) -> Trace | None:
         if one.format in INDEXES and one.place.state is None and base < first and base not in deleted:
             traces.append(Trace(base, f"{split(one.path)[1]} is there without its segment"))
     stated = {}
-    start, epochs = offsets_in(folder, LOG_START).get((str(place.topic), place.partition)), _epochs(files)
+    start, epochs = offsets_in(folder, LOG_START).get((str(place.topic), place.partition)), epochs_in(files)
     if start is not None and start < first:
         stated[max(start, 0)] = f"{LOG_START} says that the log begins there"
-    if epochs and epochs[0][1] < first:
-        stated[max(epochs[0][1], 0)] = f"the first leader epoch, {epochs[0][0]}, begins there"
+    if epochs is not None and int(epochs[0, 1]) < first:
+        stated[max(int(epochs[0, 1]), 0)] = f"the first leader epoch, {int(epochs[0, 0])}, begins there"
     if not traces and not stated:
         return None
     is_stopped = bool(stated) and exists(f"{folder}/{MARK}")
@@ -115,9 +108,46 @@ def last_trace(files: Sequence[File]) -> Trace:
     return max(traces, key=lambda one: one.offset)
 
 
-def are_undecided(files: Sequence[File], runs: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+def stated_end(files: Sequence[File]) -> int | None:
+    """Where a log ends by what a clean stop leaves: a snapshot of the producers at its end, or the checkpoints next to the mark of the
+    stop. What a crash leaves may be older than the end.
+    """
+    segments = [one for one in files if one.format == "kafka.log" and one.place.state is None]
+    if not segments:
+        return None
+    names = {one.place.start_offset or 0 for one in segments}
+    snapshots = [one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot" and not one.place.state]
+    ends = [offset for offset in snapshots if offset not in names]
+    place = segments[0].place
+    if place.topic is not None and place.partition is not None and place.group is not None:
+        folder = parent_of(place.group)
+        if exists(f"{folder}/{MARK}"):
+            checkpoints = (offsets_in(folder, name) for name in (HIGH_WATERMARK, RECOVERY_POINT))
+            ends += [offsets.get((place.topic, place.partition), 0) for offsets in checkpoints]
+    return max((end for end in ends if end > max(names)), default=None)
+
+
+def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
+    """Offsets that indexes without their segment have, or whose segment is empty: compaction would have deleted them with it, or made
+    them again. `segments` are the names of those with batches.
+    """
+    deleted = {file.place.start_offset for file in files if file.place.state == "deleted"}
+    offsets = []
+    for file in files:
+        base = file.place.start_offset or 0
+        if file.format in INDEXES and file.place.state is None and base not in segments and base not in deleted:
+            is_empty = any(other.format == "kafka.log" and other.place.start_offset == base for other in files)
+            if not is_empty or (file.format in INDEXES[:2] and _indexed(file)):
+                offsets.append(base)
+    return offsets
+
+
+def are_undecided(
+    files: Sequence[File], runs: Sequence[tuple[int, int]], *, has_damage: bool = False
+) -> NDArray[np.bool_]:
     """Of runs of offsets, first and last, that are missing inside of a log: whether nothing tells if compaction took them out, or they are
-    lost. To be asked of a topic that nothing shows to be compacted. The log is read again, unless the other files decide.
+    lost. To be asked of a topic that nothing shows to be compacted. The log is read again, unless the other files decide, or it
+    `has_damage`, which breaks the sequences of producers too.
     """
     nothing = np.zeros(len(runs), np.bool_)
     files = [one for one in files if one.place.state is None and one.problem is None]
@@ -140,7 +170,7 @@ def are_undecided(files: Sequence[File], runs: Sequence[tuple[int, int]]) -> NDA
             named.append(base + _entries(one))
     offsets, spans = np.unique(np.concatenate(named)), np.array(runs, np.int64).reshape(-1, 2)
     unnamed = np.searchsorted(offsets, spans[:, 0]) == np.searchsorted(offsets, spans[:, 1], side="right")
-    return np.asarray(unnamed) if unnamed.any() and not _is_broken(segments) else nothing
+    return np.asarray(unnamed) if unnamed.any() and (has_damage or not _is_broken(segments)) else nothing
 
 
 def _is_broken(segments: Sequence[File]) -> bool:
@@ -187,7 +217,7 @@ def _entries(index: File) -> NDArray[np.int64]:
     """The offsets that an index or time index names, less that of its segment; none if they do not rise."""
     layout = INDEX_ENTRY if index.format == "kafka.index" else TIME_INDEX_ENTRY
     data = bytes_of(index)
-    frames = scan_index(data, 0) if layout is INDEX_ENTRY else scan_timeindex(data, 0)
+    frames = scan_padded(data, layout, False)
     entries = layout.take(data, frames.starts)["relative_offset"].astype(np.int64)
     is_rising = entries.size and entries[0] >= 0 and not (np.diff(entries) < 0).any()
     return entries if is_rising else entries[:0]
@@ -196,12 +226,6 @@ def _entries(index: File) -> NDArray[np.int64]:
 def _indexed(index: File) -> int:
     """How many offsets an index says its segment has at least; 0 for an empty one, and for one whose entries do not rise."""
     return int(_entries(index).max(initial=-1)) + 1
-
-
-def _epochs(files: Sequence[File]) -> list[tuple[int, int]] | None:
-    """The leader epochs of the checkpoint with their first offsets; None where there is none, or it cannot be read."""
-    file = next((one for one in files if one.format == "kafka.epochs" and one.place.state is None), None)
-    return None if file is None or file.problem is not None else parse_epochs(bytes(bytes_of(file)[:LARGEST]))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

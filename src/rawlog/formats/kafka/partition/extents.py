@@ -5,7 +5,9 @@ A segment whose batches are in order is read window by window; of others each ba
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +21,14 @@ from rawlog.formats.kafka.log.layouts import (
 )
 from rawlog.formats.kafka.log.legacy import unwrap
 from rawlog.formats.kafka.partition.leader_epochs import EpochRuns
-from rawlog.formats.kafka.partition.salvage import (
+from rawlog.formats.kafka.partition.sound_batches import (
+    FARTHEST,
     HUGE,
     PADDING,
     UNFINISHED,
-    Chosen,
-    Found,
+    Choice,
     Hole,
+    SoundBatches,
     choose,
     find_sound,
     longest,
@@ -35,11 +38,12 @@ from rawlog.kernels import byte_view
 from rawlog.model.errors import DataError, LostError
 from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
+from rawlog.model.outline import Run, extend
 from rawlog.model.status import Status
 
 LIMIT = 64 << 20
 """A wrapper that grows beyond this is not opened for its first offset."""
-FAR = 1 << 62
+ANY_OFFSET = 1 << 62
 CACHED = 8 << 20
 """What was found in a segment without damage is kept in memory up to this size; of a larger one it is looked for again."""
 Span = tuple[int, int]
@@ -58,9 +62,9 @@ class Extent:
     #: without another one that `is_cleaned`, it may also be that a batch is lost.
     mark: int = NONE
     is_cleaned: bool = False
-    found: Found | None = None
+    found: SoundBatches | None = None
     #: Which batches are of the log, and where each begins; None for a segment without damage whose batches are in order and in its range.
-    chosen: Chosen | None = None
+    chosen: Choice | None = None
     bases: NDArray[np.int64] | None = None
     #: Batches outside of the range, by number, with their first and last offsets.
     strays: dict[int, Span] = field(default_factory=dict)
@@ -70,6 +74,9 @@ class Extent:
     wrappers: int = 0
     #: The leader epochs of its batches; None: to be taken from `found`.
     epochs: EpochRuns | None = None
+    #: Its batches as runs, where it is without damage and in order; and the first offset of the last batch.
+    runs: list[Run] = field(default_factory=list)
+    last_base: int = NONE
 
     def is_crash_tail(self, hole: Hole) -> bool:
         """Whether bytes are what a crash leaves at the end of a log: an unfinished batch, zeros, or anything that is no batch."""
@@ -80,7 +87,15 @@ class Extent:
         """Whether everything in it is before an offset."""
         return not len(self.covered) or int(self.covered[-1][1]) < stop
 
-    def numbered(self) -> tuple[Found, Chosen]:
+    def is_beyond(self, end: int | None) -> bool:
+        """Whether its last batch leaves offsets out, and would end where the log did by what other files say if it left none out."""
+        if end is None or not len(self.covered) or int(self.covered[-1][0]) != self.last_base:
+            return False
+        before = int(self.covered[-2][1]) if len(self.covered) > 1 else self.first - 1
+        size = int(self.covered[-1][1]) - self.last_base + 1
+        return self.last_base > before + 1 and end == before + 1 + size
+
+    def numbered(self) -> tuple[SoundBatches, Choice]:
         """Its sound batches, and which of them are of the log; looked for again where they are not in memory."""
         if self.found is None:
             self.found = find_sound(bytes_of(self.file), sealed=self.file.place.sealed)
@@ -127,6 +142,8 @@ class Plain:
         self.mark, self.is_cleaned, self.end, self.following = NONE, False, 0, self.first
         self.is_plain, self.has_batches, self.wrappers = True, False, 0
         self.epochs = EpochRuns()
+        self.runs: list[Run] = []
+        self.last_base = NONE
         self.inside = inside
         #: Of a split inside of a segment: the first and last offset and the position of its first batch, and whether it is a wrapper.
         self.begins: tuple[int, int, int, bool] | None = None
@@ -144,7 +161,7 @@ class Plain:
             before[0] = base[0] - 1
             self.begins = (int(base[0]), int(last[0]), int(positions[0]), bool(head["record_count"][0] < 0))
         self.is_plain = bool((last >= base).all() and (base > before).all())
-        self.is_plain &= bool(last[-1] - self.first < 1 << 31)
+        self.is_plain &= bool(last[-1] - self.first <= FARTHEST)
         ends = np.concatenate(([self.end], (positions + sizes)[:-1]))
         # What is missing at the beginning of a segment may be what repair gave up there.
         adjacent = positions == ends
@@ -154,6 +171,8 @@ class Plain:
         self.covered.append(_merged(base, last))
         self.wrappers += int((head["record_count"] < 0).sum())
         self.epochs.add(head)
+        extend(self.runs, runs_of(self.file, positions, positions + sizes, head, base))
+        self.last_base = int(base[-1])
         self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
 
     def join(self, following: Plain) -> None:
@@ -174,6 +193,8 @@ class Plain:
         self.mark, self.is_cleaned = max(self.mark, following.mark), self.is_cleaned or following.is_cleaned
         self.wrappers += following.wrappers
         self.epochs.join(following.epochs)
+        extend(self.runs, following.runs)
+        self.last_base = following.last_base
         self.covered.append(rows)
         self.close()
         self.end, self.following, self.has_batches = following.end, following.following, True
@@ -188,12 +209,35 @@ class Plain:
             return None
         self.close()
         made = Extent(self.file, self.first, HUGE, self.covered[0], self.mark, has_batches=self.has_batches)
-        made.wrappers, made.epochs, made.is_cleaned = self.wrappers, self.epochs, self.is_cleaned
+        made.wrappers, made.epochs, made.is_cleaned, made.runs = self.wrappers, self.epochs, self.is_cleaned, self.runs
+        made.last_base = self.last_base
         return made
 
 
-def read_extent(file: File, stop: int) -> Extent:
-    """The extent of any segment."""
+def runs_of(
+    file: File, starts: NDArray[np.int64], stops: NDArray[np.int64], head: Heads, firsts: NDArray[np.int64]
+) -> Iterator[Run]:
+    """Sound batches in the order of the file as runs of one epoch. `firsts` are their first offsets."""
+    if not len(head):
+        return
+    epochs, last, times = head["leader_epoch"], head["last_offset"], head["max_timestamp"]
+    is_edge = (epochs[1:] != epochs[:-1]) | (starts[1:] != stops[:-1]) | (firsts[1:] <= last[:-1])
+    for start, stop in pairwise([0, *(np.flatnonzero(is_edge) + 1).tolist(), len(head)]):
+        yield Run(
+            file,
+            int(starts[start]),
+            int(stops[stop - 1]),
+            int(firsts[start]),
+            int(last[stop - 1]) + 1,
+            int(epochs[start]),
+            stop - start,
+            int(times[start]),
+            int(times[start:stop].max()),
+        )
+
+
+def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
+    """The extent of any segment. `end` is where the log ends by what other files say, if it is the last segment."""
     data = bytes_of(file)
     found = find_sound(data, sealed=file.place.sealed)
     first = file.place.start_offset or 0
@@ -202,11 +246,11 @@ def read_extent(file: File, stop: int) -> Extent:
         plain = Plain(file)
         plain.add(Frames(data, found.starts, found.stops, data.size, Status.OK), found.head)
         made = plain.extent()
-        if made is not None and made.is_before(stop):
+        if made is not None and made.is_before(stop) and not made.is_beyond(end):
             made.found = found if file.size <= CACHED else None
             return made
     head = _with_first_offsets(data, found)
-    chosen = choose(head, first, stop)
+    chosen = choose(head, first, stop, end)
     base, last = _offsets(found, head["base_offset"], chosen)
     order = np.array(chosen.order, np.int64)
     sure = np.ones(len(found.head), np.bool_)
@@ -220,7 +264,7 @@ def read_extent(file: File, stop: int) -> Extent:
     strays = {
         number: (low, high)
         for number, (low, high) in own.items()
-        if 0 <= low <= high < HUGE and high - low < 1 << 31 and (low < first or high >= stop)
+        if 0 <= low <= high < HUGE and high - low <= FARTHEST and (low < first or high >= stop)
     }
     covered = _merged(base[order], last[order])
     bases = head["base_offset"]
@@ -246,17 +290,19 @@ def bytes_of(file: File) -> Bytes:
     return byte_view(data)
 
 
-def batches_of(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:
+def batches_of(extent: Extent, data: Bytes) -> tuple[SoundBatches, Choice]:
     """The sound batches of a segment, and which of them are of the log."""
     found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
     return found, extent.chosen or _all_of(found)
 
 
-def _all_of(found: Found) -> Chosen:
-    return Chosen(list(range(len(found.head))), {}, [], [])
+def _all_of(found: SoundBatches) -> Choice:
+    return Choice(list(range(len(found.head))), {}, [], [])
 
 
-def _offsets(found: Found, bases: NDArray[np.int64], chosen: Chosen) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _offsets(
+    found: SoundBatches, bases: NDArray[np.int64], chosen: Choice
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     base, last = bases.copy(), found.head["last_offset"].copy()
     for number, new in chosen.rebased.items():
         last[number] = new + (last[number] - base[number])  # in this order: a wrong offset may be any 64 bits
@@ -274,7 +320,7 @@ def _bases(head: Heads, first: int) -> NDArray[np.int64]:
     return np.where(wrapped, np.minimum(base, before + 1), base)
 
 
-def _with_first_offsets(data: Bytes, found: Found) -> Heads:
+def _with_first_offsets(data: Bytes, found: SoundBatches) -> Heads:
     """The headers, with the first offsets of compressed entries of magic 0 and 1, as their content says."""
     wrapped = np.flatnonzero((found.head["record_count"] < 0) & (found.head["magic"] != MAGIC_V2)).tolist()
     if not wrapped:
@@ -299,7 +345,7 @@ def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
     """
     one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
     plain = Heads(own.values.copy())
-    plain["last_offset"][:] = FAR  # inner offsets of magic 1 count from it
+    plain["last_offset"][:] = ANY_OFFSET  # inner offsets of magic 1 count from it
     try:
         inside = unwrap(one.data, one.starts, one.stops, plain, limit=LIMIT, total=LIMIT)
     except DataError:

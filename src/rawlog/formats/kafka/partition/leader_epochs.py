@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.layouts import MAGIC_V2, NONE
+from rawlog.io.walk import walk
+from rawlog.model.errors import RawlogError
 from rawlog.model.format import File
 
 MOST_RUNS = 1 << 14
@@ -80,8 +82,6 @@ class EpochRuns:
 
     def corrections(self, files: Sequence[File]) -> list[Correction]:
         """Which epochs are wrong, and what they are to be."""
-        from rawlog.formats.kafka.partition.survey import epochs_in
-
         return self.corrected(epochs_in(tuple(files)))
 
     def corrected(self, checkpoint: NDArray[np.int64] | Sequence[tuple[int, int]] | None) -> list[Correction]:
@@ -104,7 +104,8 @@ class EpochRuns:
             high = runs[chain[at + 1]].epoch if at + 1 < len(chain) else said
             if said is None or high is None or runs[index].count > 1 or agrees[index] or not low <= said <= high:
                 continue
-            if around and all(agrees[one] for one in around):
+            # Alone in the log it is wrong too: a broker writes an epoch into the checkpoint before its first batch.
+            if all(agrees[one] for one in around):
                 right[index] = said
         kept = sorted(chain)
         for index in range(len(runs)):
@@ -115,6 +116,23 @@ class EpochRuns:
             for index, one in enumerate(runs)
             if right[index] != one.epoch
         ]
+
+
+def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
+    """The rows of the leader epoch checkpoint; None where there is none, or it says nothing."""
+    from rawlog.formats.kafka import EPOCH_FILE
+    from rawlog.formats.kafka.texts import line
+
+    for file in files:
+        if file.format == "kafka.epochs" and file.place.state is None and file.problem is None:
+            try:
+                frames = next(iter(walk(file, EPOCH_FILE, errors="stop")))
+            except RawlogError:
+                return None
+            rows = [[int(part) for part in line(frames, index).split()] for index in range(len(frames))]
+            table = np.array(rows, np.int64).reshape(-1, 2)
+            return table if len(table) else None
+    return None
 
 
 def _stated(table: NDArray[np.int64] | None, run: Run) -> int | None:

@@ -1,21 +1,19 @@
 """Which history of a partition its replicas share, where a replica leaves it, and which replica each part of the result is taken from.
 
-Everything here works on what surveys of the replicas found (`Copy`): runs of sound batches, never single batches. Logs are compared by
+Everything here works on the outlines of the replicas (`Copy`): runs of sound batches, never single batches. Logs are compared by
 their leader epochs as Kafka's own replica fetcher does it: a follower asks the leader where the follower's last epoch ends, and truncates
 there.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.partition.evidence import Trace
-from rawlog.formats.kafka.partition.leader_epochs import EpochRuns
-from rawlog.formats.kafka.partition.leader_epochs import Run as EpochRun
+from rawlog.model.outline import Run
 from rawlog.model.recovery import Span
 
 Epochs = tuple[tuple[int, int], ...]
@@ -23,33 +21,9 @@ Epochs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Sound batches of one leader epoch that follow one another in a segment, with no other bytes between.
-
-    `start` and `stop` are bytes, `first` and `end` offsets, all half-open; `since` and `until` are the times (ms) of the first batch and
-    the latest one.
-    """
-
-    path: str
-    base: int
-    start: int
-    stop: int
-    first: int
-    end: int
-    epoch: int
-    count: int
-    since: int
-    until: int
-    modified: float | None = None
-    #: One batch whose offset is wrong, which no checksum covers; `first` and `end` are the right ones.
-    is_moved: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a segment that are not sound batches. `first` is the offset after the batch before them; `end` is the offset that they
-    reach up to, as the next batch, the next segment or their own header say; None where nothing tells it. With a `count` of offsets they
-    are one sound batch, of an `epoch`, whose header says another offset (`said`).
+    """Bytes of a segment that are not of its log: no sound batches, or such as belong elsewhere. `first` and `end` are the offsets that the
+    batches around them leave to them; None where nothing tells the end.
     """
 
     path: str
@@ -57,52 +31,102 @@ class Damage:
     stop: int
     first: int
     end: int | None
-    is_last: bool = False
-    count: int | None = None
-    said: int = NONE
-    epoch: int = NONE
-    base: int = 0
-    modified: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogOutline:
+    """What the outline of a replica says, without its batches. `start` is the offset that the log begins at, `traced` one that it had
+    reached by what other files say.
+    """
+
+    runs: tuple[Run, ...] = ()
+    damage: tuple[Damage, ...] = ()
+    start: int = 0
+    traced: int = 0
+    #: Offsets (half-open) that were there and are not: damaged, or missing for no other reason.
+    missing: tuple[tuple[int, int], ...] = ()
+    #: Offsets (half-open) that are not there, and that compaction may have taken out if the topic is compacted.
+    gaps: tuple[tuple[int, int], ...] = ()
+    #: Those of them, first and last, of which nothing tells whether it did.
+    undecided: tuple[tuple[int, int], ...] = ()
+    #: Batches show that the log was compacted.
+    is_compacted: bool = False
+    #: It is damaged after its last sound batch, and nothing tells how far it went.
+    is_open: bool = False
+    #: Where damaged batches after the last sound one end by their own headers; 0 if there are none.
+    claimed: int = 0
+    #: The disk could read all of its segments.
+    is_readable: bool = True
+    #: The last batch, if offsets are missing before it and no other bytes are between: where it begins in its file, the offset after the
+    #: batch before it, and its own.
+    tail: tuple[int, int, int] | None = None
+
+    @property
+    def end(self) -> int:
+        """The offset after the last sound batch."""
+        return self.runs[-1].end if self.runs else self.start
+
+    def settle(self, ends: Iterable[int]) -> LogOutline:
+        """The same with the ends of the other replicas as evidence: no checksum covers the offset of a batch, and nothing follows the last
+        one. If another replica ends in the gap before it, and one byte of its offset is all that differs, it belongs directly after the
+        batch before it.
+        """
+        if self.tail is None:
+            return self
+        (position, first, stored), run = self.tail, self.runs[-1]
+        if not _is_flipped(stored, first) or not any(first < end <= stored for end in ends):
+            return self
+        end = first + run.end - stored
+        batch = replace(run, start=position, first=first, end=end, count=1, since=run.until, stored=stored)
+        before = () if run.first >= stored else (replace(run, stop=position, end=first, count=run.count - 1),)
+        gaps = tuple(gap for gap in self.gaps if gap != (first, stored))
+        undecided = tuple(gap for gap in self.undecided if gap != (first, stored - 1))
+        missing = tuple(gap for gap in self.missing if gap != (first, stored))
+        runs = (*self.runs[:-1], *before, batch)
+        return replace(self, runs=runs, gaps=gaps, undecided=undecided, missing=missing, tail=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One replica of a partition as it was found. `rank` is 0 for one that its broker would load, higher for those that count less.
-
-    `start` is the offset that the log begins at by its first segment, `traced` an offset that it had reached by what other files say.
-    """
+    """One replica of a partition as it was found. `rank` is 0 for one that its broker would load, higher for those that count less."""
 
     number: int
     disk: str
     path: str
-    runs: tuple[Run, ...] = ()
-    damage: tuple[Damage, ...] = ()
+    log: LogOutline = LogOutline()
     node: int | None = None
     state: str = ""
     rank: int = 0
-    start: int = 0
-    traced: int = 0
     checkpoint: Epochs = ()
     log_start: int | None = None
     high_watermark: int | None = None
-    is_compacted: bool = False
     size: int = 0
     #: Where the log began, if that is before its first segment and retention does not explain it.
     first_trace: Trace | None = None
-    #: Offsets that are missing between its segments, first and last, of which nothing tells whether compaction took them out.
-    undecided: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return self.log.runs
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        return self.log.damage
+
+    @property
+    def start(self) -> int:
+        return self.log.start
 
     @property
     def sound_end(self) -> int:
         """The offset after the last sound batch."""
-        return self.runs[-1].end if self.runs else self.start
+        return self.log.end
 
     @property
     def end(self) -> int:
         """Where the log ends, or at least ended before it was damaged."""
-        claimed = [one.end for one in self.damage if one.end is not None]
         started = [start for _, start in self.checkpoint]
-        return max([self.sound_end, *claimed, *(one for one in started if one <= self.sound_end or self.damage)])
+        reached = max(self.sound_end, self.log.claimed)
+        return max([reached, *(one for one in started if one <= self.sound_end or self.damage)])
 
     @property
     def is_blank(self) -> bool:
@@ -116,8 +140,7 @@ class Copy:
     @property
     def written_epoch(self) -> int:
         """The last epoch in which something was written."""
-        right = _corrected(self.runs, self.checkpoint)
-        return max((right.get(one.first, one.epoch) for one in self.runs), default=NONE)
+        return max((run.lineage for run in self.runs), default=NONE)
 
     @property
     def epochs(self) -> Epochs:
@@ -125,58 +148,15 @@ class Copy:
         return _history(self)
 
     @property
-    def suspects(self) -> frozenset[Run]:
-        """Runs whose epoch or offset does not fit those around them: no checksum covers these."""
-        wrong = _corrected(self.runs, self.checkpoint)
-        return frozenset(one for one in self.runs if one.first in wrong or one.is_moved)
-
-    @property
-    def right_epochs(self) -> dict[int, int]:
-        """The right epochs of runs that have a wrong one, by their first offsets."""
-        return _corrected(self.runs, self.checkpoint)
-
-
-def _corrected(runs: Sequence[Run], checkpoint: Epochs) -> dict[int, int]:
-    """The right epochs of runs that have a wrong one, by first offset."""
-    known = [one for one in runs if one.epoch != NONE]
-    if all(a.epoch <= b.epoch for a, b in pairwise(known)) and _agrees(known, checkpoint):
-        return {}
-    found = EpochRuns()
-    for one in known:
-        if found.runs and found.runs[-1].epoch == one.epoch:
-            found.runs[-1].last = one.first
-            found.runs[-1].count += one.count
-        else:
-            found.runs.append(EpochRun(one.epoch, one.first, one.first, one.count))
-    wrong: dict[int, int] = {}
-    for change in found.corrected(checkpoint):
-        for one in known:
-            if change.first <= one.first <= change.last and one.epoch == change.wrong:
-                wrong[one.first] = change.right
-    # A broker writes an epoch into the checkpoint before its first batch: a single batch is rather wrong than the checkpoint.
-    stated = {one.first: epoch_at(checkpoint, one.first) for one in known}
-    alone = [one for one in known if stated[one.first] not in (NONE, one.epoch)]
-    agreeing = sum(one.count for one in known if stated[one.first] == one.epoch)
-    if all(one.count == 1 for one in alone) and (len(alone) == 1 or agreeing >= len(alone)):
-        wrong |= {one.first: stated[one.first] for one in alone}
-    return wrong
-
-
-def _agrees(runs: Sequence[Run], checkpoint: Epochs) -> bool:
-    """Whether no run has an epoch that the checkpoint contradicts."""
-    starts = [start for _, start in checkpoint]
-    for one in runs:
-        at = bisect_right(starts, one.first) - 1
-        if at >= 0 and checkpoint[at][0] != one.epoch:
-            return False
-    return True
+    def suspects(self) -> list[Run]:
+        """Runs with an epoch or offset that was corrected: no checksum covers these."""
+        return [run for run in self.runs if run.is_corrected]
 
 
 def _history(copy: Copy) -> Epochs:
-    right = _corrected(copy.runs, copy.checkpoint)
     made: list[tuple[int, int]] = []
     for run in copy.runs:
-        epoch = right.get(run.first, run.epoch)
+        epoch = run.lineage
         if epoch != NONE and (not made or epoch > made[-1][0]):
             made.append((epoch, run.first))
     for epoch, start in copy.checkpoint:
@@ -188,6 +168,12 @@ def _history(copy: Copy) -> Epochs:
         elif not there and start <= after and (at == 0 or start >= made[at - 1][1]):
             made.insert(at, (epoch, start))
     return tuple(made)
+
+
+def _is_flipped(stored: int, expected: int) -> bool:
+    """Whether one byte of an offset differs from what is expected."""
+    different = (stored ^ expected) & ((1 << 64) - 1)
+    return different > 0 and any(different & ~(0xFF << shift) == 0 for shift in range(0, 64, 8))
 
 
 # Comparing logs ---------------------------------------------------------------------------------------------------------
@@ -248,34 +234,15 @@ def epoch_at(epochs: Epochs, offset: int) -> int:
 # What copies cover ------------------------------------------------------------------------------------------------------
 
 
-def covered(copy: Copy, *, is_compacted: bool) -> Iterator[tuple[int, int]]:
-    """The ranges of offsets of which a copy has all that there is, in order. Offsets between two segments of a compacted log were taken
-    out of it; in another log they are missing.
+def covered(copy: Copy, *, is_compacted: bool) -> list[tuple[int, int]]:
+    """The ranges of offsets of which a copy has all that there is, in order. What a compacted log lacks between its batches was taken out
+    of it; in another log it is missing, also before the first batch.
     """
-    broken = sorted((one.path, one.start) for one in copy.damage)
-    start = end = copy.start
-    before: Run | None = None
-    for run in copy.runs:
-        here = bisect_left(broken, (run.path, run.start))
-        is_cut = here > (0 if before is None else bisect_left(broken, (before.path, before.stop)))
-        # A log may begin after the offset in the name of its first segment only where it was compacted.
-        is_gap = run.first > end and (before is None or before.path != run.path) and not is_compacted
-        if is_cut or is_gap:
-            if end > start:
-                yield start, end
-            start = run.first
-        end, before = max(end, run.end), run
-    if end > start:
-        yield start, end
-
-
-def gaps_between(runs: Sequence[Run]) -> list[tuple[int, int]]:
-    """The offsets, first and last, that are missing between two segments of a copy."""
-    return [
-        (before.end, after.first - 1)
-        for before, after in pairwise(runs)
-        if before.path != after.path and before.end < after.first
-    ]
+    missing = list(copy.log.missing)
+    if not is_compacted:
+        missing += copy.log.gaps
+        missing += [(copy.start, copy.runs[0].first)] if copy.runs else []
+    return subtract([(copy.start, copy.sound_end)], merged(missing))
 
 
 def subtract(ranges: Iterable[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -326,7 +293,7 @@ def unite(copies: Sequence[tuple[Copy, int]], start: int, end: int, *, is_compac
                 for a, b in covered(copy, is_compacted=is_compacted)
                 if a < bounds[1] and b > bounds[0]
             ]
-            wrong = [] if doubtful else merged((one.first, one.end) for one in copy.suspects)
+            wrong = [] if doubtful else merged((run.first, run.end) for run in copy.suspects)
             ranges = subtract(ranges, wrong)
             for first, stop in subtract(ranges, taken):
                 pieces.append(Piece(copy.number, first, stop))

@@ -25,7 +25,7 @@ from rawlog.formats.kafka.paths import (
     partition_name,
     split,
 )
-from rawlog.formats.kafka.texts import check_meta, properties, topic_id
+from rawlog.formats.kafka.properties import check_meta, properties, topic_id
 from rawlog.io.storage import Source, exists, folders_in
 from rawlog.model.errors import RawlogError
 from rawlog.model.format import File

@@ -1,12 +1,12 @@
 """A repaired copy of a partition, with a report on every byte that was kept, dropped or changed. The source is never changed.
 
 `salvage` keeps every whole batch whose checksum is right, also after damage, at its own offset. `broker` ends the log where a broker's
-recovery would: at the first damage, and all later segments with it. `strict` refuses. All act on what `continuity` finds, as `verify` does.
+recovery would: at the first damage, and all later segments with it. `strict` refuses. All act on what `outline` finds, as `verify` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,12 +22,12 @@ from rawlog.formats.kafka.log.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2
 from rawlog.formats.kafka.log.legacy import decode_legacy
 from rawlog.formats.kafka.log.records import COLUMNS, Columns, TooMuch, decode_columns
 from rawlog.formats.kafka.log.writer import BatchFields, encode_batch, encode_marker
-from rawlog.formats.kafka.partition.continuity import Continuity, Piece, Side, continuity, refuse_damage
 from rawlog.formats.kafka.partition.extents import Extent, batches_of, bytes_of
 from rawlog.formats.kafka.partition.identity import Identity, identity
 from rawlog.formats.kafka.partition.markers import COMMITTED, Judge, Ledger, Transaction
+from rawlog.formats.kafka.partition.outline import Outline, Piece, Side, outline, refuse_damage
 from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, segments_of
-from rawlog.formats.kafka.partition.salvage import HUGE, Found, find_sound, patched
+from rawlog.formats.kafka.partition.sound_batches import FARTHEST, HUGE, SoundBatches, find_sound, patched
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import split
 from rawlog.io import compression
@@ -172,7 +172,6 @@ def _nth(records: Bytes, number: int) -> int | None:
 
 
 SALVAGE, BROKER, STRICT = POLICIES = ("salvage", "broker", "strict")
-MOST = (1 << 31) - 1  # how far an offset may lie after its segment's base
 Lost = tuple[int, int | None]
 
 AFTER_DAMAGE = "after the first damage"
@@ -189,7 +188,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
     interval = Limits.from_options(options).index_interval_bytes
     log_start = segments_of(store)[0].place.start_offset or 0
-    whose, found = identity(store), continuity(store)
+    whose, found = identity(store), outline(store)
     if policy == STRICT:
         refuse_damage(whose, found, "the policy is strict", allows_tail=False)
     metadata = None if whose is None else whose.data
@@ -197,20 +196,28 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
 
     def attempt(transactions: Sequence[Transaction] = ()) -> tuple[Repair, PartitionWriter]:
         """Write everything, with the markers of these transactions."""
+        if quarantine is not None:
+            quarantine.discard()
         made = Cutting if policy == BROKER else Salvage
         work = made(found, interval, metadata, quarantine, transactions)
         return work, rewrite(folder, work, log_start=log_start)
 
-    work, writer = attempt()
-    transactions = Judge(work.ledger, work.damage, store).decide() if work.damage else []
-    if policy == SALVAGE and any(one.marker_offset is not None for one in transactions):
+    work, writer, transactions = with_markers(attempt, store)
+    return _report(work, writer, policy, transactions, whose)
+
+
+def with_markers(
+    attempt: Callable[[Sequence[Transaction]], tuple[Repair, PartitionWriter]], files: Sequence[File]
+) -> tuple[Repair, PartitionWriter, list[Transaction]]:
+    """Write a partition, and write it again with the markers of transactions that damage took, if it took some."""
+    work, writer = attempt(())
+    transactions = Judge(work.ledger, work.damage, files).decide() if work.damage else []
+    if isinstance(work, Salvage) and any(one.marker_offset is not None for one in transactions):
         writer.discard()
-        if quarantine is not None:
-            quarantine.discard()
         work, writer = attempt(transactions)
     else:
         transactions = [one.without_marker() for one in transactions]
-    return _report(work, writer, policy, transactions, whose)
+    return work, writer, transactions
 
 
 def _report(
@@ -218,13 +225,7 @@ def _report(
 ) -> Report:
     """What was done to the batches, and all the rest: the offsets that are lost, their transactions, the files around the log."""
     report = work.report
-    report.notes += [str(gap) for gap in work.found.gaps if not gap.is_lost]
-    for first, last in work.lost():
-        reason = next((gap.trace for gap in work.found.gaps if gap.first <= first and last == gap.last), "")
-        report.add(Action.LOST, reason, first_offset=first, stop_offset=None if last is None else last + 1)
-    for one in transactions:
-        if one.marker_offset is None:
-            report.add(Action.LOST, one.line())
+    work.report_losses(transactions)
     if whose is not None and whose.change is not None:
         action = Action.CHANGED if whose.data is not None else Action.DROPPED
         report.add(action, whose.change, whose.path, start=0, stop=whose.size)
@@ -248,7 +249,7 @@ class Repair:
 
     def __init__(
         self,
-        found: Continuity,
+        found: Outline,
         interval: int,
         metadata: bytes | None,
         aside: Quarantine | None,
@@ -275,6 +276,19 @@ class Repair:
         for offset in self.restored:
             lost = [part for one in lost for part in _without(one, offset)]
         return lost
+
+    def report_losses(self, transactions: Sequence[Transaction], end: int | None = None) -> None:
+        """Report the offsets that are lost, those of transactions too; only what is before an `end`, where the log was cut on purpose."""
+        gaps = self.found.gaps
+        self.report.notes += [str(gap) for gap in gaps if not gap.is_lost]
+        for first, last in self.lost():
+            if end is not None and (last is None or last >= end):
+                continue
+            reason = next((gap.trace for gap in gaps if gap.first <= first and last == gap.last), "")
+            self.report.add(Action.LOST, reason, first_offset=first, stop_offset=None if last is None else last + 1)
+        for one in transactions:
+            if one.marker_offset is None:
+                self.report.add(Action.LOST, one.line())
 
     def add(
         self,
@@ -356,13 +370,13 @@ class Cutting(Repair):
         return end
 
 
-def _up_to_damage(found: Found, size: int, first: int, stop: int) -> tuple[int, int, str]:
+def _up_to_damage(found: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
     """How many batches of a segment a broker keeps, where what it cuts begins, and why."""
     end, reason = (found.holes[0].start, found.holes[0].reason) if found.holes else (size, "")
     count = int(np.searchsorted(found.starts, end))
     base, last = found.head["base_offset"][:count], found.head["last_offset"][:count]
     # A broker does not start at all on such a log.
-    wrong = (base < first) | (last - first > MOST) | (last >= stop)
+    wrong = (base < first) | (last - first > FARTHEST) | (last >= stop)
     wrong[1:] |= base[1:] <= last[:-1]
     if wrong.any():
         count = int(np.argmax(wrong))
@@ -410,7 +424,7 @@ class Salvage(Repair):
         is_after_loss = writer.batches and any(
             first < piece.start and (last is None or last >= end) for first, last in self.found.lost
         )
-        if end < piece.start and is_after_loss and piece.last - end <= MOST:
+        if end < piece.start and is_after_loss and piece.last - end <= FARTHEST:
             reason = f"its name is {end} now, because these offsets before it are lost"
             self.add(Action.MOVED, file, reason=reason, offsets=(end, piece.start - 1))
             return end
@@ -430,6 +444,8 @@ class Salvage(Repair):
         offsets = zip(found.head["base_offset"].tolist(), found.head["last_offset"].tolist(), strict=True)
         for at, (place, held) in enumerate(zip(places, offsets, strict=True)):
             fate = fates.get(at)
+            if fate is not None and fate.action is Action.CHANGED:
+                held = (fate.base, fate.base + held[1] - held[0])
             rows.append((*place, Action.KEPT, "", held) if fate is None else (*place, fate.action, fate.reason, held))
         reached = 0
         for start, end, action, reason, span in sorted(rows, key=lambda one: one[0]):
@@ -446,7 +462,7 @@ class Salvage(Repair):
         self,
         file: File,
         data: Bytes,
-        found: Found,
+        found: SoundBatches,
         numbers: Sequence[int],
         rebased: Mapping[int, int],
         bases: NDArray[np.int64] | None,

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, offsets_in
+from rawlog.formats.kafka.epochs import parse_epochs
 from rawlog.formats.kafka.internal.codec import uuid_bytes
 from rawlog.formats.kafka.internal.topics import read_records
 from rawlog.formats.kafka.log.heads import heads
@@ -25,7 +27,7 @@ from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.seek import last_indexed
 from rawlog.formats.kafka.partition.lineage import Copy, Lineage, Piece, span, subtract, unite
 from rawlog.formats.kafka.paths import METADATA_TOPIC, remote_directory, split
-from rawlog.formats.kafka.texts import CLEANER, HIGH_WATERMARK, offsets_in, parse_epochs, properties, topic_id
+from rawlog.formats.kafka.properties import properties, topic_id
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.difference import Change, Difference, Tally, compare_ordered
@@ -503,7 +505,10 @@ class _Decider:
         self.limits = {one.number: min(self.lineage.common(one), one.end) for one in copies}
         #: The copies without what contradicts the result: only these tell times.
         self.agreeing = [
-            replace(one, runs=tuple(run for run in one.runs if run.first < self.limits[one.number])) for one in copies
+            replace(
+                one, log=replace(one.log, runs=tuple(run for run in one.runs if run.first < self.limits[one.number]))
+            )
+            for one in copies
         ]
 
     # Who decides --------------------------------------------------------------------------------------------------------
@@ -541,14 +546,18 @@ class _Decider:
         floor = max(floors, default=None)
         begin = min((one.start for one in members), default=self.winner.start)
         if floor is not None:
-            bases = [run.base for one in members for run in one.runs if run.base <= floor < run.end]
+            bases = [
+                base
+                for one in members
+                for run in one.runs
+                if (base := min(run.file.place.start_offset or 0, run.first)) <= floor < run.end
+            ]
             begin = max(begin, min(bases, default=floor))
         ranked = [(one, self.limits[one.number]) for one in (self.winner, *self.others)]
         union = unite(ranked, begin, end, is_compacted=bool(self.is_compacted))
         taken = [(one.start, one.stop) for one in union.pieces]
         lost = [*self._lost_start(begin, floor), *self._lost(subtract([(begin, end)], taken))]
         lost += self._lost_tail(members)
-        self._note_crowded()
         self._note_filled(union.pieces)
         pieces = [self._explained(one) for one in union.pieces]
         start, stop = (pieces[0].start, pieces[-1].stop) if pieces else (end, end)
@@ -613,16 +622,7 @@ class _Decider:
     def _is_undecided(self, start: int, stop: int) -> bool:
         """Whether every copy that reaches over offsets lacks them between two segments, and has nothing that contradicts compaction."""
         around = [one for one in self.copies if one.start < stop and one.end > start]
-        return all(any(a <= start and stop <= b + 1 for a, b in one.undecided) for one in around) and bool(around)
-
-    def _note_crowded(self) -> None:
-        """List sound batches that are left out because others have their offsets."""
-        for one in self.winner.damage:
-            if one.count is not None and one.end is not None and one.end - one.first < one.count:
-                self.unknown.append(
-                    f"{one.path}: byte {one.start:,}: a batch of {counted(one.count, 'record')} says offset {one.said:,}, where there "
-                    "is no room for it; where it belongs is not known"
-                )
+        return all(any(a <= start and stop <= b + 1 for a, b in one.log.undecided) for one in around) and bool(around)
 
     def _note_filled(self, pieces: Sequence[Piece]) -> None:
         """Say where a compacted log was put together: replicas are compacted by themselves, so that one may lack the end of a key."""
@@ -639,7 +639,7 @@ class _Decider:
         """What was after the end of all logs."""
         end, known = self.lineage.end, self.known
         whole = [one for one in members if self.limits[one.number] >= one.end]
-        traced = max((one.traced for one in whole), default=0)
+        traced = max((one.log.traced for one in whole), default=0)
         marked = max((one.high_watermark or 0 for one in whole), default=0)
         if max(traced, marked) > end:
             what = f"committed up to offset {marked - 1:,}" if marked >= traced else "other files say that they existed"
@@ -648,9 +648,7 @@ class _Decider:
         if known is not None and known.isr and not synced:
             reason = f"in sync at death: {self._absent(known.isr)}; how much was there is not known"
             return [span(self.agreeing, end, None, reason)]
-        cut = [
-            one for one in whole if one.sound_end == end and any(bad.is_last and bad.end is None for bad in one.damage)
-        ]
+        cut = [one for one in whole if one.sound_end == end and one.log.is_open]
         is_sure = any(not one.damage for one in synced)
         if cut and not is_sure:
             return [span(self.agreeing, end, None, "damaged at the end of the log; how much was there is not known")]
@@ -694,7 +692,7 @@ class _Decider:
             if one.sound_end <= limit:
                 continue
             inside = [run for run in one.runs if run.end > limit]
-            epoch = inside[-1].epoch
+            epoch = inside[-1].lineage
             reason = (
                 f"epoch {epoch}, contradicted by epoch {self.lineage.epochs[-1][0] if self.lineage.epochs else NONE}"
             )
@@ -749,9 +747,9 @@ def copy_plan(copy: Copy, use: str) -> CopyPlan:
         for one in copy.damage
     )
     damage += tuple(
-        Span(one.first, one.end, f"a wrong offset at byte {one.start:,} of {one.path.rpartition('/')[2]}")
-        for one in copy.runs
-        if one.is_moved
+        Span(run.first, run.end, f"a wrong offset at byte {run.start:,} of {run.file.path.rpartition('/')[2]}")
+        for run in copy.runs
+        if run.stored is not None
     )
     start = copy.runs[0].first if copy.runs else copy.start
     return CopyPlan(copy.disk, copy.path, start, copy.sound_end, copy.size, copy.state, lineage, damage, use)

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
+from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, checkpoint_text, offsets_in
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.segment import scan, sound
-from rawlog.formats.kafka.partition.continuity import Side, continuity, refuse_damage
 from rawlog.formats.kafka.partition.evidence import COUNTING, missing_partitions
 from rawlog.formats.kafka.partition.identity import (
     BOOTSTRAP,
@@ -25,7 +25,8 @@ from rawlog.formats.kafka.partition.identity import (
 )
 from rawlog.formats.kafka.partition.leader_epochs import Correction
 from rawlog.formats.kafka.partition.log_directories import known_identity, node_of, topic_id_in
-from rawlog.formats.kafka.partition.salvage import PADDING, UNFINISHED, patched
+from rawlog.formats.kafka.partition.outline import Outline, Side, outline, refuse_damage, refuse_holes
+from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, patched
 from rawlog.formats.kafka.partition.tiers import has_remote
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import (
@@ -34,13 +35,7 @@ from rawlog.formats.kafka.paths import (
     remote_directory,
     split,
 )
-from rawlog.formats.kafka.texts import (
-    CLEANER,
-    LOG_START,
-    check_meta,
-    offsets_in,
-    write,
-)
+from rawlog.formats.kafka.properties import check_meta
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source, exists
 from rawlog.io.walk import describe, walk
@@ -185,29 +180,42 @@ def topic_id_of(files: Sequence[File]) -> bytes | None:
     return None
 
 
-def report_gaps(files: Sequence[File], report: Report, *, is_copy: bool = False) -> list[Correction]:
-    """Report what is missing in a partition or is in the wrong segment, as verify finds it; and the leader epochs that are wrong, which
-    `rewrite` is to correct. `is_copy`: what is in the wrong segment stays there, and is no loss.
+def settled_log(files: Sequence[File], report: Report) -> Outline:
+    """The log of a partition for a verb that writes what `repair` would keep; what is missing, corrected, moved or set aside is reported.
+    AccessError if there is no segment. DataError for bytes that are no batch, which `repair` handles.
     """
-    found = continuity(files)
-    for gap in found.gaps:
+    segments_of(files)
+    log = outline(files)
+    refuse_holes(log, "`rawlog repair` handles damage", allows_tail=True)
+    for gap in log.gaps:
         span = {"first_offset": gap.first, "stop_offset": gap.last + 1}
         reason = "missing before this segment" if gap.side is Side.BETWEEN else str(gap)
         if not gap.is_lost:
             report.notes.append(str(gap))
         else:
             report.add(Action.LOST, reason, gap.file.path, **span)
-    for piece in found.pieces:
-        extent = found.extents[piece.segment]
-        if piece.start != extent.first:
-            reason = "they belong to another segment, where readers look for them; `rawlog repair` puts them there"
-            span = {"first_offset": piece.first, "stop_offset": piece.last + 1}
-            report.add(Action.LOST, reason, extent.file.path, is_expected=is_copy, **span)
     report.count("gaps", len(report.entries))
-    for one in found.corrections:
+    for first, last in log.lost:
+        is_gap = any(gap.first <= first and last is not None and last <= gap.last for gap in log.gaps)
+        if not is_gap:
+            stop = None if last is None else last + 1
+            report.add(Action.LOST, "no batch has them", files[0].place.group, first_offset=first, stop_offset=stop)
+    for number, extent in enumerate(log.extents):
+        for at, fate in log.fates(number).items():
+            assert extent.found is not None
+            sound, head = extent.found, extent.found.head
+            place = {"start": int(sound.starts[at]), "stop": int(sound.stops[at])}
+            span = {"first_offset": int(head["base_offset"][at]), "stop_offset": int(head["last_offset"][at]) + 1}
+            report.add(fate.action, fate.reason, extent.file.path, **place, **span)
+    for piece in log.pieces:
+        extent = log.extents[piece.segment]
+        if piece.start != extent.first:
+            reason = f"offsets {piece.first} to {piece.last} of it are in a segment named {piece.start} now"
+            report.add(Action.MOVED, reason, extent.file.path, first_offset=piece.first, stop_offset=piece.last + 1)
+    for one in log.corrections:
         reason = f"leader epoch {one.wrong} set to {one.right} where batches are kept, by the batches around them or the epoch checkpoint"
         report.add(Action.CHANGED, reason, files[0].place.group, first_offset=one.first, stop_offset=one.last + 1)
-    return found.corrections
+    return log
 
 
 # Rebuild -------------------------------------------------------------------------------------------------------------
@@ -238,7 +246,7 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """
     report = new_report(bytes_lost=0, gaps=0)
     policy = Copying(store, report, Limits.from_options(options).index_interval_bytes)
-    refuse_damage(identity(store), continuity(store), "`rawlog repair` handles damage", allows_tail=True)
+    refuse_damage(identity(store), outline(store), "`rawlog repair` handles damage", allows_tail=True)
     writer = rewrite(folder, policy)
     report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}
     report.facts["end_offset"] = writer.end_offset
@@ -365,7 +373,7 @@ def _keep_checkpoints(source: str, done: Mapping[str, Report], bases: Mapping[st
                 if "first_dirty" in report.facts and number.isdigit():
                     offsets[topic, int(number)] = report.facts["first_dirty"]
         if offsets:
-            folder.write(name, write(offsets))
+            folder.write(name, checkpoint_text(offsets))
 
 
 def keep_surroundings(source: str, folder: Folder, report: Report) -> None:

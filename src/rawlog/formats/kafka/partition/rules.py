@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from rawlog.formats.kafka.checkpoints import parse
 from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.partition.evidence import Missing, has_segment, missing_partitions
 from rawlog.formats.kafka.partition.log_directories import nodes
 from rawlog.formats.kafka.partition.survey import survey
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.texts import parse, properties, topic_id
+from rawlog.formats.kafka.properties import properties, topic_id
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError

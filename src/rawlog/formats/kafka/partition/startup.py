@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from rawlog.formats.kafka.checkpoints import LOG_START, RECOVERY_POINT, offsets_in, parse
+from rawlog.formats.kafka.epochs import parse_epochs
 from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.partition.evidence import missing_partitions
@@ -28,15 +30,7 @@ from rawlog.formats.kafka.partition.log_directories import LogDirectory, Node, n
 from rawlog.formats.kafka.partition.survey import SegmentFold
 from rawlog.formats.kafka.partition.writer import METADATA
 from rawlog.formats.kafka.paths import EPOCHS, MARK, METADATA_TOPIC, OFFSET_CHECKPOINTS, split
-from rawlog.formats.kafka.texts import (
-    LOG_START,
-    RECOVERY_POINT,
-    offsets_in,
-    parse,
-    parse_epochs,
-    parse_quorum,
-    topic_id,
-)
+from rawlog.formats.kafka.properties import parse_quorum, topic_id
 from rawlog.io.storage import Source, exists, is_remote
 from rawlog.kernels import byte_view
 from rawlog.model.errors import AccessError, RawlogError

@@ -25,19 +25,18 @@ from rawlog.formats.kafka.log.layouts import (
     Attributes,
 )
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
-from rawlog.formats.kafka.partition.continuity import (
-    UNDECIDED,
-    Continuity,
-    Side,
-    continuity,
-)
 from rawlog.formats.kafka.partition.extents import Extent, Plain
-from rawlog.formats.kafka.partition.leader_epochs import Correction
+from rawlog.formats.kafka.partition.leader_epochs import Correction, epochs_in
+from rawlog.formats.kafka.partition.outline import (
+    UNDECIDED,
+    Outline,
+    Side,
+    outline,
+)
 from rawlog.formats.kafka.partition.state import Aborted, Producers, Tally
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists
 from rawlog.io.walk import walk
-from rawlog.model.errors import RawlogError
 from rawlog.model.finding import (
     MOST,
     Few,
@@ -62,6 +61,15 @@ def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
 def surveyed(files: Sequence[File]) -> Survey | None:
     """A partition's segments put together, computed once for everybody who asks; None if it has none."""
     return Store.of(files).share(_survey)
+
+
+def settled_outline(store: Store) -> Outline:
+    """The outline of a partition that has segments. Those of which the store has folds without damage are not read again."""
+    look = store.shared(_survey)
+    if look is not None and look.whole is not None:
+        return look.whole
+    folds = [one for one in store.summaries.values() if isinstance(one, SegmentFold)]
+    return outline(store.files, {one.file.path: extent for one in folds if (extent := one.extent()) is not None})
 
 
 def _survey(store: Store) -> Survey | None:
@@ -195,7 +203,7 @@ class SegmentFold:
             fields = int(base[at]), int(last[at]), int(head["max_timestamp"][at]), int(head["magic"][at])
             self.first = First(*fields, bool(wrapped[at]))
             before[: at + 1] = NONE
-        # What is missing between segments is for `continuity` to judge; what is missing inside of one was taken out of it.
+        # What is missing between segments is for the outline to judge; what is missing inside of one was taken out of it.
         self.compacted |= bool((sound & (base > before + 1) & (before >= 0)).any())
         thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
         self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
@@ -400,7 +408,7 @@ class Survey:
         self.store = store
         #: The counts of each segment, in order; and the segments put together, at the end.
         self.tallies: list[tuple[File, Tally]] = []
-        self.whole: Continuity | None = None
+        self.whole: Outline | None = None
         #: By code, then by path.
         self.found: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
         self.producers = Producers()
@@ -516,7 +524,7 @@ class Survey:
             )
             self.mark("epochs", Mark(message, offset=one.first, expected=one.right, found=one.wrong, path=path))
 
-    def undecided(self, whole: Continuity) -> None:
+    def undecided(self, whole: Outline) -> None:
         """What is missing inside of the log, and was perhaps compacted away: one mark for all of it."""
         if whole.undecided:
             [(first, last), *others] = whole.undecided
@@ -525,7 +533,7 @@ class Survey:
             path = self.last_file.path if self.last_file is not None else None
             self.mark("gap", Mark(message, offset=first, path=path, severity=Severity.INFO))
 
-    def displaced(self, whole: Continuity) -> None:
+    def displaced(self, whole: Outline) -> None:
         """Sound batches that are not where their offsets belong."""
         for number, extent in enumerate(whole.extents):
             for at, fate in whole.fates(number).items():
@@ -574,7 +582,7 @@ class Survey:
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:
                 self.snapshot(offset)
-        self.whole = whole = continuity(self.store.files, self.extents)
+        self.whole = whole = outline(self.store.files, self.extents)
         for gap in whole.gaps:
             if not gap.is_undecided:
                 position = gap.file.size if gap.side is Side.END else 0
@@ -596,23 +604,6 @@ class Survey:
 
 def _is(file: File, format: str) -> bool:
     return file.format == format and file.place.state is None and file.problem is None
-
-
-def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
-    """The rows of the leader epoch checkpoint; None where there is none, or it says nothing."""
-    from rawlog.formats.kafka import EPOCH_FILE
-    from rawlog.formats.kafka.texts import line
-
-    for file in files:
-        if _is(file, "kafka.epochs"):
-            try:
-                frames = next(iter(walk(file, EPOCH_FILE, errors="stop")))
-            except RawlogError:
-                return None
-            rows = [[int(part) for part in line(frames, index).split()] for index in range(len(frames))]
-            table = np.array(rows, np.int64).reshape(-1, 2)
-            return table if len(table) else None
-    return None
 
 
 def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:

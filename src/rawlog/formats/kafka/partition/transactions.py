@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 
 from rawlog.formats.kafka.internal.messages import read_marker
 from rawlog.formats.kafka.log.heads import Heads, heads, take
-from rawlog.formats.kafka.log.layouts import (
-    SNAPSHOT_ENTRY,
-    TXN_INDEX_ENTRY,
-    Attributes,
-    ControlType,
-)
+from rawlog.formats.kafka.log.layouts import SNAPSHOT_ENTRY, TXN_INDEX_ENTRY, Attributes, ControlType
 from rawlog.formats.kafka.log.seek import (
     Skimmed,
     is_sound,

@@ -19,8 +19,7 @@ from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import key_hash
 from rawlog.formats.rocketmq.layouts import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from rawlog.formats.rocketmq.store import state
-from rawlog.formats.rocketmq.store.comparison import compared
-from rawlog.formats.rocketmq.store.coverage import Covered
+from rawlog.formats.rocketmq.store.comparison import Coverage, compared
 from rawlog.formats.rocketmq.store.dispatch import (
     U_OFFSET,
     U_PHYSICAL,
@@ -193,7 +192,7 @@ def committed_out_of_range(files: Files) -> Iterator[Mark]:
     After the end: the group has consumed messages that are not there any more. Before the start (only information): it has not consumed
     messages that have expired. A broker corrects both when a consumer asks for messages.
     """
-    ranges: dict[Queue, Covered] = {one.queue: one for one in compared(files).covered}
+    ranges: dict[Queue, Coverage] = {one.queue: one for one in compared(files).covered}
     for file, group, queue, offset in _committed(files):
         if (known := ranges.get(queue)) is None:
             continue

@@ -1,313 +1,624 @@
-"""What one pass finds in one copy of a commit-log file, small enough to be compared with what other copies have.
+"""The outline of a commit log: which messages are sound, where each message and file belongs, where the log ends, what is missing.
 
-Copies of a store (a master's and its slaves', those of DLedger members) have the same bytes at the same address, apart from damage and
-where they end. A survey has the stretches with sound messages, and checksums of some messages: those whose addresses have the smallest
-hashes, so that every copy has the same ones. If two copies disagree on all of them from some address on, their histories differ from there.
+Every verb that says or does something about damage goes by it. The evidence is what still knows something: the messages before and after,
+the names of files, consume queues and key index. No checksum covers the head of a message. A queue file may have been renamed, or swapped
+with another, so each is first compared with some of the messages that it points to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import bisect
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.formats.rocketmq import COMMIT_LOG
+from rawlog.formats.rocketmq.commitlog import scan
+from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
-    DLEDGER,
+    BLANK,
+    DLEDGER_BLANK_MAGIC,
+    HEAD,
     LMQ_PREFIX,
+    MAGIC_BLANK,
     PRE_BLANK_SIZE,
+    SMALLEST_V1,
     UNIT,
+    SysFlag,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.store import evidence
-from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
-from rawlog.formats.rocketmq.store.repair import (
-    Run,
-    is_begun,
-    run_of,
-    runs_of,
-    tail_of,
+from rawlog.formats.rocketmq.paths import parts
+from rawlog.formats.rocketmq.store import dispatch
+from rawlog.formats.rocketmq.store.comparison import compared
+from rawlog.formats.rocketmq.store.dispatch import (
+    U_BATCH,
+    U_OFFSET,
+    U_PHYSICAL,
+    U_TIME,
+    Derived,
 )
-from rawlog.io.checksums import crc32_spans
+from rawlog.formats.rocketmq.store.placeholders import (
+    LAYOUTS,
+    Slot,
+)
+from rawlog.formats.rocketmq.store.rewrite import drop
+from rawlog.formats.rocketmq.store.store import views
 from rawlog.io.storage import Source
+from rawlog.io.walk import walk
+from rawlog.model.errors import DataError, OptionError
+from rawlog.model.finding import Severity
 from rawlog.model.format import File
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
+from rawlog.model.text import java_text
 
-SAMPLES, LEAST_SAMPLES = 1 << 16, 64
-"""Checksums of messages that the surveys of a store have, and the least of those in one file: 16 bytes each."""
-MOST_SLOTS = 100_000
-"""Lost messages that a survey of one file names."""
-_LAST = np.uint64((1 << 64) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A stretch of sound messages without a hole, by address, and the store times of the first and the last."""
-
-    start: int
-    stop: int
-    since: int
-    until: int
+SAMPLE = 16
+"""Messages with which a queue file is compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Checksums of those messages whose addresses have a hash of at most `most`, by address."""
+@dataclass(slots=True)
+class QueueFile:
+    """The units of a queue file that point to messages, by address, and the queue that they really are of."""
 
-    addresses: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    sums: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    most: np.uint64 = _LAST
+    topic: str
+    queue_id: int
+    addresses: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    path: str = ""
 
-    def add(self, rows: Messages, count: int) -> Samples:
-        """The same with those of more messages, at most `count`."""
-        fresh = np.flatnonzero(_hashes(rows[fields.F_PHYSICAL]) <= self.most)
-        every = np.concatenate((self.addresses, rows[fields.F_PHYSICAL][fresh]))
-        hashes, most = _hashes(every), self.most
-        if every.size > count:
-            most = np.partition(hashes, count - 1)[count - 1]
-        keep = hashes <= most
-        fresh = fresh[keep[self.addresses.size :]]
-        starts = rows[fields.F_START][fresh]
-        sums = crc32_spans(rows.data, starts, starts + rows[fields.F_SIZE][fresh])
-        return Samples(every[keep], np.concatenate((self.sums[keep[: self.addresses.size]], sums)), most)
-
-    def upto(self, most: np.uint64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Those whose addresses have a hash of at most `most`."""
-        keep = _hashes(self.addresses) <= most
-        return self.addresses[keep], self.sums[keep]
+    def slot(self, row: int) -> Slot:
+        return Slot(
+            int(self.addresses[row]),
+            int(self.sizes[row]),
+            self.topic,
+            self.queue_id,
+            int(self.numbers[row]),
+            int(self.counts[row]),
+            self.path,
+        )
 
 
-def _hashes(addresses: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Numbers that look random, the same for the same address in every copy (splitmix64)."""
-    with np.errstate(over="ignore"):
-        value = addresses.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        made: NDArray[np.uint64] = value ^ (value >> np.uint64(31))
-    return made
+class Slots:
+    """The units of all plain and batch consume queues of a store, by address. Read when they are first asked for.
 
-
-@dataclass(frozen=True, slots=True)
-class LogSurvey:
-    """A copy of a commit-log file: `file` is at the address where its messages belong."""
-
-    file: File
-    #: The file size that the broker gives its commit-log files.
-    file_size: int
-    extents: tuple[Extent, ...] = ()
-    samples: Samples = field(default_factory=Samples)
-    messages: int = 0
-    #: What follows the last sound message: `blank`, `zeros`, or how many other bytes.
-    tail: str = "zeros"
-    is_begun: bool = False
-    is_dledger: bool = False
-    #: The newest term of DLedger's entries.
-    term: int = 0
-    #: What the consume queues of this copy know of messages in the holes of this file, in order.
-    slots: tuple[Slot, ...] = ()
-
-    @property
-    def start(self) -> int:
-        return self.file.place.start_offset or 0
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.file_size
-
-    @property
-    def end(self) -> int:
-        """The address after the last sound message."""
-        return self.extents[-1].stop if self.extents else self.start
-
-    @property
-    def covered(self) -> list[tuple[int, int]]:
-        """The stretches that need no other copy: sound messages, and the unused end of a file that another one follows."""
-        found = [(one.start, one.stop) for one in self.extents]
-        return [*found, (self.end, self.stop)] if self.tail == "blank" else found
-
-    @property
-    def holes(self) -> list[tuple[int, int]]:
-        """The stretches in which there are no sound messages, that at the end included."""
-        ends = [self.start, *(one.stop for one in self.extents)]
-        begins = [*(one.start for one in self.extents), self.end if self.tail == "blank" else self.stop]
-        return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
-
-
-def real_runs(file: File, size: int) -> Iterator[Run]:
-    """The sound messages of a file in runs without a hole, but not what an earlier repair put into holes."""
-    for run in runs_of(file, skip=True, size=size):
-        ours = run.rows.fillers
-        if not ours.any():
-            yield run
-            continue
-        bounds = np.flatnonzero(np.diff(ours.astype(np.int8), prepend=1, append=1))
-        for start, stop in zip(bounds[::2].tolist(), bounds[1::2].tolist(), strict=True):
-            yield replace(run_of(run.rows.cut(start, stop)), shift=run.shift, is_corrected=run.is_corrected)
-
-
-def survey_log(
-    file: File, queues: Sequence[File], size: int, samples: int, advance: Callable[[int], None]
-) -> LogSurvey | None:
-    """Read one commit-log file; None if it has no place in a log. `queues` are the queue files of its store."""
-    placed = _placed(file, size)
-    if placed is None:
-        return None
-    found: list[Extent] = []
-    chosen, messages, term, is_dledger = Samples(), 0, 0, False
-    done = shift = 0
-    for run in real_runs(placed, size):
-        rows, times = run.rows, run.rows[fields.F_STORE_TIME]
-        last = int(np.median(times[-3:]))  # no checksum covers a single one
-        if found and found[-1].stop == run.start:
-            found[-1] = replace(found[-1], stop=run.stop, until=last)
-        else:
-            found.append(Extent(run.start, run.stop, int(times[0]), last))
-        chosen = chosen.add(rows, samples)
-        messages, shift = messages + len(rows), run.shift
-        if _is_dledger(rows):
-            is_dledger, term = True, max(term, _term(rows))
-        advance(run.stop - (placed.place.start_offset or 0) - done)
-        done = run.stop - (placed.place.start_offset or 0)
-    end = found[-1].stop if found else placed.place.start_offset or 0
-    made = LogSurvey(
-        placed,
-        size,
-        tuple(found),
-        chosen,
-        messages,
-        tail_of(placed, end - shift - (placed.place.start_offset or 0), size, shift),
-        is_begun(placed),
-        is_dledger,
-        term,
-    )
-    advance(max(0, file.size - done))
-    return replace(made, slots=tuple(slots_between(queues, made.holes)))
-
-
-def _placed(file: File, size: int) -> File | None:
-    """A file at the address where its messages belong; None for one under a wrong name whose messages do not say it."""
-    [file] = evidence.recognise([file])
-    if file.format != COMMIT_LOG.name or file.place.start_offset is None:
-        return None
-    base, votes = evidence.address_of(file, size)
-    if votes > 1 and base >= 0 and base % size == 0 and base != file.place.start_offset:
-        return replace(file, place=replace(file.place, start_offset=base))
-    return file if file.place.start_offset % size == 0 else None
-
-
-def _is_dledger(rows: Messages) -> bool:
-    return bool((rows[fields.F_START] != rows.frames.starts[rows[fields.F_FRAME]]).any())
-
-
-def _term(rows: Messages) -> int:
-    heads = rows.frames.starts[rows[fields.F_FRAME]]
-    heads = heads[heads != rows[fields.F_START]]
-    return int(DLEDGER.take(rows.data, heads[-1:])["term"][0])
-
-
-# Queues -----------------------------------------------------------------------------------------------------------------
-
-
-def slots_between(queues: Sequence[File], holes: Sequence[tuple[int, int]]) -> list[Slot]:
-    """What queue files know of messages in holes of the log, one for each address, in order. Reads only the units of these."""
-    found: dict[int, Slot] = {}
-    for file in queues:
-        if file.format not in LAYOUTS or file.problem is not None or str(file.place.topic).startswith(LMQ_PREFIX):
-            continue
-        with Source(file.path) as source:
-            for start, stop in holes:
-                for slot in _slots(file, source, start, stop):
-                    if len(found) < MOST_SLOTS:
-                        found.setdefault(slot.address, slot)
-    return [found[address] for address in sorted(found)]
-
-
-def _slots(file: File, source: Source, start: int, stop: int) -> Iterator[Slot]:
-    layout, is_batch = LAYOUTS[str(file.format)], file.format != "rocketmq.consumequeue"
-    first = _first_from(source, layout.size, start)
-    while True:
-        raw = source.read(first * layout.size, layout.size << 12)
-        rows = layout.view(np.frombuffer(raw, np.uint8))
-        for number, row in enumerate(rows, first):
-            address, size = int(row["physical_offset"]), int(row["size"])
-            if address >= stop or size <= 0:
-                return
-            if address >= start and size != PRE_BLANK_SIZE:
-                offset = int(row["base_offset"]) if is_batch else (file.place.start_offset or 0) // UNIT.size + number
-                count = max(1, int(row["batch_size"])) if is_batch else 1
-                queue_id = int(file.place.partition or 0)
-                yield Slot(address, size, str(file.place.topic), queue_id, offset, count, file.path)
-        if not len(rows):
-            return
-        first += len(rows)
-
-
-def _first_from(source: Source, unit: int, address: int) -> int:
-    """The number of the first unit of a queue file that points to an address or after it; addresses rise."""
-    low, high = 0, source.size // unit
-    while low < high:
-        middle = (low + high) // 2
-        raw = source.read(middle * unit, UNIT.at("tag_hash"))
-        at, size = int.from_bytes(raw[:8], "big", signed=True), int.from_bytes(raw[8:], "big", signed=True)
-        is_before = size == PRE_BLANK_SIZE or (size > 0 and at < address)
-        low, high = (middle + 1, high) if is_before else (low, middle)
-    return low
-
-
-# Two copies --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Two copies against each other: how many sampled messages both have alike, and those that they do not, by address.
-
-    `until` is where their histories part: they agree on the messages that begin before it, and on none after it. None: they do not part.
+    Light queues are passed over: they name messages that have a queue already.
     """
 
-    same: int = 0
-    different: tuple[int, ...] = ()
-    until: int | None = None
+    def __init__(self, files: Sequence[File]) -> None:
+        self.files = [
+            file
+            for file in files
+            if file.format in LAYOUTS and file.problem is None and not str(file.place.topic).startswith(LMQ_PREFIX)
+        ]
+        self.logs = dispatch.commit_logs(files)
+        self._starts = [file.place.start_offset or 0 for file in self.logs]
+        self._queues: list[QueueFile] | None = None
+        #: Of every unit its address, its queue file and its row there, by address.
+        self._addresses = self._numbers = self._rows = np.empty(0, np.int64)
+
+    @property
+    def queues(self) -> list[QueueFile]:
+        if self._queues is None:
+            found = [_units(file) for file in self.files]
+            self._queues = [queue for each in found if (queue := self._identified(each)) is not None]
+            if self._queues:
+                every = np.concatenate([queue.addresses for queue in self._queues])
+                sizes = [queue.addresses.size for queue in self._queues]
+                order = np.argsort(every, kind="stable")
+                self._addresses = every[order]
+                self._numbers = np.repeat(np.arange(len(sizes)), sizes)[order]
+                self._rows = np.concatenate([np.arange(size) for size in sizes])[order]
+        return self._queues
+
+    def _inside(self, start: int, stop: int) -> Iterator[tuple[QueueFile, NDArray[np.int64]]]:
+        """The queue files with units in a stretch of the log, and the rows of these."""
+        queues = self.queues
+        low, high = np.searchsorted(self._addresses, (start, stop)).tolist()
+        numbers, rows = self._numbers[low:high], self._rows[low:high]
+        for number in np.unique(numbers).tolist():
+            yield queues[number], rows[numbers == number]
+
+    def between(self, start: int, stop: int) -> list[Slot]:
+        """The messages that queues know in a stretch of the log, in order; one for each address."""
+        found: dict[int, Slot] = {}
+        for queue, rows in self._inside(start, stop):
+            for row in rows.tolist():
+                found.setdefault(int(queue.addresses[row]), queue.slot(row))
+        return [found[address] for address in sorted(found)]
+
+    def message_at(self, address: int, size: int) -> Messages | None:
+        """The sound message of that size at an address of the log; None if there is no such message."""
+        stop = bisect.bisect_right(self._starts, address)
+        start = bisect.bisect_left(self._starts, self._starts[stop - 1]) if stop else 0
+        for file in self.logs[start:stop]:  # copies of one file
+            position = address - (file.place.start_offset or 0)
+            if position < file.size:
+                with Source(file.path) as source:
+                    data = np.frombuffer(source.read(position, size), np.uint8)
+                found = _message(data, address)
+                if found is not None:
+                    return found
+        return None
+
+    def _identified(self, queue: QueueFile) -> QueueFile | None:
+        """A queue file under the name of the queue that most of its messages have; None if they are of no one queue."""
+        count = queue.addresses.size
+        votes: Counter[tuple[str, int, int]] = Counter()
+        for row in sorted({int(row) for row in np.linspace(0, count - 1, min(count, SAMPLE))}) if count else ():
+            found = self.message_at(int(queue.addresses[row]), int(queue.sizes[row]))
+            if found is not None:
+                topic, queue_id, number = place_of(found)
+                votes[topic, queue_id, number - int(queue.numbers[row])] += 1
+        if not votes:
+            return queue
+        queues: Counter[tuple[str, int]] = Counter()
+        for (topic, queue_id, _), support in votes.items():
+            queues[topic, queue_id] += support
+        (name, support), total = queues.most_common(1)[0], votes.total()
+        if 2 * support <= total:
+            return queue if (queue.topic, queue.queue_id) in queues else None
+        shift, number = Counter({one[2]: each for one, each in votes.items() if one[:2] == name}).most_common(1)[0]
+        numbers = queue.numbers + (shift if 2 * number > total else 0)
+        return replace(queue, topic=name[0], queue_id=name[1], numbers=numbers)
+
+    def misplaced(self, rows: Messages) -> Iterator[tuple[int, Slot]]:
+        """Messages whose topic, queue or number is not that of the unit which points to them, although the units around it agree with
+        theirs: what the message says of itself was changed. No checksum covers it.
+        """
+        if not len(rows):
+            return
+        addresses, sizes = rows[fields.F_PHYSICAL], rows[fields.F_SIZE]
+        for queue, mine in self._inside(int(addresses[0]), int(addresses[-1]) + 1):
+            at = np.minimum(np.searchsorted(addresses, queue.addresses[mine]), addresses.size - 1)
+            same = (addresses[at] == queue.addresses[mine]) & (sizes[at] == queue.sizes[mine])
+            same &= (rows[fields.F_SYS_FLAG][at] & SysFlag.INNER_BATCH) == 0
+            other = (rows[fields.F_QUEUE_ID][at] != queue.queue_id) | (
+                rows[fields.F_QUEUE_OFFSET][at] != queue.numbers[mine]
+            )
+            topic = queue.topic.encode()
+            starts, lengths = rows[fields.F_TOPIC][at], rows[fields.F_TOPIC_SIZE][at]
+            other |= lengths != len(topic)
+            fits = np.flatnonzero(same & (lengths == len(topic)))
+            if fits.size and topic:
+                text = rows.data[starts[fits][:, None] + np.arange(len(topic))]
+                other[fits] |= (text != np.frombuffer(topic, np.uint8)).any(axis=1)
+            for index in np.flatnonzero(same & other).tolist():
+                if self._agrees_around(queue, int(mine[index])):
+                    yield int(at[index]), queue.slot(int(mine[index]))
+
+    def _agrees_around(self, queue: QueueFile, row: int) -> bool:
+        """Whether the messages of the units before and after one say of themselves what the units do."""
+        seen = 0
+        for other in (row - 1, row + 1):
+            if 0 <= other < queue.addresses.size:
+                found = self.message_at(int(queue.addresses[other]), int(queue.sizes[other]))
+                if found is not None:
+                    if place_of(found) != (queue.topic, queue.queue_id, int(queue.numbers[other])):
+                        return False
+                    seen += 1
+        return seen > 0
 
 
-def agreement(one: Sequence[LogSurvey], other: Sequence[LogSurvey]) -> Agreement:
-    """What two copies have in common, by their surveys."""
-    theirs = {survey.start: survey for survey in other}
-    parts = [_compared(mine, theirs[mine.start]) for mine in one if mine.start in theirs]
-    if not parts:
-        return Agreement()
-    where = np.concatenate([part[0] for part in parts])
-    order = np.argsort(where, kind="stable")
-    where, same, shared = where[order], *(np.concatenate([part[at] for part in parts])[order] for at in (1, 2))
-    last = int(np.flatnonzero(same)[-1]) + 1 if same.any() else 0
-    apart = where.size - last
-    # A single message at the end that has other bytes may have been changed where no checksum covers it.
-    is_apart = apart > 1 or (apart == 1 and not shared[-1])
-    until = (int(where[last - 1]) + 1 if last else 0) if is_apart else None
-    return Agreement(int(same.sum()), tuple(where[~same].tolist()), until)
+def place_of(message: Messages) -> tuple[str, int, int]:
+    """The topic, queue and number that a message says it has."""
+    start, size = int(message[fields.F_TOPIC][0]), int(message[fields.F_TOPIC_SIZE][0])
+    topic = java_text(bytes(message.data[start : start + size]))
+    return topic, int(message[fields.F_QUEUE_ID][0]), int(message[fields.F_QUEUE_OFFSET][0])
 
 
-def _compared(one: LogSurvey, other: LogSurvey) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Addresses of messages that are sampled where both copies are sound; whether they are alike, and whether both have one there."""
-    most = min(one.samples.most, other.samples.most)
-    a, a_sums = one.samples.upto(most)
-    b, b_sums = other.samples.upto(most)
-    where = np.union1d(a[_are_inside(other, a) | np.isin(a, b)], b[_are_inside(one, b) | np.isin(b, a)])
-    both = np.isin(where, a) & np.isin(where, b)
-    same = both.copy()
-    same[both] = _at(where[both], a, a_sums) == _at(where[both], b, b_sums)
-    return where, same, both
+def _message(data: NDArray[np.uint8], address: int) -> Messages | None:
+    frames = scan(data, 0)
+    if len(frames) != 1 or int(frames.stops[0]) != data.size:
+        return None
+    rows = Messages.take(frames, File("", 0, None, COMMIT_LOG.name))
+    return rows if len(rows) == 1 and rows.crc_ok[0] and int(rows[fields.F_PHYSICAL][0]) == address else None
 
 
-def _at(wanted: NDArray[np.int64], addresses: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    order = np.argsort(addresses)
-    return sums[order[np.searchsorted(addresses[order], wanted)]]
+def _units(file: File) -> QueueFile:
+    layout, is_batch = LAYOUTS[str(file.format)], file.format != "rocketmq.consumequeue"
+    with Source(file.path) as source:
+        rows = layout.view(np.frombuffer(source.read(0, source.size), np.uint8))
+    valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0) & (rows["size"] != PRE_BLANK_SIZE)
+    if is_batch:
+        valid &= (rows["base_offset"] >= 0) & (rows["batch_size"] > 0)
+    which = np.flatnonzero(valid)
+    rows = rows[which]
+    numbers = rows["base_offset"] if is_batch else (file.place.start_offset or 0) // UNIT.size + which
+    counts = rows["batch_size"] if is_batch else np.ones(which.size, np.int64)
+    addresses = rows["physical_offset"].astype(np.int64)
+    order = np.argsort(addresses, kind="stable")
+    return QueueFile(
+        str(file.place.topic),
+        int(file.place.partition or 0),
+        addresses[order],
+        rows["size"].astype(np.int64)[order],
+        numbers.astype(np.int64)[order],
+        counts.astype(np.int64)[order],
+        file.path,
+    )
 
 
-def _are_inside(survey: LogSurvey, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which addresses are in a stretch of sound messages."""
-    starts = np.array([one.start for one in survey.extents], np.int64)
-    stops = np.array([-1, *(one.stop for one in survey.extents)], np.int64)
-    result: NDArray[np.bool_] = addresses < stops[np.searchsorted(starts, addresses, side="right")]
-    return result
+def correct_numbers(derived: Derived, sealed: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Messages whose queue offset contradicts those before and after, by address, with the right one, which `derived` gets.
+
+    A broker numbers the messages of a queue without a gap: a single one out of line, between two that fit each other, was changed. Those
+    at the addresses `sealed` have a checksum of the whole entry, so that all of them is true.
+    """
+    for queue, pieces in derived.units.items():
+        if queue[0].startswith(LMQ_PREFIX):
+            continue
+        units = derived.queue(queue)
+        numbers = units[U_OFFSET]
+        if numbers.size < 3 or (units[U_BATCH] != 1).any():
+            continue
+        wrong = np.zeros(numbers.size, np.bool_)
+        wrong[1:-1] = (numbers[1:-1] != numbers[:-2] + 1) & (numbers[2:] == numbers[:-2] + 2)
+        wrong &= ~np.isin(units[U_PHYSICAL], sealed)
+        rows = np.flatnonzero(wrong)
+        if rows.size:
+            units[U_OFFSET, rows] = numbers[rows - 1] + 1
+            pieces[:] = [units]
+            yield from zip(units[U_PHYSICAL, rows].tolist(), units[U_OFFSET, rows].tolist(), strict=True)
+
+
+def set_times(derived: Derived, changed: dict[int, int]) -> None:
+    """Other store times of messages, by address, wherever something was derived from the old ones."""
+    if not changed:
+        return
+    addresses = np.array(list(changed), np.int64)
+    rows = [(piece[U_PHYSICAL], piece[U_TIME]) for pieces in derived.units.values() for piece in pieces]
+    rows += [(piece[dispatch.D_PHYSICAL], piece[dispatch.D_TIME]) for piece in derived.delayed]
+    for where, times in (*rows, *zip(derived.addresses, derived.times, strict=True)):
+        for row in np.flatnonzero(np.isin(where, addresses)).tolist():
+            times[row] = changed[int(where[row])]
+
+
+# Messages ---------------------------------------------------------------------------------------------------------------
+
+MOST_HELD = 16
+"""Messages next to one another, each wrong about its place in another way, of which the next sound ones decide."""
+
+
+class Placement:
+    """The sound messages of one commit-log file, where they belong.
+
+    Every message names its address. One that is elsewhere is there because bytes before it were added or removed: then those after it are
+    as far away, and all are put back where they say. Or its address was changed, which no checksum covers: then it lies exactly between
+    messages that leave no other place, and gets the right one.
+    """
+
+    def __init__(self, file: File, size: int) -> None:
+        self.file, self.first, self.size = file, file.place.start_offset or 0, size
+        #: How far the messages of the last group were from where they belong, where it ends in the file, and its end in the log.
+        self.shift, self.position, self.end = 0, self.first, self.first
+        self.held: list[Messages] = []
+
+    def groups(self) -> Iterator[tuple[Messages, bool]]:
+        """Messages next to one another as if they were at their addresses, in order; and whether their addresses were corrected."""
+        for frames in walk(self.file, COMMIT_LOG, errors="skip"):
+            rows = Messages.take(frames, self.file)
+            if not len(rows):
+                continue
+            good = rows.crc_ok & (rows.stale | rows.entry_crc_ok)
+            if frames.status.is_damage and has_foreign_end(rows):
+                good[-1] = False
+            rows = rows.where(good)
+            for group in _alike(rows):
+                yield from self._take(group)
+        yield from self._settle(None)
+
+    def _take(self, group: Messages) -> Iterator[tuple[Messages, bool]]:
+        shift = shift_of(group)
+        if len(group) == 1 and shift and shift != self.shift and len(self.held) < MOST_HELD:
+            self.held.append(_copied(group))
+            return
+        yield from self._settle(group)
+        yield from self._put(group, shift)
+
+    def _settle(self, following: Messages | None) -> Iterator[tuple[Messages, bool]]:
+        """Decide of the messages that are held, by what is before and after them."""
+        held, self.held = self.held, []
+        if not held:
+            return
+        begin, stop = int(edges(held[0])[0][0]), int(edges(held[-1])[1][-1])
+        fits = all(int(edges(a)[1][-1]) == int(edges(b)[0][0]) for a, b in itertools.pairwise(held))
+        after = None if following is None else (int(edges(following)[0][0]), shift_of(following))
+        follows = begin == self.position
+        if fits and after == (stop, self.shift) and (follows or begin + self.shift >= self.end):
+            is_corrected = True
+        elif after is None and follows and len(held) == 1:
+            is_corrected = not held[0].leftovers(self.file)[0] and not self._is_moved(held[0])
+        else:
+            is_corrected = False
+        for rows in held:
+            if is_corrected:
+                yield from self._put(corrected(rows, self.shift), self.shift, is_corrected=True)
+            else:
+                yield from self._put(rows, shift_of(rows))
+
+    def _is_moved(self, rows: Messages) -> bool:
+        """Whether the last message of a file lies where it does because others before it were removed."""
+        named, here = int(edges(rows)[0][0]) + shift_of(rows), int(edges(rows)[0][0]) + self.shift
+        return self._has_room(rows, shift_of(rows)) and named - here >= SMALLEST_V1 and (named ^ here).bit_count() > 1
+
+    def _has_room(self, rows: Messages, shift: int) -> bool:
+        starts, stops = edges(rows)
+        return bool(int(starts[0]) + shift >= self.end and int(stops[-1]) + shift <= self.first + self.size)
+
+    def _put(self, rows: Messages, shift: int, *, is_corrected: bool = False) -> Iterator[tuple[Messages, bool]]:
+        """Give messages out at their addresses, if there is room for them; those before that are copies, or of another file."""
+        starts, stops = edges(rows)
+        room = (starts + shift >= self.end) & (stops + shift <= self.first + self.size)
+        if shift and not room.all():
+            return
+        rows = rows.where(room)
+        if not len(rows) or ((shift or is_corrected) and not rows.entry_crc_ok.all()):
+            return
+        self.shift, self.position, self.end = shift, int(edges(rows)[1][-1]), int(edges(rows)[1][-1]) + shift
+        yield replace(rows, start=rows.start + shift), is_corrected
+
+
+def _alike(rows: Messages) -> Iterator[Messages]:
+    """Messages in groups of those that follow one another and are equally far from the addresses that they name."""
+    if not len(rows):
+        return
+    starts, stops = edges(rows)
+    shifts = rows[fields.F_PHYSICAL] - rows.positions - rows.start
+    breaks = np.flatnonzero((starts[1:] != stops[:-1]) | (shifts[1:] != shifts[:-1])) + 1
+    for start, stop in itertools.pairwise([0, *breaks.tolist(), len(rows)]):
+        yield rows.cut(start, stop)
+
+
+def shift_of(rows: Messages) -> int:
+    """How far the address that the first of some messages names is from its place."""
+    return int(rows[fields.F_PHYSICAL][0] - rows.positions[0]) - rows.start
+
+
+def _copied(rows: Messages) -> Messages:
+    """A message whose bytes stay valid when the next window is read."""
+    return replace(rows, data=rows.data.copy(), fields=rows.fields.copy())
+
+
+def corrected(rows: Messages, shift: int) -> Messages:
+    """A message with the address of its place, so far away from it as others."""
+    rows = _copied(rows)
+    address = int(rows.positions[0]) + rows.start + shift
+    at = int(rows[fields.F_START][0]) + HEAD.at("physical_offset")
+    rows.data[at : at + 8] = np.frombuffer(address.to_bytes(8, "big", signed=True), np.uint8)
+    rows[fields.F_PHYSICAL][0] = address
+    return rows
+
+
+def has_foreign_end(rows: Messages) -> bool:
+    """Whether the last message before damage reaches into something else: bytes are gone from it, or too many, and its end is not text."""
+    start, size = int(rows[fields.F_PROPERTIES][-1]), int(rows[fields.F_PROPERTIES_SIZE][-1])
+    try:
+        bytes(rows.data[start : start + size]).decode("utf-8")
+    except UnicodeDecodeError:
+        return int(rows[fields.F_FRAME][-1]) == len(rows.frames) - 1
+    return False
+
+
+def edges(rows: Messages) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The addresses at which the entries of messages begin and end, DLedger's heads included."""
+    frames, at = rows.frames, rows[fields.F_FRAME]
+    return rows.start + frames.positions[at], rows.start + frames.positions[at] + frames.sizes[at]
+
+
+# Files ------------------------------------------------------------------------------------------------------------------
+
+VOTES = 32
+"""Messages that say where their file belongs."""
+
+
+def recognise(files: Sequence[File]) -> list[File]:
+    """The files, with those in the commit log under a wrong name where their first message says that it belongs."""
+    return [_recognise(file) for file in files]
+
+
+def _recognise(file: File) -> File:
+    if file.format != "rocketmq.stray" or file.problem is not None or parts(file.path)[1] != "commitlog":
+        return file
+    start, _ = address_of(file, 1)
+    place = replace(file.place, start_offset=start, state=None)
+    return file if start < 0 else replace(file, format=COMMIT_LOG.name, place=place)
+
+
+def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> list[File]:
+    """The files, each of the commit log where its messages say that they belong: one that was renamed, or swapped with another, must fill
+    a gap of the log, or lie at one of its ends.
+
+    What finds no place is left out, and reported. OptionError if files are where they say and only the size is not known.
+    """
+    kept, renamed, silent = [], [], []
+    for file in files:
+        start = file.place.start_offset
+        if file.format != COMMIT_LOG.name or file.problem is not None:
+            kept.append(file)
+            continue
+        named = parts(file.path)[0] == f"{start or 0:020}"
+        base, votes = address_of(file, size)
+        if named and (start or 0) % size == 0 and (base == -1 or base % size):
+            silent.append(file)
+        elif named and start == base:
+            if base % size and not move:
+                raise OptionError(
+                    f"{file.path}: its name is not a multiple of the size of a file, {size:,}: give commitlog_size, or repair with move"
+                )
+            kept.append(file)
+        else:
+            renamed.append((base, votes, file))
+    taken = {file.place.start_offset or 0 for file in kept if file.format == COMMIT_LOG.name}
+    ends = taken | {file.place.start_offset or 0 for file in silent}
+    for start, votes, file in sorted(renamed, key=lambda one: (one[0], -one[1])):
+        # A single message may be wrong about itself.
+        is_near = votes > 1 or not ends or min(ends) - size <= start <= max(ends) + size
+        if start >= 0 and start % size == 0 and start not in taken and is_near:
+            taken.add(start)
+            kept.append(replace(file, place=replace(file.place, start_offset=start)))
+            reason = f"taken as the commit-log file {start:020}, where its messages belong"
+            report.add(Action.MOVED, reason, file.path, is_expected=True)
+        else:
+            drop(report, "left out, it has no place in the commit log", file.path, 0, file.size)
+    for file in silent:  # nothing in them says where they belong but their names
+        if file.place.start_offset in taken:
+            drop(report, "left out, another file has its place in the commit log", file.path, 0, file.size)
+        else:
+            kept.append(file)
+    return kept
+
+
+def address_of(file: File, size: int) -> tuple[int, int]:
+    """The address of a file's first byte by what most of its first messages say, and how many do; -1 if it has none.
+
+    Where bytes were added or removed, messages after them say otherwise; only a multiple of the size of a file can be right.
+    """
+    votes: Counter[int] = Counter()
+    with contextlib.suppress(DataError):
+        for frames in walk(file, COMMIT_LOG, errors="skip"):
+            rows = Messages.take(frames, file)
+            bases = (rows[fields.F_PHYSICAL] - rows.positions)[rows.crc_ok]
+            votes.update(bases[bases >= 0].tolist())
+            if sum(count for base, count in votes.items() if base % size == 0) >= VOTES:
+                break
+    likely = Counter({base: count for base, count in votes.items() if base % size == 0}) or votes
+    return likely.most_common(1)[0] if likely else (-1, 0)
+
+
+# The whole log --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Run:
+    """Whole, sound messages, each directly after the one before, at their addresses; `stop` is the address after the last.
+
+    In their file they are `shift` bytes before these. `is_corrected`: their addresses were wrong and are corrected.
+    """
+
+    rows: Messages
+    start: int
+    stop: int
+    shift: int = 0
+    is_corrected: bool = False
+
+
+def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
+    """The sound messages of a file of `size` bytes, in runs without a hole; nothing after the first one unless `skip`."""
+    if not skip:
+        yield from _runs_before_damage(file, size)
+        return
+    first = file.place.start_offset or 0
+    for rows, is_corrected in Placement(file, size).groups():
+        yield replace(run_of(rows), shift=rows.start - first, is_corrected=is_corrected)
+
+
+def _runs_before_damage(file: File, size: int) -> Iterator[Run]:
+    for frames in walk(file, COMMIT_LOG, stop=size, errors="stop"):
+        rows = Messages.take(frames, file)
+        good = rows.sound
+        if not len(rows):
+            continue
+        if frames.status.is_damage and has_foreign_end(rows):
+            good[-1] = False
+        stop = len(rows) if good.all() else int(np.argmin(good))
+        if stop:
+            yield run_of(rows.cut(0, stop))
+        if stop < len(rows):
+            return
+
+
+def run_of(rows: Messages) -> Run:
+    """Messages without a hole as a run."""
+    starts, stops = edges(rows)
+    return Run(rows, int(starts[0]), int(stops[-1]))
+
+
+def is_sound(store: Store) -> bool:
+    """Whether a broker's scan meets every message of the log, and queues and index know of no others. Files of which a pass has left a
+    summary are not read again.
+    """
+    if any(file.format == "rocketmq.stray" or file.problem is not None for file in store):
+        return False
+    for view in views(store):
+        used = [log for log in view.logs if log.messages or log.ends_with != "zeros"]
+        ends = ["blank"] * len(used[:-1]) + ["zeros" if used and used[-1] is view.logs[-1] else "blank"] * len(
+            used[-1:]
+        )
+        if not used or [log.ends_with for log in used] != ends or any(log.after or log.has_wrong_entry for log in used):
+            return False
+        if len({log.file.size for log in view.logs}) > 1:
+            return False
+        if any(log.stop != following.start for log, following in itertools.pairwise(view.logs)):
+            return False
+        seen = compared(store)
+        marks = (*seen.differing, *seen.dangling, *seen.missing, *seen.gaps)
+        if any((mark.severity or Severity.ERROR) is not Severity.INFO for mark in marks):
+            return False
+        for file in view.of("rocketmq.index"):
+            with contextlib.suppress(DataError), Index(file.path) as index:
+                if index.last_address() >= view.end:
+                    return False
+    return True
+
+
+FARTHEST = (1 << 63) - 1
+
+
+CUT = "cut"
+
+
+def indexed_between(files: Sequence[File], start: int, stop: int) -> dict[str, int]:
+    """How many addresses in a stretch of the log each file of the key index has that those before it do not."""
+    found: set[int] = set()
+    counts: dict[str, int] = {}
+    for file in files:
+        if file.format != "rocketmq.index" or file.problem is not None:
+            continue
+        with contextlib.suppress(DataError), Index(file.path) as opened:
+            addresses = opened.table()["physical_offset"].astype(np.int64)
+            fresh = set(addresses[(addresses >= start) & (addresses < stop)].tolist()) - found
+            found |= fresh
+            if fresh:
+                counts[file.path] = len(fresh)
+    return counts
+
+
+def is_begun(file: File) -> bool:
+    """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
+    with Source(file.path) as source:
+        return any(source.read(0, BLANK.size))
+
+
+def tail_of(file: File, position: int, size: int, shift: int = 0) -> str:
+    """What follows the last sound message of a file: `blank`, `zeros`, CUT if it ends there and should not, or the number of other bytes.
+    The messages before it are `shift` bytes before their place.
+    """
+    with Source(file.path) as source:
+        if 0 < source.size <= position and position + shift < size:
+            return CUT
+        head = source.read(position, BLANK.size)
+        if len(head) == BLANK.size:
+            room, magic = np.frombuffer(head, ">i4").tolist()
+            left = size - position - shift
+            if (room, magic) == (left, MAGIC_BLANK):
+                return "blank"
+            if (room, magic) == (DLEDGER_BLANK_MAGIC, left):
+                return "blank"
+        last, at, end = 0, position, min(max(size, size - shift), source.size)
+        while at < end:
+            piece = source.read(at, min(4 << 20, end - at))
+            if not piece:
+                break
+            written = np.frombuffer(piece, np.uint8)
+            if written.any():
+                last = at + int(np.flatnonzero(written)[-1]) + 1 - position
+            at += len(piece)
+    return str(last) if last else "zeros"

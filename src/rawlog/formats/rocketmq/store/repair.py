@@ -9,31 +9,43 @@ filled in.
 
 from __future__ import annotations
 
-import contextlib
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.formats.rocketmq import COMMIT_LOG
-from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BLANK,
     CHECKPOINT_SIZE,
     DLEDGER,
-    DLEDGER_BLANK_MAGIC,
     DLEDGER_MAGIC,
-    MAGIC_BLANK,
+    HEAD,
     TIMER_CHECK,
 )
 from rawlog.formats.rocketmq.messages import Messages, out_of_line
 from rawlog.formats.rocketmq.paths import below_root
-from rawlog.formats.rocketmq.store import dispatch, evidence
+from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.compaction import FORMATS, write_compacted
 from rawlog.formats.rocketmq.store.configs import Configs
-from rawlog.formats.rocketmq.store.evidence import edges
+from rawlog.formats.rocketmq.store.outline import (
+    CUT,
+    FARTHEST,
+    Run,
+    Slots,
+    correct_numbers,
+    indexed_between,
+    is_begun,
+    is_sound,
+    locate,
+    recognise,
+    runs_of,
+    set_times,
+    tail_of,
+)
 from rawlog.formats.rocketmq.store.placeholders import (
     LARGEST_FILLER,
     SMALLEST_FILLER,
@@ -67,10 +79,10 @@ from rawlog.formats.rocketmq.store.settings import (
 from rawlog.formats.rocketmq.writer import from_messages
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
-from rawlog.io.walk import walk
-from rawlog.model.errors import CorruptError, DataError, OptionError
+from rawlog.model.errors import CorruptError, OptionError
 from rawlog.model.format import File
-from rawlog.model.report import Action, Report
+from rawlog.model.plan import Piece, Reading
+from rawlog.model.report import Action, Entry, Report
 from rawlog.model.store import Store
 from rawlog.model.text import counted
 
@@ -93,14 +105,14 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     if policy not in POLICIES:
         raise OptionError(f"policy {policy!r}: {' or '.join(POLICIES)} expected")
     report = new_report()
-    files = evidence.recognise(store)
+    files = recognise(store)
     sizes = sizes_of(files).with_options(options)
     if "commit_log" not in sizes.known and dispatch.commit_logs(files):
         report.notes.append(
             f"commitlog: neither its files nor a broker.conf show their full size (commitlog_size): {sizes.commit_log:,} is assumed; "
             "a broker with another setting does not start"
         )
-    files = evidence.locate(files, sizes.commit_log, report, move=move)
+    files = locate(files, sizes.commit_log, report, move=move)
     salvage = Salvage(files, folder, sizes.commit_log, report, move=move)
     salvage.take_all(skip=policy == "salvage")
     write_around(salvage, sizes, options)
@@ -136,11 +148,11 @@ def check_log(store: Store, settings: Settings, options: Mapping[str, str]) -> t
     are only if they do not show it: they stay as they are.
     """
     report = new_report()
-    files = evidence.recognise(store)
+    files = recognise(store)
     sizes = sizes_of(files)
     if "commit_log" not in sizes.known:
         sizes = sizes.with_options(options)
-    files = evidence.locate(files, sizes.commit_log, report, move=False)
+    files = locate(files, sizes.commit_log, report, move=False)
     salvage = Salvage(files, Folder("nowhere", dry_run=True), sizes.commit_log, report, move=False)
     salvage.may_be_dledger = True
     salvage.take_all(skip=True)
@@ -158,52 +170,37 @@ def check_log(store: Store, settings: Settings, options: Mapping[str, str]) -> t
     return salvage.derived, {str(entry.path): entry.start or 0 for entry in tails}
 
 
-# Sound messages --------------------------------------------------------------------------------------------------------
+def reading(store: Store) -> Reading:
+    """The messages that `repair` would keep, as it would write them, and what it would report; nothing of a store that is sound.
 
-
-@dataclass(slots=True)
-class Run:
-    """Whole, sound messages, each directly after the one before, at their addresses; `stop` is the address after the last.
-
-    In their file they are `shift` bytes before these. `is_corrected`: their addresses were wrong and are corrected.
+    A log whose holes `repair` cannot cover in place is read as it is stored, with the reason.
     """
-
-    rows: Messages
-    start: int
-    stop: int
-    shift: int = 0
-    is_corrected: bool = False
-
-
-def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
-    """The sound messages of a file of `size` bytes, in runs without a hole; nothing after the first one unless `skip`."""
-    if not skip:
-        yield from _runs_before_damage(file, size)
-        return
-    first = file.place.start_offset or 0
-    for rows, is_corrected in evidence.Placement(file, size).groups():
-        yield replace(run_of(rows), shift=rows.start - first, is_corrected=is_corrected)
-
-
-def _runs_before_damage(file: File, size: int) -> Iterator[Run]:
-    for frames in walk(file, COMMIT_LOG, stop=size, errors="stop"):
-        rows = Messages.take(frames, file)
-        good = rows.sound
-        if not len(rows):
-            continue
-        if frames.status.is_damage and evidence.has_foreign_end(rows):
-            good[-1] = False
-        stop = len(rows) if good.all() else int(np.argmin(good))
-        if stop:
-            yield run_of(rows.cut(0, stop))
-        if stop < len(rows):
-            return
+    if is_sound(store):
+        return Reading()
+    report = new_report()
+    files = recognise(store)
+    sizes, settings = sizes_of(files), settings_of(files)
+    salvage: Salvage | None = None
+    try:
+        files = locate(files, sizes.commit_log, report, move=False)
+        salvage = Salvage(files, Folder("nowhere", dry_run=True), sizes.commit_log, report, move=False)
+        salvage.may_be_dledger = True
+        salvage.take_all(skip=True)
+        salvage.close(settings.batch_topics | salvage.derived.batch_topics)
+    except OptionError as error:
+        report.add(Action.LOST, str(error), store.path)
+        return Reading(entries=_of_log(report))
+    return Reading(tuple(salvage.pieces), salvage.patches_by_path(), _of_log(report))
 
 
-def run_of(rows: Messages) -> Run:
-    """Messages without a hole as a run."""
-    starts, stops = edges(rows)
-    return Run(rows, int(starts[0]), int(stops[-1]))
+def _of_log(report: Report) -> tuple[Entry, ...]:
+    """What a report says of rows, without the entries that cover a hole. Messages that are not at their place are not read as stored."""
+    covers = (Action.REBUILT, Action.ADDED)
+    return tuple(
+        replace(entry, is_expected=entry.is_expected and entry.action is not Action.MOVED)
+        for entry in report.entries
+        if entry.action not in covers
+    )
 
 
 # The commit log --------------------------------------------------------------------------------------------------------
@@ -215,12 +212,16 @@ class Salvage:
     def __init__(self, files: Sequence[File], folder: Folder, file_size: int, report: Report, *, move: bool) -> None:
         self.files, self.file_size, self.report, self.move = files, file_size, report, move
         self.logs = dispatch.commit_logs(files)
-        self.slots, self.derived = evidence.Slots(files), dispatch.Derived()
+        self.slots, self.derived = Slots(files), dispatch.Derived()
         self.folder = folder
         self.log: Log | None = None
         self.here: File
         self.sealed: list[NDArray[np.int64]] = []
         self.fillers: list[Filler] = []
+        #: What was taken of the source, each with its first address; and bytes of it that were wrong, by address.
+        self.pieces: list[Piece] = []
+        self.addresses: list[int] = []
+        self.patches: list[tuple[int, bytes]] = []
         #: Of the messages of the file that is being read: their addresses, store times, and whether these are certain.
         self.times: list[NDArray[np.int64]] = []
         self.late: dict[int, int] = {}
@@ -327,7 +328,7 @@ class Salvage:
 
     def _is_confirmed(self, address: int) -> bool:
         """Whether queues or the key index know of a message at an address or after it."""
-        return bool(self.slots.between(address, FARTHEST) or _indexed(self.files, address, FARTHEST))
+        return bool(self.slots.between(address, FARTHEST) or indexed_between(self.files, address, FARTHEST))
 
     def reach(self, run: Run) -> None:
         """Get to the file of a run, however much is lost between the last message and it: a broker must find a way through."""
@@ -362,6 +363,7 @@ class Salvage:
     def add(self, run: Run) -> None:
         """Write a run of messages: where it was, or at the end."""
         assert self.log is not None
+        self._note_piece(run)
         rows = self._identified(run.rows)
         if self.move:
             addresses = self.log.append(from_messages(rows, moves=True))
@@ -373,6 +375,7 @@ class Salvage:
             self.log.write(run.start, entries.encode(entries.sizes(), addresses.copy(), run.start, run.stop).data)
         if run.is_corrected:
             for address in rows[fields.F_PHYSICAL].tolist():
+                self._patch(address, "physical_offset", address)
                 self._change(address, "its physical offset was another; the messages around it leave only this place")
         run = replace(run, rows=rows)
         dispatch.derive_from(run.rows, self.derived, addresses=addresses)
@@ -397,9 +400,37 @@ class Salvage:
                 continue
             rows.data[start : start + len(topic)] = np.frombuffer(topic, np.uint8)
             rows[fields.F_QUEUE_ID][row], rows[fields.F_QUEUE_OFFSET][row] = slot.queue_id, slot.number
+            self.patches.append((slot.address + start - int(rows[fields.F_START][row]), topic))
+            self._patch(slot.address, "queue_id", slot.queue_id)
+            self._patch(slot.address, "queue_offset", slot.number)
             what = f"consume queues have it as {slot.topic} queue {slot.queue_id}, {slot.number}"
             self._change(slot.address, f"its topic, queue or number was changed; {what}")
         return rows
+
+    def _note_piece(self, run: Run) -> None:
+        """Remember where a run is in the source; one that follows the last one there extends it."""
+        start, stop = (address - run.shift - (self.here.place.start_offset or 0) for address in (run.start, run.stop))
+        last = self.pieces[-1] if self.pieces else None
+        follows = last is not None and (last.path, last.stop) == (self.here.path, start)
+        if last is not None and follows and self.addresses[-1] + start - last.start == run.start:
+            self.pieces[-1] = replace(last, stop=stop)
+            return
+        self.pieces.append(Piece(self.here.path, start, stop))
+        self.addresses.append(run.start)
+
+    def _patch(self, address: int, field: str, value: int) -> None:
+        """Another number in the head of the message at an address."""
+        size = HEAD.after(field) - HEAD.at(field)
+        self.patches.append((address + HEAD.at(field), value.to_bytes(size, "big", signed=True)))
+
+    def patches_by_path(self) -> dict[str, tuple[tuple[int, bytes], ...]]:
+        """The bytes that were wrong, by the file and the position at which they are in the source."""
+        found: dict[str, list[tuple[int, bytes]]] = {}
+        for address, data in self.patches:
+            number = bisect.bisect_right(self.addresses, address) - 1
+            piece = self.pieces[number]
+            found.setdefault(piece.path, []).append((piece.start + address - self.addresses[number], data))
+        return {path: tuple(sorted(patches)) for path, patches in found.items()}
 
     def _change(self, address: int, reason: str) -> None:
         """Report a message that is not as it was, by its address."""
@@ -530,14 +561,15 @@ class Salvage:
         self.log.close()
         self.report.count("files", self.log.files)
         self._report_lost_end(self.log.end)
-        for address, number in evidence.correct_numbers(self.derived, np.concatenate([*self.sealed, _NO_ADDRESSES])):
+        for address, number in correct_numbers(self.derived, np.concatenate([*self.sealed, _NO_ADDRESSES])):
             self.log.change_number(address, number)
+            self._patch(address, "queue_offset", number)
             self._change(address, f"its queue offset does not fit those around it; it is {number}")
         for address, time in self.late.items():
             self.log.change_time(address, time)
             self._change(address, f"its store time does not fit those around it and is lost; it is now {time}")
             self.report.count("bytes_lost", 8)
-        evidence.set_times(self.derived, self.late)
+        set_times(self.derived, self.late)
         begin = min(self.present)
         for gap, filler in close_gaps(self.derived, self.fillers, begin, batch_topics, self.log.change):
             self._lose(*gap.queue, gap.first, gap.count, filler.address, "placeholders have their numbers")
@@ -561,7 +593,7 @@ class Salvage:
         """Whether queues or the key index know the last message: then they would know of one after it, too."""
         addresses = [int(piece[dispatch.U_PHYSICAL].max()) for found in self.derived.units.values() for piece in found]
         last = max(addresses, default=-1)
-        return bool(self.slots.between(last, last + 1) or _indexed(self.files, last, last + 1))
+        return bool(self.slots.between(last, last + 1) or indexed_between(self.files, last, last + 1))
 
     def _report_known(self, start: int, stop: int, where: str) -> bool:
         """Report messages in a stretch of the log that is not here, of which queues or the key index still know; whether there are any."""
@@ -583,7 +615,7 @@ class Salvage:
                 stop_offset=max(slot.number + slot.count for slot in slots),
             )
         if not lost:
-            for path, count in _indexed(self.files, start, stop).items():
+            for path, count in indexed_between(self.files, start, stop).items():
                 self.report.count("messages_lost", count)
                 what = f"{counted(count, 'message')} {where}, which the key index knows"
                 self.report.add(Action.LOST, what, path)
@@ -601,58 +633,7 @@ class Salvage:
         return None
 
 
-FARTHEST = (1 << 63) - 1
-CUT = "cut"
 _NO_ADDRESSES = np.empty(0, np.int64)
-
-
-def _indexed(files: Sequence[File], start: int, stop: int) -> dict[str, int]:
-    """How many addresses in a stretch of the log each file of the key index has that those before it do not."""
-    found: set[int] = set()
-    counts: dict[str, int] = {}
-    for file in files:
-        if file.format != "rocketmq.index" or file.problem is not None:
-            continue
-        with contextlib.suppress(DataError), Index(file.path) as opened:
-            addresses = opened.table()["physical_offset"].astype(np.int64)
-            fresh = set(addresses[(addresses >= start) & (addresses < stop)].tolist()) - found
-            found |= fresh
-            if fresh:
-                counts[file.path] = len(fresh)
-    return counts
-
-
-def is_begun(file: File) -> bool:
-    """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
-    with Source(file.path) as source:
-        return any(source.read(0, BLANK.size))
-
-
-def tail_of(file: File, position: int, size: int, shift: int = 0) -> str:
-    """What follows the last sound message of a file: `blank`, `zeros`, CUT if it ends there and should not, or the number of other bytes.
-    The messages before it are `shift` bytes before their place.
-    """
-    with Source(file.path) as source:
-        if 0 < source.size <= position and position + shift < size:
-            return CUT
-        head = source.read(position, BLANK.size)
-        if len(head) == BLANK.size:
-            room, magic = np.frombuffer(head, ">i4").tolist()
-            left = size - position - shift
-            if (room, magic) == (left, MAGIC_BLANK):
-                return "blank"
-            if (room, magic) == (DLEDGER_BLANK_MAGIC, left):
-                return "blank"
-        last, at, end = 0, position, min(max(size, size - shift), source.size)
-        while at < end:
-            piece = source.read(at, min(4 << 20, end - at))
-            if not piece:
-                break
-            written = np.frombuffer(piece, np.uint8)
-            if written.any():
-                last = at + int(np.flatnonzero(written)[-1]) + 1 - position
-            at += len(piece)
-    return str(last) if last else "zeros"
 
 
 def _refuse_dledger(run: Run) -> None:

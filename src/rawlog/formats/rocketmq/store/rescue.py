@@ -1,50 +1,62 @@
 """The policy of `rescue`: one store from the stores of a master and its slaves, or of the members of a DLedger group.
 
-Which stores are copies of one another is decided by their content: messages that are the same at the same address. Each group of copies
-becomes one store: the union of the commit logs (`union.py`), with everything else as `repair` rebuilds it.
+Which stores are replicas of one another is decided by their content (`replicas.py`). Each group of replicas becomes one store: the union of
+the commit logs, each sound message once, from the first replica that has it; everything else as `repair` rebuilds it. Where replicas have
+different sound messages at one address, one of them was changed where no checksum covers it: what most replicas have counts, or else what
+the consume queues say. Only one history is taken: a replica ends where it parts from the others.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rawlog.formats.rocketmq import COMMIT_LOG, config
-from rawlog.formats.rocketmq.paths import parts
+from rawlog.formats.rocketmq.kernels import entries as fields
+from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
 from rawlog.formats.rocketmq.store.configs import OFFSETS
-from rawlog.formats.rocketmq.store.outline import (
+from rawlog.formats.rocketmq.store.outline import CUT, Run, edges, is_begun, place_of, run_of, tail_of
+from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
+from rawlog.formats.rocketmq.store.repair import Salvage, write_around
+from rawlog.formats.rocketmq.store.replicas import (
     LEAST_SAMPLES,
     SAMPLES,
-    Agreement,
     Extent,
     LogSurvey,
-    agreement,
+    Replica,
+    StoreCopy,
+    copies_below,
+    group_copies,
+    is_log,
+    part_histories,
+    real_runs,
     slots_between,
     survey_log,
+    take_survey,
+    unit_name,
 )
-from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
-from rawlog.formats.rocketmq.store.repair import write_around
-from rawlog.formats.rocketmq.store.rewrite import DERIVED, copy, new_report, stores
+from rawlog.formats.rocketmq.store.rewrite import DERIVED, copy, new_report
 from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
-from rawlog.formats.rocketmq.store.settings import Sizes, conf_near, sizes_of
-from rawlog.formats.rocketmq.store.union import LogCopy, Union
-from rawlog.io.output import Folder, why_unsafe
+from rawlog.formats.rocketmq.store.settings import Sizes, sizes_of
+from rawlog.io.output import Folder
 from rawlog.io.storage import Places, Source, refuse_locked
 from rawlog.model.errors import DataError, OptionError, UnknownFormatError
 from rawlog.model.format import File
 from rawlog.model.recovery import (
     CopyPlan,
     PiecePlan,
-    RescueAsked,
     RescuedUnit,
+    RescueOptions,
     RescueSplit,
     Span,
-    Surveyed,
+    SurveyResult,
     SurveySplit,
     UnitPlan,
     plan_facts,
@@ -53,178 +65,246 @@ from rawlog.model.report import Action, Report
 from rawlog.model.store import Store
 from rawlog.model.text import counted, plain_time
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The copies of stores that `rescue` finds on disks: whose they are, which are copies of one another, and where their histories part.
-# That is decided by their content: messages that are the same at the same address.
+MOST_NOTES = 20
+LONGEST_PAUSE_MS = 10 * 365 * 86_400_000
+"""Times of neighbouring messages that are further apart are not credible."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoreCopy:
-    """One store as it was found: its files, and who its broker was as far as its settings say."""
+class LogCopy:
+    """One copy of the commit log: its files by the address where each begins, and where it parts from the history that is kept."""
 
     root: str
-    disk: str
-    files: tuple[File, ...]
-    sizes: Sizes
-    broker: str | None = None
-    broker_id: int | None = None
-    #: The epochs of a controller with their first addresses; empty for a broker without one.
-    epochs: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def logs(self) -> list[File]:
-        """The files of the commit log, also those under wrong names."""
-        return [file for file in self.files if file.problem is None and is_log(file)]
-
-    @property
-    def queues(self) -> tuple[File, ...]:
-        return tuple(file for file in self.files if file.format in LAYOUTS and file.problem is None)
-
-
-def is_log(file: File) -> bool:
-    """Whether a file is one of a commit log, also under a wrong name."""
-    is_stray = file.format == "rocketmq.stray" and parts(file.path)[1].startswith("commitlog")
-    return file.format == COMMIT_LOG.name or is_stray
-
-
-@dataclass(slots=True)
-class Found:
-    """A copy with what the surveys found in it."""
-
-    store: StoreCopy
-    logs: list[LogSurvey] = field(default_factory=list)
-    slots: list[Slot] = field(default_factory=list)
+    files: dict[int, File]
     until: int | None = None
 
-    @property
-    def end(self) -> int:
-        return max((log.end for log in self.logs if log.extents), default=self.start)
+
+class _Reader:
+    """The runs of one copy of a file, cut to what is still wanted."""
+
+    def __init__(self, number: int, file: File, size: int, until: int | None) -> None:
+        self.number, self.file, self.until = number, file, until
+        self._runs = real_runs(file, size)
+        self.run: Run | None = None
+        self.shift = 0
+
+    def skip_to(self, address: int) -> Run | None:
+        """The next run of messages that begin at an address or after it; None at the end."""
+        while True:
+            if self.run is None:
+                self.run = next(self._runs, None)
+                if self.run is None:
+                    return None
+                self.shift = self.run.shift
+                if self.until is not None and self.run.stop > self.until:
+                    self.run = _cut(self.run, None, self.until)
+                    self._runs = iter(())
+                    if self.run is None:
+                        return None
+            if self.run.start >= address:
+                return self.run
+            self.run = _cut(self.run, address, None) if self.run.stop > address else None
+
+
+def _cut(run: Run, start: int | None, stop: int | None) -> Run | None:
+    """The messages of a run that begin from one address to before another; None if there are none."""
+    starts = edges(run.rows)[0]
+    first = 0 if start is None else int(np.searchsorted(starts, start))
+    last = starts.size if stop is None else int(np.searchsorted(starts, stop))
+    if last <= first:
+        return None
+    return replace(run_of(run.rows.cut(first, last)), shift=run.shift, is_corrected=run.is_corrected)
+
+
+class Union(Salvage):
+    """A new commit log from several copies of it, in order of preference, that are all of one history."""
+
+    def __init__(
+        self,
+        copies: Sequence[LogCopy],
+        files: Sequence[File],
+        folder: Folder,
+        file_size: int,
+        report: Report,
+        *,
+        move: bool,
+    ) -> None:
+        super().__init__(files, folder, file_size, report, move=move)
+        self.copies = copies
+        self.taken = [0] * len(copies)
+        #: How far the last messages of each copy of the file that is being read are from their place.
+        self.shifts: dict[int, int] = {}
+        self.logs = [self._at(start)[0][1] for start in sorted({start for copy in copies for start in copy.files})]
+
+    def _at(self, start: int) -> list[tuple[int, File]]:
+        """The copies of the file at an address, with the numbers of their stores; those of another history are the last."""
+        found = [(number, copy) for number, copy in enumerate(self.copies) if start in copy.files]
+        found.sort(key=lambda one: one[1].until is not None and one[1].until <= start)
+        return [(number, copy.files[start]) for number, copy in found]
+
+    def _own(self, file: File) -> list[tuple[int, File]]:
+        """The same without those of another history."""
+        start = file.place.start_offset or 0
+        found = self._at(start)
+        return [(number, one) for number, one in found if (until := self.copies[number].until) is None or until > start]
 
     @property
-    def start(self) -> int:
-        return min((log.start for log in self.logs if log.extents), default=0)
+    def is_intact(self) -> bool:
+        """Whether the log is that of the first copy, whose databases are taken."""
+        return super().is_intact and not any(self.taken[1:])
 
-    @property
-    def lineage(self) -> tuple[int, int]:
-        """What says which of two histories is newer: the term or epoch, then the store time of the last message."""
-        term = max((log.term for log in self.logs), default=0)
-        epoch = max((epoch for epoch, _ in self.store.epochs), default=0)
-        return max(term, epoch), max((log.extents[-1].until for log in self.logs[-1:] if log.extents), default=0)
+    def is_begun(self, file: File) -> bool:
+        return any(is_begun(one) for _, one in self._own(file))
 
-    @property
-    def order(self) -> tuple[Any, ...]:
-        """Copies in order of preference: the newest history, the master, the longest, the most sound."""
-        sound = sum(one.stop - one.start for log in self.logs for one in log.extents)
-        return (
-            *(-part for part in self.lineage),
-            self.store.broker_id not in (None, 0),
-            -self.end,
-            -sound,
-            self.store.root,
+    def tail(self, file: File, position: int, shift: int) -> str:
+        address = position + shift
+        found = [
+            tail_of(one, address - self.shifts.get(number, 0), self.file_size, self.shifts.get(number, 0))
+            for number, one in self._own(file)
+            if self.copies[number].until is None
+        ]
+        sizes = [int(one) for one in found if one.isdigit()]
+        if "blank" in found or not sizes:
+            return "blank" if "blank" in found else CUT if set(found) == {CUT} else "zeros"
+        return str(max(sizes))
+
+    def growth(self, file: File, shift: int) -> int:
+        return max(0, *(-one for one in self.shifts.values()), 0)
+
+    def describe_hole(self, run: Run) -> str:
+        before = self.derived.last_time if self.derived.messages else 0
+        after = int(run.rows[fields.F_STORE_TIME][0])
+        when = (
+            f"after {plain_time(before * 1000)} and before {plain_time(after * 1000)}"
+            if before
+            else f"before {plain_time(after * 1000)}"
         )
+        many = "no copy has it" if len(self.copies) > 1 else "could not be kept"
+        return f"{many}: addresses before {run.start:,}, stored {when}"
+
+    # Runs
+
+    def runs(self, file: File, *, skip: bool) -> Iterator[Run]:
+        """The sound messages at the place of a file, each from the first copy that has it."""
+        readers = [_Reader(number, one, self.file_size, self.copies[number].until) for number, one in self._own(file)]
+        at = -1
+        while True:
+            heads = [(reader, run) for reader in readers if (run := reader.skip_to(at)) is not None]
+            if not heads:
+                self.shifts = {reader.number: reader.shift for reader in readers}
+                for reader in readers:
+                    if reader.shift:
+                        reason = (
+                            f"messages of this copy are up to {abs(reader.shift):,} bytes from their place; put back"
+                        )
+                        self.report.add(Action.MOVED, reason, reader.file.path, is_expected=True)
+                return
+            first = min(run.start for _, run in heads)
+            here = [(reader, run) for reader, run in heads if run.start == first]
+            stop = min(run.stop for _, run in here)
+            # Where another copy begins again, it is preferred, or compared.
+            stop = min([stop, *(run.start for _, run in heads if run.start > first)])
+            cut = [(reader.number, part) for reader, run in here if (part := _cut(run, None, stop)) is not None]
+            for source, run in self._agreed(cut):
+                self.taken[source] += len(run.rows)
+                yield replace(run, shift=0)  # where it is in its copy says nothing of the others
+            at = cut[0][1].stop
+
+    def _agreed(self, copies: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:
+        """The run of the first of several copies; messages that others have otherwise are judged."""
+        # What one copy had to correct, another may have as it was.
+        copies = [one for one in copies if not one[1].is_corrected] or copies
+        (source, run), others = copies[0], copies[1:]
+        if all(_bytes(run) == _bytes(other) for _, other in others):
+            yield source, run
+            return
+        at = run.start
+        for address in _different(run, [other for _, other in others]):
+            before = _cut(run, at, address)
+            if before is not None:
+                yield source, before
+            versions = [(number, one) for number, whole in copies if (one := _message_at(whole, address)) is not None]
+            yield self._judge(address, [one for one in versions if one[1].stop == versions[0][1].stop])
+            at = address + 1
+        rest = _cut(run, at, None)
+        if rest is not None:
+            yield source, rest
+
+    def _judge(self, address: int, versions: list[tuple[int, Run]]) -> tuple[int, Run]:
+        """The version of a message that most copies have, or the one that the consume queues know; else the first."""
+        texts = [_bytes(run) for _, run in versions]
+        votes = [texts.count(text) for text in texts]
+        best = [one for one, vote in zip(versions, votes, strict=True) if vote == max(votes)]
+        why, is_decided = f"{max(votes)} of {len(versions)} copies have the one that is taken", True
+        if max(votes) * 2 <= len(versions):
+            known = {(slot.topic, slot.queue_id, slot.number) for slot in self.slots.between(address, address + 1)}
+            fitting = [one for one in best if place_of(one[1].rows) in known]
+            formed = [one for one in fitting or best if _is_well_formed(one[1], self.derived.last_time)]
+            is_known, is_formed = 0 < len(fitting) < len(best), 0 < len(formed) < len(fitting or best)
+            best = formed or fitting or best
+            why = "the first one is taken, nothing tells which is right"
+            is_decided = is_known or is_formed
+            if is_decided:
+                why = f"the one that is taken {'is in the consume queues' if is_known else 'is well-formed, another is not'}"
+            self.report.count("messages_undecided", 0 if is_decided else 1)
+        self.report.count("messages_judged")
+        if self.report.counts["messages_judged"] <= MOST_NOTES:
+            topic, queue, number = place_of(best[0][1].rows)
+            what = f"message at address {address:,} ({topic} queue {queue}, {number:,}): copies differ where no checksum covers it"
+            text = f"{what}: {why}, of {self.copies[best[0][0]].root}"
+            if is_decided:
+                self.report.notes.append(text)
+            else:
+                self.report.add(Action.UNDECIDED, text)
+        return best[0]
 
 
-def copies_below(root: str, files: Sequence[File], options: Mapping[str, str]) -> Iterator[StoreCopy]:
-    """The stores below a directory."""
-    for store in stores(files, {}) if files else ():
-        if not any(is_log(file) for file in store):
-            continue
-        group = next((file.place.group for file in store if file.format != COMMIT_LOG.name and file.place.group), None)
-        conf = conf_near(store)
-        values: Mapping[str, str] = {} if conf is None else conf.values
-        cluster_broker = _identity(store)
-        number = values.get("brokerId", "")
-        yield StoreCopy(
-            str(group or store[0].place.group or root),
-            root,
-            store.files,
-            sizes_of(store).with_options(options),
-            (cluster_broker[0] if cluster_broker else None) or values.get("brokerName"),
-            cluster_broker[1] if cluster_broker else int(number) if number.isdecimal() else None,
-            _epochs(store),
-        )
+def _is_well_formed(run: Run, last_time: int) -> bool:
+    """Whether what no checksum covers in a message looks as a broker writes it: text, ports, times."""
+    rows, ok = run.rows, True
+    for start, size in ((fields.F_TOPIC, fields.F_TOPIC_SIZE), (fields.F_PROPERTIES, fields.F_PROPERTIES_SIZE)):
+        raw = bytes(rows.data[int(rows[start][0]) : int(rows[start][0] + rows[size][0])])
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        ok &= not any(ord(letter) < 32 and letter not in "\1\2\t\r\n" for letter in text)
+        ok &= start == fields.F_TOPIC or all("\1" in piece for piece in text.split("\2") if piece)
+    for host in (fields.F_BORN_HOST, fields.F_STORE_HOST):
+        at = int(rows[host][0])
+        flag = SysFlag.BORNHOST_V6 if host == fields.F_BORN_HOST else SysFlag.STOREHOST_V6
+        size = HOST_V6.size if int(rows[fields.F_SYS_FLAG][0]) & flag else HOST_V4.size
+        ok &= int.from_bytes(bytes(rows.data[at + size - 4 : at + size]), "big") < 1 << 16
+    stored, born = int(rows[fields.F_STORE_TIME][0]), int(rows[fields.F_BORN_TIME][0])
+    return ok and last_time <= stored < last_time + LONGEST_PAUSE_MS and abs(stored - born) < LONGEST_PAUSE_MS
 
 
-def _text_of(files: Sequence[File], format: str) -> str:
-    for file in files:
-        if file.format == format and file.problem is None and file.place.state is None and file.size < 1 << 20:
-            with Source(file.path) as source:
-                return source.read(0, source.size).decode("utf-8", "replace")
-    return ""
+def _bytes(run: Run) -> bytes:
+    """The bytes of a run without those that members of a group have of their own: DLedger's heads."""
+    rows = run.rows
+    starts, sizes = rows[fields.F_START], rows[fields.F_SIZE]
+    if (starts[1:] == starts[:-1] + sizes[:-1]).all():
+        return bytes(rows.data[int(starts[0]) : int(starts[-1] + sizes[-1])].data)
+    return b"".join(
+        bytes(rows.data[start : start + size].data) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+    )
 
 
-def _identity(files: Sequence[File]) -> tuple[str, int] | None:
-    """Name and number of a broker, from the file of a controller: `cluster#broker#id`."""
-    names = _text_of(files, "rocketmq.identity").strip().split("#")
-    return (names[1], int(names[2])) if len(names) == 3 and names[2].isdecimal() else None
+def _message_at(run: Run, address: int) -> Run | None:
+    return _cut(run, address, address + 1)
 
 
-def _epochs(files: Sequence[File]) -> tuple[tuple[int, int], ...]:
-    """Epochs and their first addresses, after a count and a checksum: `epoch-address` in each line."""
-    lines = _text_of(files, "rocketmq.epochs").split()[2:]
-    pairs = [line.split("-") for line in lines]
-    return tuple((int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2 and all(map(str.isdecimal, pair)))
-
-
-def take_survey(found: Found, survey: LogSurvey, report: Report) -> None:
-    """Add a survey to its copy. Of two files at one address the one with more messages counts."""
-    twin = next((one for one in found.logs if one.start == survey.start), None)
-    if twin is not None:
-        if survey.messages <= twin.messages:
-            survey, twin = twin, survey
-        report.notes.append(f"{twin.file.path}: left out; {survey.file.path} has its place in the commit log")
-        found.logs = [one for one in found.logs if one.start != survey.start]
-    found.logs.append(survey)
-
-
-def group_copies(copies: Sequence[Found]) -> list[list[Found]]:
-    """Stores that are copies of one another: with common messages, or of one broker with no addresses in common."""
-    groups: list[list[Found]] = []
-    for found in copies:
-        near = [group for group in groups if any(_is_copy(found, other) for other in group)]
-        merged = [found, *(one for group in near for one in group)]
-        groups = [group for group in groups if group not in near] + [merged]
-    return groups
-
-
-def _is_copy(one: Found, other: Found) -> bool:
-    found = agreement(one.logs, other.logs)
-    if found.same or found.different:
-        return found.same > 0
-    return one.store.broker is not None and one.store.broker == other.store.broker
-
-
-def part_histories(group: list[Found]) -> list[str]:
-    """Set where each copy parts from the history of the first; the reasons, one for each."""
-    reasons = [""]
-    for one in group[1:]:
-        found: Agreement = agreement(group[0].logs, one.logs)
-        one.until = found.until
-        reason = ""
-        if found.until is not None:
-            (mine, when), (theirs, then) = group[0].lineage, one.lineage
-            why = (
-                f"term or epoch {mine} after {theirs}"
-                if mine != theirs
-                else f"last stored {plain_time(when * 1000)}, not {plain_time(then * 1000)}"
-            )
-            reason = f"{one.store.root}: another history from address {found.until:,} on; {group[0].store.root} is newer: {why}"
-        reasons.append(reason)
-    return reasons
-
-
-def unit_name(group: Sequence[Found], taken: set[str]) -> str:
-    """The name of a group's broker, or that of a directory."""
-    known = Counter(one.store.broker for one in group if one.store.broker)
-    base = known.most_common(1)[0][0] if known else None
-    if base is None or why_unsafe(base) is not None:
-        names = [part for part in parts(group[0].store.root) if part not in ("", "store", ".", "..")]
-        base = names[0] if names else "store"
-    name, number = base, 1
-    while name in taken:
-        number += 1
-        name = f"{base}-{number}"
-    return name
+def _different(run: Run, others: Sequence[Run]) -> list[int]:
+    """Where messages begin of which another copy has a different version."""
+    starts: NDArray[np.int64] = edges(run.rows)[0]
+    found = []
+    for address in starts.tolist():
+        mine = _message_at(run, address)
+        assert mine is not None
+        versions = [one for other in others if (one := _message_at(other, address)) is not None]
+        if any(_bytes(one) != _bytes(mine) for one in versions):
+            found.append(address)
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -234,7 +314,7 @@ def unit_name(group: Sequence[Found], taken: set[str]) -> str:
 MOST_SPANS = 10_000
 
 
-def unit_plan(name: str, group: Sequence[Found], reasons: Sequence[str]) -> UnitPlan:
+def unit_plan(name: str, group: Sequence[Replica], reasons: Sequence[str]) -> UnitPlan:
     """The plan of a store of some copies, with the reasons why histories of copies part."""
     used = [(number, one) for number, one in enumerate(group) if one.logs]
     pieces = _pieces(used)
@@ -265,7 +345,7 @@ def unit_plan(name: str, group: Sequence[Found], reasons: Sequence[str]) -> Unit
     )
 
 
-def _copy_plan(one: Found, reason: str) -> CopyPlan:
+def _copy_plan(one: Replica, reason: str) -> CopyPlan:
     holes = [
         Span(hole[0], min(hole[1], one.end), "no sound message")
         for log in one.logs
@@ -285,7 +365,7 @@ def _copy_plan(one: Found, reason: str) -> CopyPlan:
     )
 
 
-def _pieces(copies: Sequence[tuple[int, Found]]) -> list[PiecePlan]:
+def _pieces(copies: Sequence[tuple[int, Replica]]) -> list[PiecePlan]:
     """The stretches of the union, each with the first copy that has it."""
     every = []
     for rank, (number, one) in enumerate(copies):
@@ -309,7 +389,7 @@ def _pieces(copies: Sequence[tuple[int, Found]]) -> list[PiecePlan]:
         at, every = stop, live
 
 
-def _lost(group: Sequence[Found], pieces: Sequence[PiecePlan]) -> Iterator[Span]:
+def _lost(group: Sequence[Replica], pieces: Sequence[PiecePlan]) -> Iterator[Span]:
     """The holes of the union, with what queues know of them."""
     extents = sorted(
         (extent for one in group for log in one.logs for extent in log.extents), key=lambda extent: extent.start
@@ -404,7 +484,7 @@ class UnitContent:
 class Rescue:
     """RocketMQ's half of `rescue`."""
 
-    def __init__(self, asked: RescueAsked, target: Path) -> None:
+    def __init__(self, asked: RescueOptions, target: Path) -> None:
         asked.check_plain("rocketmq", OPTIONS)
         Sizes().with_options(asked.options)
         self.asked = asked
@@ -452,9 +532,9 @@ class Rescue:
 
     # What is decided
 
-    def decide(self, found: Sequence[Surveyed]) -> list[RescueSplit]:
+    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
         """Groups of copies, each with its history, in order of preference."""
-        copies = [Found(store) for store in self._stores]
+        copies = [Replica(store) for store in self._stores]
         for one in found:
             mine = copies[one.split.content.store]
             if isinstance(one.found, LogSurvey):
@@ -480,7 +560,7 @@ class Rescue:
                     self.report.add(Action.LOST, f"{place}: {span.reason}")
         return splits
 
-    def _decide(self, name: str, group: list[Found]) -> RescueSplit:
+    def _decide(self, name: str, group: list[Replica]) -> RescueSplit:
         sizes = {one.store.sizes.commit_log for one in group}
         if len(sizes) > 1:
             shown = ", ".join(f"{one.store.root} {one.store.sizes.commit_log:,}" for one in group)
@@ -570,7 +650,7 @@ def _missing(starts: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:
     return (*gaps, (ordered[-1] + size, ordered[-1] + 2 * size)) if ordered else ()
 
 
-def _content(one: Found) -> CopyContent:
+def _content(one: Replica) -> CopyContent:
     placed = {log.file.path: log.file for log in one.logs}
     files = [placed.get(file.path, file) for file in one.store.files if file.path in placed or not is_log(file)]
     return CopyContent(one.store.root, tuple(files), one.until)

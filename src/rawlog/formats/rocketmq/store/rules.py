@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, CHECKPOINT, UNIT
 from rawlog.formats.rocketmq.paths import parts
-from rawlog.formats.rocketmq.store.comparison import compared, compared_index, units_of
+from rawlog.formats.rocketmq.store.comparison import compared, compared_index, queue_units
 from rawlog.formats.rocketmq.store.dispatch import message_at
 from rawlog.formats.rocketmq.store.settings import is_batch, usual_size
 from rawlog.formats.rocketmq.store.store import LogSummary, View, views
@@ -104,7 +104,7 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
                     found=f"{following.start:020}",
                 )
         if not store.logs and store.of("rocketmq.checkpoint") and not store.of("rocketmq.dledgerstate"):
-            known = sum(len(units_of([file], UNIT)) for file in store.of("rocketmq.consumequeue"))
+            known = sum(len(queue_units([file], UNIT)) for file in store.of("rocketmq.consumequeue"))
             if known:
                 yield Mark(f"no commit log is here, and consume queues know {known:,} messages in one", path=store.root)
         logs = {_key(file) for file in store.of("rocketmq.compactionlog")}

@@ -11,7 +11,6 @@ of that queue), and the keys of 262,144 messages at a time.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,7 +33,6 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, store_name
 from rawlog.formats.rocketmq.store import dispatch, state
 from rawlog.formats.rocketmq.store.dispatch import COLUMNS, D_PHYSICAL, K_ADDRESS, K_HASH, K_OF_TAG, Derived, Queue
 from rawlog.formats.rocketmq.store.pending import Pending
@@ -45,7 +43,7 @@ from rawlog.model.errors import RawlogError
 from rawlog.model.format import File
 from rawlog.model.frames import Frames
 from rawlog.model.status import Status
-from rawlog.model.store import Copies, Identity, Look, Panel, Store
+from rawlog.model.store import Look, Panel, Store
 from rawlog.model.verb import Line, Section, Tone
 
 PACKED_AT = 1 << 18
@@ -111,6 +109,8 @@ class LogSummary:
     messages: int = 0
     #: Sound messages after the end.
     after: int = 0
+    #: Whether a message contradicts the checksum of the whole entry.
+    has_wrong_entry: bool = False
     is_dledger: bool = False
     fillers: list[int] = field(default_factory=list)
     units: dict[Queue, list[Packed]] = field(default_factory=dict)
@@ -149,6 +149,7 @@ class LogSummary:
             self._add(rows.cut(0, bad), rows.frame_position(bad))
             self.after += int(sound[bad:].sum())
         good = rows.where(sound)
+        self.has_wrong_entry |= not bool(good.entry_crc_ok.all())
         self.is_dledger |= bool((rows[kernels.F_START] != frames.starts[rows[kernels.F_FRAME]]).any())
         dispatch.derive_from(good, self._derived)
         self.fillers += good[kernels.F_PHYSICAL][good.fillers].tolist()
@@ -199,6 +200,7 @@ class LogSummary:
             self.last_time = following.last_time or self.last_time
             self.messages, self.after = self.messages + following.messages, following.after
             self.end, self.ends_with, self.is_ended = following.end, following.ends_with, following.is_ended
+        self.has_wrong_entry |= following.has_wrong_entry
         self.is_dledger |= following.is_dledger
         self.status = following.status
         self.fillers += following.fillers
@@ -340,52 +342,6 @@ def views(files: Sequence[File]) -> Iterator[View]:
     """The store that a group of files is, computed once for all rules; none for files that belong to no store."""
     if files and files[0].place.group is not None:
         yield Store.of(files).share(View)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Which stores are those of one broker: a master and its slaves, or the members of a DLedger group; and which of them is the best.
-
-
-LARGEST_TEXT = 1 << 16
-
-
-def copies(stores: Sequence[Store]) -> list[Copies]:
-    """The sets of replicas, each with the best first. A store that does not say whose it is, is a replica of none."""
-    found: dict[Identity, list[Store]] = defaultdict(list)
-    for store in stores:
-        identity = _identity(store)
-        if identity is not None:
-            found[identity].append(store)
-    return [
-        Copies.ranked(identity, some, [_rank(store) for store in some])
-        for identity, some in found.items()
-        if len(some) > 1
-    ]
-
-
-def _identity(store: Store) -> Identity | None:
-    """The DLedger group, or cluster and broker in `brokerIdentity` (`cluster#broker#id`)."""
-    name = store_name(store)
-    if name is not None and name.startswith("dledger-"):
-        return Identity("rocketmq", name.removeprefix("dledger-"))
-    own = next((file for file in store if file.format == "rocketmq.identity" and file.problem is None), None)
-    if own is None:
-        return None
-    try:
-        with Source(own.path) as source:
-            words = source.read(0, min(source.size, LARGEST_TEXT)).decode("utf-8", "replace").strip().split("#")
-    except RawlogError:
-        return None
-    return Identity("rocketmq", words[1], (words[0],)) if len(words) == 3 else None
-
-
-def _rank(store: Store) -> tuple[tuple[int, ...], str]:
-    """By where the commit log begins its last file. How far that file is filled is not in its size."""
-    logs = [file for file in store if file.format == COMMIT_LOG_NAME and file.place.state is None]
-    last = max((file.place.start_offset or 0 for file in logs), default=0)
-    queues = sum(file.size for file in store if file.format == "rocketmq.consumequeue")
-    is_readable = not any(file.problem for file in store)
-    return (int(is_readable), last, queues, sum(file.size for file in logs)), f"last file of the commit log: {last:,}"
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -11,31 +11,36 @@ cleanup policy, and nothing contradicts compaction, it is undecided.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain, groupby, pairwise
 
 import numpy as np
 
-from rawlog.formats.kafka.log.heads import Heads
-from rawlog.formats.kafka.log.layouts import BATCH, NONE
-from rawlog.formats.kafka.partition.evidence import are_undecided, first_trace, last_trace
-from rawlog.formats.kafka.partition.extents import Extent, Span, read_extent
+from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE
+from rawlog.formats.kafka.partition.evidence import are_undecided, first_trace, index_traces, last_trace, stated_end
+from rawlog.formats.kafka.partition.extents import Extent, Span, bytes_of, read_extent, runs_of
 from rawlog.formats.kafka.partition.identity import Identity, is_compacted_topic, parent_of
 from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
-from rawlog.formats.kafka.partition.salvage import (
+from rawlog.formats.kafka.partition.sound_batches import (
     HUGE,
     NEAR,
     PADDING,
     UNFINISHED,
     longest,
+    patched,
 )
 from rawlog.formats.kafka.paths import INTERNAL
-from rawlog.formats.kafka.texts import CLEANER, offsets_in
+from rawlog.io.walk import walk
 from rawlog.model.errors import CorruptError, TruncatedError
 from rawlog.model.format import File
+from rawlog.model.frames import Frames
+from rawlog.model.outline import Run, SetAside, extend
 from rawlog.model.report import Action
+from rawlog.model.status import Status
 
 UNDECIDED = "cannot tell compaction from loss"
 
@@ -43,14 +48,14 @@ UNDECIDED = "cannot tell compaction from loss"
 class Side(Enum):
     """Where in a log offsets are missing."""
 
-    START, BETWEEN, END = range(3)
+    START, BETWEEN, INSIDE, END = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `first` to `last` that are missing before the segment `file`; or after it at the end of the log. A `trace` says what knows of
-    them at the start and at the end of a log. `is_remote`: remote storage has them. `is_undecided`: nothing tells whether compaction took
-    them out.
+    """Offsets `first` to `last` that are missing before the segment `file`; inside of it; or after it at the end of the log. A `trace`
+    says what knows of them at the start and at the end of a log. `is_remote`: remote storage has them. `is_undecided`: nothing tells
+    whether compaction took them out.
     """
 
     first: int
@@ -93,7 +98,7 @@ class Fate:
 
 
 @dataclass(slots=True)
-class Continuity:
+class Outline:
     """A partition's segments put together. `pieces` are in the order of their offsets."""
 
     extents: list[Extent]
@@ -112,6 +117,99 @@ class Continuity:
     def undecided(self) -> list[tuple[int, int]]:
         """The same inside of segments and between them, in order."""
         return sorted([*self.holes, *((one.first, one.last) for one in self.gaps if one.is_undecided)])
+
+    @property
+    def aside(self) -> list[SetAside]:
+        """The sound batches that are not of the log: copies of others, or of another log."""
+        found = []
+        for segment, extent in enumerate(self.extents):
+            for number, fate in self.fates(segment).items():
+                if fate.action is Action.DROPPED and extent.found is not None:
+                    sound, head = extent.found, extent.found.head
+                    place = int(sound.starts[number]), int(sound.stops[number])
+                    span = int(head["base_offset"][number]), int(head["last_offset"][number]) + 1
+                    found.append(SetAside(extent.file, *place, *span, fate.reason))
+        return found
+
+    @property
+    def end(self) -> int:
+        """The offset after the last batch of the log; where its first segment begins if it has none."""
+        return max((piece.last + 1 for piece in self.pieces), default=self.extents[0].first if self.extents else 0)
+
+    def runs(self) -> list[Run]:
+        """The log in the order of its offsets, as runs of one leader epoch, corrected."""
+        runs: list[Run] = []
+        for piece in self.pieces:
+            extent = self.extents[piece.segment]
+            parts = extent.runs if piece.numbers is None and extent.runs else self._runs_of(piece)
+            extend(runs, chain.from_iterable(map(self._with_right_epochs, parts)))
+        return runs
+
+    def _runs_of(self, piece: Piece) -> Iterator[Run]:
+        """The batches of a piece, by number; each that has a wrong offset alone."""
+        extent = self.extents[piece.segment]
+        sound, choice = extent.numbered()
+        firsts, _ = extent.offsets()
+        numbers = choice.order if piece.numbers is None else list(piece.numbers)
+        is_rebased = [number in choice.rebased for number in numbers]
+        for corrected, group in groupby(range(len(numbers)), key=lambda at: at if is_rebased[at] else -1):
+            part = np.array([numbers[at] for at in group], np.int64)
+            head = Heads(np.ascontiguousarray(sound.head.values[:, part]))
+            stored = int(head["base_offset"][0])
+            head["last_offset"][:] = extent.offsets()[1][part]
+            for run in runs_of(extent.file, sound.starts[part], sound.stops[part], head, firsts[part]):
+                yield replace(run, stored=stored) if corrected >= 0 else run
+
+    def _with_right_epochs(self, run: Run) -> Iterator[Run]:
+        right = next(
+            (one.right for one in self.corrections if one.first <= run.first <= one.last and one.wrong == run.lineage),
+            None,
+        )
+        yield run if right is None else replace(run, lineage=right, stored_lineage=run.lineage)
+
+    def batches(self, piece: Piece) -> Iterator[tuple[Frames, Heads]]:
+        """The batches of a piece in order, with the base offsets and leader epochs that they should have."""
+        from rawlog.formats.kafka import LOG
+
+        extent = self.extents[piece.segment]
+        if piece.numbers is None and extent.chosen is None:
+            for frames in walk(extent.file, LOG, errors="skip"):
+                if len(frames):
+                    yield self._corrected(frames, heads(frames))
+            return
+        sound, choice = extent.numbered()
+        data = bytes_of(extent.file)
+        numbers = np.array(choice.order if piece.numbers is None else piece.numbers, np.int64)
+        if not numbers.size:
+            return
+        firsts, lasts = extent.offsets()
+        is_rebased = np.isin(numbers, np.array(sorted(choice.rebased), np.int64))
+        edges = np.flatnonzero(is_rebased[1:] | is_rebased[:-1]) + 1
+        for start, stop in pairwise([0, *edges.tolist(), numbers.size]):
+            part = numbers[start:stop]
+            head = Heads(np.ascontiguousarray(sound.head.values[:, part]))
+            frames = Frames(data, sound.starts[part], sound.stops[part], data.size, Status.OK)
+            if is_rebased[start]:
+                piece_data = data[frames.starts[0] : frames.stops[0]].copy()
+                size = np.array([piece_data.size], np.int64)
+                frames = Frames(piece_data, np.zeros(1, np.int64), size, piece_data.size, Status.OK)
+                # Of magic 0 and 1 the last offset is the one that is written.
+                is_wrapper = head["magic"][0] != MAGIC_V2
+                head["last_offset"][0] = lasts[part[0]]
+                head["base_offset"][0] = lasts[part[0]] if is_wrapper else firsts[part[0]]
+                patched(piece_data, 0, "base_offset", int(head["base_offset"][0]))
+            yield self._corrected(frames, head)
+
+    def _corrected(self, frames: Frames, head: Heads) -> tuple[Frames, Heads]:
+        """Batches with the leader epochs that they should have."""
+        wrong = [(at, one.right) for one in self.corrections for at in np.flatnonzero(one.is_wrong(head)).tolist()]
+        if not wrong:
+            return frames, head
+        frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
+        for at, epoch in wrong:
+            patched(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
+            head["leader_epoch"][at] = epoch
+        return frames, head
 
     def fates(self, segment: int) -> dict[int, Fate]:
         """The batches of a segment, by number, that are dropped, put elsewhere, or get another base offset."""
@@ -138,7 +236,7 @@ class Continuity:
         return made
 
 
-def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Continuity:
+def outline(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Outline:
     """Put the segments among a partition's files together. `known` are extents of segments that were read already, by path."""
     every = files
     files = [one for one in files if one.place.state is None and one.problem is None]
@@ -149,50 +247,62 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
     extents = []
     for number, file in enumerate(segments):
         stop = next((one for one in names[number + 1 :] if one > names[number]), HUGE)
+        end = stated_end(files) if number + 1 == len(segments) else None
         extent = (known or {}).get(file.path)
-        if extent is None or not extent.is_before(stop):
-            extent = read_extent(file, stop)
+        if extent is None or not extent.is_before(stop) or extent.is_beyond(end):
+            extent = read_extent(file, stop, end)
         extent.stop = stop
         extents.append(extent)
     placed = _place(extents)
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
     if gaps:
-        point = _cleaned_up_to(files, extents, max(one.mark for one in extents))
-        gaps = [one for one in gaps if one.first >= point]
-    holes = [] if any(one.is_cleaned for one in extents) else _holes(extents)
-    if holes:
+        point = _cleaned_up_to(files, extents, max(extent.mark for extent in extents))
+        shown = index_traces(every, {extent.first for extent in extents if extent.has_batches}) if point else []
+        gaps = [gap for gap in gaps if gap.first >= point or any(gap.first <= offset <= gap.last for offset in shown)]
+    inside = [] if any(extent.is_cleaned for extent in extents) else _holes(extents)
+    if inside:
         point = _cleaned_up_to(files, extents, NONE)
-        holes = [one for one in holes if one[0] >= point]
-    is_open = [False] * (len(gaps) + len(holes))
-    if is_open and not _has_damage(extents, placed):
-        is_open = are_undecided(files, [*((one.first, one.last) for one in gaps), *holes]).tolist()
-    gaps = [replace(one, is_undecided=undecided) for one, undecided in zip(gaps, is_open, strict=False)]
-    holes = [one for one, undecided in zip(holes, is_open[len(gaps) :], strict=True) if undecided]
+        inside = [gap for gap in inside if gap.first >= point]
+    gaps += inside
+    is_damaged = _has_damage(extents, placed)
+    is_open = are_undecided(files, [(gap.first, gap.last) for gap in gaps], has_damage=is_damaged).tolist()
+    if is_damaged:  # that explains what is missing between segments, too
+        is_open = [undecided and gap.side is Side.INSIDE for gap, undecided in zip(gaps, is_open, strict=True)]
+    gaps = [replace(gap, is_undecided=undecided) for gap, undecided in zip(gaps, is_open, strict=True)]
+    holes = [(gap.first, gap.last) for gap in gaps if gap.side is Side.INSIDE and gap.is_undecided]
+    gaps = [gap for gap in gaps if gap.side is not Side.INSIDE or not gap.is_undecided]
     gaps = [*_start_gap(every, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
-    return Continuity(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
+    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
 
 
 # What is refused ---------------------------------------------------------------------------------------------------------
 
 
-def refuse_damage(whose: Identity | None, found: Continuity, why: str, *, allows_tail: bool) -> None:
+def refuse_damage(whose: Identity | None, found: Outline, why: str, *, allows_tail: bool) -> None:
     """CorruptError for the first thing that repair would drop or change; `why` ends its message. With `allows_tail` this does not count
     what a crash leaves at the end of a log, unless other files say that records were there.
     """
     if whose is not None and whose.change is not None:
         raise CorruptError(f"{whose.change}; {why}", path=whose.path)
+    refuse_holes(found, why, allows_tail=allows_tail)
+    refuse_misplaced(found, why)
+    for gap in found.gaps:
+        if gap.is_lost:
+            before = " before this segment" if gap.side is Side.BETWEEN else ""
+            raise CorruptError(f"{gap}{before}; {why}", path=gap.file.path)
+    for one in found.corrections[:1]:
+        what = f"leader epoch {one.wrong} at offset {one.first}, {one.right} expected"
+        raise CorruptError(f"{what}; {why}", path=found.extents[0].file.path)
+
+
+def refuse_misplaced(found: Outline, why: str) -> None:
+    """CorruptError for the first batch that is not at its place, and for a segment with a wrong name."""
     for number, extent in enumerate(found.extents):
         batches, chosen = extent.found, extent.chosen
         if chosen is None or batches is None:
             continue
-        holes = [one for one in batches.holes if one.reason != PADDING]
-        holes = [one for one in holes if not extent.is_crash_tail(one)] if allows_tail else holes
-        for hole in holes:
-            error = TruncatedError if hole.reason == UNFINISHED else CorruptError
-            message = f"{hole.stop - hole.start:,} bytes are not a sound batch ({hole.reason}); {why}"
-            raise error(message, path=extent.file.path, position=hole.start, format="kafka.log", layout=BATCH.name)
         if chosen.dropped or chosen.rebased or chosen.order != list(range(len(batches.head))) or number in found.placed:
             at = min([*chosen.dropped, *chosen.rebased, *chosen.moved], default=0)
             raise CorruptError(
@@ -207,45 +317,72 @@ def refuse_damage(whose: Identity | None, found: Continuity, why: str, *, allows
         extent = found.extents[piece.segment]
         if piece.start != extent.first:
             raise CorruptError(f"a name that does not fit its offsets; {why}", path=extent.file.path)
-    for gap in found.gaps:
-        if gap.is_lost:
-            before = " before this segment" if gap.side is Side.BETWEEN else ""
-            raise CorruptError(f"{gap}{before}; {why}", path=gap.file.path)
-    for one in found.corrections[:1]:
-        what = f"leader epoch {one.wrong} at offset {one.first}, {one.right} expected"
-        raise CorruptError(f"{what}; {why}", path=found.extents[0].file.path)
+
+
+def refuse_holes(log: Outline, why: str, *, allows_tail: bool) -> None:
+    """DataError for the first bytes that are no batch."""
+    for extent in log.extents:
+        holes = [hole for hole in extent.found.holes if hole.reason != PADDING] if extent.found is not None else []
+        for hole in holes:
+            if not (allows_tail and extent.is_crash_tail(hole)):
+                error = TruncatedError if hole.reason == UNFINISHED else CorruptError
+                message = f"{hole.stop - hole.start:,} bytes are not a sound batch ({hole.reason}); {why}"
+                raise error(message, path=extent.file.path, position=hole.start, format="kafka.log", layout=BATCH.name)
 
 
 # How segments are put together -------------------------------------------------------------------------------------------
 
 
 def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
-    """Which batches outside their segments' ranges have offsets that no other batch has: those are where the log misses them.
+    """Which batches outside their segments' ranges are placed where their offsets say: those of a segment with a wrong name.
 
-    A wrong base offset could be any. So beyond the end of the log only what follows it is taken: with the end itself, or in a run.
+    The batches of a segment follow one another in the log, with none of another segment between them. So its strays are placed if they
+    and its other batches are in one place between those of others, where nothing has their offsets; one of them may have a wrong offset.
+    Otherwise the file is a copy, or of another log. Beyond the end of the log only what follows it is taken: with the end itself, or in
+    a run.
     """
-    strays = []
-    for index, one in enumerate(extents):
-        lows, highs = ({number: span[end] for number, span in one.strays.items()} for end in (0, 1))
-        follow = set(longest(list(one.strays), lows, highs))
-        # Those that follow one another in the file come first: a batch with a wrong offset may cover any of them.
-        strays += [(number not in follow, span, index, number) for number, span in one.strays.items()]
-    if not strays:
-        return {}
-    runs = np.concatenate([one.covered for one in extents])
-    taken = sorted(map(tuple, runs.tolist()))
     placed: dict[int, set[int]] = {}
-    end = taken[-1][1] if taken else NONE
-    for _, (low, high), index, number in sorted(strays):
-        if taken and low > end + 1 and not _in_run(extents[index], number, end):
+    if not any(extent.strays for extent in extents):
+        return placed
+    blocks = {
+        index: (int(extent.covered[0][0]), int(extent.covered[-1][1]))
+        for index, extent in enumerate(extents)
+        if len(extent.covered)
+    }
+    # The files that are displaced as a whole come first: nothing but their names says that they belong elsewhere.
+    for index in sorted(range(len(extents)), key=lambda index: (index in blocks, -len(extents[index].strays))):
+        extent, own = extents[index], blocks.get(index)
+        # What is missing at the beginning of another segment is not in a file after it, unless that goes up to where the other one begins.
+        is_before = own is None and any(low < extent.first for low, _ in extent.strays.values())
+        reached = max((high for _, high in extent.strays.values()), default=NONE) + 1
+        claims = {
+            owner
+            for owner, (low, _) in blocks.items()
+            if is_before and owner not in placed and low != reached and not extents[owner].has_damage
+        }
+        others = sorted(
+            (min(low, extents[owner].first) if owner in claims else low, high)
+            for owner, (low, high) in blocks.items()
+            if owner != index
+        )
+        slots: dict[int, list[int]] = {}
+        for number, (low, high) in extent.strays.items():
+            at = bisect_right(others, (low, HUGE))
+            if (not at or others[at - 1][1] < low) and (at == len(others) or high < others[at][0]):
+                slots.setdefault(at, []).append(number)
+        slot = max(slots, key=lambda at: len(slots[at]), default=0) if own is None else bisect_right(others, own)
+        fitting = slots.get(slot, [])
+        if own is None and len(extent.strays) - len(fitting) > min(1, len(fitting) - 1):
             continue
-        at = bisect_right(taken, (low, HUGE))
-        before = taken[at - 1][1] if at else NONE
-        following = taken[at][0] if at < len(taken) else HUGE
-        if before < low and high < following:
-            taken.insert(at, (low, high))
-            end = max(end, high)
-            placed.setdefault(index, set()).add(number)
+        end = max((high for _, high in blocks.values()), default=NONE)
+        lows, highs = ({number: span[side] for number, span in extent.strays.items()} for side in (0, 1))
+        for number in longest(sorted(fitting), lows, highs):
+            low, high = extent.strays[number]
+            if not blocks or low <= end + 1 or _in_run(extent, number, end):
+                before = blocks.get(index, (low, high))
+                blocks[index] = (min(before[0], low), max(before[1], high))
+                end = max(end, high)
+                placed.setdefault(index, set()).add(number)
     return placed
 
 
@@ -337,7 +474,7 @@ def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
         dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
         if (dirty is not None and stop <= dirty) or is_compacted_topic(folder, place.topic):
             return False
-    return any(gap.is_lost and gap.first < stop and first <= gap.last for gap in continuity(files).gaps)
+    return any(gap.is_lost and gap.first < stop and first <= gap.last for gap in outline(files).gaps)
 
 
 def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:
@@ -356,14 +493,21 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     return gaps
 
 
-def _holes(extents: Sequence[Extent]) -> list[tuple[int, int]]:
-    """What is missing inside of segments, whatever the reason; not in the last one, which the cleaner leaves alone."""
-    return [
-        (int(before) + 1, int(after) - 1)
-        for one in extents[:-1]
-        for (_, before), (after, _) in pairwise(one.covered.tolist())
-        if after > before + 1
-    ]
+def _holes(extents: Sequence[Extent]) -> list[Gap]:
+    """What is missing between batches of a segment that follow one another in the file, whatever the reason."""
+    holes = []
+    for extent in extents:
+        if extent.chosen is None:
+            spans = [(before + 1, after - 1) for (_, before), (after, _) in pairwise(extent.covered.tolist())]
+        else:
+            sound, choice = extent.numbered()
+            firsts, lasts = extent.offsets()
+            order = np.array(choice.order, np.int64)
+            follows = sound.stops[order[:-1]] == sound.starts[order[1:]]
+            at = np.flatnonzero(follows & (firsts[order[1:]] > lasts[order[:-1]] + 1))
+            spans = list(zip((lasts[order[at]] + 1).tolist(), (firsts[order[at + 1]] - 1).tolist(), strict=True))
+        holes += [Gap(first, last, extent.file, Side.INSIDE) for first, last in spans]
+    return holes
 
 
 def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
@@ -487,4 +631,4 @@ def _without(spans: Iterable[tuple[int, int | None]], covered: Sequence[Span]) -
     return [(low, None if high == HUGE else high) for low, high in left]
 
 
-__all__ = ["Continuity", "Fate", "Gap", "Piece", "Side", "continuity", "refuse_damage"]
+__all__ = ["Fate", "Gap", "Outline", "Piece", "Side", "outline", "refuse_damage"]

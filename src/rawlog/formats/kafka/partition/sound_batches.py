@@ -25,6 +25,8 @@ WINDOW = 16 << 20
 PADDING = "zeros of preallocation"
 UNFINISHED = "an unfinished batch"
 HUGE = (1 << 63) - 1
+FARTHEST = (1 << 31) - 1
+"""How far an offset may be after the name of its segment: an index holds no larger difference."""
 NEAR = 4096
 """So many offsets after the end a batch may still belong to the log."""
 
@@ -39,7 +41,7 @@ class Hole:
 
 
 @dataclass(slots=True)
-class Found:
+class SoundBatches:
     """The sound batches of a segment in the order of the file, and what is between them."""
 
     starts: NDArray[np.int64]
@@ -48,7 +50,7 @@ class Found:
     holes: list[Hole]
 
 
-def find_sound(data: Bytes, *, sealed: bool = False) -> Found:
+def find_sound(data: Bytes, *, sealed: bool = False) -> SoundBatches:
     """Every sound batch of a segment, also after damage. In a `sealed` segment, one that others follow, zeros at the end are an
     unfinished batch: a broker preallocates only the segment that it appends to.
     """
@@ -67,7 +69,7 @@ def find_sound(data: Bytes, *, sealed: bool = False) -> Found:
     from rawlog.formats.kafka.log.kernels.heads import NAMES
 
     values = np.concatenate([np.empty((len(NAMES), 0), np.int64), *found], axis=1)
-    return Found(np.concatenate(starts), np.concatenate(stops), Heads(values), holes)
+    return SoundBatches(np.concatenate(starts), np.concatenate(stops), Heads(values), holes)
 
 
 def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | None]]:
@@ -151,7 +153,7 @@ def is_batch(data: Bytes, position: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Choice:
     """Batches by number, in the order to write them; new base offsets for some; those that no place was found for."""
 
     order: list[int]
@@ -160,23 +162,39 @@ class Chosen:
     dropped: list[int]
 
 
-def choose(head: Heads, first: int, stop: int) -> Chosen:
-    """The batches of a segment, which holds offsets from `first` up to `stop`, in an order in which offsets rise."""
+def choose(head: Heads, first: int, stop: int, end: int | None = None) -> Choice:
+    """The batches of a segment, which holds offsets from `first` up to `stop`, in an order in which offsets rise.
+
+    The longest chain of batches is right; of equally long ones, that in which most batches begin where the one before ends. A batch off
+    the chain gets another offset only if it is alone between two others that leave room for exactly its offsets. What follows the last
+    one is `stop`, or the `end` of the log that other files say it had.
+    """
     base, last = head["base_offset"].copy(), head["last_offset"].copy()
     # Of a compressed entry of magic 0 or 1 only the last offset is known here.
-    usable = (base >= first) & (last >= base) & (last < stop) & (last - first <= (1 << 31) - 1)
-    if usable.all() and (base[1:] > last[:-1]).all():
-        return Chosen(list(range(base.size)), {}, [], [])
+    usable = (base >= first) & (last >= base) & (last < stop) & (last - first <= FARTHEST)
     bases, lasts = base.tolist(), last.tolist()
-    chain = longest([number for number in range(base.size) if usable[number]], bases, lasts)
+    if usable.all() and (base[1:] > last[:-1]).all():
+        chain = list(range(base.size))
+    else:
+        chain = longest(
+            [number for number in range(base.size) if usable[number]],
+            bases,
+            lasts,
+            first,
+            stop if stop != HUGE else end,
+        )
+    if end is not None and chain and chain[-1] == base.size - 1 and _is_too_high(chain, bases, lasts, first, end):
+        chain.pop()
+    if len(chain) == base.size:
+        return Choice(chain, {}, [], [])
     on_chain = set(chain)
     rest = [number for number in range(base.size) if number not in on_chain]
-    rebased = _rebase(rest, chain, head["crc"].tolist(), bases, lasts, first)
+    rebased = _rebase(rest, chain, head["crc"].tolist(), bases, lasts, first, stop if stop != HUGE else end)
     order = sorted([*chain, *rebased], key=lambda number: rebased.get(number, bases[number]))
     moved, dropped = [], []
     starts = [rebased.get(number, bases[number]) for number in order]
     ends = [rebased.get(number, bases[number]) + lasts[number] - bases[number] for number in order]
-    for number in sorted((one for one in rest if one not in rebased), key=lambda one: bases[one]):
+    for number in sorted((number for number in rest if number not in rebased), key=lambda number: bases[number]):
         at = bisect_right(starts, bases[number])
         before = ends[at - 1] if at else first - 1
         # After the end of the last segment only what is near it: an offset that is wrong could be any.
@@ -189,50 +207,91 @@ def choose(head: Heads, first: int, stop: int) -> Chosen:
             moved.append(number)
         else:
             dropped.append(number)
-    return Chosen(order, rebased, moved, dropped)
+    return Choice(order, rebased, moved, dropped)
+
+
+Offsets = Sequence[int] | Mapping[int, int]
 
 
 def longest(
-    numbers: list[int], bases: Sequence[int] | Mapping[int, int], lasts: Sequence[int] | Mapping[int, int]
+    numbers: Sequence[int], bases: Offsets, lasts: Offsets, first: int | None = None, stop: int | None = None
 ) -> list[int]:
-    """The most batches, in the order of the file, of which each begins after the one before."""
-    tails: list[int] = []
-    owners: list[int] = []
+    """The most batches, in the order of the file, of which each begins after the one before; of equally many, those with the most that
+    begin right where the one before ends, or leave exactly the room of the one batch between them. Before them something ends at `first`,
+    after them something begins at `stop`.
+    """
+    ends = sorted({lasts[number] for number in numbers})
+    # The best chain that ends at most at each offset: a tree of prefix maxima of (batches and joins, last batch).
+    tree: list[tuple[int, int]] = [(0, -1)] * (len(ends) + 1)
+    joined: dict[int, tuple[int, int]] = {} if first is None else {first - 1: (0, -1)}
     before: dict[int, int] = {}
+    scores: dict[int, int] = {}
+    best, final = 0, -1
+    weight = 2 * len(bases) + 1
     for number in numbers:
-        at = bisect_left(tails, bases[number])
-        if at == len(tails):
-            tails.append(lasts[number])
-            owners.append(number)
-        elif lasts[number] < tails[at]:
-            tails[at], owners[at] = lasts[number], number
-        else:
-            continue
-        before[number] = owners[at - 1] if at else -1
+        score, previous = joined.get(bases[number] - 1, (-1, -1))
+        score += 1 if score >= 0 else 0
+        if first is not None and number:
+            end = first - 1 if number == 1 else lasts[number - 2]
+            skipped = scores.get(number - 2, -1) if number > 1 else 0
+            if skipped >= max(score, 0) and bases[number] - end == lasts[number - 1] - bases[number - 1] + 2:
+                score, previous = skipped + 1, number - 2 if number > 1 else -1
+        at = bisect_left(ends, bases[number])
+        while at:
+            if tree[at][0] > score:
+                score, previous = tree[at]
+            at &= at - 1
+        score, before[number] = max(score, 0) + weight, previous
+        scores[number] = score
+        at, end = bisect_left(ends, lasts[number]) + 1, lasts[number]
+        if joined.get(end, (-1, -1))[0] < score:
+            joined[end] = (score, number)
+        while at <= len(ends):
+            if tree[at][0] < score:
+                tree[at] = (score, number)
+            at += at & -at
+        if stop is not None:
+            room = stop - lasts[number] - 1
+            score += room == 0 or (number + 2 == len(bases) and room == lasts[number + 1] - bases[number + 1] + 1)
+        if score > best:
+            best, final = score, number
     chain: list[int] = []
-    number = owners[-1] if owners else -1
-    while number >= 0:
-        chain.append(number)
-        number = before[number]
+    while final >= 0:
+        chain.append(final)
+        final = before[final]
     return chain[::-1]
 
 
+def _is_too_high(chain: list[int], bases: list[int], lasts: list[int], first: int, end: int) -> bool:
+    """Whether the last batch leaves offsets out, and would end where the log did if it left none out."""
+    before = lasts[chain[-2]] if len(chain) > 1 else first - 1
+    size = lasts[chain[-1]] - bases[chain[-1]] + 1
+    return bases[chain[-1]] > before + 1 and end == before + 1 + size
+
+
 def _rebase(
-    rest: list[int], chain: list[int], checksums: list[int], bases: list[int], lasts: list[int], first: int
+    rest: list[int],
+    chain: list[int],
+    checksums: list[int],
+    bases: list[int],
+    lasts: list[int],
+    first: int,
+    stop: int | None,
 ) -> dict[int, int]:
     """Batches alone between two others whose offsets leave exactly their room. No checksum of any magic covers the offset."""
     alone: dict[int, list[int]] = {}
     for number in rest:
         alone.setdefault(bisect_left(chain, number), []).append(number)
-    taken = {(bases[one], lasts[one], checksums[one]) for one in chain}
+    taken = {(bases[number], lasts[number], checksums[number]) for number in chain}
     rebased: dict[int, int] = {}
     for at, numbers in alone.items():
         number = numbers[0]
         is_copy = (bases[number], lasts[number], checksums[number]) in taken
-        if len(numbers) > 1 or at >= len(chain) or is_copy:
+        following = bases[chain[at]] if at < len(chain) else stop
+        if len(numbers) > 1 or is_copy or following is None or not chain:
             continue
         before = lasts[chain[at - 1]] if at else first - 1
-        if bases[chain[at]] - before - 1 == lasts[number] - bases[number] + 1:
+        if following - before - 1 == lasts[number] - bases[number] + 1:
             rebased[number] = before + 1
     return rebased
 

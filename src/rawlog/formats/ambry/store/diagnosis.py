@@ -1,0 +1,791 @@
+"""The diagnosis of a store: which messages are sound, foreign, copies or lost, and which names its log segments had.
+
+Every verb that says or does something about damage goes by it. After damage the next sound message header is searched for. Index files are
+evidence: an update that the log has lost is written again from its index entry, a damaged blob id is corrected, and a lost blob is reported
+by its id.
+"""
+
+from __future__ import annotations
+
+import bisect
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Kind
+from rawlog.formats.ambry.paths import Segment
+from rawlog.formats.ambry.store.evidence import (
+    Naming,
+    agrees,
+    elect_partition,
+    gather,
+    message_of,
+    most_named,
+    named_in,
+    partitions,
+    rekeyed,
+    with_partition,
+)
+from rawlog.formats.ambry.store.rewrite import (
+    DESCRIPTOR_NAME,
+    Plan,
+    Style,
+    descriptor,
+    number_option,
+    other_files,
+)
+from rawlog.formats.ambry.store.rules import VIOLATIONS, denied_ids, group_rules
+from rawlog.formats.ambry.store.state import (
+    ALWAYS,
+    DELETE,
+    ORPHANS,
+    PUT,
+    UNDELETE,
+    Catalog,
+    Damage,
+    LogSummary,
+    catalog_of,
+    catalog_of_messages,
+    fold,
+    is_refused,
+    read_log,
+)
+from rawlog.formats.ambry.store.store import (
+    COMPACTION_FORMAT,
+    POLICY_FORMAT,
+    BlobStore,
+    lost_words,
+    may_lack_put,
+)
+from rawlog.formats.ambry.structures import DESCRIPTOR
+from rawlog.formats.ambry.writer import CAPACITY
+from rawlog.io.storage import Source
+from rawlog.model.finding import Severity
+from rawlog.model.format import File
+from rawlog.model.plan import Patch, Piece
+from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
+from rawlog.model.text import counted
+
+MOST_SEARCHED = 64 << 20
+"""So many damaged bytes at a place are searched for blob ids."""
+
+
+def segment_words(index_files: Sequence[File]) -> str:
+    """What is said of a log segment of which only index files are there."""
+    names = ", ".join(file.path.rpartition("/")[2] for file in index_files)
+    return f"the log segment is not there; its index files are: {names}"
+
+
+def is_sound(files: Store, store: BlobStore) -> bool:
+    """Whether what a pass has left of a store shows that nothing of it is damaged, misplaced or lost. Reads no log segment."""
+    summaries = [store.summaries.get(file.path) for file in store.logs]
+    if any(file.problem is not None for file in store.files):
+        return False
+    for summary in summaries:
+        if not isinstance(summary, LogSummary) or not summary.sums:
+            return False
+        if summary.damages or summary.unsound or summary.error or summary.lacks_header:
+            return False
+    if (
+        store.partition is not None
+        and (partitions(store.catalog.key_data, store.catalog.key_start) != store.partition).any()
+    ):
+        return False
+    marks = ((mark.severity or rule.severity) for rule in group_rules() for mark in rule.check(files))
+    return all(severity is Severity.INFO for severity in marks)
+
+
+def _capacity(read: Sequence[LogSummary], options: Mapping[str, str]) -> int:
+    """The capacity that most segment headers name."""
+    known = [one.capacity for one in read if one.capacity is not None]
+    largest = max((one.file.size for one in read), default=0)
+    default = max(set(known), key=known.count) if known else max(CAPACITY, largest)
+    return number_option(options, "capacity", default) or default
+
+
+@dataclass(slots=True)
+class _Extra:
+    """A message that the log does not have so: corrected where it is, or written again; of which index entry (-1: none)."""
+
+    raw: bytes
+    segment: int
+    offset: int
+    entry: int
+    is_there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A message that a store has lost: its blob, kind and life version as an index file has them (None: not known), and where it was."""
+
+    key: bytes
+    kind: int | None
+    life_version: int | None
+    path: str
+    start: int
+    stop: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a repaired store has: its messages at their places in the source, and in `ranked` with the numbers of the new segments.
+
+    `number` is that of each row's extra (-1: none), `entry_rows` the row of the message of each index entry (-1: none).
+    """
+
+    segments: list[Segment]
+    merged: Catalog
+    ranked: Catalog
+    number: NDArray[np.int64]
+    entry_rows: NDArray[np.int64]
+
+
+class Diagnosis:
+    """What becomes of a store: which segments are written under which names, and the messages in them."""
+
+    def __init__(self, store: BlobStore, options: Mapping[str, str]) -> None:
+        self.store, self.options, self.report = store, options, Report()
+        self.read = self.read_logs()
+        self.capacity = _capacity(self.read, options)
+        self.catalog = catalog_of([one.columns for one in self.read])
+        self.damages = [(number, damage) for number, one in enumerate(self.read) for damage in one.damages]
+        self.evidence = gather(store)
+        #: Messages that are not kept as they are, by row; what is written in their place, and more.
+        self.dead = np.zeros(len(self.catalog), np.bool_)
+        self.extras: list[_Extra] = []
+        #: The row of the message of each index entry.
+        self.rows = self.catalog.rows_of(self.evidence.entries)
+        #: The blobs that the report names.
+        self.reported: set[tuple[int, int, int]] = set()
+        self.losses: list[Loss] = []
+        #: Updates that are written again, by the number of their entry in the report: what is said where no store is written.
+        self.restored: dict[int, str] = {}
+        #: Messages of other partitions, and the segments, by number, that have no others.
+        self.aside: list[tuple[int, Damage]] = []
+        #: The positions of segments of which nothing is there.
+        self.gaps: list[int] = []
+        self.foreign: set[int] = set()
+
+    def read_logs(self) -> Sequence[LogSummary]:
+        """What each log segment says, in order."""
+        return [read_log(file, check=True) for file in self.store.logs]
+
+    def decide(self) -> None:
+        """Decide all, and report it."""
+        self._settle_partition()
+        headers = [number for number, one in enumerate(self.read) if one.lacks_header]
+        naming = Naming(self.store, self.catalog, self.evidence, self.rows, self.trusted, self.damages, headers)
+        naming.settle()
+        #: Names of the segments that are written; the first ones are those that were read, in their order.
+        self.names = naming.names
+        self.where, self.logs_of_files = naming.where, naming.logs_of_files
+        for number, name, why in naming.renamed:
+            path, size = self.store.logs[number].path, self.store.logs[number].size
+            self.report.add(Action.MOVED, f"written as {name.log_name()}: {why}", path, start=0, stop=size)
+        self._find_known()
+        self._correct_ids()
+        self._correct_partitions()
+        self._check_blooms()
+        self._restore_updates()
+        self._report_damages()
+
+    def _path(self, segment: Segment) -> str:
+        """The path that the log of a segment has, or had, in the source."""
+        return f"{self.store.folder}/{segment.log_name()}"
+
+    def _add(self, action: Action, reason: str, number: int, start: int, stop: int) -> None:
+        """Report something about bytes of a log segment that was read."""
+        self.report.add(action, reason, self.store.logs[number].path, start=start, stop=stop)
+
+    def _settle_partition(self) -> None:
+        """The partition of the store; messages of others are set aside."""
+        evidence = self.evidence
+        self.named = partitions(self.catalog.key_data, self.catalog.key_start)
+        of_entries = partitions(evidence.entries.data, evidence.entries.starts)
+        by_index = [
+            most_named(of_entries[evidence.is_sound & (evidence.file == n)]) for n in range(len(evidence.files))
+        ]
+        by_segment = [most_named(self.named[self.catalog.rows_in(number)]) for number in range(len(self.read))]
+        self.partition = elect_partition(self.store.partition, [*by_index, *by_segment]) or 0
+        #: Entries that say something of this store; those of another partition are of a file that does not belong here.
+        self.trusted = evidence.is_sound & (of_entries == self.partition)
+        self._set_foreign_aside()
+
+    def _set_foreign_aside(self) -> None:
+        """Take out what is of another store, and segments that are copies of others."""
+        catalog = self.catalog
+        aside = self._foreign_messages()
+        for number in np.unique(catalog.segment[aside]).tolist():
+            inside = np.flatnonzero(aside & (catalog.segment == number))
+            for rows in np.split(inside, np.flatnonzero(np.diff(inside) != 1) + 1):
+                others = ", ".join(map(str, np.unique(self.named[rows]).tolist()))
+                why = f"{counted(rows.size, 'message')} of partition {others}, and this store is of {self.partition}"
+                self._set_aside(number, rows, why)
+        for number, original in self._copied_segments().items():
+            rows = np.arange(len(catalog))[catalog.rows_in(number)]
+            aside[rows] = True
+            self._set_aside(number, rows, f"a copy of {self.store.segments[original].log_name()}")
+        if not aside.any():
+            return
+        numbers, left = np.unique(catalog.segment[aside]), np.unique(catalog.segment[~aside])
+        self.foreign = set(np.setdiff1d(numbers, left).tolist())
+        self.damages += self.aside
+        kept = np.flatnonzero(~aside)
+        self.catalog, self.named = catalog.take(kept), self.named[kept]
+        self.dead = np.zeros(len(self.catalog), np.bool_)
+        self.rows = self.catalog.rows_of(self.evidence.entries)
+
+    def _set_aside(self, number: int, rows: NDArray[np.int64], why: str) -> None:
+        offset, size = self.catalog.offset[rows], self.catalog.size[rows]
+        damage = Damage(int(offset[0]), int(offset[-1] + size[-1]), f"{why}: set aside")
+        self.aside.append((number, damage))
+
+    def _foreign_messages(self) -> NDArray[np.bool_]:
+        """Which messages are of another partition: their file, or a part of it, is of another store.
+
+        A single message that names another partition has a damaged blob id, and so has one whose blob is known here.
+        """
+        catalog = self.catalog
+        foreign: NDArray[np.bool_] = self.named != self.partition
+        foreign[self.rows[self.trusted & (self.rows >= 0)]] = False
+        if not foreign.any():
+            return foreign
+        known = set(catalog.identity.take(np.flatnonzero(self.named == self.partition)).tuples)
+        rows = np.flatnonzero(foreign)
+        foreign[rows] = [blob not in known for blob in catalog.identity.take(rows).tuples]
+        for number in np.unique(catalog.segment[foreign]).tolist():
+            inside = np.flatnonzero(foreign & (catalog.segment == number))
+            others, counts = np.unique(self.named[inside], return_counts=True)
+            foreign[inside[np.isin(self.named[inside], others[counts == 1])]] = False
+        return foreign
+
+    def _copied_segments(self) -> dict[int, int]:
+        """Segments that have the same messages as another one at the same places, or the first of them; each with that other one.
+
+        The one that index files know is the original, else the first.
+        """
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for number in range(len(self.read)):
+            rows = self.catalog.rows_in(number)
+            if rows.start < rows.stop:
+                alike.setdefault(self._fact(rows.start), []).append(number)
+        found: dict[int, int] = {}
+        for numbers in alike.values():
+            ranked = sorted(numbers, key=lambda number: (-self._indexed_messages(number), number))
+            for number in ranked[1:]:
+                mine, other = self.catalog.rows_in(number), self.catalog.rows_in(ranked[0])
+                count = mine.stop - mine.start
+                if count <= other.stop - other.start and all(
+                    self._fact(mine.start + at) == self._fact(other.start + at) for at in range(count)
+                ):
+                    found[number] = ranked[0]
+        return found
+
+    def _fact(self, row: int) -> tuple[int, ...]:
+        """What tells a message from others, and its place in its segment."""
+        catalog, identity = self.catalog, self.catalog.identity
+        columns = (identity.group, identity.high, identity.low, catalog.kind, catalog.life_version, catalog.size)
+        return tuple(int(column[row]) for column in (*columns, catalog.time, catalog.offset))
+
+    def _indexed_messages(self, number: int) -> int:
+        """How many messages of a segment the index files of its name have at their places."""
+        evidence, entries = self.evidence, self.evidence.entries
+        segment = self.store.segments[number]
+        if segment not in evidence.segments:
+            return 0
+        mine = np.flatnonzero(self.trusted & (evidence.segment == evidence.segments.index(segment)))
+        rows = self.catalog.rows_at(number, entries.offset[mine])
+        there = rows >= 0
+        same = entries.identities.take(mine[there]).equal(self.catalog.identity.take(rows[there]))
+        return int(same.sum())
+
+    def _find_known(self) -> None:
+        """The entries whose messages are in the segment that they name, in the order of segments and offsets."""
+        evidence, rows = self.evidence, np.maximum(self.rows, 0)
+        inside = (self.rows >= 0) & (self.catalog.segment[rows] == self.where) if len(self.catalog) else self.rows >= 0
+        good = np.flatnonzero(inside)
+        self.known = good[np.lexsort((evidence.entries.offset[good], self.where[good]))]
+        self.places = list(
+            zip(self.where[self.known].tolist(), evidence.entries.offset[self.known].tolist(), strict=True)
+        )
+
+    # Blob ids
+
+    def _is_lost(self) -> NDArray[np.bool_]:
+        """Which trusted entries have no message."""
+        result: NDArray[np.bool_] = (self.rows < 0) & self.trusted
+        return result
+
+    def _neighbours(self, entry: int) -> list[tuple[int, int]]:
+        """The messages of the known entries before and after an entry in its segment: where the message is, and where its entry says."""
+        here = (int(self.where[entry]), int(self.evidence.entries.offset[entry]))
+        at = bisect.bisect_left(self.places, here)
+        return [
+            (int(self.catalog.offset[self.rows[self.known[place]]]), self.places[place][1])
+            for place in (at - 1, at)
+            if 0 <= place < len(self.places) and self.places[place][0] == here[0]
+        ]
+
+    def _shifts(self, entry: int) -> list[int]:
+        """By how many bytes the messages around an entry's are away from where their entries say; 0 first."""
+        return list(dict.fromkeys([0, *(found - expected for found, expected in self._neighbours(entry))]))
+
+    def _place(self, entry: int) -> int:
+        """Where in its log segment the lost message of an entry was: after the known one before it, before the next one."""
+        offset = int(self.evidence.entries.offset[entry])
+        place = offset
+        for found, expected in self._neighbours(entry):
+            place = offset + found - expected if expected < offset else min(place, found - 1)
+        return place
+
+    def _sources(self) -> Iterator[tuple[int, Source]]:
+        for number, file in enumerate(self.store.logs):
+            with Source(file.path) as source:
+                yield number, source
+
+    def _correct_ids(self) -> None:
+        """Messages whose records are sound but whose key is not that of their index entry get the entry's.
+
+        An index file repeats the key of a blob's first message in it; a later message may have another key of the same blob.
+        """
+        evidence, entries = self.evidence, self.evidence.entries
+        wanted = np.flatnonzero(self._is_lost() | (evidence.is_weak & (self.rows < 0)))
+        other = self.catalog.keys_differ(self.rows, entries) & self.trusted
+        foreign = np.zeros(len(entries), np.bool_)
+        if len(self.catalog):
+            foreign = self.named[np.maximum(self.rows, 0)] != self.partition
+        other &= evidence.is_first | foreign
+        for number, source in self._sources():
+            for entry in np.flatnonzero(other & (self.where == number)).tolist():
+                row = int(self.rows[entry])
+                if int(self.catalog.segment[row]) == number:
+                    raw = rekeyed(source, int(self.catalog.offset[row]), entries.key(entry))
+                    if raw is not None:
+                        self._replace(number, row, int(self.catalog.offset[row]), raw, entry, evidence.name(entry))
+            for entry in wanted[self.where[wanted] == number].tolist():
+                self._correct_id(number, source, entry)
+
+    def _correct_id(self, number: int, source: Source, entry: int) -> None:
+        evidence = self.evidence
+        key, offset = evidence.entries.key(entry), int(evidence.entries.offset[entry])
+        for shift in self._shifts(entry):
+            raw = rekeyed(source, offset + shift, key)
+            if raw is None or not agrees(catalog_of_messages([(raw, 0, 0)]), 0, evidence, entry):
+                continue
+            row = int(self.catalog.rows_at(number, np.array([offset + shift]))[0])
+            if row >= 0 and (self.dead[row] or (self.rows == row).any()):
+                continue
+            bloom = evidence.bloom(entry)
+            old = None if row < 0 else self.catalog.key(row)
+            known = bloom is not None and bloom.has_key(key)
+            denied = bloom is not None and old is not None and not bloom.has_key(old)
+            if (known or bloom is None) if evidence.is_sound[entry] else (known and (denied or old is None)):
+                self._replace(number, row, offset + shift, raw, entry, evidence.name(entry))
+            elif not (bloom is not None and old is not None and bloom.has_key(old) and not known):
+                text = keys.text_of(key) if old is None else f"{keys.text_of(old)} or {keys.text_of(key)}"
+                reason = f"blob {text}: the message and {evidence.name(entry)} disagree on the id"
+                self._add(Action.LOST, reason, number, offset + shift, offset + shift + len(raw))
+            return
+
+    def _replace(self, number: int, row: int, position: int, raw: bytes, entry: int, why: str) -> None:
+        """Write a message with another key in the place of what is there."""
+        made = catalog_of_messages([(raw, 0, 0)])
+        was = "it cannot be read"
+        if row >= 0:
+            self.dead[row] = True
+            was = f"it was {keys.text_of(self.catalog.key(row))}"
+        reason = f"blob id corrected to {keys.text_of(made.key(0))} by {why}: {was}"
+        self._add(Action.CHANGED, reason, number, position, position + len(raw))
+        self.extras.append(_Extra(raw, number, position, entry, is_there=True))
+        self._uncover(number, position, position + len(raw))
+
+    def _uncover(self, number: int, start: int, stop: int) -> None:
+        """Bytes that are a message after all are not damaged."""
+        left = list[tuple[int, Damage]]()
+        for log, one in self.damages:
+            if log != number or one.stop <= start or one.start >= stop:
+                left.append((log, one))
+                continue
+            for from_, to in ((one.start, start), (stop, one.stop)):
+                if from_ < to:
+                    left.append((number, Damage(from_, to, "damaged bytes")))
+        self.damages = left
+
+    def _correct_partitions(self) -> None:
+        """Keys of another partition than all the rest: right again where another message or entry has them so, or one byte differs."""
+        odd = np.flatnonzero((self.named != self.partition) & ~self.dead)
+        if not odd.size or odd.size * 2 >= len(self.catalog):
+            return
+        entries = self.evidence.entries
+        seen = {entries.key(entry) for entry in np.flatnonzero(self.trusted).tolist()}
+        right = np.flatnonzero(self.named == self.partition)
+        whole = {row: self.catalog.key(row) for row in right.tolist()}
+        seen |= set(whole.values())
+        same = dict(zip(self.catalog.identity.take(right).tuples, whole.values(), strict=True))
+        for number, source in self._sources():
+            for row in odd[self.catalog.segment[odd] == number].tolist():
+                old = self.catalog.key(row)
+                key = with_partition(old, self.partition)
+                if key not in seen:
+                    key = same.get(keys.identity_of(old), key)
+                if key not in seen and sum(one != two for one, two in zip(old, key, strict=True)) > 1:
+                    continue
+                raw = rekeyed(source, int(self.catalog.offset[row]), key)
+                if raw is not None:
+                    entry = next(iter(np.flatnonzero(self.rows == row).tolist()), NONE)
+                    why = "the partition of the other messages"
+                    self._replace(number, row, int(self.catalog.offset[row]), raw, entry, why)
+
+    def _check_blooms(self) -> None:
+        """Report ids that the bloom of their place denies where no index file can be read: one of their bytes may be damaged."""
+        damaged = {number for number, _ in self.damages}
+        if self.names != self.store.segments:
+            return
+        for number in range(len(self.names)):
+            rows = denied_ids(self.store, self.catalog, number) if number not in damaged else np.empty(0, np.int64)
+            for row in rows[~self.dead[rows]].tolist():
+                position, blob = int(self.catalog.offset[row]), keys.text_of(self.catalog.key(row))
+                reason = f"blob {blob}: its bloom does not know this id, which may be damaged"
+                self._add(Action.LOST, reason, number, position, position + int(self.catalog.size[row]))
+
+    # What was lost
+
+    def _restore_updates(self) -> None:
+        """Write updates again that only the index knows, and report blobs whose content is lost."""
+        evidence, entries = self.evidence, self.evidence.entries
+        fixed = {extra.entry for extra in self.extras}
+        damaged = {number for number, _ in self.damages} | set(self._cut_segments())
+        lost = np.array(
+            [
+                entry
+                for entry in np.flatnonzero((self.rows < 0) & (self.trusted | evidence.is_weak)).tolist()
+                if entry not in fixed and (int(self.where[entry]) < 0 or int(self.where[entry]) in damaged)
+            ],
+            np.int64,
+        )
+        sound = evidence.is_sound[lost]
+        for entry in lost[~sound].tolist():
+            self._report_lost(entry, f" if {evidence.name(entry)}, whose checksum is wrong, is right")
+        lost = lost[sound]
+        identity = entries.identities.take(lost).tuples
+        kept = self.catalog.take(np.flatnonzero(~self.dead & (self.catalog.kind == PUT)))
+        has_put = set(kept.identity.tuples) | {made for extra in self.extras for made in _put_identity(extra.raw)}
+        gone = {
+            one for one, entry in zip(identity, lost.tolist(), strict=True) if int(entries.kind[entry]) == PUT
+        } - has_put
+        newest = self._newest(lost)
+        seen = set[tuple[tuple[int, int, int], int, int]]()
+        for one, entry in zip(identity, lost.tolist(), strict=True):
+            kind = int(entries.kind[entry])
+            mark = (one, kind, int(entries.life_version[entry]))
+            if mark in seen:
+                continue
+            seen.add(mark)
+            if kind == PUT or (one in gone and not (kind == DELETE and newest[one] == entry)):
+                self._report_lost(entry, "")
+            else:
+                self._restore(entry)
+
+    def _newest(self, lost: NDArray[np.int64]) -> dict[tuple[int, int, int], int]:
+        """The last of the lost entries of each blob, NONE if a message after it is there."""
+        evidence, entries = self.evidence, self.evidence.entries
+        segments = [segment.order for segment in evidence.segments]
+        found: dict[tuple[int, int, int], tuple[tuple[int, int], int, int]] = {}
+        for one, entry in zip(entries.identities.take(lost).tuples, lost.tolist(), strict=True):
+            place = (segments[int(evidence.segment[entry])], int(entries.offset[entry]), entry)
+            found[one] = max(found.get(one, place), place)
+        names = [name.order for name in self.names]
+        for row, one in enumerate(self.catalog.identity.tuples):
+            if one in found and not self.dead[row] and int(self.catalog.kind[row]) != PUT:
+                place = (names[int(self.catalog.segment[row])], int(self.catalog.offset[row]), NONE)
+                found[one] = max(found[one], place)
+        return {one: place[2] for one, place in found.items()}
+
+    def _cut_segments(self) -> Iterator[int]:
+        """The segments that end before their index does."""
+        for number, index in zip(self.logs_of_files.tolist(), self.evidence.files, strict=True):
+            if number >= 0 and index.crc_ok and index.end > self.store.logs[number].size:
+                yield number
+
+    def _report_lost(self, entry: int, condition: str) -> None:
+        entries = self.evidence.entries
+        kind, size, offset = Kind(int(entries.kind[entry])).name, int(entries.size[entry]), int(entries.offset[entry])
+        segment = self.evidence.segments[int(self.evidence.segment[entry])]
+        self.reported.add(keys.identity_of(entries.key(entry)))
+        key, life_version = entries.key(entry), int(entries.life_version[entry])
+        reason = f"blob {keys.text_of(key)}: its {kind} is lost{condition}"
+        self._lose(
+            Loss(key, int(entries.kind[entry]), life_version, self._path(segment), offset, offset + size, reason)
+        )
+
+    def _lose(self, loss: Loss) -> None:
+        self.losses.append(loss)
+        self.report.add(Action.LOST, loss.reason, loss.path, start=loss.start, stop=loss.stop)
+
+    def _restore(self, entry: int) -> None:
+        evidence, entries = self.evidence, self.evidence.entries
+        segment = evidence.segments[int(evidence.segment[entry])]
+        offset = int(entries.offset[entry])
+        number = int(self.where[entry])
+        if number < 0:
+            if segment not in self.names[len(self.store.logs) :]:
+                self.names.append(segment)
+            number = self.names.index(segment, len(self.store.logs))
+        self.extras.append(_Extra(message_of(entries, entry), number, self._place(entry), entry))
+        self.reported.add(keys.identity_of(entries.key(entry)))
+        kind, blob = Kind(int(entries.kind[entry])).name, keys.text_of(entries.key(entry))
+        reason = f"{kind} of blob {blob} written again from {evidence.name(entry)}"
+        self.restored[len(self.report.entries)] = f"{kind} of blob {blob}: only {evidence.name(entry)} has it"
+        place = {"start": offset, "stop": offset + int(entries.size[entry])}
+        self.report.add(Action.CHANGED, f"{reason}, which has its time in seconds", self._path(segment), **place)
+
+    def _report_damages(self) -> None:
+        """What is dropped, and the blob ids that can be read in it and are not reported yet."""
+        for number, log in enumerate(self.read):
+            if log.lacks_header:
+                self._add(Action.CHANGED, "damaged segment header rewritten", number, 0, SEGMENT_HEADER.size)
+            elif log.capacity not in (None, self.capacity):
+                reason = f"capacity of {log.capacity:,} bytes changed to {self.capacity:,}, as the other segments have"
+                self._add(Action.CHANGED, reason, number, 0, SEGMENT_HEADER.size)
+        for number, source in self._sources():
+            for one in sorted((one for log, one in self.damages if log == number), key=lambda one: one.start):
+                data = source.read(one.start, min(one.stop - one.start, MOST_SEARCHED))
+                named = [one.key] if one.key is not None else named_in(data, self.partition)
+                is_end = self._is_unconfirmed_end(number, one) and not (named and self.read[number].ends_in_damage)
+                place = {"start": one.start, "stop": one.stop}
+                reason = f"{one.reason} of blob {keys.text_of(named[0])}" if is_end and named else one.reason
+                self.report.add(Action.DROPPED, reason, self.store.logs[number].path, is_expected=is_end, **place)
+                for key in named if not is_end else ():
+                    if keys.identity_of(key) not in self.reported:
+                        self.reported.add(keys.identity_of(key))
+                        reason = f"blob {keys.text_of(key)}: a damaged message names it; what it said is not known"
+                        path = self.store.logs[number].path
+                        self._lose(Loss(key, None, None, path, one.start, one.stop, reason))
+        self._report_lost_segments()
+        self._report_lost_positions()
+
+    def _is_unconfirmed_end(self, number: int, damage: Damage) -> bool:
+        """Whether damaged bytes are what a crash leaves: after the last message of the log, or where the index of a segment ends, and no
+        index file covers them.
+        """
+        tail = self.read[number].tail
+        if tail is None or damage.start != tail[0]:
+            return False
+        pairs = zip(self.logs_of_files.tolist(), self.evidence.files, strict=True)
+        ends = [index.end for log, index in pairs if log == number and index.crc_ok]
+        is_last = self.names[number] == max(self.names, key=lambda name: name.order)
+        return max(ends, default=0) <= damage.start and (is_last or damage.start in ends)
+
+    def _report_lost_positions(self) -> None:
+        """Segments of which nothing is there."""
+        settled = self.store.lost_positions(self.names[: len(self.store.logs)])
+        for position in sorted(set(settled) & set(self.store.lost_positions())):
+            self.gaps.append(position)
+            self.report.add(Action.LOST, lost_words(position), self._path(Segment(position, 0)))
+
+    def _report_lost_puts(self, kept: Catalog, merged: Catalog, entry_rows: NDArray[np.int64]) -> None:
+        """Blobs of which only updates are left, where nothing shows that a compaction took the rest."""
+        if self.store.is_compacted:
+            return
+        trusted = self.trusted_entries
+        folded = fold(kept, use=ALWAYS, remembered=[(entry_rows[trusted], self.evidence.entries.take(trusted))])
+        for row in np.sort(folded.first[(folded.put < 0) & ~may_lack_put(folded)]).tolist():
+            key = kept.key(row)
+            if keys.identity_of(key) in self.reported:
+                continue
+            self.reported.add(keys.identity_of(key))
+            number, start = int(merged.segment[row]), int(merged.offset[row])
+            reason = f"blob {keys.text_of(key)}: its PUT is lost; a {Kind(int(kept.kind[row])).name} of it is left"
+            path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
+            life = int(kept.life_version[row])
+            self._lose(Loss(key, PUT, life, path, start, start + int(kept.size[row]), reason))
+
+    def _report_lost_segments(self) -> None:
+        evidence = self.evidence
+        lost = np.unique(evidence.segment[(self.rows < 0) & (self.where < 0)]).tolist()
+        wanted = {evidence.segments[one] for one in lost}
+        for segment, files in self.store.lost_segments().items():
+            if segment in self.names[: len(self.store.logs)]:
+                continue
+            if segment in wanted or any(file.path in evidence.unread for file in files):
+                self.report.add(Action.LOST, segment_words(files), self._path(segment))
+
+    # The result
+
+    @property
+    def trusted_entries(self) -> NDArray[np.int64]:
+        """The index entries that count where the log says nothing."""
+        return np.flatnonzero(self.trusted)
+
+    def _written(self) -> list[int]:
+        """The segments that are written, by number in their order: a foreign one only if messages are written again in its place."""
+        left_out = self.foreign - {extra.segment for extra in self.extras}
+        numbers = [number for number in range(len(self.names)) if number not in left_out] or [0]
+        return sorted(numbers, key=lambda number: self.names[number].order)
+
+    def kept(self) -> Kept:
+        """All messages of the result, in their order; those that Ambry refuses are dropped."""
+        order = self._written()
+        rank = np.zeros(len(self.names), np.int64)
+        rank[order] = np.arange(len(order))
+        merged, number, entry_rows = self._merged(rank)
+        ranked = replace(merged, segment=rank[merged.segment].astype(np.int32))
+        trusted = self.trusted_entries
+        entries = self.evidence.entries.take(trusted)
+        wrong = fold(ranked, use=ORPHANS, drop=True, remembered=[(entry_rows[trusted], entries)]).wrong
+        refused = is_refused(ranked, wrong)
+        for row in np.flatnonzero(refused).tolist():
+            reason = f"{VIOLATIONS[int(wrong[row])]} (blob {keys.text_of(merged.key(row))})"
+            self._report_message(Action.DROPPED, reason, merged, row)
+        rows = np.flatnonzero(~refused)
+        segments = [self.names[one] for one in order]
+        entry_rows = _renumbered(entry_rows, rows, len(ranked))
+        made = Kept(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
+        self._report_lost_puts(made.ranked, made.merged, entry_rows)
+        return made
+
+    def pieces(self, kept: Kept) -> Iterator[Piece]:
+        """Where the kept messages are in the source, in their order there. Those that are written again from an index entry are nowhere."""
+        merged = kept.merged
+        corrected = np.array([len(extra.raw) if extra.is_there else 0 for extra in self.extras], np.int64)
+        there = (kept.number < 0) | (np.append(corrected, 0)[kept.number] > 0)
+        rows = np.flatnonzero(there & (merged.segment < len(self.store.logs)))
+        rows = rows[np.lexsort((merged.offset[rows], merged.segment[rows]))]
+        segment, start = merged.segment[rows], merged.offset[rows]
+        stop = start + merged.size[rows]
+        begins = np.ones(rows.size, np.bool_)
+        begins[1:] = (segment[1:] != segment[:-1]) | (start[1:] != stop[:-1])
+        ends = np.append(begins[1:], True) if rows.size else begins
+        for number, first, last in zip(
+            segment[begins].tolist(), start[begins].tolist(), stop[ends].tolist(), strict=True
+        ):
+            yield Piece(self.store.logs[number].path, first, last)
+
+    def patches(self) -> dict[str, tuple[Patch, ...]]:
+        """The messages of the source whose blob ids are corrected, by path."""
+        found: dict[str, list[Patch]] = {}
+        for extra in self.extras:
+            if extra.is_there:
+                found.setdefault(self.store.logs[extra.segment].path, []).append((extra.offset, extra.raw))
+        return {path: tuple(sorted(patches)) for path, patches in found.items()}
+
+    def plan(self) -> Plan:
+        """All messages that are written, in their order and at their new places."""
+        return self.plan_of(self.kept())
+
+    def plan_of(self, kept: Kept) -> Plan:
+        """The same for messages that are known."""
+        segments, final, number, entry_rows = kept.segments, kept.ranked, kept.number, kept.entry_rows
+        trusted = self.trusted_entries
+        entries = self.evidence.entries.take(trusted)
+        moved = _settle_places(final, segments)
+        there = entry_rows[trusted] >= 0
+        if there.any():
+            away = moved[final.segment[np.maximum(entry_rows[trusted], 0)]]
+            entries = replace(entries, original_offset=np.where(there & ~away, entries.original_offset, NONE))
+        folded = fold(final, use=ORPHANS, remembered=[(entry_rows[trusted], entries)])
+        first = folded.first[final.kind[folded.first] == UNDELETE]
+        for row in first[~np.isin(first, entry_rows[trusted])].tolist():
+            blob = keys.text_of(final.key(row))
+            reason = f"blob {blob}: UNDELETE without a PUT; only the index knew when the blob expires"
+            self._report_message(Action.LOST, reason, kept.merged, row)
+        self.report.count("messages", len(final))
+        numbers = {segment: place for place, segment in enumerate(segments)}
+        files = self.evidence.files
+        known = [(numbers[index.segment], index) for index in files if index.crc_ok and index.segment in numbers]
+        return Plan(
+            self.store,
+            segments,
+            [self.capacity if segment.name else None for segment in segments],
+            kept.merged,
+            final.segment,
+            {row: self.extras[one].raw for row, one in enumerate(number.tolist()) if one >= 0},
+            folded.entries,
+            final.segment,
+            Style.of(self.store, known, self._starts(entry_rows, final.segment, final.offset), self.options),
+            **self._identity(),
+        )
+
+    def _report_message(self, action: Action, reason: str, merged: Catalog, row: int) -> None:
+        """Report something about a message, at its place in the source."""
+        number, start = int(merged.segment[row]), int(merged.offset[row])
+        path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
+        self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]))
+
+    def _merged(self, rank: NDArray[np.int64]) -> tuple[Catalog, NDArray[np.int64], NDArray[np.int64]]:
+        """Messages of the log and extras in the order of their segments' ranks; the number of each row's extra (-1: none), and the row
+        of each entry.
+        """
+        count = len(self.catalog)
+        merged = self.catalog.join(catalog_of_messages([(one.raw, one.segment, one.offset) for one in self.extras]))
+        number = np.concatenate([np.full(count, NONE, np.int64), np.arange(len(self.extras))])
+        before, entry_rows = merged.offset.copy(), self.rows.copy()
+        for at, made in enumerate(self.extras):
+            if made.entry >= 0:
+                before[count + at] = self.evidence.entries.offset[made.entry]
+                entry_rows[made.entry] = count + at
+        alive = np.concatenate([~self.dead, np.ones(len(self.extras), np.bool_)])
+        rows = np.flatnonzero(alive)
+        rows = rows[np.lexsort((before[rows], merged.offset[rows], rank[merged.segment[rows]]))]
+        return merged.take(rows), number[rows], _renumbered(entry_rows, rows, len(merged))
+
+    def _starts(
+        self, entry_rows: NDArray[np.int64], segment: NDArray[np.int32], offset: NDArray[np.int64]
+    ) -> frozenset[tuple[int, int]]:
+        """Where the store's own index files begin, at the new places of their first messages."""
+        found = set()
+        for number, index in enumerate(self.evidence.files):
+            rows = entry_rows[self.evidence.file == number]
+            rows = rows[rows >= 0]
+            if index.crc_ok and rows.size:
+                row = int(rows.min())
+                found.add((int(segment[row]), int(offset[row])))
+        return frozenset(found)
+
+    def _identity(self) -> dict[str, Any]:
+        """The store's descriptor, or a new one; and what shows that compactions have run."""
+        sound = [file for file in self.store.others if file.format == "ambry.descriptor" and _is_sound(file)]
+        shown = [file for file in other_files(self.store) if file.format in (COMPACTION_FORMAT, POLICY_FORMAT)]
+        if sound:
+            return {"kept": [sound[0], *shown]}
+        path = f"{self.store.folder}/{DESCRIPTOR_NAME}"
+        self.report.add(Action.ADDED, "a new incarnation id", path, is_expected=True)
+        return {"files": {DESCRIPTOR_NAME: descriptor(str(uuid.uuid4()))}, "kept": shown}
+
+
+def _renumbered(rows: NDArray[np.int64], kept: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Numbers of rows after only `kept` of them are left, in that order; -1 for those that are not."""
+    found = np.full(count + 1, NONE, np.int64)
+    found[kept] = np.arange(kept.size)
+    return np.where(rows >= 0, found[rows], NONE)
+
+
+def _settle_places(final: Catalog, segments: list[Segment]) -> NDArray[np.bool_]:
+    """Put the messages of each segment one after the other; which segments have messages that moved."""
+    moved = np.zeros(len(segments), np.bool_)
+    for number, segment in enumerate(segments):
+        inside = final.rows_in(number)
+        sizes = final.size[inside]
+        places = np.cumsum(sizes) - sizes + (SEGMENT_HEADER.size if segment.name else 0)
+        moved[number] = (places != final.offset[inside]).any()
+        final.offset[inside] = places
+    return moved
+
+
+def _put_identity(raw: bytes) -> list[tuple[int, int, int]]:
+    made = catalog_of_messages([(raw, 0, 0)])
+    return made.identity.tuples if int(made.kind[0]) == PUT else []
+
+
+def _is_sound(file: File) -> bool:
+    if file.problem is not None or file.place.state is not None:
+        return False
+    with Source(file.path) as source:
+        return len(DESCRIPTOR.scan(np.frombuffer(source.read(0, source.size), np.uint8), 0)) > 0
