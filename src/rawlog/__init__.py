@@ -11,45 +11,47 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rawlog import errors as errors
-    from rawlog.verbs.functions import (
-        Log,
-        browse,
-        cat,
+    from rawlog.verbs.ask import (
         cluster,
-        compact,
-        convert,
-        count,
-        diff,
-        doctor,
-        erase,
-        explain,
-        extract,
-        find,
-        follow,
         groups,
-        head,
         ingest,
         lake,
-        list_formats,
-        ls,
-        mirror,
-        open,
         query,
-        read,
-        rebuild,
-        record,
-        repair,
-        replay,
-        report,
-        rescue,
-        restore,
-        rows,
-        rules,
-        tail,
         transactions,
+    )
+    from rawlog.verbs.check import (
+        compact,
+        diff,
+        rebuild,
+        repair,
+        rescue,
+        rules,
         verify,
+    )
+    from rawlog.verbs.doctor import doctor, list_formats
+    from rawlog.verbs.live import mirror, record, replay
+    from rawlog.verbs.look import (
+        Log,
+        cat,
+        count,
+        explain,
+        find,
+        follow,
+        head,
+        ls,
+        open,
+        read,
+        rows,
+        tail,
+    )
+    from rawlog.verbs.move import (
+        convert,
+        erase,
+        extract,
+        restore,
         write,
     )
+    from rawlog.verbs.overview import browse, report
 
 
 def __getattr__(name: str) -> object:
@@ -59,9 +61,9 @@ def __getattr__(name: str) -> object:
 
         return importlib.import_module("rawlog.errors")
     if name in __all__ and not name.startswith("_"):
-        from rawlog.verbs import functions
+        from rawlog import verbs
 
-        return getattr(functions, name)
+        return verbs.public(name)
     raise AttributeError(f"module 'rawlog' has no attribute {name!r}")
 
 

@@ -1,77 +1,31 @@
-"""The command line: a table of verbs, each a module that is imported when it is used. `main` is the console entry.
+"""The command line, made from the declarations of verbs. `main` is the console entry.
 
-To add a verb: a module below `commands` with a click command named `command`, and its line in VERBS. Verbs that only one family has are
-registered by it (`Family.verbs`), not here.
+To add a verb: a function with `@verb` in a module below `rawlog.verbs`, and its line in the list there. Verbs that only one family has are
+registered by it (`Family.verbs`).
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
-import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rawlog import __version__
+from rawlog import verbs as declared
 from rawlog.cli import logs
 from rawlog.cli.logs import CLOSED_PIPE, guarded, quiet_output
 
-#: verb -> (group of `--help`, module, one line of help). A verb whose module is not there yet is not shown.
-VERBS: dict[str, tuple[str, str, str]] = {
-    "formats": ("look", "rawlog.cli.commands.formats", "List every format: family, files, what can be done with it."),
-    "ls": ("look", "rawlog.cli.commands.ls", "List what is there: system, topic, offsets, times, counts, state."),
-    "cat": ("look", "rawlog.cli.commands.cat", "Print the rows of a table."),
-    "head": ("look", "rawlog.cli.commands.head", "Print the first rows."),
-    "tail": ("look", "rawlog.cli.commands.tail", "Print the last rows; -f follows a live log."),
-    "count": ("look", "rawlog.cli.commands.count", "Print the number of rows."),
-    "find": ("look", "rawlog.cli.commands.find", "Look for a text, key or id in the records of all systems."),
-    "explain": ("look", "rawlog.cli.commands.explain", "Show the bytes of a frame, field by field."),
-    "report": (
-        "look",
-        "rawlog.cli.commands.report",
-        "Write one page: what is here, is it healthy, what to do.",
-    ),
-    "browse": ("look", "rawlog.cli.commands.browse", "Serve a local web page to walk files, records and bytes."),
-    "verify": ("check and repair", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
-    "diff": ("check and repair", "rawlog.cli.commands.diff", "Show what two places do not agree on."),
-    "convert": (
-        "move",
-        "rawlog.cli.commands.convert",
-        "Convert rows to another system or to Parquet, JSON lines, CSV.",
-    ),
-    "restore": ("move", "rawlog.cli.commands.restore", "Write a data directory that a real broker starts on."),
-    "erase": ("move", "rawlog.cli.commands.erase", "Write a copy without chosen records or blobs."),
-    "repair": (
-        "check and repair",
-        "rawlog.cli.commands.repair",
-        "Write a repaired copy; report what was kept, cut and rebuilt.",
-    ),
-    "rebuild": ("check and repair", "rawlog.cli.commands.rebuild", "Write a copy with its derived files rebuilt."),
-    "rescue": (
-        "check and repair",
-        "rawlog.cli.commands.rescue",
-        "Put the replicas on the disks of a dead cluster together into one directory.",
-    ),
-    "compact": ("move", "rawlog.cli.commands.compact", "Write a compacted copy, as the real system would make it."),
-    "query": ("ask", "rawlog.cli.commands.query", "Answer a question in SQL; the tables of the paths are views."),
-    "sql": ("ask", "rawlog.cli.commands.sql", "Open a prompt for SQL that keeps its session."),
-    "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
-    "lake": ("ask", "rawlog.cli.commands.lake", "Show what a lake holds, or maintain it."),
-    "record": ("live", "rawlog.cli.commands.record", "Record topics of a live cluster to files."),
-    "replay": ("live", "rawlog.cli.commands.replay", "Send recorded records to topics of a live cluster."),
-    "mirror": ("live", "rawlog.cli.commands.mirror", "Copy topics from one live cluster to another."),
-    "submit": ("set up", "rawlog.cli.commands.submit", "Run a verb on a Spark cluster; rawlog's code is sent with it."),
-    "completion": (
-        "set up",
-        "rawlog.cli.commands.completion",
-        "Complete verbs, options and paths in a shell: bash, zsh, fish.",
-    ),
-    "doctor": ("set up", "rawlog.cli.commands.doctor", "Check this installation, and say what is missing."),
-}
+if TYPE_CHECKING:
+    from rawlog.model.verb import Declaration
+
+#: Verbs that are only for a terminal, and their modules.
+TERMINAL = {"sql": "rawlog.cli.sql", "submit": "rawlog.cli.submit", "completion": "rawlog.cli.completion"}
 GROUPS = ("look", "check and repair", "move", "ask", "live", "set up")
 
 
@@ -79,22 +33,26 @@ class Verbs(click.Group):
     """A group that knows its verbs without importing them, and ends with the exit codes that rawlog promises."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs that work, in the order of the table, then those of families."""
+        """The verbs, in the order of their list, then those of families."""
         from rawlog.verbs.family import verbs
 
-        there = [name for name, (_, module, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
-        return [*there, *verbs()]
+        return [*declared.VERBS, *TERMINAL, *verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of a verb."""
-        if cmd_name not in VERBS:
-            return _family_command(cmd_name)
-        if importlib.util.find_spec(VERBS[cmd_name][1]) is None:
-            return None
-        command: click.Command = importlib.import_module(VERBS[cmd_name][1]).command
-        command.name = cmd_name
-        command.short_help = VERBS[cmd_name][2]
-        return command
+        """The command of a verb; its module is imported now."""
+        from rawlog.cli.command import command_of, family_command
+        from rawlog.model.verb import DECLARED
+
+        if cmd_name in declared.VERBS:
+            return command_of(declared.declaration(cmd_name))
+        if cmd_name in TERMINAL:
+            module = importlib.import_module(TERMINAL[cmd_name])
+            command: click.Command = command_of(DECLARED[cmd_name]) if cmd_name in DECLARED else module.command
+            return command
+        from rawlog.verbs.family import verbs
+
+        verb = verbs().get(cmd_name)
+        return None if verb is None else family_command(cmd_name, verb)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -111,7 +69,8 @@ class Verbs(click.Group):
         """The verbs by group, without importing any of them."""
         from rawlog.verbs.family import verbs
 
-        shown = {name: (VERBS[name][0], VERBS[name][2]) for name in self.list_commands(ctx) if name in VERBS}
+        shown = {one.name: (one.group, one.summary) for one in self.declarations()}
+        shown["submit"] = ("set up", str(getattr(self.get_command(ctx, "submit"), "short_help", "")))
         shown |= {name: (verb.group, verb.summary) for name, verb in verbs().items()}
         width = max(map(len, shown))
         for group in GROUPS:
@@ -119,6 +78,16 @@ class Verbs(click.Group):
             if lines:
                 with formatter.section(group[0].upper() + group[1:]):
                     formatter.write_dl(lines)
+
+    def declarations(self) -> Iterator[Declaration]:
+        """The declarations of all verbs but those of families."""
+        from rawlog.model.verb import DECLARED
+
+        yield from map(declared.declaration, declared.VERBS)
+        for name, module in TERMINAL.items():
+            importlib.import_module(module)
+            if name in DECLARED:
+                yield DECLARED[name]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; if the reader of the output ends, that is not an error. If no file was recognised, say how to name a format."""
@@ -144,15 +113,6 @@ class Verbs(click.Group):
         if not standalone_mode:
             return run()
         raise SystemExit(guarded(run))
-
-
-def _family_command(name: str) -> click.Command | None:
-    """The command of a verb that only one family has."""
-    from rawlog.cli.family_verb import command_of
-    from rawlog.verbs.family import verbs
-
-    verb = verbs().get(name)
-    return None if verb is None else command_of(name, verb)
 
 
 @click.group(
@@ -186,7 +146,7 @@ def main() -> None:
 def _spare_pandas(arguments: list[str]) -> None:
     """Keep pyarrow from importing pandas where it is installed: half a second that verbs without Spark have no use for."""
     verb = next((argument for argument in arguments if not argument.startswith("-")), "")
-    if VERBS.get(verb, ("", "", ""))[0] in ("look", "check and repair"):
+    if verb in declared.VERBS and declared.declaration(verb).group in ("look", "check and repair"):
         sys.meta_path.insert(0, _NoPandas())
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -278,3 +278,18 @@ def quiet_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on a terminal what takes a moment, until it is done."""
+    shown = sys.stderr.isatty() and not is_json()
+    if shown:
+        sys.stderr.write(f"\r\x1b[K{what} …")
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import click
 
 from rawlog import __version__
-from rawlog.cli import GROUPS, VERBS, cli
+from rawlog.cli import GROUPS, cli
 
 #: What is worth to know about more than one verb.
 EXIT_CODES = (
@@ -50,7 +50,8 @@ def entries() -> Iterator[Entry]:
     from rawlog.verbs.family import verbs
 
     top = click.Context(cli, info_name="rawlog", **cli.context_settings)
-    groups = {name: VERBS[name][0] for name in VERBS} | {name: verb.group for name, verb in verbs().items()}
+    groups = {one.name: one.group for one in cli.declarations()} | {"submit": "set up"}
+    groups |= {name: verb.group for name, verb in verbs().items()}
     commands = [(name, cli.get_command(top, name)) for name in cli.list_commands(top)]
     for group in GROUPS:
         for name, command in commands:

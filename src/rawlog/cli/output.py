@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from rawlog.cli import options
-from rawlog.cli import options as engine
 from rawlog.cli.logs import say
 from rawlog.model.errors import DONE, FOUND, UNREADABLE, AccessError, OptionError
 from rawlog.model.text import printable, to_json
@@ -18,7 +16,6 @@ from rawlog.model.text import printable, to_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rawlog.model.report import Report
     from rawlog.model.table import Table
     from rawlog.reading.render import Lines
 
@@ -92,7 +89,7 @@ class Printer(ABC):
             self.end()
 
 
-def printer(given: dict[str, Any], table: Table) -> Printer:
+def printer(given: Mapping[str, Any], table: Table) -> Printer:
     """The printer that the output options ask for. OptionError if they contradict one another."""
     names = {"as_json": "--json", "as_csv": "--csv", "raw": "--raw", "template": "--format", "arrow": "--arrow"}
     names |= {"expanded": "--expanded", "wide": "--wide"}
@@ -158,7 +155,7 @@ class _CsvPrinter(_LinesPrinter):
         write(csv_header(schema))
 
 
-def _raw_printer(given: dict[str, Any], table: Table) -> Printer:
+def _raw_printer(given: Mapping[str, Any], table: Table) -> Printer:
     from rawlog.cli.template import unescape
     from rawlog.kernels.text import RAW
     from rawlog.model.table import JSON, arrow_type
@@ -240,51 +237,6 @@ def style(text: str, **how: Any) -> str:
     if not is_terminal() or os.environ.get("NO_COLOR"):
         return text
     return click.style(text, **how)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What the verbs share that write something: their arguments, and the printing of their Report.
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def arguments(function: F) -> F:
-    """SRC, DST and the options of every verb that rewrites stores."""
-    for decorate in (
-        options.json_flag,
-        engine.engine_by_size,
-        click.option("--force", is_flag=True, help="Replace DST if it exists; it is replaced only if all goes well."),
-        click.option("--option", "own", multiple=True, metavar="NAME=VALUE", help="What only some systems understand."),
-        click.argument("target", metavar="DST"),
-        click.argument("source", type=options.PATH, metavar="SRC"),
-    ):
-        function = decorate(function)
-    return function
-
-
-def show(report: Report, *, as_json: bool, closing: str | None = None) -> int:
-    """Print what a verb did, and a line at the end, its own if it has one; the exit code says whether anything was lost."""
-    if as_json:
-        json_line(report.as_json())
-    else:
-        for text in report.lines():
-            line(text)
-        line(_closing(report) if closing is None else closing)
-    flush()
-    return report.exit_code
-
-
-def _closing(report: Report) -> str:
-    """The last line: where the result is, and whether something is wrong with it."""
-    where = printable(report.target)
-    done = (
-        f"{report.verb}: nothing written{f' to {where}' if where else ''}"
-        if report.is_dry_run
-        else f"{report.verb}: {where}"
-    )
-    problems = report.problems()
-    return done + (f"; {' and '.join(problems)}, see above" if problems else "")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -401,12 +401,11 @@ def record_at(
     cluster: Cluster, partition: TopicPartition, ids: Mapping[str, bytes], offset: int
 ) -> dict[str, Any] | None:
     """The record at an offset, as a row; None if it is a marker or not there any more."""
-    assert LOG.decode is not None
     file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
     fetcher = Fetcher(cluster, {partition: offset}, ids, stops={partition: offset + 1}, ahead=False)
     while fetcher.active:
         for one in fetcher.poll(1.0):
-            for batch in LOG.decode(one.frames, Want(RECORDS, file)):
+            for batch in LOG.codec.decode(one.frames, Want(RECORDS, file)):
                 chosen = batch.filter(pc.equal(batch.column("offset"), offset))
                 if chosen.num_rows:
                     found: dict[str, Any] = chosen.to_pylist()[0]

@@ -337,7 +337,6 @@ class LibraryProducer(Producer):
     def put(self, partition: TopicPartition, batch: Outgoing, writer: Writer | None = None) -> None:
         """Hand the records of a batch to librdkafka; blocks while much is waiting."""
         assert writer is None
-        assert LOG.decode is not None
         lane = self.lane(partition)
         stamp(batch.data, 0, 0, 0)
         one = Sent(partition, batch, self.plain, 0, time.monotonic())
@@ -346,7 +345,7 @@ class LibraryProducer(Producer):
         self._missing[one] = batch.count
         file = File(str(partition), 0, None, LOG.name, Place(*partition))
         delivered = functools.partial(self._delivered, one)
-        for rows in LOG.decode(scan(byte_view(batch.data), 0), Want(RECORDS, file)):
+        for rows in LOG.codec.decode(scan(byte_view(batch.data), 0), Want(RECORDS, file)):
             times = rows.column("timestamp").cast(pa.int64()).to_pylist()
             for row, at in zip(rows.select(["key", "value", "headers"]).to_pylist(), times, strict=True):
                 headers = [(header["key"], header["value"]) for header in row["headers"] or ()]

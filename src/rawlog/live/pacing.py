@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,20 +144,3 @@ class Schedule:
     def _forget(self, now: float) -> None:
         while self._recent and self._recent[0][0] <= now - WINDOW:
             self._in_window -= self._recent.popleft()[1]
-
-
-def parse_duration(text: str | float) -> float:
-    """Seconds of `30`, `30s`, `5m`, `1h30m` or `500ms`, as Go writes durations. OptionError for anything else."""
-    import re
-
-    from rawlog.model.errors import OptionError
-
-    if isinstance(text, (int, float)):
-        return float(text)
-    units: dict[str, Any] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise OptionError(f"time span {text!r}: such as 30s, 5m or 1h30m expected")
-    return float(sum(float(number) * units[unit] for number, unit in parts))

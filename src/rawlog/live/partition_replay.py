@@ -419,9 +419,8 @@ class PartitionReplay:
 
     def _decoded(self, partition: TopicPartition, frames: Frames, floor: int) -> Iterator[pa.RecordBatch]:
         """Batches that cannot be passed on as rows: of magic 0 and 1, and those that begin before the log start."""
-        assert LOG.decode is not None
         file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
-        for batch in LOG.decode(frames, Want(RECORDS, file)):
+        for batch in LOG.codec.decode(frames, Want(RECORDS, file)):
             chosen = batch.filter(pc.greater_equal(batch.column("offset"), floor))
             if chosen.num_rows:
                 yield chosen

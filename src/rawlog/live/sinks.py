@@ -18,13 +18,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.checkpoints import LOG_START, checkpoint_text, offsets_in
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.layouts import Attributes
 from rawlog.formats.kafka.log.seek import skim
 from rawlog.formats.kafka.partition.writer import GrowingPartition, Limits
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.formats.kafka.texts import LOG_START, offsets_in
-from rawlog.formats.kafka.texts import write as checkpoint_file
 from rawlog.formats.replay.layouts import FILE_HEADER
 from rawlog.formats.replay.writer import entries, file_header
 from rawlog.io.files import writing
@@ -148,7 +147,7 @@ class NativeSink:
                 begins[one.topic, one.partition] = self.starts[one]
         if begins:
             self.folder.remove(LOG_START)
-            self.folder.write(LOG_START, checkpoint_file(begins))
+            self.folder.write(LOG_START, checkpoint_text(begins))
 
     def recover(self) -> dict[TopicPartition, int]:
         """Open the partitions once more, as after a crash, and count what they have."""
@@ -279,10 +278,9 @@ class ReplaySink:
 
     def _rows(self, partition: TopicPartition, frames: Frames) -> Iterator[pa.RecordBatch]:
         file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
-        assert LOG.decode is not None
         first = self.starts.get(partition, 0)
         needed = self.needed if "offset" in self.needed.names else self.table.subset((*self.needed.names, "offset"))
-        for batch in LOG.decode(frames, Want(needed, file)):
+        for batch in LOG.codec.decode(frames, Want(needed, file)):
             mask = self.selection.mask(batch, self.table)
             offsets = batch.column("offset").to_numpy()
             mask &= (offsets >= first) & (offsets < self.stops.get(partition, 1 << 62))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.internal.messages import read_marker
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import MAGIC_V2, Attributes, ControlType
@@ -21,7 +22,6 @@ from rawlog.formats.kafka.log.seek import skim
 from rawlog.formats.kafka.log.segment import only, sound
 from rawlog.formats.kafka.partition.transactions import context
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.formats.kafka.texts import log_start
 from rawlog.io.storage import file_system
 from rawlog.io.walk import describe, walk
 from rawlog.lakes.payload import Payloads

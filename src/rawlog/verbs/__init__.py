@@ -1,1 +1,68 @@
-"""What users can ask for: one function for each verb, with its options and its job."""
+"""What users can ask for: a function for each verb, declared once (see `rawlog.model.verb`). This is the list of them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rawlog.model.verb import Declaration
+
+#: The verbs in the order of `rawlog --help`, and the module of each, which is imported when it is first needed. These modules import
+#: neither NumPy nor Arrow before a verb runs, so that help and completion are quick.
+VERBS = {
+    "formats": "doctor",
+    "ls": "look",
+    "cat": "look",
+    "head": "look",
+    "tail": "look",
+    "count": "look",
+    "find": "look",
+    "explain": "look",
+    "report": "overview",
+    "browse": "overview",
+    "verify": "check",
+    "diff": "check",
+    "repair": "check",
+    "rebuild": "check",
+    "rescue": "check",
+    "convert": "move",
+    "restore": "move",
+    "erase": "move",
+    "compact": "check",
+    "query": "ask",
+    "ingest": "ask",
+    "lake": "ask",
+    "record": "live",
+    "replay": "live",
+    "mirror": "live",
+    "doctor": "doctor",
+}
+#: Functions of `rawlog` that are no verbs of the command line, or have another name there, or belong to one family.
+FUNCTIONS = {
+    **dict.fromkeys(("Log", "follow", "open", "read", "rows"), "look"),
+    **dict.fromkeys(("cluster", "groups", "transactions"), "ask"),
+    **dict.fromkeys(("extract", "write"), "move"),
+    "list_formats": "doctor",
+    "rules": "check",
+}
+#: Verbs whose functions have another name: `rawlog.formats` is a package.
+RENAMED = {"formats"}
+
+
+def declaration(name: str) -> Declaration:
+    """The declaration of a verb. KeyError for an unknown one."""
+    from rawlog.model.verb import DECLARED
+
+    importlib.import_module(f"rawlog.verbs.{VERBS[name]}")
+    return DECLARED[name]
+
+
+def public(name: str) -> object:
+    """A function of `rawlog`, with a signature that names every option. KeyError for an unknown one."""
+    from rawlog.model.verb import show_signature
+
+    function = getattr(importlib.import_module(f"rawlog.verbs.{FUNCTIONS.get(name) or VERBS[name]}"), name)
+    if not isinstance(function, type):
+        show_signature(function)
+    return function

@@ -9,27 +9,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Event
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Unpack, overload
 
 from rawlog.engines.choice import choose
 from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.job import Job, Progress
 from rawlog.model.report import Action, Report
 from rawlog.model.table import RECORDS, Table
-from rawlog.model.text import ROWS, counted, html_note, html_table
-from rawlog.reading.names import check_names
-from rawlog.reading.rows import dict_rows
+from rawlog.model.text import ROWS, counted, html_note, html_table, parse_duration
+from rawlog.model.verb import Option, verb
 from rawlog.reading.select import parse_columns
 from rawlog.reading.tree import Tree, open_known, open_tree
 from rawlog.verbs.check import settings_of
 from rawlog.verbs.options import (
+    OUTPUT,
+    Asking,
+    CatalogName,
     Decoding,
+    Format,
     Masking,
     Note,
+    Partitions,
     Path,
     Paths,
+    Replicas,
     Running,
+    Since,
     Time,
+    Topics,
+    Until,
     listed,
     noted,
     selection_of,
@@ -44,9 +52,10 @@ if TYPE_CHECKING:
     from rawlog.lakes.upkeep import TableStatus
     from rawlog.lakes.values import Ingested
 
+#: The heading of options of `ingest --follow`.
+FOLLOWING = "Following"
 #: Seconds in which a path that does not exist is noticed, before a JVM is started for nothing.
 PATIENCE = 0.3
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 # SQL ----------------------------------------------------------------------------------------------------------------------
@@ -88,6 +97,8 @@ class Answer:
         return reader.__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        from rawlog.reading.rows import dict_rows
+
         for batch in self.batches():
             yield from dict_rows(batch)
 
@@ -110,28 +121,34 @@ class Answer:
         return html_table(self.schema.names, (list(row.values()) for row in rows[:ROWS]), more, shows_null=True)
 
 
+@verb(
+    group="ask",
+    examples=(
+        "rawlog query 'SELECT topic, count(*) FROM records GROUP BY topic' kafka-logs/",
+        "rawlog query 'SELECT * FROM old ANTI JOIN new USING (topic, partition, offset)' old=a/ new=b/ --json",
+        "rawlog query 'SELECT * FROM findings' --catalog lakehouse",
+        "rawlog query 'SELECT kafka_partition(key, 6) AS p, count(*) FROM records GROUP BY p' kafka-logs/ --engine duckdb",
+    ),
+    more="Exit codes: 0 answered; 1 damage, or some keys or values were not decoded; 2 wrong usage; 3 cannot be read.",
+)
 def query(
-    sql: str,
-    paths: Paths | Mapping[str, Path] = (),
+    sql: Annotated[str, "SQL"],
+    paths: Annotated[Paths | Mapping[str, Path], Option("PATH", is_required=False)] = (),
     *,
-    catalog: str | None = None,
-    engine: Literal["spark", "duckdb", "local"] | None = None,
-    master: str | None = None,
-    conf: Mapping[str, str] | Sequence[str] | None = None,
-    errors: Literal["raise", "skip"] = "raise",
-    replicas: Literal["best", "all", "refuse"] = "best",
-    decode: str | Sequence[str] | Mapping[str, str] | None = None,
-    schemas: Path | None = None,
     note: Note | None = None,
     progress: Callable[[Progress], None] | None = None,
+    **options: Unpack[Asking],
 ) -> Answer:
-    """Answer a question in SQL; the tables of the paths are views. Returns an Answer: iterate over it for dicts, or use `to_arrow()`.
+    """Answer a question in SQL; the tables of the paths are views.
 
-    A path is files or a lake. With several paths, give a dict: its names are schemas (`old.records`). `catalog` is one of PyIceberg's
-    configuration, or a file NAME.db, that has a lake; it needs no path. `engine` "duckdb" (or "local")
-    works without a JVM. Of replicas of one partition or store the best is read, all of them, or OptionError is raised, as `replicas` says;
-    `note` gets a sentence about each choice. `decode` and `schemas` are those of `rawlog.read`. OptionError if the SQL is not understood;
-    DataError at damage unless `errors` is "skip"; AccessError for a path that does not exist.
+    A PATH is files or a lake that `ingest` made. Its views are records, files, findings and the tables of its systems, under their short or
+    full names: batches, kafka.batches, kafka.records. With name=PATH they are name.records and so on, and name alone is its records, so
+    that one statement can use several paths. `catalog` is a lake too: the one whose tables a catalog has. SQL - is read from standard
+    input.
+
+    Returns an Answer: iterate over it for dicts, or use `to_arrow()`. Several paths may be a dict: its names are schemas (`old.records`).
+    `note` gets a sentence about each choice of a replica. OptionError if the SQL is not understood; DataError at damage unless `errors` is
+    "skip"; AccessError for a path that does not exist.
 
     >>> import rawlog
     >>> rows = list(rawlog.query("SELECT count(*) AS n FROM records", "samples/kafka", engine="duckdb"))
@@ -139,16 +156,7 @@ def query(
     sql = sql.strip().removesuffix(";")
     if not sql.strip():
         raise OptionError("no question: SQL expected")
-    reading: dict[str, Any] = {
-        "errors": errors,
-        "replicas": replicas,
-        "decode": decode,
-        "schemas": schemas,
-        "note": note,
-    }
-    session = open_engine(
-        paths, sql, catalog=catalog, engine=engine, master=master, conf=conf, progress=progress, **reading
-    )
+    session = open_engine(paths, sql, note=note, progress=progress, **options)
     try:
         return Answer(session, sql)
     except BaseException:
@@ -328,45 +336,111 @@ def _shown(verb: str, paths: Paths, given: Mapping[str, Any]) -> Shown:
 
 
 class Ingesting(Masking, Decoding, Running, total=False):
-    """The options of `ingest`."""
+    """What to read: of the files that `ingest` takes."""
 
-    #: Only these tables.
-    tables: str | Sequence[str] | None
-    topic: str | Sequence[str] | None
-    partition: int | Sequence[int] | None
-    #: Of replicas of one partition or store: take the best one (default), take all, or raise OptionError.
-    replicas: Literal["best", "all", "refuse"]
-    since: Time | None
-    until: Time | None
-    #: Cut the data files of new tables by topic, partition, hour, day, month, year or bucket(N, COLUMN).
-    partition_by: str | Sequence[str] | None
-    #: Sort the data files of new tables by these columns, whichever a table has.
-    sort_by: str | Sequence[str] | None
-    #: The rows of files that were rewritten since the last run: replace them (default); keep them, and take only later offsets; or
-    #: refuse such files.
-    on_rewrite: Literal["replace", "keep", "refuse"]
-    #: A catalog of PyIceberg's configuration, or a file NAME.db, instead of the lake's own.
-    catalog: str | None
-    #: Read every file as this format.
-    format: str | None
+    tables: Annotated[
+        str | Sequence[str] | None,
+        Option("Only these tables.  [default: all that the files have]", metavar="A,B", is_repeated=False),
+    ]
+    topic: Topics
+    partition: Partitions
+    replicas: Replicas
+    since: Since
+    until: Until
+    partition_by: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Cut the data files of new tables by topic, partition, hour, day, month, year or bucket(N, COLUMN).",
+            metavar="A,B",
+            is_repeated=False,
+            section=OUTPUT,
+        ),
+    ]
+    sort_by: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "Sort the data files of new tables by these columns, whichever a table has.  [default: topic, partition, offset; or the place "
+            "in the files]",
+            metavar="A,B",
+            is_repeated=False,
+            section=OUTPUT,
+        ),
+    ]
+    on_rewrite: Annotated[
+        Literal["replace", "keep", "refuse"],
+        Option(
+            "The rows of files that were compacted, truncated or replaced since the last run: replace them; keep them, and take only later "
+            "offsets; refuse the files.",
+            default="replace",
+            section=OUTPUT,
+        ),
+    ]
+    catalog: CatalogName
+    format: Format
     note: Note | None
     #: With `follow`: how often it looks, in seconds, and an event that ends it.
-    every: float
+    every: Annotated[
+        float,
+        Option("Look every SECONDS with --follow.", default=5, least=0.1, metavar="SECONDS", section=FOLLOWING),
+    ]
     stop: Event | None
-    #: A file that gets the numbers of each run: in the text form of Prometheus if its name ends in `.prom`, else as JSON.
-    metrics: Path | None
+    metrics: Annotated[
+        Path | None,
+        Option(
+            "Write the numbers of each run to a file: for Prometheus if its name ends in .prom, else as JSON.",
+            metavar="FILE",
+            section=OUTPUT,
+        ),
+    ]
 
 
 @overload
 def ingest(paths: Paths, to: Path, *, follow: Literal[False] = False, **options: Unpack[Ingesting]) -> Report: ...
 @overload
 def ingest(paths: Paths, to: Path, *, follow: Literal[True], **options: Unpack[Ingesting]) -> Iterator[Report]: ...
-def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[Ingesting]) -> Report | Iterator[Report]:
-    """Recognise, verify and decode everything at `paths` into the lake at `to`, a directory of Iceberg tables. Returns a Report.
+@verb(
+    group="ask",
+    examples=(
+        "rawlog ingest kafka-logs/ --to lake",
+        "rawlog ingest kafka-logs/ rocketmq-store/ --to lake --tables records,kafka.batches --since -7d",
+        "rawlog ingest kafka-logs/ --to lake --follow --every 10",
+    ),
+    more="Exit codes: 0 done; 1 damage was found, files were refused, or values were not decoded; 2 wrong usage; 3 cannot be "
+    "read or written.",
+    doing="ingesting",
+)
+def ingest(
+    paths: Annotated[Paths, "PATH"],
+    to: Annotated[
+        Path,
+        Option(
+            "The lake: a directory or a URL; created if it does not exist.",
+            "-o",
+            "--to",
+            metavar="LAKE",
+            section=OUTPUT,
+        ),
+    ],
+    *,
+    follow: Annotated[
+        bool, Option("Continue: take what is new until interrupted.", "-f", "--follow", section=FOLLOWING)
+    ] = False,
+    **options: Unpack[Ingesting],
+) -> Report | Iterator[Report]:
+    """Decode everything into a lake of queryable tables.
 
-    Run again, it takes only what is new. Its counts are files, unchanged, refused, bytes, errors and warnings; `facts["tables"]` has the
-    rows added to each table. Damage does not raise: it is in the lake's table `findings`. With `follow`, the result is an iterator with
-    a Report for each run that took something; it ends when `stop` is set. OptionError for unknown names, or if the lake is in a source.
+    Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and jobs in
+    namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and continues in files that have
+    grown. The rows of files that were compacted, truncated or replaced meanwhile are replaced (`on_rewrite`). Tables that are a state (a
+    cluster's topics, committed offsets, the blobs of a store) are replaced by what the files say now. The bytes of a message are stored
+    once, in records. Damage does not stop it: sound rows are stored, findings say what is lost, the exit code is 1. With `mask` only
+    records, files and findings are filled. With `decode` the table records has value_json, value_fields (nested columns of each topic),
+    value_schema and value_error next to the bytes. Several runs may work at the same time. Without `engine`, Spark runs it where it is
+    installed. `since` does not change tables whose rows have no time.
+
+    Returns a Report. Its counts are files, unchanged, refused, bytes, errors and warnings; `facts["tables"]` has the rows added to each
+    table. With `follow`, the result is an iterator with a Report for each run that took something; it ends when `stop` is set. OptionError
+    for unknown names, or if the lake is in a source.
 
     >>> import rawlog
     >>> report = rawlog.ingest("samples/kafka", "out/python-lake", engine="local")
@@ -374,6 +448,7 @@ def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[In
     from rawlog.io.output import refuse_nested
     from rawlog.lakes.ingest import Ingest
     from rawlog.lakes.names import parse_terms
+    from rawlog.reading.names import check_names
     from rawlog.values.transform import Decode
 
     engine = choose(**settings_of(options, Ingesting.__annotations__))
@@ -467,6 +542,9 @@ def _measured_runs(runs: Iterator[Report], path: Path | None, target: str) -> It
 
 def _ingested(tree: Tree | None, outcome: Ingested, job: Ingest) -> Report:
     """What a run did, as a Report."""
+    from rawlog.model.plan import Reading
+    from rawlog.reading.settlement import report_reading
+
     seconds, job.seconds = job.seconds or {}, None
     report = Report("ingest", "" if tree is None else ", ".join(tree.roots), outcome.lake)
     report.facts = {
@@ -487,31 +565,65 @@ def _ingested(tree: Tree | None, outcome: Ingested, job: Ingest) -> Report:
     report.notes = list(outcome.notes)
     for path, why in outcome.refused:
         report.add(Action.DROPPED, f"{why}; left out, nothing in the lake was changed", path)
-    if outcome.errors:
-        report.add(Action.LOST, f"{counted(outcome.errors, 'error')} in the source; the table findings lists them")
+    report_reading(Reading(entries=outcome.losses), report)
+    if outcome.losing:
+        what = counted(outcome.errors, "error") if outcome.errors else counted(outcome.warnings, "warning")
+        report.add(Action.LOST, f"{what} in the source; the table findings lists them")
     return report
 
 
+@verb(
+    group="ask",
+    examples=(
+        "rawlog lake lake",
+        "rawlog lake lake --compact --expire-snapshots --remove-orphans",
+        "rawlog lake lake --compact --sort-by topic,timestamp",
+        "rawlog lake lake --remove-orphans --older-than 7d --dry-run",
+    ),
+    doing="tidying",
+)
 def lake(
-    path: Path,
+    path: Annotated[Path, "LAKE"],
     *,
-    expire_snapshots: bool = False,
-    remove_orphans: bool = False,
-    compact: bool = False,
-    older_than: str | float = "24h",
-    target_size: int | None = None,
-    sort_by: str | Sequence[str] | None = None,
-    dry_run: bool = False,
-    catalog: str | None = None,
+    expire_snapshots: Annotated[
+        bool, "Remove snapshots that were replaced longer ago than --older-than, and the files that only they list."
+    ] = False,
+    remove_orphans: Annotated[
+        bool, "Remove files that no snapshot names and that are older than --older-than."
+    ] = False,
+    compact: Annotated[bool, "Write the rows of small data files into few large ones."] = False,
+    older_than: Annotated[
+        str | float, Option("Keep what was current within this time, for readers: 30m, 24h, 7d.", metavar="AGE")
+    ] = "24h",
+    target_size: Annotated[
+        int | None,
+        Option(
+            "About the size of the data files that --compact writes.  [default: 268435456]",
+            least=1 << 20,
+            metavar="BYTES",
+        ),
+    ] = None,
+    sort_by: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "With --compact: sort tables by these columns from now on, whichever a table has, and write data files in another order again; "
+            "`default` is the order of new tables.",
+            metavar="A,B",
+            is_repeated=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, "Only report what would be done."] = False,
+    catalog: CatalogName = None,
     **running: Unpack[Running],
 ) -> Report:
-    """The tables of a lake, and its maintenance. Returns a Report with a part for each table.
+    """Show what a lake holds, or maintain it.
 
-    Without options, the parts have what each table holds: rows, files, small_files, bytes, snapshots, sources, changed. With options,
-    they have what was done: expired_snapshots, removed_files, removed_bytes, joined_files, made_files. What was current within
-    `older_than` ("30m", "24h", "7d", or seconds) stays. `compact` writes data files of about `target_size` bytes (256 MiB). With `sort_by`
-    the tables are sorted by other columns from now on, and data files in another order are written again. All of it runs where `engine`
-    says. AccessError if there is no lake at `path`.
+    Without options, its tables with their rows, data files, snapshots and sources. Maintenance is safe while others read and while `ingest`
+    runs: what was current within `older_than` stays, and so does what a run may be about to commit.
+
+    Returns a Report with a part for each table. Without options, the parts have rows, files, small_files, bytes, snapshots, sources,
+    changed; with options expired_snapshots, removed_files, removed_bytes, joined_files, made_files. AccessError if there is no lake at
+    `path`.
 
     >>> import rawlog
     >>> report = rawlog.lake("out/python-lake")
@@ -526,7 +638,7 @@ def lake(
     if sort_by is not None and not compact:
         raise OptionError("--sort-by goes with --compact")
     order = parse_columns(sort_by)
-    grace = age(older_than)
+    grace = parse_duration(older_than)
     settings = settings_of(running)
     found = Lake(os.fspath(path), catalog=catalog)
     report = Report("lake", found.path, found.path, is_dry_run=dry_run)
@@ -569,13 +681,3 @@ def _held(one: TableStatus) -> Report:
     held.counts = {"rows": one.rows, "files": one.files, "small_files": one.small, "bytes": one.size}
     held.counts |= {"snapshots": one.snapshots, "sources": one.sources}
     return held
-
-
-def age(given: str | float) -> float:
-    """The seconds of a time span: `30m`, `24h`, `7d`, or a number. OptionError for another text."""
-    if isinstance(given, (int, float)):
-        return float(given)
-    number, unit = given[:-1], given[-1:]
-    if unit not in UNITS or not number.isdecimal():
-        raise OptionError(f"{given!r}: a number and s, m, h, d or w expected, as 24h")
-    return float(int(number) * UNITS[unit])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from rawlog.engines.choice import Engine, choose
 from rawlog.model.errors import (
@@ -20,18 +20,26 @@ from rawlog.model.recovery import INCLUDED
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS
 from rawlog.model.text import printable
-from rawlog.reading.inspect import Chosen
-from rawlog.reading.names import check_names
-from rawlog.reading.parts import choose as choose_replicas
+from rawlog.model.verb import Kind, Option, verb
 from rawlog.reading.select import Selection, Transform
 from rawlog.reading.tree import Tree, open_known, open_tree
 from rawlog.verbs.options import (
+    OUTPUT,
     Comparing,
+    Force,
+    Format,
+    Limits,
+    NewCluster,
     Note,
+    Page,
     Path,
     Paths,
+    Rescuing,
     Running,
+    SystemOptions,
     Time,
+    Topics,
+    Verifying,
     bound,
     listed,
     noted,
@@ -46,30 +54,56 @@ if TYPE_CHECKING:
     from rawlog.verbs.diff import Differences
 
 
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog verify kafka-logs/",
+        "rawlog verify kafka-logs/ --against s3://replica/kafka-logs --json",
+        "rawlog verify kafka-logs/ --rule kafka.log --skip kafka.log.gap",
+        "rawlog verify erased/ --certificate erased.certificate.json",
+        "rawlog verify kafka-logs/ tiered-storage/ --complete",
+        "rawlog verify --rules",
+    ),
+    more="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 2 wrong usage; 3 something could not be read, or "
+    "has no known format.",
+    doing="verifying",
+)
 def verify(
-    paths: Paths,
+    paths: Annotated[Paths, Option("PATH", is_required=False)],
     *,
-    rule: str | Iterable[str] = (),
-    skip: str | Iterable[str] = (),
-    against: Path | None = None,
-    certificate: Path | None = None,
-    complete: bool = False,
-    format: str | None = None,
-    max_decompressed: int = MAX_DECOMPRESSED,
-    max_headers: int = MAX_HEADERS,
-    schemas: Path | None = None,
-    html: Path | None = None,
+    rule: Annotated[
+        str | Iterable[str],
+        Option("Only this rule, or all below a prefix such as kafka.log; may be given again.", metavar="CODE"),
+    ] = (),
+    skip: Annotated[str | Iterable[str], Option("Skip this rule or prefix; may be given again.", metavar="CODE")] = (),
+    against: Annotated[
+        Path | None,
+        Option("Also compare with the replicas at OTHER, which is not checked by itself.", metavar="OTHER"),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        Option("Also check the result of an erasure against its certificate, a JSON file.", metavar="FILE"),
+    ] = None,
+    complete: Annotated[
+        bool, "Also account for every offset, blob or entry: how many are there, and why others are not."
+    ] = False,
+    format: Format = None,
+    schemas: Annotated[
+        Path | None,
+        Option("Where the schemas for --certificate come from, if the erasure decoded values.", metavar="PLACE"),
+    ] = None,
+    html: Page = None,
     note: Note | None = None,
-    **running: Unpack[Running],
+    **options: Unpack[Verifying],
 ) -> Findings:
-    """Check every file at `paths`, and files that belong together. Returns Findings: iterate over it, or ask for its `verdict`.
+    """Check everything: findings and a verdict.
 
-    `rule` and `skip` are codes of rules, or what their codes begin with; `rawlog.rules()` lists them. `against` is a place with replicas
-    to compare with. With `complete`, the `accounts` of the result have a class for every offset of each partition or queue, every blob of
-    a store and every entry of a recording, and what nothing explains is a finding. `certificate` is that of the erasure whose result is at
-    `paths`: it must be unchanged since, and have nothing that was to be erased; `schemas` is where the
-    schemas come from, which must be named if the erasure decoded values. `html` is a file to write as a self-contained page.
-    Damage is a finding and never raises. OptionError for an unknown rule, AccessError for a path that does not exist.
+    Every file is checked, and files that belong together. Damage is a finding; nothing is changed.
+
+    Returns Findings: iterate over it, or ask for its `verdict`. `rawlog.rules()` lists the rules. With `complete`, `accounts` of the result
+    has a class for every offset of each partition or queue, every blob of a store and every entry of a recording, and what nothing explains
+    is a finding. The result of an erasure must be unchanged since, and have nothing that was to be erased. Damage never raises. OptionError
+    for an unknown rule, AccessError for a path that does not exist.
 
     >>> import rawlog
     >>> verdict = rawlog.verify("samples/kafka").verdict
@@ -77,10 +111,13 @@ def verify(
     from rawlog.reading.certificate import check as check_certificate
     from rawlog.reading.certificate import load as load_certificate
     from rawlog.reading.certificate import unread as certificate_unread
+    from rawlog.reading.inspect import Chosen
     from rawlog.verbs.diff import check_chosen
     from rawlog.verbs.verify import Verify
 
-    chosen = check_chosen(Chosen(_texts(rule), _texts(skip), max_decompressed, max_headers, complete))
+    most, headers = options.get("max_decompressed", MAX_DECOMPRESSED), options.get("max_headers", MAX_HEADERS)
+    running = running_of(options, Limits.__annotations__)
+    chosen = check_chosen(Chosen(_texts(rule), _texts(skip), most, headers, complete))
     places = [paths] if against is None else [paths, against]
     engine, (tree, *others) = open_sources(places, running, format=format, note=note, must_know=False)
     other = readable(others[0], note) if others else None
@@ -133,33 +170,49 @@ def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> 
     >>> import rawlog
     >>> codes = [one.code for one in rawlog.rules(rule="kafka.log")]
     """
+    from rawlog.reading.inspect import Chosen
     from rawlog.verbs.diff import all_rules, check_chosen
 
     chosen = check_chosen(Chosen(_texts(rule), _texts(skip), complete=True))
     return [one for one in all_rules() if chosen.takes(one.code)]
 
 
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog diff kafka-logs/ restored/",
+        "rawlog diff a/orders-0 b/orders-0 --columns value --limit 5 --json",
+    ),
+    more="Exit codes: 0 the same; 1 differences or damage; 2 wrong usage; 3 cannot be read.",
+    doing="comparing",
+)
 def diff(
-    a: Path,
-    b: Path,
+    a: Annotated[Path, "A"],
+    b: Annotated[Path, "B"],
     *,
-    limit: int = 1000,
-    format: str | None = None,
-    html: Path | None = None,
+    limit: Annotated[
+        int, Option("List at most N differences of each partition or store; all are counted.", least=1, metavar="N")
+    ] = 1000,
+    format: Format = None,
+    html: Page = None,
     note: Note | None = None,
     **selection: Unpack[Comparing],
 ) -> Differences:
-    """What two places do not agree on. Returns Differences: iterate over it, or ask whether it `is_same`.
+    """Show what two places do not agree on.
 
-    Records are compared by topic, partition and offset, whatever their batches and compression; blobs one by one; clusters by their
-    settings. `limit` differences are listed for each partition or store; all are counted. `html` is a file to write as a page.
-    `notes` of the result, and `note`, say what was passed over with `errors`; `damage` has those notes that count.
-    Raises DataError at damage unless `errors` says otherwise, OptionError for an unknown name, AccessError for a path that does not
-    exist.
+    Records are compared by topic, partition and offset, whatever their batches and compression: what only one side has, as ranges of
+    offsets, and which columns differ. Blob stores are compared blob by blob, clusters by their settings. If each side is one partition, its
+    name does not matter.
+
+    Returns Differences: iterate over it, or ask whether it `is_same`. Its `notes` say what was passed over with `errors`; `damage` has
+    those notes that count. Raises DataError at damage unless `errors` says otherwise, OptionError for an unknown name, AccessError for a
+    path that does not exist.
 
     >>> import rawlog
     >>> same = rawlog.diff("samples/kafka", "samples/kafka").is_same
     """
+    from rawlog.reading.names import check_names
+    from rawlog.reading.parts import choose as choose_replicas
     from rawlog.verbs.diff import Diff
 
     asked, running = divided(selection)
@@ -179,25 +232,45 @@ def diff(
     return found
 
 
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog repair /var/kafka-logs repaired/",
+        "rawlog repair orders-0/ repaired/ --dry-run --json",
+        "rawlog repair orders-0/ repaired/ --quarantine cut/",
+    ),
+    more="Exit codes: 0 done, nothing lost; 1 something was dropped, corrected or left out, or findings remain; 2 wrong usage; "
+    "3 cannot be read or written.",
+    doing="repairing",
+)
 def repair(
-    source: Path,
-    target: Path,
+    source: Annotated[Path, "SRC"],
+    target: Annotated[Path, "DST"],
     *,
-    policy: str | None = None,
-    dry_run: bool = False,
-    quarantine: Path | None = None,
-    move: bool = False,
-    html: Path | None = None,
-    option: Mapping[str, object] | None = None,
-    force: bool = False,
+    policy: Annotated[
+        str | None,
+        Option(
+            "salvage keeps all that is sound (default); broker (RocketMQ: cut) what the real system would keep; strict refuses.",
+            metavar="NAME",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, "Only report what would be kept, cut and rebuilt."] = False,
+    quarantine: Annotated[
+        Path | None,
+        Option("Kafka: keep here what is cut, and the records in it that can still be read.", metavar="DIR"),
+    ] = None,
+    move: Annotated[bool, "RocketMQ: close holes, so that later messages change their physical offsets."] = False,
+    html: Page = None,
+    option: SystemOptions = None,
+    force: Force = False,
     **running: Unpack[Running],
 ) -> Report:
-    """Write a repaired copy of `source` to `target`: everything that is sound, so that the real system opens it. Returns a Report.
+    """Write a repaired copy; report what was kept, cut and rebuilt.
 
-    `policy` is "salvage" (default: keep all that is sound), "broker" ("cut" for RocketMQ: what the real system itself would keep)
-    or "strict" (refuse). Kafka: `quarantine` is a directory for what is cut. RocketMQ: `move` closes holes. With `dry_run` nothing
-    is written. `html` is a file to write as a self-contained page. The source is never changed. AccessError if `target` exists and
-    not `force`; OptionError if it is in the source.
+    `target` gets everything that is sound in `source`, so that the real system opens it. Files that are derived from the data are rebuilt.
+    Every loss is reported with its place. `source` is never changed; `target` must not exist yet.
+
+    Returns a Report. AccessError if `target` exists and not `force`; OptionError if it is in the source.
 
     >>> import rawlog
     >>> report = rawlog.repair("samples/kafka/transactions-0", "out/repaired", dry_run=True)
@@ -210,18 +283,29 @@ def repair(
     return done
 
 
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog rebuild /var/kafka-logs/orders-0 rebuilt/",
+        "rawlog rebuild /var/rocketmq/store rebuilt/ --json",
+    ),
+    more="Exit codes: 0 done; 1 damage found; 2 wrong usage; 3 cannot be read or written.",
+    doing="rebuilding",
+)
 def rebuild(
-    source: Path,
-    target: Path,
+    source: Annotated[Path, "SRC"],
+    target: Annotated[Path, "DST"],
     *,
-    option: Mapping[str, object] | None = None,
-    force: bool = False,
+    option: SystemOptions = None,
+    force: Force = False,
     **running: Unpack[Running],
 ) -> Report:
-    """Write a copy of `source` to `target` with every derived file rebuilt from the data. Returns a Report.
+    """Write a copy with its derived files rebuilt.
 
-    Derived files are indexes, producer snapshots and epochs; consume queues and key index; index segments and bloom filters. Damaged
-    data raises DataError: it is for `rawlog.repair`. Other errors as there.
+    Derived files are indexes, producer snapshots and epochs; consume queues and key index; index segments and bloom filters. `source` is
+    never changed; `target` must not exist yet. Damaged data is for `rawlog repair`.
+
+    Returns a Report. Damage raises DataError. Other errors as `rawlog.repair`.
 
     >>> import rawlog
     >>> report = rawlog.rebuild("samples/kafka/transactions-0", "out/rebuilt")
@@ -229,23 +313,45 @@ def rebuild(
     return rewrite("rebuild", source, target, option_texts(option), force, None, running)
 
 
+@verb(
+    group="move",
+    examples=(
+        "rawlog compact /var/kafka-logs/customers-0 compacted/",
+        "rawlog compact /var/kafka-logs compacted/ --topic 'customers*' --option delete.retention.ms=0 --roll",
+        "rawlog compact ambry-store/ compacted/ --now 2024-09-11T09:00:00Z",
+    ),
+    more="Exit codes: 0 done; 1 records were lost, or files left out; 2 wrong usage; 3 cannot be read or written.",
+    doing="compacting",
+)
 def compact(
-    source: Path,
-    target: Path,
+    source: Annotated[Path, "SRC"],
+    target: Annotated[Path, "DST"],
     *,
-    topic: str | Sequence[str] | None = None,
-    now: Time | None = None,
-    memory: int | None = None,
-    roll: bool = False,
-    option: Mapping[str, object] | None = None,
-    force: bool = False,
+    topic: Topics = None,
+    now: Annotated[
+        Time | None,
+        Option("Compare ages with this time: ISO 8601 or epoch milliseconds.  [default: now]", metavar="TIME"),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        Option(
+            "Kafka: memory for the map of keys; less takes more rounds.  [default: 128M]",
+            kind=Kind.SIZE,
+            metavar="SIZE",
+        ),
+    ] = None,
+    roll: Annotated[bool, "Kafka: compact the active segment too, as if a new one had been begun."] = False,
+    option: SystemOptions = None,
+    force: Force = False,
     note: Note | None = None,
     **running: Unpack[Running],
 ) -> Report:
-    """Write a copy of `source` to `target` without what the real system's own compaction would drop. Returns a Report.
+    """Write a compacted copy, as the real system would make it.
 
-    `now` is the time to compare ages with. Kafka: only some topics; `memory` bytes for the map of keys; `roll` compacts the active
-    segment too; `option` has a topic's settings under Kafka's names. Errors as `rawlog.repair`.
+    `target` has `source` without what the real system's own compaction would drop. `source` is never changed. `option` gives a topic's
+    settings under Kafka's names: delete.retention.ms, min.compaction.lag.ms, segment.bytes and others.
+
+    Returns a Report. Errors as `rawlog.repair`.
 
     >>> import rawlog
     >>> report = rawlog.compact("samples/kafka/transactions-0", "out/compacted", option={"delete.retention.ms": 0})
@@ -261,54 +367,76 @@ def compact(
     return rewrite("compact", source, target, own, force, note, running)
 
 
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog rescue /mnt/disk1 /mnt/disk2 /mnt/disk3 --plan",
+        "rawlog rescue /mnt/disk* --to /restored",
+        "rawlog rescue /mnt/disk* --to /restored --nodes 3 --resume",
+    ),
+    more="Exit codes: 0 nothing is lost; 1 something is lost, corrected, undecided or left out; 2 wrong usage; 3 cannot be read or "
+    "written.",
+    doing="rescuing",
+)
 def rescue(
-    paths: Paths,
+    paths: Annotated[Paths, "DIR"],
     *,
-    to: Path | None = None,
-    plan: bool = False,
-    topic: str | Sequence[str] = (),
-    include: str | Iterable[str] = (),
-    exclude_deleted: bool = False,
-    brokers: int = 1,
-    node_id: int = 1,
-    cluster_id: str | None = None,
-    metadata_version: str | int | None = None,
-    keep_retention: bool = False,
-    resume: bool = False,
-    html: Path | None = None,
-    option: Mapping[str, object] | None = None,
-    force: bool = False,
-    **running: Unpack[Running],
+    to: Annotated[
+        Path | None,
+        Option("The directory to write; it must not exist yet.", "-o", "--to", metavar="DST", section=OUTPUT),
+    ] = None,
+    plan: Annotated[bool, "Only report what would be taken from where, and what is lost."] = False,
+    topic: Topics = None,
+    include: Annotated[
+        str | Iterable[str],
+        Option(
+            f"Use directories too that a broker does not load: {', '.join(INCLUDED)} (deleted topics).",
+            metavar="STATE,...",
+            is_repeated=False,
+        ),
+    ] = (),
+    exclude_deleted: Annotated[bool, "Leave out topics that are marked as deleted on other disks."] = False,
+    brokers: Annotated[
+        int, Option("Write N data directories.", "--nodes", old=("--brokers",), least=1, metavar="N", section=OUTPUT)
+    ] = 1,
+    resume: Annotated[bool, "Continue an interrupted run; finished partitions are kept."] = False,
+    html: Page = None,
+    option: SystemOptions = None,
+    force: Force = False,
+    **options: Unpack[Rescuing],
 ) -> Report:
-    """Put the best union of the copies on the disks of one dead cluster into the directory `to`. Returns a Report.
+    """Combine the replicas on the disks of a dead cluster into one directory.
 
-    `paths` are log directories of brokers, or directories above them; some may be missing or damaged. `facts["plan"]` of the Report
-    lists for each partition the replicas found, the choice and its reason, what is lost and what cannot be known; with `plan`
-    nothing is written. `include` names states of directories to use that a broker does not load: "stray", "delete".
-    `exclude_deleted` leaves out topics that are marked as deleted on some disks only. `resume` goes on with a run that was killed.
-    `html` is a file to write as a self-contained page. OptionError for disks of several clusters or of a running broker; AccessError if
-    `to` exists and not `force`.
+    `to` is then a directory that a broker can start on. Each `paths` is a log directory of a broker, or has several of them below it; any
+    of them may be missing or damaged. For each partition the replica decides that led when the cluster died. What is damaged there is
+    taken from another replica of the same history. A log that contradicts it is kept, readable, in DST.divergent. Topic ids, offsets,
+    settings and committed offsets of groups stay. Everything that is lost is listed, with offsets and times, and so is what cannot be
+    known. The disks are never changed.
+
+    Returns a Report. Its `facts["plan"]` lists for each partition the replicas, the choice and its reason, what is lost and what cannot be
+    known. OptionError for disks of several clusters or of a running broker; AccessError if `to` exists and not `force`.
 
     >>> import rawlog
     >>> report = rawlog.rescue("samples/kafka", plan=True)
     """
-    from rawlog.model.recovery import RescueAsked
+    from rawlog.model.recovery import RescueOptions
     from rawlog.verbs.rescue import Rescue
 
+    running = running_of(options, NewCluster.__annotations__)
     if to is None and not plan:
         raise OptionError("name the directory to write with --to, or ask for --plan")
-    states = frozenset(_texts(include))
+    states = frozenset(part.strip() for text in _texts(include) for part in text.split(",") if part.strip())
     if extra := states - set(INCLUDED):
         raise unknown("state", min(extra), INCLUDED)
-    asked = RescueAsked(
-        topics=_texts(topic),
+    asked = RescueOptions(
+        topics=_texts(topic or ()),
         include=states,
         exclude_deleted=exclude_deleted,
         brokers=brokers,
-        node=node_id,
-        cluster_id=cluster_id,
-        level=metadata_version,
-        keep_retention=keep_retention,
+        node=options.get("node_id", 1),
+        cluster_id=options.get("cluster_id"),
+        level=options.get("metadata_version"),
+        keep_retention=options.get("keep_retention", False),
         overwrite=force,
         is_plan=plan,
         options=option_texts(option),
@@ -358,6 +486,7 @@ def rewrite(
     dry_run: bool = False,
 ) -> Report:
     """Rewrite the stores at `source` with the families that know the verb: `repair`, `rebuild`, `compact` or `erase`."""
+    from rawlog.reading.names import check_names
     from rawlog.verbs.rewrite import Rewriting
 
     engine, [tree] = open_sources([source], running)
@@ -391,6 +520,12 @@ def settings_of(running: Running, known: Iterable[str] = ()) -> dict[str, Any]:
     if extra := set(running) - {*Running.__annotations__, *known}:
         raise TypeError(f"unexpected keyword argument {min(extra)!r}")
     return {name: running.get(name) for name in ("engine", "master", "conf", "threads")}
+
+
+def running_of(options: Mapping[str, Any], known: Iterable[str] = ()) -> Running:
+    """The options of where a job runs. TypeError for an option that is not known."""
+    settings_of(options, known)  # type: ignore[arg-type]
+    return divided(options)[1]
 
 
 def divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], Running]:

@@ -1,7 +1,7 @@
 """Convert: rows of one system, or of a table, into another form, or a log into the same log without some of its records.
 
-Plan: which rows go to the same output. Work: one split, below a stage next to the target. Commit: refuse what would be lost, else join
-the splits.
+Plan: which rows go to the same output. Work: one split, below a stage next to the target. Then the diagnosis of every store that was read
+says which rows `repair` would keep: splits with rows of others are done again. Commit: refuse what would be lost, else join the splits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rawlog.lakes.targets import (
     WrittenSplit,
     outlet,
 )
-from rawlog.model.errors import OptionError
+from rawlog.model.errors import EncodeError, OptionError
 from rawlog.model.format import File, Keep
 from rawlog.model.frames import Frames
 from rawlog.model.job import (
@@ -31,14 +31,28 @@ from rawlog.model.job import (
     Job,
     Split,
     Stage,
+    packed,
 )
-from rawlog.model.report import Action, Report, SeriousNote
-from rawlog.model.store import Store
+from rawlog.model.plan import Reading
+from rawlog.model.report import Action, Entry, Report, SeriousNote
+from rawlog.model.store import Store, unread_size
 from rawlog.model.table import Table
 from rawlog.model.text import counted
+from rawlog.reading.inspect import near
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
 from rawlog.reading.select import Selection, Tally, limited
+from rawlog.reading.settlement import (
+    PartFold,
+    PartSummary,
+    absent_stores,
+    merged,
+    reading_of,
+    report_reading,
+    settled_part,
+    settles,
+    store_key,
+)
 from rawlog.reading.tree import Tree
 from rawlog.verbs.convert_sources import (
     lake_payloads,
@@ -60,6 +74,8 @@ __all__ = ["Convert", "Outlet", "outlet", "source_tree"]
 #: Bytes of input for each split, where a target is made of several files.
 SPLIT_SIZE = 128 << 20
 MOST_NOTES = 100
+#: So many stores are settled by one split at most.
+MOST_STORES = 1000
 #: Options of a target with which its batches need not be rewritten.
 SIFTED = frozenset({"index_interval_bytes"})
 #: Rows of transactions that new batches are not in, by the number that `Undone` gives: their name, what they are, and what can be done.
@@ -81,6 +97,8 @@ class RowSource:
     sheet: File | None = None
     #: What says which rows belong to aborted or open transactions, if that is to be reported.
     undone: Undone | None = None
+    #: The files that the diagnosis of its store looks into besides; None: there is no such diagnosis.
+    near: tuple[File, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -89,7 +107,7 @@ class RowSource:
 
 @dataclass(frozen=True, slots=True)
 class ConvertSplit:
-    """What is read for one output; or the files of a partition that is copied without some of its records."""
+    """What is read for one output; or the files of a partition that is copied without some of its records; or stores to be settled."""
 
     sources: tuple[RowSource, ...] = ()
     files: tuple[File, ...] = ()
@@ -97,9 +115,18 @@ class ConvertSplit:
     limit: int | None = None
     #: Whether the files are copied as they are.
     is_copied: bool = False
+    #: Stores that were read, with the summaries of their files; and all files, in which others may be missing.
+    stores: tuple[Store, ...] = ()
+    every: tuple[File, ...] = ()
+
+    @property
+    def is_settling(self) -> bool:
+        return bool(self.stores or self.every)
 
     @property
     def size(self) -> int:
+        if self.is_settling:
+            return sum(map(unread_size, self.stores))
         return sum(source.size for source in self.sources) + sum(file.size for file in self.files)
 
 
@@ -115,6 +142,14 @@ class Written(Done):
     tallies: tuple[Tally, ...] = ()
     #: Rows of aborted and of open transactions (UNDONE) that are plain ones now.
     plain: Mapping[str, Lost] = field(default_factory=dict)
+    #: What the diagnosis of stores needs to know of the parts that were read, and the stores with rows that were passed over or misplaced.
+    summaries: tuple[PartSummary, ...] = ()
+    troubled: frozenset[str] = frozenset()
+    #: Why the rows could not be written as they are stored.
+    failure: EncodeError | None = None
+    #: What `repair` would keep of stores, and the stores of which nothing is there.
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    absent: tuple[Entry, ...] = ()
 
 
 class Convert(Job[Written, Report]):
@@ -146,10 +181,14 @@ class Convert(Job[Written, Report]):
         self._masked: list[str] = []
         self._roots: tuple[str, ...] = ()
         self.payloads: Payloads | None = None
+        self._tree: Tree | None = None
+        self._rounds = 0
+        #: The numbers of splits that are done again, and the number that each has then; None: nothing is left of it.
+        self._again: dict[int, int | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         # What was planned stays on the driver: work is given its own split.
-        return {**self.__dict__, "_splits": []}
+        return {**self.__dict__, "_splits": [], "_tree": None}
 
     def __enter__(self) -> Self:
         return self
@@ -173,8 +212,9 @@ class Convert(Job[Written, Report]):
             groups = self._groups(sources)
             self._masked = self._masked_of(tree, sources)
             splits = [ConvertSplit(tuple(group), limit=self.selection.limit) for group in groups]
-        self._splits, self._roots, self.payloads = splits, tree.roots, lake_payloads(tree)
-        return [Split(number, one.size, one) for number, one in enumerate(splits)]
+        self._splits, self._roots, self.payloads, self._tree = splits, tree.roots, lake_payloads(tree), tree
+        self._rounds, self._again, self._next_number = 0, {}, 0
+        return self._numbered(splits)
 
     def _sifting(self, tree: Tree) -> list[ConvertSplit] | None:
         """A split for each partition, if records are removed and everything else stays as it is; None if rows are written again."""
@@ -184,7 +224,7 @@ class Convert(Job[Written, Report]):
         format = registry.formats()[target.format]
         rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
         rewrites |= any(one.is_shown for one in chosen.transforms)
-        if format.sift is None or rewrites or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
+        if not format.can("sift") or rewrites or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
             return None
         groups: dict[str, list[File]] = {}
         copied = _claimed(tree, format.family)
@@ -242,18 +282,35 @@ class Convert(Job[Written, Report]):
                 parts = [(part, selection) for part in plan(tree, table, selection, split_size=size)]
             else:
                 parts = list(rows.part_selections())
-            yield from (RowSource(one, part, undone=self._undone(part, tree)) for part, one in parts)
+            for part, one in parts:
+                yield RowSource(one, part, undone=self._undone(part, tree), near=self._near(part, tree))
         if tables and selection.last is not None:
             raise OptionError("-o -N: the last rows of a partition are known for logs, not for tables")
         yield from (RowSource(selection, sheet=file) for file in tables)
+
+    def _near(self, part: Part, tree: Tree) -> tuple[File, ...] | None:
+        """The files that the diagnosis of a part's store looks into; None if rows are given as they are stored."""
+        if not self.is_settled or not settles(part.file, self.target.source):
+            return None
+        return near(part.file, tree.group_of(part.file))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether stores are settled: not if only the first rows are wanted, or those before the first damage."""
+        return self.selection.errors != "stop" and self.selection.limit is None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether stores may be read in part: then only one in which something was passed over is settled."""
+        return not self.selection.replace(where=None, text=None).takes_every_row
 
     def _undone(self, part: Part, tree: Tree) -> Undone | None:
         """What says which rows of a part would be served although their transactions were aborted or are open: new batches are in none."""
         if not isinstance(self.target, FormatOutlet) or self.selection.isolation == "read_committed":
             return None
-        find = registry.formats()[str(part.file.format)].undone
-        found = None if find is None else find(part.file, tree.group_of(part.file))
-        return None if found is None else found.for_part(part.start, part.stop)
+        format = registry.formats()[str(part.file.format)]
+        undone = format.codec.undone(part.file, tree.group_of(part.file)) if format.can("undone") else None
+        return None if undone is None else undone.for_part(part.start, part.stop)
 
     def reads_tables(self, tree: Tree) -> bool:
         """Whether rows are read from tables: Parquet, lines of JSON, a lake."""
@@ -289,16 +346,33 @@ class Convert(Job[Written, Report]):
         folder = below(stage.path, stage.name)
         if own.files:
             return self._sift(split, own, folder, stage)
+        if own.is_settling:
+            return _settle(split.number, own)
         reading = _Reading(self, own, stage)
         rows = reading.batches()
-        written = self.target.rehearse(rows) if self.dry_run else self.target.write(rows, folder, "rows")
-        notes = tuple(reading.notes)
-        return Written(split.number, written, reading.dropped, notes, tallies=reading.tallies, plain=reading.plain)
+        failure: EncodeError | None = None
+        try:
+            written = self.target.rehearse(rows) if self.dry_run else self.target.write(rows, folder, "rows")
+        except EncodeError as error:
+            # Rows may be at wrong places, and are read again at the right ones.
+            if isinstance(error, LossError) or all(source.near is None for source in own.sources):
+                raise
+            written, failure = WrittenSplit(folder, 0), error
+        return Written(
+            split.number,
+            written,
+            reading.dropped,
+            tuple(reading.notes),
+            tallies=reading.tallies,
+            plain=reading.plain,
+            summaries=tuple(reading.summaries),
+            troubled=frozenset(reading.troubled),
+            failure=failure,
+        )
 
     def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
         assert isinstance(self.target, FormatOutlet)
-        sift = registry.formats()[self.target.format].sift
-        assert sift is not None
+        sift = registry.formats()[self.target.format].codec.sift
         made = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(own.name)
         chosen = self.selection.begun()
         try:
@@ -326,6 +400,74 @@ class Convert(Job[Written, Report]):
 
         return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed, chosen.max_headers)
 
+    # Settle -----------------------------------------------------------------------------------------------------------
+
+    def follow(self, done: Sequence[Written]) -> list[Split]:
+        """First the diagnosis of the stores that were read; then again what has rows that `repair` would not keep as they are."""
+        self._rounds += 1
+        if self._rounds == 1:
+            return self._settling(done)
+        if self._rounds == 2:
+            return self._repeated(done)
+        return []
+
+    def _settling(self, done: Sequence[Written]) -> list[Split]:
+        """Splits that settle stores: all of them, or those in which something was passed over if they were read in part."""
+        assert self._tree is not None
+        sources = [source for split in self._splits for source in split.sources if source.near is not None]
+        files = {store_key(source.part.file): source.part.file for source in sources if source.part is not None}
+        troubled = {key for one in done for key in one.troubled}
+        is_failed = any(one.failure is not None for one in done)
+        if self.is_bounded and not is_failed:
+            files = {key: file for key, file in files.items() if key in troubled}
+        if not files:
+            return []
+        summaries = merged(part for one in done for part in one.summaries)
+        stores = [self._tree.group_of(file).with_summaries(summaries) for file in files.values()]
+        splits = [ConvertSplit(stores=some) for some in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
+        if not (self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions):
+            splits.append(ConvertSplit(every=self._tree.files))
+        return self._numbered(splits)
+
+    def _repeated(self, done: Sequence[Written]) -> list[Split]:
+        """The splits with rows of stores that are not read as they are stored; each such store is read where its first part was."""
+        assert self._tree is not None
+        changed = {key: one for split in done for key, one in split.readings.items() if one.pieces is not None}
+        seen: set[str] = set()
+        splits: list[ConvertSplit] = []
+        for number, split in enumerate(self._splits):
+            keys = [_key(source) for source in split.sources]
+            if not any(key in changed for key in keys):
+                continue
+            sources = []
+            for source, key in zip(split.sources, keys, strict=True):
+                if key not in changed:
+                    sources.append(source)
+                elif key not in seen:
+                    assert source.part is not None
+                    seen.add(key)
+                    store = self._tree.group_of(source.part.file)
+                    part = settled_part(store, source.part.file, changed[key])
+                    sources.append(replace(source, part=part, undone=None, near=None))
+            self._again[number] = self._next_number + len(splits) if sources or not splits else None
+            if self._again[number] is not None:
+                splits.append(replace(split, sources=tuple(sources)))
+        return self._numbered(splits)
+
+    def _numbered(self, splits: Sequence[ConvertSplit]) -> list[Split]:
+        first, self._next_number = self._next_number, self._next_number + len(splits)
+        return [Split(first + number, split.size, split) for number, split in enumerate(splits)]
+
+    def _results(self, done: Sequence[Written]) -> list[Written]:
+        """What the splits gave, in their order: those that were done again with what came then. Raises why one failed."""
+        by_number = {one.number: one for one in done}
+        numbers = [self._again.get(number, number) for number in range(len(self._splits))]
+        results = [by_number[number] for number in numbers if number is not None]
+        for one in results:
+            if one.failure is not None:
+                raise one.failure
+        return results
+
     # Commit -----------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[Written]) -> Report:
@@ -334,6 +476,9 @@ class Convert(Job[Written, Report]):
         The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
         a dry run has others. Rows lost to damage are entries too. `parts` are partitions that were copied without some records.
         """
+        readings = {key: reading for one in done for key, reading in one.readings.items()}
+        absent = [entry for one in done for entry in one.absent]
+        done = self._results(done)
         lost = added(one.split.lost for one in done)
         rows = sum(one.split.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
@@ -369,6 +514,9 @@ class Convert(Job[Written, Report]):
                 report.add(Action.LOST, note)
             else:
                 report.notes.append(note)
+        report.entries += absent
+        for _, reading in sorted(readings.items()):
+            report_reading(reading, report)
         if not rows and self.selection.topics:
             report.notes.append(f"no row is of the topics {', '.join(self.selection.topics)}, or none is as asked for")
         report.parts = dict(accounts)
@@ -384,7 +532,7 @@ class Convert(Job[Written, Report]):
         them are written too, if that directory was named; a note on each thing in them that is lost.
         """
         assert isinstance(self.target, FormatOutlet)
-        around = registry.formats()[self.target.format].around
+        format = registry.formats()[self.target.format]
         splits = [one for one in self._splits if not one.is_copied]
         is_new = not exists(self.target.path) or not os.listdir(self.target.path)
         notes: tuple[str, ...] = ()
@@ -393,10 +541,10 @@ class Convert(Job[Written, Report]):
             whole = Folder(path, named=self.target.path, dry_run=self.dry_run)
             for folder in folders:
                 whole.take(folder, folder.name)
-            if around is not None and is_new and all(self._is_below(one) for one in splits):
+            if format.can("around") and is_new and all(self._is_below(one) for one in splits):
                 stores = [Store(one.files, one.name) for one in splits]
                 reports = [accounts[store.name] for store in stores]
-                report = around(stores, reports, whole)
+                report = format.codec.around(stores, reports, whole)
                 notes = (*(entry.line() for entry in report.entries), *report.notes)
             if not self.dry_run:
                 self.output.add(whole.path)
@@ -414,6 +562,10 @@ class _Reading:
         self.selection = job.selection.begun()
         self.dropping = _Dropping(job.drop)
         self.plain: dict[str, Lost] = {}
+        self.summaries: list[PartSummary] = []
+        #: The stores with rows that were passed over or misplaced, and the one that is read.
+        self.troubled: set[str] = set()
+        self.current = ""
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
@@ -426,6 +578,8 @@ class _Reading:
         return self.dropping.counts["key", "dropped"]
 
     def note(self, text: str) -> None:
+        if isinstance(text, SeriousNote):
+            self.troubled.add(self.current)
         if len(self.notes) < MOST_NOTES or isinstance(text, SeriousNote):
             self.notes.append(text)
 
@@ -441,10 +595,14 @@ class _Reading:
             selection = source.selection.replace(transforms=changes)
             if source.part is not None:
                 ranges: list[NDArray[np.int64]] = []
-                see = _advancing(source.part, self.stage, source.undone, ranges)
+                self.current = store_key(source.part.file)
+                fold = None if source.near is None else PartFold(source.part, source.near)
+                see = _advancing(source.part, self.stage, source.undone, ranges, fold)
                 for batch in read_all([(source.part, selection)], table, self.note, see):
                     self._see_undone(batch, ranges)
                     yield batch
+                if fold is not None:
+                    self.summaries.append(fold.close())
             elif source.sheet is not None:
                 in_order = self.job.target.by_partition
                 payloads = self.job.payloads
@@ -498,20 +656,34 @@ class _Dropping:
 
 
 def _advancing(
-    part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]]
+    part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]], fold: PartFold | None = None
 ) -> Callable[[Frames], None]:
-    """Says how far a part was read, and collects the ranges of offsets of aborted and open transactions in it."""
+    """Says how far a part was read, collects the ranges of offsets of aborted and open transactions in it, and folds its frames."""
     reached = part.start or 0
 
     def see(frames: Frames) -> None:
         nonlocal reached
         stage.advance(max(0, frames.reached_in_file - reached), len(frames))
         reached = max(reached, frames.reached_in_file)
+        if fold is not None:
+            fold.see(frames)
         if undone is not None:  # the rows of a window come before the next one is seen
             found = undone.undone(frames)
             ranges[:] = [found] if len(found) else []
 
     return see
+
+
+def _settle(number: int, own: ConvertSplit) -> Written:
+    """Ask what `repair` would keep of stores, and which stores are missing."""
+    readings = {store.path: reading_of(store) for store in own.stores}
+    absent = tuple(absent_stores(own.every)) if own.every else ()
+    return Written(number, WrittenSplit("", 0), readings=readings, absent=absent)
+
+
+def _key(source: RowSource) -> str:
+    """The store that rows are read from; nothing if it is not settled."""
+    return store_key(source.part.file) if source.part is not None and source.near is not None else ""
 
 
 def _named(batch: pa.RecordBatch, keys: frozenset[bytes]) -> NDArray[np.bool_]:

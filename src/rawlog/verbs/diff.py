@@ -24,6 +24,7 @@ from rawlog.model.difference import (
     SAME,
     Change,
     Difference,
+    DisorderError,
     Stream,
     Tally,
     compare_ordered,
@@ -34,8 +35,9 @@ from rawlog.model.errors import DONE, FOUND, DataError, OptionError, UnknownForm
 from rawlog.model.finding import Mark, Rule, Severity, rule
 from rawlog.model.format import Family, File, Replicas
 from rawlog.model.job import Done, Job, Split, Stage
+from rawlog.model.plan import Reading
 from rawlog.model.report import SeriousNote
-from rawlog.model.store import Store
+from rawlog.model.store import Store, unread_size
 from rawlog.model.table import RECORDS
 from rawlog.model.text import ROWS, counted, html_table, offset_range
 from rawlog.reading.certificate import RULES as CERTIFICATE_RULES
@@ -43,6 +45,7 @@ from rawlog.reading.inspect import FILE_RULES, Chosen, framing_rules
 from rawlog.reading.parts import copies
 from rawlog.reading.rows import Note, Rows
 from rawlog.reading.select import Selection
+from rawlog.reading.settlement import PartSummary, StoreFold, merged, notes_on, reading_of, settles
 from rawlog.reading.tree import Tree
 from rawlog.values.reasons import RULES as VALUE_RULES
 
@@ -161,7 +164,7 @@ def all_rules() -> Sequence[Rule[Any]]:
     rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES, *VALUE_RULES]
     for family in registry.families():
         for format in family.formats:
-            if format.scan is not None:
+            if format.can("scan"):
                 rules += framing_rules(format)
             rules += format.all_rules
         rules += [*family.all_group_rules, *family.all_rules]
@@ -509,8 +512,10 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
 
 
 def _own(family: Family, tree: Tree) -> Iterator[File]:
-    """The files that a family compares in its own way."""
-    yield from (file for file in family.files_for(family.compared, tree) if file.problem is None)
+    """The files that a family compares in its own way, and those that tell what is missing in them."""
+    files = family.files_for(family.compared, tree)
+    evidence = family.files_for(None, tree) if files else ()
+    yield from (file for file in {file.path: file for file in (*files, *evidence)}.values() if file.problem is None)
 
 
 def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> list[Group]:
@@ -634,26 +639,34 @@ def _edges(pair: Pair, selection: Selection) -> list[int]:
     able = registry.formats_with(RECORDS)
     for file in pair.a or pair.b:
         if file.format in able and file.place.state is None and file.place.start_offset is not None:
-            if size >= SPLIT_SIZE and registry.formats()[file.format].seek is not None:
+            if size >= SPLIT_SIZE and registry.formats()[file.format].can("seek"):
                 edges.append(file.place.start_offset)
                 size = 0
             size += file.size
     return sorted(set(edges))
 
 
-def compare(pair: Pair, selection: Selection, limit: int | None = None, note: Note | None = None) -> Tally:
+def compare(
+    pair: Pair,
+    selection: Selection,
+    limit: int | None = None,
+    note: Note | None = None,
+    readings: Mapping[str, Reading] | None = None,
+    summaries: list[PartSummary] | None = None,
+) -> Tally:
     """Compare the two sides of a pair; at most `limit` differences are listed, all are counted. `note` gets a sentence on damage that was
     passed over.
 
-    DataError at damage, unless the selection says to stop or skip.
+    `readings` are what counts of stores whose rows are not read as they are stored; `summaries` gets what their diagnosis needs.
+    DataError at damage, unless the selection says to stop or skip; DisorderError if offsets do not ascend.
     """
     tally = Tally(limit)
     if pair.family is not None:
         own = registry.family(pair.family).compare
         assert own is not None
         if note is not None:
-            _note_damage(pair.a, selection, note)
-            _note_damage(pair.b, selection, note)
+            _note_damage(pair.a, note)
+            _note_damage(pair.b, note)
         for one in own(pair.a, pair.b, selection):
             if isinstance(one, int):
                 tally.alike += one
@@ -663,43 +676,57 @@ def compare(pair: Pair, selection: Selection, limit: int | None = None, note: No
     columns = tuple(name for name in selection.columns or COLUMNS if name != "offset")
     if pair.mixed:
         names = ("topic", "partition", "offset", *columns)
-        a, b = (_records(files, names, pair, selection, note) for files in (pair.a, pair.b))
+        folds = summaries if not pair.number else None
+        a, b = (_records(files, names, pair, selection, note, readings, folds) for files in (pair.a, pair.b))
         compare_mixed(a, b, columns, tally, RECORD, (pair.number, pair.passes))
-        a, b = (_records(files, names, pair, selection) for files in (pair.a, pair.b))
+        a, b = (_records(files, names, pair, selection, readings=readings) for files in (pair.a, pair.b))
         show_values(a, b, tally)
         return tally
-    a, b = (_records(files, ("offset", *columns), pair, selection, note) for files in (pair.a, pair.b))
+    names = ("offset", *columns)
+    a, b = (_records(files, names, pair, selection, note, readings, summaries) for files in (pair.a, pair.b))
     compare_ordered(a, b, "offset", columns, tally, RECORD, pair.name)
     if tally.is_same and not (pair.a and pair.b) and pair.start is None:  # it exists, and is empty
         tally.add(Difference(Change.ONLY_A if pair.a else Change.ONLY_B, PARTITION, pair.name))
     return tally
 
 
-def _note_damage(files: Sequence[File], selection: Selection, note: Note) -> None:
-    """Read the logs among files for their damage alone: what a family compares in its own way passes over it."""
+def _note_damage(files: Sequence[File], note: Note) -> None:
+    """Name what `repair` would report of the logs among files: what a family compares in its own way passes over it."""
     able = registry.formats_with(RECORDS)
-    if any(file.format in able for file in files):
-        wanted = Selection(columns=("offset",), errors=selection.errors, max_decompressed=selection.max_decompressed)
-        rows = Rows(Tree((), tuple(files)), RECORDS, wanted)
-        rows.note = note
-        for _ in rows.batches():
-            pass
+    groups: dict[str | None, list[File]] = {}
+    for file in files:
+        groups.setdefault(file.place.group, []).append(file)
+    for group in groups.values():
+        if any(file.format in able for file in group):
+            for text in notes_on(reading_of(Store(group))):
+                note(text)
 
 
 def _records(
-    files: tuple[File, ...], columns: tuple[str, ...], pair: Pair, selection: Selection, note: Note | None = None
+    files: tuple[File, ...],
+    columns: tuple[str, ...],
+    pair: Pair,
+    selection: Selection,
+    note: Note | None = None,
+    readings: Mapping[str, Reading] | None = None,
+    summaries: list[PartSummary] | None = None,
 ) -> Stream:
-    """The records of one side of a pair."""
+    """The records of one side of a pair; once they are read, `summaries` has what the diagnosis of their store needs."""
     if not files:
-        return iter(())
+        return
     bounds = {"from_offset": pair.start, "to_offset": pair.stop}
     for name, pick in (("from_offset", max), ("to_offset", min)):
         given = [one for one in (bounds[name], getattr(selection, name)) if one is not None]
         bounds[name] = pick(given) if given else None
     wanted = selection.replace(columns=tuple(dict.fromkeys(columns)), **bounds)
-    rows = Rows(Tree((), files), RECORDS, wanted)
-    rows.note = note
-    return rows.batches()
+    tree = Tree((), files)
+    rows = Rows(tree, RECORDS, wanted)
+    rows.note, rows.readings = note, readings or {}
+    if summaries is not None:
+        rows.fold = StoreFold(tree, RECORDS)
+    yield from rows.batches()
+    if summaries is not None and rows.fold is not None:
+        summaries += rows.fold.summaries
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -712,6 +739,22 @@ class Compared(Done):
 
     tally: Tally
     notes: tuple[str, ...] = ()
+    #: What the diagnosis of both sides needs.
+    summaries: tuple[PartSummary, ...] = ()
+    #: Why the records could not be compared as they are stored.
+    failure: DisorderError | None = None
+    #: The splits whose results this one replaces.
+    replaces: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The splits of a pair, by number, whose stores are settled, with the summaries of their files."""
+
+    pairs: tuple[tuple[int, Pair], ...]
+    a: Store
+    b: Store
+    is_compared: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -774,23 +817,79 @@ class Diff(Job[Compared, Differences]):
         self.other: Tree | None = other
         self.selection = selection or Selection()
         self.limit = limit
+        self._splits: list[Split] = []
 
     def plan(self, tree: Tree) -> list[Split]:
         """A split for each pair of partitions or stores; large logs in several."""
         assert self.other is not None
         found = pairs(tree, self.other, self.selection)
-        return [Split(number, pair.size, pair) for number, pair in enumerate(found)]
+        self._splits = [Split(number, pair.size, pair) for number, pair in enumerate(found)]
+        return list(self._splits)
 
     def work(self, split: Split, stage: Stage) -> Compared:
-        """Compare one pair."""
+        """Compare one pair, or settle its stores."""
+        if isinstance(split.content, Settling):
+            return self._settle(split.number, split.content)
         pair: Pair = split.content
         notes: list[str] = []
-        tally = compare(pair, self.selection, self.limit, notes.append)
+        summaries: list[PartSummary] = []
+        tally, failure = Tally(), None
+        try:
+            tally = compare(pair, self.selection, self.limit, notes.append, None, summaries)
+        except DisorderError as error:
+            if not self._settles(pair):
+                raise
+            failure = error
         stage.advance(split.size)
-        return Compared(split.number, tally, tuple(notes))
+        return Compared(split.number, tally, tuple(notes), tuple(summaries), failure)
+
+    def _settles(self, pair: Pair) -> bool:
+        """Whether the stores of a pair are settled: not if the comparison ends at the first damage."""
+        is_able = any(settles(file, RECORDS) for file in (*pair.a, *pair.b))
+        return is_able and pair.family is None and self.selection.errors != "stop"
+
+    def follow(self, done: Sequence[Compared]) -> list[Split]:
+        """What `repair` would keep of the stores of each pair. Those that were read in part only if something was passed over."""
+        if any(isinstance(split.content, Settling) for split in self._splits):
+            return []
+        results = {one.number: one for one in done}
+        by_pair: dict[tuple[object, object], list[tuple[int, Pair]]] = {}
+        for split in self._splits:
+            if self._settles(split.content):
+                by_pair.setdefault((split.content.a, split.content.b), []).append((split.number, split.content))
+        is_bounded = not self.selection.replace(where=None, text=None).takes_every_row
+        settling = []
+        for pairs in by_pair.values():
+            own = [results[number] for number, _ in pairs]
+            is_troubled = any(isinstance(note, SeriousNote) for one in own for note in one.notes)
+            has_failed = any(one.failure is not None for one in own)
+            if is_bounded and not is_troubled and not has_failed:
+                continue
+            wholes = [part for one in own for part in one.summaries if not part.start and part.stop is None]
+            summaries = merged({part.file.path: part for part in wholes}.values())
+            a, b = (Store(files).with_summaries(summaries) for files in (pairs[0][1].a, pairs[0][1].b))
+            settling.append(Settling(tuple(pairs), a, b, not has_failed))
+        first = len(self._splits)
+        splits = [Split(first + at, unread_size(one.a) + unread_size(one.b), one) for at, one in enumerate(settling)]
+        self._splits += splits
+        return splits
+
+    def _settle(self, number: int, own: Settling) -> Compared:
+        """Compare a pair again if one of its sides has rows that `repair` would not keep as they are."""
+        readings = {store.path: reading_of(store) for store in (own.a, own.b) if store}
+        notes = [note for reading in readings.values() for note in notes_on(reading)]
+        if own.is_compared and all(reading.pieces is None for reading in readings.values()):
+            return Compared(number, Tally(), tuple(notes))
+        tally = Tally(self.limit)
+        whole = [pair for _, pair in own.pairs if pair.start is None]
+        for pair in whole:
+            tally.take(compare(replace(pair, stop=None), self.selection, self.limit, notes.append, readings))
+        return Compared(number, tally, tuple(notes), replaces=tuple(at for at, _ in own.pairs))
 
     def commit(self, done: Sequence[Compared]) -> Differences:
         """Add up, and join runs that were cut between two splits."""
+        replaced = {number for one in done for number in one.replaces}
+        done = [one for one in done if one.number not in replaced]
         result = Tally()
         for one in done:
             result.take(one.tally)
@@ -799,7 +898,7 @@ class Diff(Job[Compared, Differences]):
 
     def __getstate__(self) -> dict[str, object]:
         # The other tree stays where it was planned: a split names its files.
-        return {"other": None, "selection": self.selection, "limit": self.limit}
+        return {"other": None, "selection": self.selection, "limit": self.limit, "_splits": []}
 
 
 def _joined(items: Sequence[Difference]) -> list[Difference]:

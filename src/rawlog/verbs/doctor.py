@@ -8,12 +8,12 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import rawlog
 from rawlog import registry
+from rawlog.model.verb import verb
 
 #: What the extra with this package is for.
 PURPOSES = {
@@ -37,8 +37,14 @@ class Check:
     advice: str | None = None
 
 
+@verb(group="set up", examples=("rawlog doctor", "rawlog doctor --json"))
 def doctor() -> list[Check]:
-    """Look at this installation: versions, the library of kernels, the cache, required packages, extras, Java. Nothing is changed.
+    """Check this installation, and say what is missing.
+
+    It looks at versions, the library of kernels, the cache, required packages, extras and Java. Nothing is changed. Exit code 1 if
+    something that every verb needs is missing; extras that are not installed are not an error.
+
+    Returns what was looked at, in order.
 
     >>> import rawlog
     >>> [one.advice for one in rawlog.doctor() if one.state == "error"]
@@ -83,6 +89,8 @@ def _cache() -> Check:
 
 
 def _packages() -> Iterator[Check]:
+    from importlib import metadata
+
     try:
         wanted = metadata.requires("rawlog") or []
     except metadata.PackageNotFoundError:
@@ -119,6 +127,8 @@ def _name(requirement: str) -> str:
 
 def _installed(names: list[str]) -> tuple[list[str], list[str]]:
     """-> name and version of those that are installed, names of the others"""
+    from importlib import metadata
+
     found, missing = [], []
     for name in names:
         try:
@@ -143,10 +153,12 @@ def _java() -> Check:
 # What rawlog knows: its formats, without importing what reads them.
 
 
+@verb(name="formats", group="look", examples=("rawlog formats", "rawlog formats --json"))
 def list_formats() -> list[dict[str, Any]]:
-    """Every format that rawlog knows, in the order of `rawlog formats`: name, family, title, files, abilities, tables.
+    """List every format: family, files, what can be done with it.
 
-    (It is not called `formats`, because `rawlog.formats` is the package of the formats.)
+    Returns a dict for each format: name, family, title, files, abilities, tables. (It is not called `formats`, because `rawlog.formats`
+    is the package of the formats.)
 
     >>> import rawlog
     >>> [one["format"] for one in rawlog.list_formats() if one["family"] == "replay"]
@@ -159,7 +171,7 @@ def list_formats() -> list[dict[str, Any]]:
             "title": format.title,
             "files": format.files,
             "abilities": format.abilities(),
-            "tables": [table.name for table in format.tables] if format.decode is not None else [],
+            "tables": [table.name for table in format.tables],
             "carries": sorted(format.carries),
         }
         for family in registry.families()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ from rawlog.reading.erasure import (
     shown,
 )
 from rawlog.reading.select import Tally
+from rawlog.reading.settlement import reading_of
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.reading.where import columns_of
 from rawlog.values.transform import Decode
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         Keep,
     )
     from rawlog.model.job import Split, Stage
+    from rawlog.model.plan import Reading
     from rawlog.model.store import Store
 
 JSON, TEXT = ".certificate.json", ".certificate.txt"
@@ -164,17 +166,32 @@ class Erasing(Rewriting):
         keeps = registry.family(own.family).rewrites[VERB].keeps
         if keeps:
             chooser = self._chooser(own.family).begun()
-            found = look(own.store.files, self.erasure, own.family, chooser.mask)
+            evidence, met = self._evidence(own, chooser)
             tallies = chooser.erasure.selection.tallies
             chooser = chooser.begun()
-            removed = tuple(one.as_json() for one in found.removed)
-            evidence, met = replace(evidence, removed=removed, kept=tuple(found.kept_json())), frozenset(found.met)
             fields = {name: getattr(own, name) for name in StoreSplit.__dataclass_fields__}
             split = replace(split, content=ChosenSplit(**fields, chooser=chooser))
         done = super().work(split, stage)
         given = {name: getattr(done, name) for name in Rewritten.__dataclass_fields__}
         made = Erased(**given, evidence=evidence if keeps else None, sources=sources, met=met, tallies=tallies)
-        return made if self.dry_run else self._examined(made, own, evidence)
+        if self.dry_run:
+            return made
+        examined = self._examined(made, own, evidence)
+        if keeps and any(finding.code == certificates.kept.code for finding in examined.remaining):
+            # A record that was at a wrong offset, or in a wrong file, is where it belongs now.
+            reading = reading_of(own.store)
+            if reading.pieces is not None:
+                evidence, met = self._evidence(own, self._chooser(own.family).begun(), {own.store.path: reading})
+                examined = self._examined(replace(made, evidence=evidence, met=met), own, evidence)
+        return examined
+
+    def _evidence(
+        self, own: StoreSplit, chooser: Chooser, readings: Mapping[str, Reading] | None = None
+    ) -> tuple[StoreEvidence, frozenset[bytes | str]]:
+        """What a store has before the erasure: the records that go, hashes over the others; and the keys and ids that were met."""
+        seen = look(own.store.files, self.erasure, own.family, chooser.mask, readings=readings)
+        removed = tuple(record.as_json() for record in seen.removed)
+        return StoreEvidence(own.place, own.family, removed, tuple(seen.kept_json())), frozenset(seen.met)
 
     def _chooser(self, family: str) -> Chooser:
         """What says which records of a system are erased; made once wherever the job runs."""

@@ -167,7 +167,9 @@ def _missing(asked: Iterable[str], known: set[str], what: str) -> Iterator[Shown
         yield Shown(note=f"--{what} {name}: no {what} matches")
 
 
-_TOPIC = Parameter("topic", "Only these topics; may be given again.", is_repeated=True, metavar="GLOB")
+_TOPIC = Parameter(
+    "topic", "Only these topics; may be given again.", is_repeated=True, metavar="GLOB", names=("-t", "--topic")
+)
 _ERRORS = Parameter(
     "errors",
     "At damage: end with exit code 1; stop reading the file; or continue after it.",

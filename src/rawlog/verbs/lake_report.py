@@ -39,7 +39,7 @@ from rawlog.pages.report import (
 from rawlog.pages.results import Step
 from rawlog.reading.profile import COLUMNS, FileProfile, Name
 from rawlog.reading.tree import Tree
-from rawlog.verbs.report import Surveyed, causes, command
+from rawlog.verbs.report import SurveyResult, causes, command
 
 #: Bytes of data files in one split, and rows that are read at a time.
 SPLIT, ROWS = 128 << 20, 1 << 16
@@ -66,7 +66,7 @@ class Counted(Done):
     paths: tuple[str, ...] = ()
 
 
-class LakeSurvey(Job[Counted, Surveyed]):
+class LakeSurvey(Job[Counted, SurveyResult]):
     """Measure the records of a lake."""
 
     def __init__(self, lake: str) -> None:
@@ -102,7 +102,7 @@ class LakeSurvey(Job[Counted, Surveyed]):
         paths = dict.fromkeys(path for batch in runs for row in batch["paths"].to_pylist() for path in row or ())
         return Counted(split.number, paths=tuple(paths))
 
-    def commit(self, done: Sequence[Counted]) -> Surveyed:
+    def commit(self, done: Sequence[Counted]) -> SurveyResult:
         """Put everything together."""
         parts: dict[Name, Profile] = {}
         for one in done:
@@ -126,7 +126,7 @@ class LakeSurvey(Job[Counted, Surveyed]):
             formats=_lines(formats),
             listing=command("lake", self.lake),
         )
-        return Surveyed(findings, overview)
+        return SurveyResult(findings, overview)
 
 
 def _size(file: File) -> int:

@@ -7,24 +7,27 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 from rawlog.live.settings import CLIENTS, Settings
 from rawlog.model.errors import OptionError, unknown
 from rawlog.model.job import Progress
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS
-from rawlog.reading.names import check_names
-from rawlog.reading.rows import Rows
+from rawlog.model.text import parse_duration
+from rawlog.model.verb import Kind, Option, verb
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
+    OUTPUT,
     Decoding,
+    Errors,
     Masking,
     Note,
     Path,
     Paths,
-    Time,
+    Since,
+    Until,
     bound,
     listed,
     selection_of,
@@ -35,18 +38,32 @@ FORMS = ("native", "replay", "parquet", "lake")
 
 
 class Connecting(TypedDict, total=False):
-    """How to reach a cluster, and who hears how far a verb is."""
+    """Cluster: how to reach it."""
 
-    #: HOST:PORT, or several. Default: the settings' bootstrap.servers, $RAWLOG_BOOTSTRAP.
-    brokers: str | Sequence[str] | None
-    #: A file of librdkafka or Java client properties. Default: $RAWLOG_CLIENT_CONFIG.
-    config: Path | None
+    brokers: Annotated[
+        str | Sequence[str] | None,
+        Option("Brokers to ask first.  [default: $RAWLOG_BOOTSTRAP]", "-b", "--brokers", metavar="HOST:PORT"),
+    ]
+    config: Annotated[
+        Path | None,
+        Option(
+            "File of librdkafka or Java client properties: TLS, SASL.  [default: $RAWLOG_CLIENT_CONFIG]",
+            "-F",
+            "--config",
+            metavar="FILE",
+        ),
+    ]
     #: A file of that name in ~/.config/rawlog/profiles (or $RAWLOG_PROFILES), without its ending `.properties`.
-    profile: str | None
-    #: Single settings that are no secrets.
-    setting: Mapping[str, str] | None
-    #: "librdkafka": through confluent-kafka instead of our own connections. Default: "own", unless the login is GSSAPI (Kerberos).
-    client: Literal["own", "librdkafka"] | None
+    profile: Annotated[
+        str | None, Option("Use the settings in ~/.config/rawlog/profiles/NAME.properties.", metavar="NAME")
+    ]
+    setting: Annotated[
+        Mapping[str, str] | None, Option("A single setting; never a secret.", "-X", metavar="NAME=VALUE")
+    ]
+    client: Annotated[
+        Literal["own", "librdkafka"] | None,
+        Option("librdkafka: through confluent-kafka, slower.  [default: own, librdkafka for Kerberos]"),
+    ]
     #: Ends the verb as soon as it is set; what is written and sent until then is whole.
     stop: Event | None
     #: Called now and then with how far the verb is.
@@ -56,47 +73,60 @@ class Connecting(TypedDict, total=False):
 
 
 class Mirroring(Connecting, total=False):
-    """Options of `mirror`: the connection to the source, and which partitions and offsets."""
+    """What to read: partitions and offsets, for `mirror`."""
 
-    partition: int | Sequence[int] | None
-    from_offset: int | None
-    #: Up to this offset, which is left out; `mirror` sends the whole batch that it is in.
-    to_offset: int | None
-    #: From a time on: ISO 8601, epoch milliseconds, a datetime, or an age such as "-2h".
-    since: Time | None
-
-
-class Recording(Mirroring, total=False):
-    """Options of `record`: the connection, and which records."""
-
-    #: Up to a time, which is left out.
-    until: Time | None
-    #: As kcat's -o: "beginning", "end", "N", "-N" (the last N of each partition), "s@MS", "e@MS".
-    start: str | int | Sequence[str] | None
-    key: str | bytes | None
-    #: Only records whose value contains this text.
-    find: str | None
-    #: Only records for which an SQL expression over the columns is true.
-    where: str | None
-    isolation: Literal["read_uncommitted", "read_committed"]
-    limit: int | None
+    partition: Annotated[
+        int | Sequence[int] | None,
+        Option("Only these partitions: 3, 0,2 or 4-7.", "-p", "--partition", kind=Kind.PARTITIONS, metavar="N"),
+    ]
+    from_offset: Annotated[int | None, Option("Start at this offset.", metavar="N")]
+    to_offset: Annotated[
+        int | None, Option("Stop before this offset; `mirror` sends the whole batch that it is in.", metavar="N")
+    ]
+    since: Since
 
 
-class Replaying(Mirroring, Masking, Decoding, total=False):
-    """Options of `replay`: the connection, and which records of the source."""
+class Filtering(Mirroring, total=False):
+    """What to read: records, for `record` and `replay`."""
 
-    topic: str | Sequence[str] | None
-    #: Up to a time, which is left out.
-    until: Time | None
-    key: str | bytes | None
-    #: Only records whose value contains this text.
-    find: str | None
-    #: Only records for which an SQL expression over the columns is true.
-    where: str | None
-    isolation: Literal["read_uncommitted", "read_committed"]
-    #: At damage: raise DataError, stop reading the file, or skip what is damaged.
-    errors: Literal["raise", "stop", "skip"]
-    limit: int | None
+    until: Until
+    key: Annotated[str | bytes | None, Option("Only records with this key.", metavar="TEXT")]
+    find: Annotated[str | None, Option("Only records whose value contains this text.", metavar="TEXT")]
+    where: Annotated[
+        str | None, Option("Only records for which an SQL expression over the columns is true.", metavar="EXPR")
+    ]
+    limit: Annotated[int | None, Option("Stop after N records.", "-l", "--limit", least=1, metavar="N")]
+
+
+class Recording(Filtering, total=False):
+    """What to read: records, for `record`."""
+
+    start: Annotated[
+        str | int | Sequence[str] | None,
+        Option("As in kcat: beginning, end, N, -N (the last N), s@MS, e@MS.", "-o", metavar="OFFSET"),
+    ]
+    isolation: Annotated[
+        Literal["read_uncommitted", "read_committed"],
+        Option(
+            "read_committed stops at open transactions, and leaves aborted ones out where records are chosen.",
+            default="read_uncommitted",
+        ),
+    ]
+
+
+class Replaying(Filtering, Masking, Decoding, total=False):
+    """What to read: records, for `replay`."""
+
+    topic: Annotated[
+        str | Sequence[str] | None, Option("Only these topics of SRC; may be given again.", metavar="GLOB")
+    ]
+    isolation: Annotated[
+        Literal["read_uncommitted", "read_committed"],
+        Option(
+            "read_committed sends committed transactions as plain records, without aborted ones.  [default: transactions are repeated]"
+        ),
+    ]
+    errors: Errors
 
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
@@ -114,31 +144,82 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
     return replace(found, client=client)
 
 
+#: Headings of the help: when a verb ends, and how records are sent.
+END, SENDING = "When to stop", "How to send"
+UntilEnd = Annotated[bool, Option("Stop at the end that each partition has now; otherwise wait for more.", section=END)]
+TopicMap = Annotated[
+    Mapping[str, str] | None, Option("Give topics another name.", metavar="OLD=NEW,…", section=SENDING)
+]
+CreateTopics = Annotated[bool, Option("Create topics that do not exist.", "--create-topic", section=SENDING)]
+Timeout = Annotated[
+    float | str | None, Option("Stop after a time: 30s, 5m.", "-T", "--timeout", metavar="TIME", section=END)
+]
+
+
+@verb(
+    group="live",
+    examples=(
+        "rawlog record orders --to recording/ -b localhost:9092 --until-end",
+        "rawlog record 'orders*' --to orders.parquet -F client.properties --since -2h --until-end",
+        "rawlog record orders --to messages.log --format replay -b localhost:9092 --limit 1000 --find ERROR",
+    ),
+    more="""Exit codes: 0 everything asked for is stored; 1 something is missing, which the output names; 2 wrong usage; 3 the
+cluster cannot be reached or refuses; 130 interrupted before the end that was asked for. What is stored is valid;
+--resume continues.
+""",
+    doing="recording",
+)
 def record(
-    topics: str | Iterable[str],
-    to: Path,
+    topics: Annotated[str | Iterable[str], Option("TOPIC", is_required=False)],
+    to: Annotated[Path, Option("Where the recording goes.", "--to", old=("--output",), metavar="DST", section=OUTPUT)],
     *,
-    as_: Literal["native", "replay", "parquet", "lake"] = "native",
-    until_end: bool = False,
-    group: str | None = None,
-    resume: bool = False,
-    max_bytes: int | None = None,
-    timeout: float | str | None = None,
-    markers: bool = False,
-    option: Mapping[str, object] | None = None,
+    as_: Annotated[
+        Literal["native", "replay", "parquet", "lake"],
+        Option(
+            "native: partition directories; replay: a kafka-replay file; parquet; lake.  A DST that ends in .parquet is parquet.",
+            "--format",
+            old=("--as",),
+            section=OUTPUT,
+        ),
+    ] = "native",
+    until_end: UntilEnd = False,
+    group: Annotated[
+        str | None, Option("Begin where this group stopped, and commit what is stored.", "-g", "--group", metavar="G")
+    ] = None,
+    resume: Annotated[bool, Option("Continue the recording at DST.", section=OUTPUT)] = False,
+    max_bytes: Annotated[
+        int | None, Option("Stop after so many bytes: 64M, 1GiB.", kind=Kind.SIZE, metavar="SIZE", section=END)
+    ] = None,
+    timeout: Timeout = None,
+    markers: Annotated[
+        bool,
+        Option("With --format replay: keep transaction markers as entries, as kafka-replay does.", section=OUTPUT),
+    ] = False,
+    option: Annotated[
+        Mapping[str, object] | None,
+        Option("An option of native segments: segment_bytes=134217728 …", metavar="NAME=VALUE", section=OUTPUT),
+    ] = None,
     **options: Unpack[Recording],
 ) -> Report:
-    """Record topics of a live cluster to `to`. Returns a Report, which is whole if everything asked for was stored.
+    """Record topics of a live cluster to files.
 
-    `as_` "native" gives partition directories with the batches as the broker sent them, "replay" a kafka-replay file, "parquet" and "lake"
-    tables. Without an end (`until_end`, `to_offset`, `until`, `limit`, `max_bytes`, `timeout`) it goes on until `stop` is set. With
-    `group` it begins where the group stopped and commits what is stored. An interrupted recording is valid, and `resume` continues it.
-    OptionError for an unknown topic or setting, BrokerError (an AccessError) if the cluster cannot be reached or refuses.
+    `topics` are names or globs. The forms of `to`:
+
+      native    partition directories as a broker has them: the batches exactly as they were sent, with indexes; whole batches only
+      replay    a kafka-replay file of version 2: time in seconds, key, value; DST.offsets.json says where to resume
+      parquet   a Parquet file or directory
+      lake      tables of a lake, as `rawlog ingest` makes them
+
+    Without an end (`until_end`, `to_offset`, `until`, `limit`, `max_bytes`, `timeout`) it goes on until Ctrl-C. Passwords come from the
+    file of -F or from $RAWLOG_KAFKA_SASL_PASSWORD, never from the command line.
+
+    Returns a Report, which is whole if everything asked for was stored. Without an end it goes on until `stop` is set. With `group` it
+    begins where the group stopped and commits what is stored. An interrupted recording is valid, and `resume` continues it. OptionError
+    for an unknown topic or setting, BrokerError (an AccessError) if the cluster cannot be reached or refuses.
 
     >>> import rawlog
     >>> rawlog.record("orders", "recording/", brokers="localhost:9092", until_end=True)  # doctest: +SKIP
     """
-    from rawlog.live.pacing import parse_duration
     from rawlog.live.record_options import Asked
     from rawlog.live.recorder import record, segment_limits
 
@@ -204,33 +285,76 @@ def _record_through(settings: Settings, asked: Any, target: str, as_: str, limit
     return written
 
 
+@verb(
+    group="live",
+    examples=(
+        "rawlog replay recording/ -b localhost:9092 --topic-map orders=orders-copy",
+        "rawlog replay messages.log -b localhost:9092 --to-topic orders --pace recorded --speed 10",
+        "rawlog replay lake/ -F client.properties --rate 1000 --partition-by key --checkpoint orders.state",
+    ),
+    more="""Exit codes: 0 every record was acknowledged; 1 some were not, which the output names; 2 wrong usage; 3 the source
+cannot be read, or the cluster cannot be reached or refuses; 130 interrupted. With --checkpoint the same command continues where it stopped.
+""",
+    doing="replaying",
+)
 def replay(
-    source: Paths | Any,
+    source: Annotated[Paths | Any, Option("SRC", kind=Kind.PATH, is_repeated=True, is_required=False)],
     *,
-    topic_map: Mapping[str, str] | None = None,
-    to_topic: str | None = None,
-    partition_by: Literal["original", "key", "round-robin"] = "original",
-    timestamps: Literal["original", "now", "shift"] = "original",
-    pace: Literal["max", "recorded"] = "max",
-    speed: float | None = None,
-    rate: float | None = None,
-    loop: int = 1,
-    keep_batches: bool = False,
-    checkpoint: Path | None = None,
-    create_topics: bool = False,
-    partitions: int | None = None,
-    dry_run: bool = False,
+    topic_map: TopicMap = None,
+    to_topic: Annotated[
+        str | None,
+        Option(
+            "The topic of all records that --topic-map does not name.",
+            "--to-topic",
+            old=("-t",),
+            metavar="TOPIC",
+            section=SENDING,
+        ),
+    ] = None,
+    partition_by: Annotated[
+        Literal["original", "key", "round-robin"],
+        Option("key: as Java's default partitioner. Records without a partition go round-robin.", section=SENDING),
+    ] = "original",
+    timestamps: Annotated[
+        Literal["original", "now", "shift"],
+        Option("shift: the first record is now, all others as far from it as they were.", section=SENDING),
+    ] = "original",
+    pace: Annotated[
+        Literal["recorded", "max"], Option("Keep the recorded times, or send as fast as possible.", section=SENDING)
+    ] = "max",
+    speed: Annotated[float | None, Option("Send X times as fast as recorded.", metavar="X", section=SENDING)] = None,
+    rate: Annotated[
+        float | None, Option("Send N records per second, evenly spaced.", metavar="N", section=SENDING)
+    ] = None,
+    loop: Annotated[int, Option("Repeat the source N times; 0: until Ctrl-C.", metavar="N", section=SENDING)] = 1,
+    keep_batches: Annotated[
+        bool, Option("Send the batches of partition directories as they are, however small.", section=SENDING)
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        Option("Keep in a file what was acknowledged; continue from it.", metavar="FILE", section=SENDING),
+    ] = None,
+    create_topics: CreateTopics = False,
+    partitions: Annotated[
+        int | None, Option("Create topics with N partitions.", least=1, metavar="N", section=SENDING)
+    ] = None,
+    dry_run: Annotated[
+        bool, Option("Read everything and look at the topics, but send nothing.", section=SENDING)
+    ] = False,
     **options: Unpack[Replaying],
 ) -> Report:
-    """Send the records of `source` to topics of a live cluster. Returns a Report, which is whole if every record was acknowledged.
+    """Send recorded records to topics of a live cluster.
 
-    `source` is paths (partition directories, a kafka-replay file, Parquet, a lake), or rows as `rawlog.write` takes them: Rows, the answer
-    of a query, an Arrow table. Each record is acknowledged by all in-sync replicas and is there once. `pace` "recorded" keeps the
-    recorded times, `speed` times faster; `rate` is records per second, evenly spaced. `loop` 0 repeats for ever. A `checkpoint` file lets a
-    broken replay continue. With `mask` the source is read once before anything is sent. Transactions of partition directories are
-    repeated as transactions, also those that were aborted. With `isolation` "read_committed", and in replays by rows (filters, masks, a
-    pace, other partitions), their records are sent as plain records without aborted ones; "read_uncommitted" sends those, too.
-    OptionError for an unknown topic or setting, BrokerError (an AccessError) if the cluster cannot be reached or refuses.
+    SRC is partition directories, a kafka-replay file, Parquet, or a lake. Each record is acknowledged by all in-sync replicas and is there
+    once, also if brokers restart or leaders move meanwhile. Without `topic_map` or `to_topic` each goes to the topic of its own name. Key,
+    value, headers and time are kept; the broker gives offsets. Transactions of partition directories and lakes are repeated as
+    transactions, unless rows are chosen or paced. Small batches are put together unless `keep_batches` is given.
+
+    Returns a Report, which is whole if every record was acknowledged. `source` may also be rows as `rawlog.write` takes them: Rows, the
+    answer of a query, an Arrow table. With `mask` the source is read once before anything is sent. Transactions are repeated also if they
+    were aborted. With `isolation` "read_committed", and in replays by rows (filters, masks, a pace, other partitions), their records are
+    sent as plain records without aborted ones; "read_uncommitted" sends those, too. OptionError for an unknown topic or setting,
+    BrokerError (an AccessError) if the cluster cannot be reached or refuses.
 
     >>> import rawlog
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
@@ -239,6 +363,7 @@ def replay(
     from rawlog.live.replay_options import Asked, Source
     from rawlog.live.replayer import replay
     from rawlog.live.sources import lake_partitions, native_partitions, row_streams
+    from rawlog.reading.names import check_names
     from rawlog.verbs.convert_sources import lake_schemas, sheet_names, source_tree
 
     settings = settings_of(options)
@@ -299,30 +424,57 @@ def replay(
     return report
 
 
+@verb(
+    group="live",
+    examples=(
+        "rawlog mirror 'orders*' -b old:9092 --to new:9092 --exact --create-topic --until-end",
+        "rawlog mirror orders -b localhost:9092 --to localhost:9092 --topic-map orders=orders-copy --group mirror",
+    ),
+    more="""Exit codes: 0 every record was acknowledged; 1 some were not, which the output names; 2 wrong usage; 3 a
+cluster cannot be reached or refuses; 130 interrupted before the end that was asked for.
+""",
+    doing="mirroring",
+)
 def mirror(
-    topics: str | Iterable[str],
+    topics: Annotated[str | Iterable[str], "TOPIC"],
     *,
-    to: str | Sequence[str] | None = None,
-    to_config: Path | None = None,
-    topic_map: Mapping[str, str] | None = None,
-    exact: bool = False,
-    until_end: bool = False,
-    group: str | None = None,
-    timeout: float | str | None = None,
-    create_topics: bool = False,
+    to: Annotated[
+        str | Sequence[str] | None,
+        Option("Brokers of the target.", metavar="HOST:PORT", is_repeated=False, section="Cluster"),
+    ] = None,
+    to_config: Annotated[
+        Path | None, Option("Client properties for the target.", metavar="FILE", section="Cluster")
+    ] = None,
+    topic_map: TopicMap = None,
+    exact: Annotated[
+        bool,
+        Option(
+            "Keep offsets: into empty topics, or to continue such a mirror. A partition where that is impossible is named; the others "
+            "go on.",
+            section=SENDING,
+        ),
+    ] = False,
+    until_end: UntilEnd = False,
+    group: Annotated[
+        str | None,
+        Option("Begin where this group stopped, and commit what is acknowledged.", "-g", "--group", metavar="G"),
+    ] = None,
+    timeout: Timeout = None,
+    create_topics: CreateTopics = False,
     **options: Unpack[Mirroring],
 ) -> Report:
-    """Copy topics of a live cluster to the brokers `to`, without a file in between. Returns a Report, which is whole if every record was
-    acknowledged.
+    """Copy topics from one live cluster to another.
 
-    With `exact` records get the offsets that they have in the source; the Report names the partitions where that is impossible. With
-    `group` it begins where the group stopped and commits what is acknowledged. Aborted transactions are left out.
-    OptionError for an unknown topic or setting, BrokerError (an AccessError) if a cluster cannot be reached or refuses.
+    `topics` are names or globs. They are copied from the cluster of -b to the cluster of `to`, without a file in between. Records are
+    passed on as batches, each acknowledged by all in-sync replicas. Aborted transactions are left out, and others become plain records.
+    With `exact` each record keeps its offset.
+
+    Returns a Report, which is whole if every record was acknowledged; it names the partitions where `exact` is impossible. OptionError
+    for an unknown topic or setting, BrokerError (an AccessError) if a cluster cannot be reached or refuses.
 
     >>> import rawlog
     >>> rawlog.mirror("orders", brokers="old:9092", to="new:9092", until_end=True)  # doctest: +SKIP
     """
-    from rawlog.live.pacing import parse_duration
     from rawlog.live.record_options import Asked as Recorded
     from rawlog.live.topic_mirror import Asked, mirror
 
@@ -349,6 +501,8 @@ def mirror(
 
 def _is_rows(source: Any) -> bool:
     """Whether a source is rows, not paths."""
+    from rawlog.reading.rows import Rows
+
     if isinstance(source, (str, os.PathLike)):
         return False
     return (

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from threading import Event
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from rawlog import registry
 from rawlog.model.errors import AccessError, OptionError, unknown
 from rawlog.model.table import FILES, Table
-from rawlog.reading.names import check_names
-from rawlog.reading.parts import choose, copies
-from rawlog.reading.rows import Loss, Rows, unfinished
-from rawlog.reading.select import Selection
-from rawlog.reading.tail import INTERVAL, PLACES, FoundRows, LastRows
-from rawlog.reading.tree import (
-    Tree,
-    Unreadable,
-    open_known,
-    open_tree,
-)
+from rawlog.model.verb import Option, verb
+from rawlog.reading.tree import Tree, open_known, open_tree
 from rawlog.verbs.options import (
     NAMES,
+    READ,
     Counting,
+    Format,
     Note,
+    Page,
+    Partitions,
     Path,
     Paths,
     Searching,
     Selecting,
     Showing,
+    ShowSecrets,
+    TableName,
+    Topics,
     bound,
     listed,
     noted,
@@ -41,15 +38,40 @@ from rawlog.verbs.options import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rawlog.model.format import File
     from rawlog.model.job import Progress
-    from rawlog.model.store import Copies
     from rawlog.reading.explain import Explanation
     from rawlog.reading.follow import Following, Position
+    from rawlog.reading.listing import Listing
+    from rawlog.reading.rows import Rows
+    from rawlog.reading.select import Selection
 
-#: A batch of `ls` is ready when it has so many files, or so many bytes were read for it.
-BATCH_FILES, BATCH_BYTES = 1000, 16 << 20
-STATES = ("ok", "truncated", "damaged", "empty", "unknown")
+#: Places that `find` looks at, and states that `ls` knows.
+PLACES = ("key", "value", "headers", "id")
+STATES = ("damaged", "truncated", "unknown", "ok", "empty")
+#: Seconds between two looks of `follow`.
+INTERVAL = 0.25
+
+TEMPLATE_HELP = r"""\b
+--format prints each row by a pattern, as rpk's does:
+  \t \n \r \\ \xNN             tab, line end, carriage return, backslash, any byte
+  %t %k %v  %T %K %V           topic, key, value; their lengths (kcat's %s %S: value)
+  %p %o %d %i                  partition, offset, timestamp in ms, number of the row
+  %h{%k=%v } %H                headers, each by a pattern of its own; their number
+  %e %x %y %a{compression}     leader epoch, producer id and epoch, attributes
+                               (with --table kafka.records)
+  %% %{ %}                     the characters themselves
+  text:     {hex} {base64} {base64raw} {unpack[>iq$]}
+  numbers:  {ascii} {hex} {hex64}…{hex4} {big64}…{big8} {little64}… {byte} {bool}
+  time:     {strftime[%F %T]} {go[2006-01-02T15:04:05Z07:00]}
+  A null text prints nothing; a null number is -1.
+
+""".replace(r"\b", "\b", 1)  # click's mark for "leave these lines as they are"
+
+EXIT_HELP = """
+Exit codes: 0 all rows were read; 1 damage, rows lost to it, rows that are not at their place, or, with --decode, values that were not
+decoded; 2 wrong usage; 3 a file cannot be opened, or a path has no file of a known format. Such files are named on stderr and the rest is
+read. An unfinished last frame is normal in a live log and only noted, unless another file follows it.
+"""
 
 
 class Log(Tree):
@@ -60,6 +82,10 @@ class Log(Tree):
 
         OptionError for an unknown table, column, topic or partition; UnknownFormatError if no file has that table.
         """
+        from rawlog.reading.names import check_names
+        from rawlog.reading.parts import choose
+        from rawlog.reading.rows import Rows
+
         asked = bound(selection_of(selection), self, registry.table_named(name))
         tree = choose(self, asked, noted, table=registry.table_named(name))
         rows = Rows(tree, name, asked)
@@ -112,15 +138,27 @@ def rows(
     return _rows(paths, table, format, selection_of(selection), note)
 
 
+@verb(
+    group="look",
+    examples=(
+        "rawlog cat kafka-logs/ --topic 'orders*' --since -2h",
+        "rawlog cat kafka-logs/orders-0 -o -10 --format '%p@%o %k %v\\n'",
+        "rawlog cat kafka-logs/ --topic orders --decode value=auto --where \"value.status = 'PAID'\" --json",
+        "rawlog cat s3://backup/store --table rocketmq.messages --where \"tags = 'paid'\" --json",
+    ),
+    more=TEMPLATE_HELP + EXIT_HELP,
+)
 def cat(
-    paths: Paths,
+    paths: Annotated[Paths, "PATH"],
     *,
-    table: str = "records",
-    format: str | None = None,
+    table: TableName = "records",
+    format: Format = None,
     note: Note | None = None,
     **selection: Unpack[Selecting],
 ) -> Rows:
-    """The rows of a table: the same as `rawlog.rows`, under the name of the command.
+    """Show the rows of a table.
+
+    Returns Rows: the same as `rawlog.rows`, under the name of the command.
 
     >>> import rawlog
     >>> rows = rawlog.cat("samples/kafka", topic="codec-*", since="2020-01-01")
@@ -128,16 +166,25 @@ def cat(
     return _rows(paths, table, format, selection_of(selection), note)
 
 
+@verb(
+    group="look",
+    examples=("rawlog head kafka-logs/orders-0", "rawlog head -n 3 kafka-logs/ --table kafka.batches --json"),
+    more="`rawlog cat --help` explains --format and the exit codes.",
+)
 def head(
-    paths: Paths,
+    paths: Annotated[Paths, "PATH"],
     *,
-    lines: int = 10,
-    table: str = "records",
-    format: str | None = None,
+    lines: Annotated[int, Option("Print N rows.", "-n", "--lines", "--limit", least=0, metavar="N")] = 10,
+    table: TableName = "records",
+    format: Format = None,
     note: Note | None = None,
     **selection: Unpack[Showing],
 ) -> Rows:
-    """The first `lines` rows of a table. Returns Rows; errors as `rawlog.rows`.
+    """Show the first rows.
+
+    They are those that `rawlog cat` shows first with the same options.
+
+    Returns Rows; errors as `rawlog.rows`.
 
     >>> import rawlog
     >>> first = list(rawlog.head("samples/kafka", lines=3))
@@ -145,56 +192,86 @@ def head(
     return _rows(paths, table, format, selection_of(selection).replace(limit=lines), note)
 
 
-def find(
-    text: str | bytes,
-    paths: Paths,
-    *,
-    within: str | Sequence[str] = PLACES,
-    format: str | None = None,
-    note: Note | None = None,
-    **selection: Unpack[Searching],
-) -> Rows:
-    """The records of any system that have a text in their key, value or headers, or as their message or blob id.
-
-    `within` names the places to look at: key, value, headers, id. By id alone indexes are used where they exist. Returns Rows whose
-    column `found_in` says where it was found; errors as `rawlog.rows`, OptionError for an empty text or an unknown place.
-
-    >>> import rawlog
-    >>> hits = [(row["topic"], row["offset"], row["found_in"]) for row in rawlog.find("key-602", "samples/kafka")]
-    """
-    wanted = listed(within)
-    for place in wanted:
-        if place not in PLACES:
-            raise unknown("place", place, PLACES)
-    if not text or not wanted:
-        raise OptionError("a text to look for, and a place to look at, are expected")
-    asked = selection_of(selection)
-    if asked.transforms:
-        raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")
-    found = _rows(paths, "records", format, asked, note)
-    return FoundRows(found, os.fsencode(text) if isinstance(text, str) else text, wanted)
-
-
+@verb(
+    group="look",
+    examples=(
+        "rawlog tail kafka-logs/orders-0 -n 5 --json",
+        "rawlog tail -f kafka-logs/ --topic orders --format '%o %v\\n'",
+    ),
+    more="The last rows of each partition: -o -N. `rawlog cat --help` explains --format and the exit codes.",
+)
 def tail(
-    paths: Paths,
+    paths: Annotated[Paths, "PATH"],
     *,
-    lines: int = 10,
-    table: str = "records",
-    format: str | None = None,
+    lines: Annotated[int, Option("Print N rows.", "-n", "--lines", least=0, metavar="N")] = 10,
+    table: TableName = "records",
+    format: Format = None,
     note: Note | None = None,
     **selection: Unpack[Showing],
 ) -> Rows:
-    """The last `lines` rows of a table; rows before them are not decoded. Returns Rows; errors as `rawlog.rows`.
+    """Show the last rows; -f follows a live log.
 
-    `rawlog.follow` is `tail -f`.
+    They are those that `rawlog cat` shows last with the same options. Rows before them are not decoded.
+
+    Returns Rows; errors as `rawlog.rows`. `rawlog.follow` is `tail -f`.
 
     >>> import rawlog
     >>> last = list(rawlog.tail("samples/kafka", lines=3, topic="transactions"))
     """
+    from rawlog.reading.tail import LastRows
+
     found = _rows(paths, table, format, selection_of(selection), note)
     last = LastRows(found.tree, found.table, found.selection, lines)
     last.note = found.note
     return last
+
+
+@verb(
+    group="look",
+    examples=(
+        "rawlog find user-4711 /var/kafka-logs /var/rocketmq/store",
+        "rawlog find 7F0000010B2C18B4AAC2 store --in id --json",
+        "rawlog find '\"card\":\"4111' kafka-logs --in value --topic 'orders*' -n 10",
+    ),
+    more="Exit codes: 0 everything was searched; 1 damage; 2 wrong usage; 3 some files could not be read.",
+)
+def find(
+    text: Annotated[str | bytes, "TEXT"],
+    paths: Annotated[Paths, "PATH"],
+    *,
+    within: Annotated[
+        str | Sequence[str],
+        Option(
+            "Look only here; may be given again. Ids are found by an index where one exists.", "--in", choices=PLACES
+        ),
+    ] = PLACES,
+    format: Format = None,
+    note: Note | None = None,
+    **selection: Unpack[Searching],
+) -> Rows:
+    """Look for a text, key or id in the records of all systems.
+
+    `text` is looked for in keys, values and headers, and among message ids and blob ids.
+
+    Returns Rows whose column `found_in` says where it was found. Errors as `rawlog.rows`; OptionError for an empty text or an unknown
+    place.
+
+    >>> import rawlog
+    >>> hits = [(row["topic"], row["offset"], row["found_in"]) for row in rawlog.find("key-602", "samples/kafka")]
+    """
+    from rawlog.reading.tail import FoundRows
+
+    places = listed(within)
+    for place in places:
+        if place not in PLACES:
+            raise unknown("place", place, PLACES)
+    if not text or not places:
+        raise OptionError("a text to look for, and a place to look at, are expected")
+    chosen = selection_of(selection)
+    if chosen.transforms:
+        raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")
+    rows = _rows(paths, "records", format, chosen, note)
+    return FoundRows(rows, os.fsencode(text) if isinstance(text, str) else text, places)
 
 
 def follow(
@@ -223,6 +300,7 @@ def follow(
     >>> last = [batch.num_rows for batch in new.first]
     """
     from rawlog.reading.follow import Following, check_table
+    from rawlog.reading.parts import choose
 
     asked, wanted = selection_of(selection).replace(limit=limit), registry.table_named(table)
     check_table(wanted)
@@ -243,18 +321,30 @@ def follow(
     return made
 
 
+@verb(
+    group="look",
+    examples=(
+        "rawlog count kafka-logs/ --topic orders --since -1d",
+        "rawlog count kafka-logs/ --isolation read_committed --json",
+        "rawlog count kafka-logs/ --topic orders --decode value=auto --where \"value.status = 'PAID'\"",
+        "rawlog count store/ --table rocketmq.messages",
+    ),
+)
 def count(
-    paths: Paths,
+    paths: Annotated[Paths, "PATH"],
     *,
-    table: str = "records",
-    format: str | None = None,
+    table: TableName = "records",
+    format: Format = None,
     note: Note | None = None,
     **selection: Unpack[Counting],
 ) -> int:
-    """The number of rows that `rawlog.rows` gives with the same options. Errors as there.
+    """Count rows.
 
-    Where the headers of batches have the number, they alone are read, whatever the codec, and no checksum is compared: `rawlog.verify`
-    does that, and so does `errors="skip"`.
+    It counts the rows that `rawlog cat` shows with the same options. Where the headers of batches have the number, only they are read,
+    whatever the codec, and no checksum is compared: `rawlog verify` does that, and so does `errors` skip. Offsets that do not rise or
+    belong in another file are reported, with exit code 1.
+
+    Returns the number. Errors as `rawlog.rows`.
 
     >>> import rawlog
     >>> number = rawlog.count("samples/kafka", isolation="read_committed")
@@ -262,110 +352,85 @@ def count(
     return _rows(paths, table, format, selection_of(selection), note).count()
 
 
-class Listing(Rows):
-    """The files at some paths, measured one after another: the table `files`. Its tree has the files in the same order."""
-
-    progress: Callable[[int], None] | None = None
-    #: Only files in one of these states; empty: all.
-    states: Sequence[str] = ()
-    #: The files of the rows that were given so far, in the same order.
-    shown: list[File]
-
-    @cached_property
-    def replicas(self) -> list[Copies]:
-        """The partitions and stores of which there are several replicas, each with the best first."""
-        return copies(self.tree.groups)
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows: batches of many small files, or of one large one, so that each is given as soon as it is ready."""
-        import pyarrow as pa
-
-        self.shown = []
-        ready: list[dict[str, Any]] = []
-        size = 0
-        for file in self.tree:
-            found = self._measured(file)
-            size += file.size
-            if not self.states or found["state"] in self.states:
-                ready.append(found)
-                self.shown.append(file)
-            if ready and (len(ready) >= BATCH_FILES or size >= BATCH_BYTES):
-                yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
-                ready, size = [], 0
-        if ready:
-            yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
-
-    def _measured(self, file: File) -> dict[str, Any]:
-        from rawlog.reading.inspect import file_values
-
-        found = file_values(file)
-        if file.problem is not None and self.note is not None:
-            self.note(Unreadable(f"{file.path}: {file.problem}"))
-        elif self.note is not None and file.place.state is None:
-            self._note_damage(file, found["state"], found.get("valid_size") or 0)
-        if self.progress is not None:
-            self.progress(file.size)
-        return found
-
-    def _note_damage(self, file: File, state: str | None, valid: int) -> None:
-        """Note a file that is not whole, unless it is one that its system still writes to."""
-        assert self.note is not None
-        if state == "damaged":
-            self.note(Loss(f"{file.path}: byte {valid:,}: damaged"))
-        elif state == "truncated" and file.place.sealed:
-            self.note(unfinished(file, valid, file.size - valid, is_followed=True))
-
-
+@verb(
+    group="look",
+    examples=(
+        "rawlog ls kafka-logs/ --topic 'orders*'",
+        "rawlog ls /var/kafka-logs --state damaged --files",
+        "rawlog ls /var/rocketmq/store --json",
+    ),
+    more="Exit codes: 0 listed, and nothing is damaged; 1 a file is damaged, or ends inside a frame although another one follows; "
+    "2 wrong usage; 3 some could not be read, or no file is of a known format.",
+    doing="reading",
+)
 def ls(
-    paths: Paths,
+    paths: Annotated[Paths, "PATH"],
     *,
-    topic: str | Sequence[str] | None = None,
-    partition: int | Sequence[int] | None = None,
-    state: str | Sequence[str] | None = None,
-    format: str | None = None,
+    topic: Topics = None,
+    partition: Partitions = None,
+    state: Annotated[
+        str | Sequence[str] | None,
+        Option("Only files in this state; may be given again.", choices=STATES, section=READ),
+    ] = None,
+    format: Format = None,
     note: Note | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Listing:
-    """What is at `paths`: a row of the table `files` for each file, with offsets, times, counts and state. Returns Listing, a kind of Rows.
+    """List what is there: system, topic, offsets, times, counts, state.
 
-    Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown. Damage does not
-    raise; `note` gets a sentence about it. With `state` only files in such a state are listed. Replicas are all listed; `replicas` of the
-    result says which there are, and which is the best. OptionError for an unknown topic, partition or state, AccessError for a path that
-    does not exist.
+    One line is one partition or store. Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged,
+    empty, unknown. Replicas of one partition or store are marked, with the one that other verbs read.
+
+    Returns Listing, a kind of Rows: a row of the table `files` for each file. Its `replicas` says which replicas there are, and which is
+    the best. Damage does not raise; `note` gets a sentence about it. OptionError for an unknown topic, partition or state, AccessError
+    for a path that does not exist.
 
     >>> import rawlog
     >>> states = {row["path"]: row["state"] for row in rawlog.ls("samples/kafka", topic="transactions")}
     """
+    from rawlog.reading.listing import Listing, counter
+    from rawlog.reading.names import check_names
+
     tree = open_known(paths, format=format, note=note, must_know=False)
-    asked = selection_of({"topic": topic or None, "partition": () if partition is None else partition})
-    check_names(tree, FILES, asked, note)
-    narrow = bool(asked.topics or asked.partitions)
-    files = tuple(f for f in tree if asked.takes_file(f) and not (narrow and f.place.topic is None))
-    found = Listing(Tree(tree.roots, files), FILES)
-    found.note = note or noted
-    found.states = listed(state or ())
-    for one in found.states:
-        if one not in STATES:
-            raise unknown("state", one, STATES)
+    chosen = selection_of({"topic": topic or None, "partition": () if partition is None else partition})
+    check_names(tree, FILES, chosen, note)
+    narrow = bool(chosen.topics or chosen.partitions)
+    files = tuple(f for f in tree if chosen.takes_file(f) and not (narrow and f.place.topic is None))
+    listing = Listing(Tree(tree.roots, files), FILES)
+    listing.note = note or noted
+    listing.states = listed(state or ())
+    for name in listing.states:
+        if name not in STATES:
+            raise unknown("state", name, STATES)
     if progress is not None:
-        found.progress = _counter(sum(file.size for file in files), progress)
-    return found
+        listing.progress = counter(sum(file.size for file in files), progress)
+    return listing
 
 
+@verb(
+    group="look",
+    examples=(
+        "rawlog explain orders-0/00000000000000000000.log --at 1204",
+        "rawlog explain orders-0/ --offset 42 --html batch.html",
+        "rawlog explain metadata.bin --as kraft.checkpoint --number 3 --json",
+    ),
+)
 def explain(
-    path: Path,
+    path: Annotated[Path, "PATH"],
     *,
-    at: int | None = None,
-    offset: int | None = None,
-    number: int | None = None,
-    html: Path | None = None,
-    format: str | None = None,
-    show_secrets: bool = False,
+    at: Annotated[int | None, Option("The frame with this byte of the file.", least=0, metavar="POSITION")] = None,
+    offset: Annotated[int | None, Option("The frame with this offset.", metavar="N")] = None,
+    number: Annotated[int | None, Option("The frame of this number, from 0.", least=0, metavar="N")] = None,
+    html: Page = None,
+    format: Format = None,
+    show_secrets: ShowSecrets = False,
 ) -> Explanation:
-    """The bytes of a frame, field by field: the frame with byte `at`, with `offset`, or of a `number`. Returns an Explanation.
+    """Show the bytes of a frame, field by field.
 
-    Without any of these: the file's header and its first frame. With `offset`, `path` may be the directory of a partition. `html` is a
-    file to write as a self-contained page. OptionError if there is no such frame, DataError if it is damaged.
+    Each field has its position, bytes, name, type, value and meaning. Without `at`, `offset` or `number` it is the header of the file and
+    its first frame. With `offset`, `path` may be the directory of a partition.
+
+    Returns an Explanation. OptionError if there is no such frame, DataError if it is damaged.
 
     >>> import rawlog
     >>> frame = rawlog.explain("samples/kafka/transactions-0", offset=0)
@@ -373,16 +438,18 @@ def explain(
     from rawlog.reading.explain import explain_frame
 
     tree = open_known(path, format=format)
-    found = explain_frame(tree, at=at, offset=offset, number=number, show_secrets=show_secrets)
+    explanation = explain_frame(tree, at=at, offset=offset, number=number, show_secrets=show_secrets)
     if html is not None:
         from rawlog.io.files import writing
 
         with writing(os.fspath(html), overwrite=True, sources=tree.sources) as out:
-            out.write(found.to_html().encode())
-    return found
+            out.write(explanation.to_html().encode())
+    return explanation
 
 
 def _rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
+    from rawlog.reading.parts import choose
+
     wanted = registry.table_named(table)
     selection.needed(wanted)
     reads_data = wanted.name not in ("files", "findings")
@@ -398,6 +465,9 @@ def _rows(paths: Paths, table: str, format: str | None, selection: Selection, no
 
 def _table(tree: Tree, table: Table, selection: Selection, note: Note | None, *, may_come: bool = False) -> Rows:
     """A table of a tree, with notes on options that do not change it. OptionError for an unknown name, unless it `may_come`."""
+    from rawlog.reading.names import check_names
+    from rawlog.reading.rows import Rows
+
     found = Rows(tree, table, selection)
     found.note = note or noted
     if note is not None:
@@ -405,16 +475,3 @@ def _table(tree: Tree, table: Table, selection: Selection, note: Note | None, *,
             note(f"{NAMES[name]} does not change {table.name}: it has no column for it")
     check_names(tree, table, selection, note, may_come=may_come)
     return found
-
-
-def _counter(total: int, progress: Callable[[Progress], None]) -> Callable[[int], None]:
-    from rawlog.model.job import Progress
-
-    done = 0
-
-    def step(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(Progress(done, total))
-
-    return step

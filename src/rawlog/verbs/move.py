@@ -6,31 +6,38 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path as LocalPath
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from rawlog import registry
 from rawlog.engines.choice import choose
 from rawlog.io.output import refuse_nested
-from rawlog.lakes.loss_check import Passage, batches_of, writable
-from rawlog.lakes.loss_check import write as write_rows
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS
 from rawlog.model.text import parse_time
-from rawlog.reading.names import check_names
-from rawlog.reading.parts import choose as choose_replicas
-from rawlog.reading.rows import Rows
+from rawlog.model.verb import Option, verb
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
-from rawlog.verbs.check import divided, open_sources, settings_of
+from rawlog.verbs.check import divided, open_sources, running_of, settings_of
 from rawlog.verbs.options import (
+    OUTPUT,
+    READ,
     Converting,
+    Decoding,
     Erasing,
+    Errors,
+    Force,
+    Format,
+    Masking,
+    NewCluster,
     Note,
     Path,
     Paths,
+    Restoring,
     Running,
+    TableName,
     Time,
+    Topics,
     bound,
     listed,
     option_texts,
@@ -41,6 +48,10 @@ from rawlog.verbs.options import (
 
 if TYPE_CHECKING:
     from rawlog.lakes.targets import Outlet
+
+
+#: The heading of what `erase` erases.
+ERASED = "What to erase"
 
 
 def write(
@@ -62,6 +73,10 @@ def write(
     >>> import rawlog
     >>> count = rawlog.write("out/greeting.log", [{"key": b"k", "value": b"hello", "timestamp": 0}], format="replay")
     """
+    from rawlog.lakes.loss_check import Passage, batches_of, writable
+    from rawlog.lakes.loss_check import write as write_rows
+    from rawlog.reading.rows import Rows
+
     if isinstance(records, Rows):
         refuse_nested(path, records.tree.sources)
     target = writable(format)
@@ -72,31 +87,76 @@ def write(
     )
 
 
+@verb(
+    group="move",
+    examples=(
+        "rawlog convert kafka-logs/ rows.parquet --topic 'orders*'",
+        "rawlog convert kafka-logs/ orders.parquet --topic orders --decode value=auto",
+        "rawlog convert kafka-logs/orders-0 store/ --format rocketmq --accept-loss offset",
+        "rawlog convert kafka-logs/ clean/ --format kafka --drop-key alice",
+        "rawlog convert kafka-logs/ shared/ --format kafka --mask value.card=hash,key=hash --mask-secret-file secret.txt",
+        "rawlog convert kafka-logs/ shared/ --format kafka --topic orders --mask value.card=hash --decode value=auto",
+    ),
+    more="Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), rows lost to damage under --errors stop or skip, "
+    "or values that were not decoded; 2 wrong usage; 3 cannot be read or written.",
+    doing="converting",
+)
 def convert(
-    source: Paths,
-    target: Path,
+    source: Annotated[Paths, "SRC"],
+    target: Annotated[Path, "DST"],
     *,
-    to: str,
-    table: str = "records",
-    format: str | None = None,
-    drop_key: str | bytes | Sequence[str | bytes] = (),
-    drop_keys: Path | None = None,
-    option: Mapping[str, object] | None = None,
-    accept_loss: str | Iterable[str] = (),
-    force: bool = False,
-    dry_run: bool = False,
+    to: Annotated[
+        str | None,
+        Option(
+            "parquet, jsonl, csv, kafka, replay, rocketmq or ambry.  [default: by the ending of DST, such as rows.jsonl]",
+            "--format",
+            old=("--to",),
+            metavar="FORMAT",
+            section=OUTPUT,
+        ),
+    ] = None,
+    table: TableName = "records",
+    format: Format = None,
+    drop_key: Annotated[
+        str | bytes | Sequence[str | bytes],
+        Option("Leave out records with this key; may be given again.", metavar="TEXT", section=READ),
+    ] = (),
+    drop_keys: Annotated[
+        Path | None, Option("Leave out records with the keys in this file, one per line.", metavar="FILE", section=READ)
+    ] = None,
+    option: Annotated[
+        Mapping[str, object] | None,
+        Option("An option of the target: codec=zstd, batch_bytes=65536 …", metavar="NAME=VALUE", section=OUTPUT),
+    ] = None,
+    accept_loss: Annotated[
+        str | Iterable[str], Option("Columns that the target may lose or change.", metavar="A,B", section=OUTPUT)
+    ] = (),
+    force: Force = False,
+    dry_run: Annotated[bool, Option("Only report what would be lost, and write nothing.", section=OUTPUT)] = False,
     note: Note | None = None,
     **selection: Unpack[Converting],
 ) -> Report:
-    """Convert the records of `source`, files of any system or a lake, to another form at `target`. Returns a Report.
+    """Convert rows to another system or to Parquet, JSON lines, CSV.
 
-    `to` is "parquet", "jsonl", "csv", "kafka", "replay", "rocketmq" or "ambry"; `option` has options of that form. Records with a key of
-    `drop_key`, or of the file `drop_keys` with one key per line, are left out. What the target cannot keep raises LossError until
-    `accept_loss` names its column. With `dry_run` nothing is written and the Report has what would be lost. Raises DataError at damage
-    unless `errors` says otherwise, AccessError if `target` exists and not `force`, OptionError for unknown names.
+    `source` is files of any system or a lake. The forms:
+
+      parquet, jsonl, csv   one file if DST has that ending (rows.parquet, rows.jsonl.gz), else a directory with several files;
+                            of any `table`
+      kafka                 a log directory; from Kafka itself the batches stay as they are and only records are left out,
+                            unless `option` asks for others (codec, batch_bytes, magic …)
+      replay                a kafka-replay recording
+      rocketmq, ambry       a store directory
+
+    What the target cannot keep is refused by the name of its column, with a count and the place of the first, until `accept_loss` names it.
+    From Kafka to Kafka, `drop_key` and `where` leave records out while all others keep their offsets, times and transactions; what was
+    removed is reported.
+
+    Returns a Report. A loss that is not accepted raises LossError. With `dry_run` nothing is written and the Report has what would be lost.
+    Raises DataError at damage unless `errors` says otherwise, AccessError if `target` exists and not `force`, OptionError for unknown
+    names.
 
     >>> import rawlog
-    >>> report = rawlog.convert("samples/kafka", "out/rows.parquet", to="parquet", topic="codec-*")
+    >>> report = rawlog.convert("samples/kafka", "out/rows.parquet", topic="codec-*")
     """
     from rawlog.lakes.targets import FormatOutlet, outlet
 
@@ -105,7 +165,7 @@ def convert(
     choose(0, **settings)  # options that contradict one another are reported first
     accepted = (accept_loss,) if isinstance(accept_loss, str) else tuple(accept_loss)
     made = outlet(
-        to,
+        to or _form_of(os.fspath(target)),
         os.fspath(target),
         table=registry.table_named(table),
         options=option_texts(option),
@@ -116,6 +176,19 @@ def convert(
     inputs = [] if drop_keys is None else [os.fspath(drop_keys)]
     chosen = selection_of(asked, as_bytes=isinstance(made, FormatOutlet))
     return _convert(source, made, chosen, keys, inputs, format, dry_run, note, running)
+
+
+def _form_of(target: str) -> str:
+    """The form that the ending of a target names. OptionError if it names none."""
+    from rawlog.lakes.targets import ENDINGS, TEXT_CODECS
+
+    name = target.rstrip("/").lower()
+    for ending in filter(None, TEXT_CODECS.values()):
+        name = name.removesuffix(ending)
+    for form, endings in ENDINGS.items():
+        if name.endswith(endings):
+            return form
+    raise OptionError(f"{target}: its ending names no form; name one with --format")
 
 
 def _convert(
@@ -129,6 +202,8 @@ def _convert(
     note: Note | None,
     running: Running,
 ) -> Report:
+    from rawlog.reading.names import check_names
+    from rawlog.reading.parts import choose as choose_replicas
     from rawlog.verbs.convert import Convert
     from rawlog.verbs.convert_sources import lake_schemas, sheet_names, source_tree
 
@@ -158,70 +233,80 @@ def _keys(one: str | bytes | Sequence[str | bytes], file: Path | None) -> list[b
     return keys
 
 
+@verb(
+    group="move",
+    examples=(
+        "rawlog restore /var/kafka-logs /restored --until 2024-09-11T09:00:00Z",
+        "rawlog restore /disk1 /disk2 /disk3 /restored",
+        "rawlog restore lake /restored --topic 'orders*' --rename orders=orders-old",
+    ),
+    more="Exit codes: 0 everything was restored; 1 something was lost, corrected or is damaged; 2 wrong usage; 3 cannot be read or "
+    "written.",
+    doing="restoring",
+)
 def restore(
-    source: Paths,
-    target: Path,
+    source: Annotated[Paths, "SRC"],
+    target: Annotated[Path, "DST"],
     *,
-    topic: str | Sequence[str] = (),
-    rename: Mapping[str, str] | None = None,
-    until: Time | None = None,
-    partitions_only: bool = False,
-    no_offsets: bool = False,
-    keep_retention: bool = False,
-    node_id: int = 1,
-    cluster_id: str | None = None,
-    metadata_version: str | int | None = None,
-    errors: Literal["raise", "stop", "skip"] = "raise",
-    replicas: Literal["best", "refuse"] = "best",
-    force: bool = False,
-    mask: str | Sequence[str] | Mapping[str, str] | None = None,
-    mask_secret_file: Path | None = None,
-    mask_keep_sizes: bool = False,
-    mask_other: Literal["refuse", "keep", "drop", "hash"] | None = None,
-    decode: str | Sequence[str] | Mapping[str, str] | None = None,
-    schemas: Path | None = None,
-    **running: Unpack[Running],
+    topic: Topics = None,
+    rename: Annotated[
+        Mapping[str, str] | None, Option("Give a topic another name; may be given again.", metavar="OLD=NEW")
+    ] = None,
+    until: Annotated[
+        Time | None, Option("Restore the state at this time: ISO 8601, epoch milliseconds, or -2h.", metavar="TIME")
+    ] = None,
+    partitions_only: Annotated[
+        bool, "Write only partition directories, to add to the directory of an existing broker."
+    ] = False,
+    no_offsets: Annotated[bool, "Leave out the committed offsets of consumer groups."] = False,
+    errors: Errors = "raise",
+    replicas: Annotated[
+        Literal["best", "refuse"],
+        Option("If there are several replicas of a partition: restore the best one, or end with an error."),
+    ] = "best",
+    force: Force = False,
+    **options: Unpack[Restoring],
 ) -> Report:
-    """Write a data directory that a single-node Kafka broker starts on, with the topics of `source` in it. Returns a Report.
+    """Write a data directory that a real broker starts on.
 
-    `source` is a broker's directory, a lake, Parquet files, or anything that can be read as records. `until` restores the state at a time;
-    `rename` gives topics other names. Of replicas of one partition the best is restored, and the Report notes it; `replicas="refuse"`
-    raises OptionError instead. With `mask` (see Masking; `decode` and `schemas` as in Decoding) records are written again with masked
-    fields; committed offsets, aborted transactions and settings of topics are then left out. DataError at damage unless `errors` says
-    otherwise; AccessError if `target` exists and not `force`; OptionError for an unknown topic, or if `target` is in the source.
+    `target` is the directory of a single-node Kafka cluster with the topics of `source` in it: the directory of a broker or several, a lake
+    that `ingest` made, Parquet files, or anything that can be read as records. From a broker's directory every batch is copied as it is,
+    with offsets, epochs and topic ids; settings, users and access rights come from its metadata log. Of replicas of one partition the
+    best is restored as a whole, and that is noted. Offsets of consumer groups are committed again. Retention by age is switched off;
+    otherwise a broker would delete old records at once. With `until`, transactions that were open at that time are aborted. With --mask
+    records are written again, and offsets of groups and settings of topics are left out. `source` is never changed. Damage ends the
+    restore with an error unless `errors` is skip.
+
+    Returns a Report. DataError at damage unless `errors` says otherwise; AccessError if `target` exists and not `force`; OptionError for an
+    unknown topic, or if `target` is in the source.
 
     >>> import rawlog
     >>> report = rawlog.restore("samples/kafka", "out/restored", topic="transactions")
     """
     from rawlog.lakes.names import is_lake
-    from rawlog.model.recovery import Asked
+    from rawlog.model.recovery import RestoreOptions
+    from rawlog.reading.parts import choose as choose_replicas
     from rawlog.verbs.convert_sources import source_tree
     from rawlog.verbs.restore import Restore
 
+    running = running_of(options, (*NewCluster.__annotations__, *Masking.__annotations__, *Decoding.__annotations__))
     if any(not old or not new for old, new in (rename or {}).items()):
         raise OptionError("rename: OLD=NEW expected")
-    asked = Asked(
-        topics=(topic,) if isinstance(topic, str) else tuple(topic),
+    asked = RestoreOptions(
+        topics=(topic,) if isinstance(topic, str) else tuple(topic or ()),
         rename=dict(rename or {}),
         until=None if until is None else parse_time(until),
         errors=errors,
         partitions_only=partitions_only,
-        keep_retention=keep_retention,
+        keep_retention=options.get("keep_retention", False),
         offsets=not no_offsets,
-        node=node_id,
-        cluster_id=cluster_id,
-        level=metadata_version,
+        node=options.get("node_id", 1),
+        cluster_id=options.get("cluster_id"),
+        level=options.get("metadata_version"),
         overwrite=force,
     )
-    given = {
-        "mask": mask,
-        "mask_secret_file": mask_secret_file,
-        "mask_keep_sizes": mask_keep_sizes,
-        "mask_other": mask_other,
-        "decode": decode,
-        "schemas": schemas,
-    }
-    if decode and not mask:
+    given = {name: options.get(name) for name in (*Masking.__annotations__, *Decoding.__annotations__)}
+    if given["decode"] and not given["mask"]:
         raise OptionError("--decode: --mask is missing, which looks at decoded fields")
     masked = Selection(transforms=transforms_of(given, as_bytes=True)) if any(given.values()) else None
     if masked is not None and until is not None:
@@ -241,35 +326,74 @@ def restore(
     return report
 
 
+@verb(
+    group="move",
+    examples=(
+        "rawlog erase /var/kafka-logs out/ --key customer-17",
+        "rawlog erase /var/kafka-logs out/ --find alice@example.com --dry-run",
+        "rawlog erase rocketmq-store/ out/ --where \"value.user = 'alice'\" --certificate alice.json",
+        "rawlog erase /var/kafka-logs out/ --topic orders --decode value=auto --where \"value.user = 'alice'\"",
+        "rawlog erase /data/ambry/9 out/ --blob AAYIAQSSAAgAAQAAAAAAAAAJ",
+    ),
+    more="Exit codes: 0 done; 1 something of it is still there, records were lost, or files left out; 2 wrong usage, or an id that does "
+    "not exist; 3 cannot be read or written. A key that no record has is noted.",
+    doing="erasing",
+)
 def erase(
-    source: Paths,
-    target: Path,
+    source: Annotated[Paths, "SRC"],
+    target: Annotated[Path, "DST"],
     *,
-    key: str | bytes | Sequence[str | bytes] = (),
-    keys: Path | None = None,
-    id: str | Sequence[str] = (),
-    blob: str | Sequence[str] = (),
-    find: str | bytes | None = None,
-    certificate: Path | None = None,
-    force: bool = False,
-    dry_run: bool = False,
+    key: Annotated[
+        str | bytes | Sequence[str | bytes],
+        Option("Erase records with this key; may be given again.", metavar="TEXT", section=ERASED),
+    ] = (),
+    keys: Annotated[
+        Path | None, Option("Erase records with the keys in this file, one per line.", metavar="FILE", section=ERASED)
+    ] = None,
+    id: Annotated[
+        str | Sequence[str],
+        Option("Erase this message of RocketMQ or blob of Ambry; may be given again.", metavar="ID", section=ERASED),
+    ] = (),
+    blob: Annotated[str | Sequence[str], Option("The same as --id.", metavar="ID", section=ERASED)] = (),
+    find: Annotated[
+        str | bytes | None,
+        Option("Erase records with this text in key, value or headers.", metavar="TEXT", section=ERASED),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        Option(
+            "Write the certificate here, as JSON; its text for people is next to it.  [default: DST.certificate.json]",
+            metavar="FILE",
+            section=OUTPUT,
+        ),
+    ] = None,
+    force: Annotated[bool, Option("Replace DST and the certificate if they exist.", section=OUTPUT)] = False,
+    dry_run: Annotated[bool, Option("Only report what would be removed, and write nothing.", section=OUTPUT)] = False,
     note: Note | None = None,
     **asked: Unpack[Erasing],
 ) -> Report:
-    """Write a copy of `source` to `target` without chosen records or blobs, and a certificate of it. Returns a Report.
+    """Write a copy without chosen records or blobs.
 
-    Several sources are parts of one whole, such as a log directory and its remote storage; OptionError if they have a partition
-    twice.
-    Erased are the records with one of the `key`s, or of the file `keys` with one key per line, or one of the `id`s (messages of RocketMQ,
-    `blob`s of Ambry), among those that `find` (a text anywhere in key, value or headers), `where`, `topic` and others choose. All others
-    keep their offsets, times and transactions; indexes and queues are rebuilt. Of a blob the content is overwritten with zeros, and it is
-    deleted. The certificate is written to `certificate`, by default next to the target; `rawlog.verify` checks it. With `dry_run`
-    nothing is written. OptionError if nothing is named, or an id does not exist; AccessError if `target` exists and not `force`.
+    `source` is never changed. A record goes if all given options choose it: `key`, `id`, `find`, `where`, `topic` and others. `topic` alone
+    chooses all records of a topic. Several `source` are parts of one whole: a log directory and its remote storage, disks of a broker,
+    partitions of Ambry.
+
+    Kafka logs: all other records keep their offsets, times, producers and transactions, as after Kafka's own log cleaner, and indexes are
+    rebuilt. RocketMQ: a message becomes an empty one of the same size; its copies that were retried, delayed, dead or prepared go with it;
+    queues, tags and the key index are rebuilt. kafka-replay: entries are left out. Ambry: the content of a blob is overwritten with
+    zeros, as Ambry's own hard delete does, and the blob is deleted.
+
+    The `certificate` has what was asked, every record that was removed and a hash of it, hashes over all that was kept, and those of all
+    files of `source` and `target`. `rawlog verify DST --certificate FILE` checks it.
+
+    Returns a Report. OptionError if nothing is named, an id does not exist, or sources have a partition twice; AccessError if `target`
+    exists and not `force`.
 
     >>> import rawlog
     >>> report = rawlog.erase("samples/kafka/transactions-0", "out/erased", key="k-1")
     """
     from rawlog.reading.erasure import Erasure
+    from rawlog.reading.names import check_names
     from rawlog.verbs.erase import Erasing as Job
 
     matching, running = divided(asked)

@@ -6,14 +6,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from rawlog import registry
 from rawlog.model.errors import OptionError, unknown
+from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS
+from rawlog.model.job import Progress
 from rawlog.model.report import SeriousNote
 from rawlog.model.table import RECORDS, Table
 from rawlog.model.text import parse_time
-from rawlog.reading.parts import Choice
+from rawlog.model.verb import Kind, Option
 from rawlog.reading.select import (
     Selection,
     Transform,
@@ -23,7 +25,6 @@ from rawlog.reading.select import (
 from rawlog.reading.tree import Tree, Unreadable
 
 if TYPE_CHECKING:
-    from rawlog.model.job import Progress
     from rawlog.values.mask import Mask
     from rawlog.values.registry import Catalog
 
@@ -39,139 +40,308 @@ NAMES = {
     "to_offset": "--to-offset", "last": "-o", "starts": "-o", "since": "--since", "until": "--until", "key": "--key", "id": "--id",
 }  # fmt: skip
 
+# Parameters that several verbs have. A group below is a set of them; what its docstring begins with is their heading in the help.
 
-class Bounding(TypedDict, total=False):
-    """Which rows or records, by place, time and condition; and the limits of reading them."""
+READ, OUTPUT = "What to read", "Output"
+Format = Annotated[
+    str | None,
+    Option("Read every file as this format, whatever it looks like.", "--as", metavar="FORMAT", section=READ),
+]
+TableName = Annotated[
+    str,
+    Option(
+        "Table to read: records, files, findings, or one of a system (`rawlog formats` lists them).",
+        kind=Kind.TABLE,
+        metavar="NAME",
+        section=READ,
+    ),
+]
+Topics = Annotated[
+    str | Sequence[str] | None,
+    Option("Only these topics; may be given again.", "-t", "--topic", metavar="GLOB", section=READ),
+]
+Partitions = Annotated[
+    int | Sequence[int] | None,
+    Option("Only these partitions: 3, 0,2 or 4-7.", kind=Kind.PARTITIONS, metavar="N", section=READ),
+]
+Since = Annotated[
+    Time | None,
+    Option("Start at this time: ISO 8601, epoch milliseconds, or -2h.", metavar="TIME", section=READ),
+]
+Until = Annotated[Time | None, Option("Stop before this time.", metavar="TIME", section=READ)]
+Errors = Annotated[
+    Literal["raise", "stop", "skip"],
+    Option("At damage: end with exit code 1; stop reading the file; or continue after it.", default="raise"),
+]
+Replicas = Annotated[
+    Literal["best", "all", "refuse"],
+    Option(
+        "If there are several replicas of a partition or store: read the best one, read all, or end with an error.",
+        default="best",
+        section=READ,
+    ),
+]
+ShowSecrets = Annotated[bool, "Show salts, keys and passwords of a metadata log instead of ********."]
+Page = Annotated[Path | None, Option("Also write a self-contained HTML page.", metavar="OUT", section=OUTPUT)]
+Columns = Annotated[
+    str | Sequence[str] | None,
+    Option("Only these columns, in this order.", metavar="A,B", is_repeated=False, section=READ),
+]
+Limit = Annotated[int | None, Option("Print at most N rows.", "-n", "--limit", least=0, metavar="N", section=READ)]
+OwnOptions = Annotated[
+    Mapping[str, object] | None,
+    Option(
+        "Options of single systems: now=TIME (ambry), atOffset=N, atTimestamp=TIME (kraft).",
+        metavar="NAME=VALUE",
+        section=READ,
+    ),
+]
+Force = Annotated[bool, Option("Replace DST if it exists; it is replaced only if all goes well.", section=OUTPUT)]
+SystemOptions = Annotated[Mapping[str, object] | None, Option("Options of single systems.", metavar="NAME=VALUE")]
+CatalogName = Annotated[
+    str | None,
+    Option("A catalog of PyIceberg's configuration, or a file NAME.db, instead of the lake's own.", metavar="NAME"),
+]
+
+
+class Limits(TypedDict, total=False):
+    """Limits: so that a small file cannot use all memory."""
+
+    max_decompressed: Annotated[
+        int,
+        Option(
+            "Let one compressed part grow to at most this size.",
+            kind=Kind.SIZE,
+            default=MAX_DECOMPRESSED,
+            metavar="SIZE",
+        ),
+    ]
+    max_headers: Annotated[
+        int, Option("Read at most N headers of a record.", default=MAX_HEADERS, least=0, metavar="N")
+    ]
+
+
+class Bounding(Limits, total=False):
+    """What to read: rows or records by place, time and condition."""
 
     #: A topic, or several; `*`, `?` and `[…]` match names.
-    topic: str | Sequence[str] | None
+    topic: Topics
     #: All topics whose whole name matches this regular expression.
     topic_pattern: str | None
-    partition: int | Sequence[int] | None
-    from_offset: int | None
-    #: Up to this offset, which is left out.
-    to_offset: int | None
-    #: From a time on: ISO 8601, epoch milliseconds, a datetime, or an age such as "-2h".
-    since: Time | None
-    #: Up to a time, which is left out.
-    until: Time | None
-    #: Only those for which an SQL expression over the columns is true: "value.user = 'alice'".
-    where: str | None
-    #: The largest size that one compressed part may grow to, in bytes.
-    max_decompressed: int
-    #: The most headers that one record may have.
-    max_headers: int
+    partition: Partitions
+    from_offset: Annotated[int | None, Option("Start at this offset.", metavar="N")]
+    to_offset: Annotated[int | None, Option("Stop before this offset.", metavar="N")]
+    since: Since
+    until: Until
+    where: Annotated[
+        str | None, Option("Only rows for which an SQL expression over the columns is true.", metavar="EXPR")
+    ]
 
 
 class Matching(Bounding, total=False):
-    """Which rows: the options of `cat`, `count`, `diff`, `convert` and others."""
+    """What to read: rows, for `cat`, `count`, `diff`, `convert` and others."""
 
     #: As kcat's -o: "beginning", "end", "N", "-N" (the last N of each partition), "s@MS", "e@MS".
-    start: str | int | Sequence[str] | None
+    start: Annotated[
+        str | int | Sequence[str] | None,
+        Option("As in kcat: beginning, end, N, -N (the last N of each partition), s@MS, e@MS.", "-o", metavar="OFFSET"),
+    ]
     #: The last N rows of each partition.
     last: int | None
-    key: str | bytes | None
-    #: A message id of RocketMQ, or a blob id of Ambry.
-    id: str | None
-    #: Only rows whose value contains this text.
-    find: str | None
-    isolation: Literal["read_uncommitted", "read_committed"]
-    #: At damage: raise DataError, stop reading the file, or skip what is damaged.
-    errors: Literal["raise", "stop", "skip"]
-    #: Show salts, keys and passwords of a metadata log instead of ********.
-    show_secrets: bool
-    #: Of replicas of one partition or store: read the best one (default), read all, or raise OptionError.
-    replicas: Literal["best", "all", "refuse"]
+    key: Annotated[str | bytes | None, Option("Only rows with this key.", metavar="TEXT")]
+    id: Annotated[str | None, Option("Only the message (RocketMQ) or blob (Ambry) with this id.", metavar="ID")]
+    find: Annotated[str | None, Option("Only rows whose value contains this text.", metavar="TEXT")]
+    isolation: Annotated[
+        Literal["read_uncommitted", "read_committed"],
+        Option("read_committed leaves aborted transactions out.", default="read_uncommitted"),
+    ]
+    errors: Errors
+    show_secrets: ShowSecrets
+    replicas: Replicas
 
 
 class Decoding(TypedDict, total=False):
-    """How keys and values are decoded, for functions that read rows."""
+    """Decoding: what keys and values mean."""
 
     #: SIDE=HOW, separated by commas, or a mapping: {"value": "auto"}. Sides: key, value. How: auto, avro, protobuf, json, string, raw;
     #: after auto or avro, @latest or @N gives nested columns of that version of the schema, and @written JSON text.
-    decode: str | Sequence[str] | Mapping[str, str] | None
-    #: Where schemas come from: a directory, a file or the URL of a registry; by default the topic _schemas among the files.
-    schemas: Path | None
+    decode: Annotated[
+        str | Sequence[str] | Mapping[str, str] | None,
+        Option(
+            "Decode value or key: auto, avro, protobuf, json, string or raw. After the first three, @latest or @N gives nested columns of "
+            "that version of the schema, and @written JSON text.",
+            metavar="SIDE=HOW,…",
+        ),
+    ]
+    schemas: Annotated[
+        Path | None,
+        Option(
+            "Where schemas come from: a directory, a file, or the URL of a registry.  [default: topic _schemas among the files]",
+            metavar="PLACE",
+        ),
+    ]
 
 
 class Counting(Matching, Decoding, total=False):
-    """Which rows, for `count`; `where` sees decoded keys and values."""
+    """What to read: rows, for `count`; `where` sees decoded keys and values."""
 
-    limit: int | None
-    #: What only some systems understand: now (Ambry), atOffset, atTimestamp (KRaft).
-    option: Mapping[str, object] | None
+    limit: Annotated[int | None, Option("Count at most N rows.", "-n", "--limit", least=0, metavar="N")]
+    option: OwnOptions
 
 
 class Choosing(Matching, total=False):
-    """Which rows and columns."""
+    """What to read: rows and columns."""
 
-    columns: str | Sequence[str] | None
-    #: What only some systems understand: now (Ambry), atOffset, atTimestamp (KRaft).
-    option: Mapping[str, object] | None
+    columns: Columns
+    option: OwnOptions
 
 
 class Searching(Choosing, total=False):
-    """Which rows and columns, and how many rows, for `find`."""
+    """What to read: rows and columns, for `find`."""
 
-    limit: int | None
+    limit: Limit
 
 
 class Showing(Choosing, Decoding, total=False):
-    """Which rows and columns, and how they are decoded, for `head`, `tail` and `follow`."""
+    """What to read: rows and columns, and how they are decoded, for `head`, `tail` and `follow`."""
 
 
 class Selecting(Showing, total=False):
-    """Which rows and columns, and how many rows, for `read` and `cat`."""
+    """What to read: rows and columns, for `read` and `cat`."""
 
-    limit: int | None
+    limit: Limit
 
 
-class Running(TypedDict, total=False):
-    """Where a job runs."""
+class Engine(TypedDict, total=False):
+    """Engine: what runs a job."""
 
-    #: "local": in threads of this process; "spark". $RAWLOG_ENGINE sets the default: else Spark runs jobs of 8 GiB and more, if installed.
-    engine: Literal["local", "spark"] | None
-    #: Where Spark runs: "local[*]", "spark://…", "sc://…".
-    master: str | None
-    #: Settings of Spark.
-    conf: Mapping[str, str] | Sequence[str] | None
-    #: Threads of the local engine; by default one per core.
-    threads: int | None
+    engine: Annotated[
+        Literal["local", "spark"] | None,
+        Option(
+            "local runs in this process, without a JVM.  [default: $RAWLOG_ENGINE, else local; spark from 8 GiB on, where it is installed]"
+        ),
+    ]
+    threads: Annotated[
+        int | None, Option("Use N threads with --engine local.  [default: one per core]", least=1, metavar="N")
+    ]
+
+
+class Spark(TypedDict, total=False):
+    """Spark: where it runs, and its settings."""
+
+    master: Annotated[
+        str | None,
+        Option(
+            "Where Spark runs: local[*], spark://…, sc://…  [default: $SPARK_REMOTE, $SPARK_MASTER, else local[*]]",
+            metavar="URL",
+        ),
+    ]
+    conf: Annotated[
+        Mapping[str, str] | Sequence[str] | None,
+        Option("A setting of Spark; may be given again.", metavar="K=V"),
+    ]
+
+
+class Asking(Decoding, Spark, total=False):
+    """What to read: and what answers, for `query` and `sql`."""
+
+    catalog: Annotated[
+        str | None,
+        Option(
+            "The lake in a catalog of PyIceberg's configuration, or in a file NAME.db; it needs no PATH.",
+            metavar="NAME",
+        ),
+    ]
+    engine: Annotated[
+        Literal["spark", "duckdb", "local"] | None,
+        Option(
+            "duckdb (or local) works in this process, without a JVM, in DuckDB's SQL; the extra `duckdb`.  [default: $RAWLOG_ENGINE, else "
+            "spark where it is installed]",
+            section="Engine",
+        ),
+    ]
+    errors: Annotated[
+        Literal["raise", "skip"],
+        Option("At damage in a file: end with exit code 1, or continue after it.", default="raise"),
+    ]
+    replicas: Replicas
+
+
+class Running(Engine, Spark, total=False):
+    """Engine: where a job runs."""
+
     #: Called now and then, from any thread, with how far the job is.
     progress: Callable[[Progress], None] | None
 
 
+class Verifying(Limits, Running, total=False):
+    """Engine: where `verify` and `report` run, and their limits."""
+
+
+class NewCluster(TypedDict, total=False):
+    """New cluster: which one starts on what is written."""
+
+    node_id: Annotated[
+        int,
+        Option(
+            "The node.id of the new broker; of the first one if there are several.", default=1, least=0, metavar="N"
+        ),
+    ]
+    cluster_id: Annotated[str | None, Option("The id of the new cluster.  [default: a random one]", metavar="ID")]
+    metadata_version: Annotated[
+        str | int | None,
+        Option("Such as 3.9-IV0 or 21.  [default: that of the source; 3.9-IV0 if it has none]", metavar="RELEASE"),
+    ]
+    keep_retention: Annotated[bool, "Keep retention settings, even if a broker then deletes old records."]
+
+
+class Rescuing(NewCluster, Running, total=False):
+    """New cluster: the one that `rescue` makes, and where the job runs."""
+
+
 class Comparing(Choosing, Running, total=False):
-    """Which rows and columns, and where the job runs, for `diff`."""
+    """What to read: rows and columns, and where the job runs, for `diff`."""
 
 
 class Masking(TypedDict, total=False):
-    """What is masked in rows that are shared, for `convert`, `ingest`, `restore` and `replay`."""
+    """Masking: what is hidden in rows that are shared."""
 
     #: FIELD=HOW, separated by commas, or a mapping: {"value.card": "hash"}. Fields: key, value, value.user, headers.trace, timestamp. How:
     #: drop, hash, digits (other digits and letters), fixed:TEXT, and for the timestamp shift:-30d.
-    mask: str | Sequence[str] | Mapping[str, str] | None
-    #: A file with the secret of hash and digits; by default it is in $RAWLOG_MASK_SECRET.
-    mask_secret_file: Path | None
-    #: Keep the sizes of masked keys, values and fields.
-    mask_keep_sizes: bool
-    #: What is done with keys and values that are neither JSON nor decoded if fields of them are masked. Default: OptionError, and
-    #: nothing is written.
-    mask_other: Literal["refuse", "keep", "drop", "hash"]
+    mask: Annotated[
+        str | Sequence[str] | Mapping[str, str] | None,
+        Option(
+            "Mask key, value, value.user, value.items[*].sku or headers.name by drop, hash, digits or fixed:TEXT; timestamp=shift:-30d.",
+            metavar="FIELD=HOW,…",
+        ),
+    ]
+    mask_secret_file: Annotated[
+        Path | None,
+        Option("File with the secret for hash and digits.  [default: $RAWLOG_MASK_SECRET]", metavar="FILE"),
+    ]
+    mask_keep_sizes: Annotated[bool, "Keep the sizes of masked keys, values and fields."]
+    mask_other: Annotated[
+        Literal["refuse", "keep", "drop", "hash"] | None,
+        Option("What to do with values that are neither JSON nor decoded if fields are masked.  [default: refuse]"),
+    ]
+
+
+class Restoring(NewCluster, Masking, Decoding, Running, total=False):
+    """New cluster: the one that `restore` makes; masks, decoding, and where the job runs."""
 
 
 class Erasing(Bounding, Decoding, Running, total=False):
-    """Which records `erase` removes, besides those that are named, and where the job runs."""
+    """What to erase: records by place, time and condition, besides those that are named."""
 
 
 class Converting(Matching, Masking, Decoding, Running, total=False):
-    """Which rows, and where the job runs, for `convert`."""
+    """What to read: rows, for `convert`."""
 
-    limit: int | None
+    limit: Annotated[int | None, Option("Convert at most N rows.", "-n", "--limit", least=0, metavar="N")]
     #: Only these columns, or fields such as "value.user", for parquet, jsonl and csv.
-    columns: str | Sequence[str] | None
+    columns: Columns
     #: What only some source systems understand.
-    source_option: Mapping[str, object] | None
+    source_option: OwnOptions
 
 
 def selection_of(given: Mapping[str, Any], *, as_bytes: bool = False) -> Selection:
@@ -331,6 +501,8 @@ def noted(text: str) -> None:
     debugging.
     """
     import logging
+
+    from rawlog.reading.parts import Choice
 
     log = logging.getLogger("rawlog")
     level = logging.WARNING if isinstance(text, SeriousNote) else logging.DEBUG

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from rawlog.engines.choice import choose
 from rawlog.model.errors import OptionError
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS
-from rawlog.reading.inspect import Chosen
+from rawlog.model.verb import Option, verb
 from rawlog.reading.tree import Tree
-from rawlog.verbs.check import open_sources, settings_of
+from rawlog.verbs.check import open_sources, running_of, settings_of
 from rawlog.verbs.options import (
+    OUTPUT,
+    Format,
+    Limits,
     Note,
     Path,
     Paths,
-    Running,
+    Verifying,
     listed,
 )
 
@@ -24,22 +27,45 @@ if TYPE_CHECKING:
     from rawlog.pages.report import Overview
 
 
+@verb(
+    group="look",
+    examples=(
+        "rawlog report /var/kafka-logs -o report.html",
+        "rawlog report disk1/ disk2/ -o cluster.html",
+        "rawlog report lake -o lake.html",
+        "rawlog report /var/kafka-logs -o report.html --json",
+    ),
+    more="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 2 wrong usage; 3 something could not be read or written.",
+    doing="reading",
+)
 def report(
-    paths: Paths,
-    output: Path | None = None,
+    paths: Annotated[Paths, "PATH"],
+    output: Annotated[
+        Path | None,
+        Option(
+            "The page to write; replaced if it exists.",
+            "-o",
+            "--to",
+            old=("--output",),
+            is_required=True,
+            metavar="OUT",
+            section=OUTPUT,
+        ),
+    ] = None,
     *,
-    format: str | None = None,
-    max_decompressed: int = MAX_DECOMPRESSED,
-    max_headers: int = MAX_HEADERS,
+    format: Format = None,
     note: Note | None = None,
-    **running: Unpack[Running],
+    **options: Unpack[Verifying],
 ) -> Overview:
-    """Verify and measure everything at `paths`, in one pass. Returns an Overview; `output` is a file to write it to as a page.
-    `paths` may be one lake, too: then its records are measured, and its findings are those of the runs that ingested them.
+    """Write one page: what is here, is it healthy, what to do.
 
-    The page is self-contained: what is here, is it healthy, what to do next; then for every system and topic throughput, message sizes,
-    keys, gaps, producers, groups and transactions. A file `output` that exists is replaced. Damage is a finding and never raises.
-    OptionError if `output` is in a source, AccessError for a path that does not exist, UnknownFormatError if nothing is of a known format.
+    For every system and topic it has size, records, throughput over time, message sizes, codecs, keys, gaps, producers, transactions,
+    consumer lag, and findings by cause with the commands that help. The page is one file, opens without a network and is safe to pass on:
+    it shows keys, topics and paths, no values. Nothing at `paths` is changed. A lake has a report of its own: its records are measured,
+    and its findings are those of the runs that ingested them.
+
+    Returns an Overview; without `output` no page is written. Damage is a finding and never raises. OptionError if `output` is in a source,
+    AccessError for a path that does not exist, UnknownFormatError if nothing is of a known format.
 
     >>> import rawlog
     >>> verdict = rawlog.report("samples/kafka", "out/report.html").verdict
@@ -47,8 +73,11 @@ def report(
     from rawlog.io.files import writing
     from rawlog.io.output import refuse_nested
     from rawlog.lakes.names import is_lake
+    from rawlog.reading.inspect import Chosen
     from rawlog.verbs.report import Survey
 
+    running = running_of(options, Limits.__annotations__)
+    most, headers = options.get("max_decompressed", MAX_DECOMPRESSED), options.get("max_headers", MAX_HEADERS)
     lake = next((one for one in listed(paths) if is_lake(one)), None)
     if lake is not None and len(listed(paths)) > 1:
         raise OptionError(f"{lake}: a lake has a report of its own; leave out the other paths")
@@ -59,7 +88,7 @@ def report(
         engine = choose(tree.size, **settings_of(running))
     if output is not None:
         refuse_nested(os.fspath(output), tree.sources)
-    job: Any = Survey(Chosen(max_decompressed=max_decompressed, max_headers=max_headers))
+    job: Any = Survey(Chosen(max_decompressed=most, max_headers=headers))
     if lake is not None:
         from rawlog.verbs.lake_report import LakeSurvey
 
@@ -71,18 +100,32 @@ def report(
     return found  # type: ignore[no-any-return]
 
 
+@verb(
+    group="look",
+    examples=("rawlog browse /var/kafka-logs", "rawlog browse disk1/ disk2/ --port 8700 --open"),
+    more="Through SSH: `ssh -L 8700:127.0.0.1:8700 broker1 rawlog browse /var/kafka-logs --port 8700`, then open the address here.",
+)
 def browse(
-    paths: Paths,
+    paths: Annotated[Paths, "PATH"],
     *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    format: str | None = None,
+    host: Annotated[
+        str,
+        Option(
+            "Serve at this address. With one that others reach, whoever knows the token reads all files at the PATHs.",
+            metavar="ADDRESS",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, Option("Port of the server; 0 takes a free one.", least=0, most=65535, metavar="N")] = 0,
+    format: Format = None,
 ) -> Server:
-    """Serve a web page to walk the files, records and bytes at `paths`, in the background. Returns a Server: open its `url`.
+    """Serve a local web page to walk files, records and bytes.
 
-    Only this machine reaches it, unless `host` says otherwise; nothing is answered without the token in its `url`.
-    `port` 0 takes a free one. End it with `close()`, or use it as a context manager. AccessError for a path that does not exist, an
-    address that cannot be used, or if the packages of the extra `browse` are missing.
+    It shows the directories, partitions, batches, records and bytes at `paths`. Search by offset, time, key, text, id or SQL; see
+    findings in their place; export rows. Nothing is changed, and only files at `paths` are shown. The address has a token: without it
+    nothing is answered.
+
+    Returns a Server that works in the background: open its `url`. End it with `close()`, or use it as a context manager. AccessError for a
+    path that does not exist, an address that cannot be used, or if the packages of the extra `browse` are missing.
 
     >>> import rawlog
     >>> with rawlog.browse("samples/kafka") as server:

@@ -74,7 +74,7 @@ def _origins(findings: Sequence[Finding], rules: Sequence[Rule[Any]]) -> dict[st
 
 def _commands(found: Sequence[Finding]) -> list[Step]:
     """How to look at the first place of a cause."""
-    able = {name for name, one in registry.formats().items() if one.explain is not None}
+    able = {name for name, one in registry.formats().items() if one.can("explain")}
     for one in found:
         if one.path is not None and one.position is not None and one.format in able:
             return [Step("Look at the bytes", command("explain", one.path, "--at", str(one.position)))]
@@ -171,7 +171,7 @@ class Known(Found):
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed(Verified):
+class SurveyResult(Verified):
     """The result of the job."""
 
     overview: Overview
@@ -226,7 +226,7 @@ class Survey(Verify):
         known: dict[str, Any] = {own.asked: tuple(found)}
         return Known(split.number, **known, notes=tuple(notes))
 
-    def commit(self, done: Sequence[Found]) -> Surveyed:
+    def commit(self, done: Sequence[Found]) -> SurveyResult:
         """Put everything together."""
         assert self._now is not None
         tree, whole = self._now.tree, self._now.whole
@@ -257,7 +257,7 @@ class Survey(Verify):
             formats=_formats(tree),
             listing=command("ls", *tree.roots, "--files"),
         )
-        return Surveyed(findings, overview)
+        return SurveyResult(findings, overview)
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "unread": self.unread, "_notes": []}

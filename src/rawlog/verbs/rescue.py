@@ -28,10 +28,10 @@ from rawlog.model.job import (
     unreadable,
 )
 from rawlog.model.recovery import (
-    RescueAsked,
     RescuedUnit,
+    RescueOptions,
     RescueSplit,
-    Surveyed,
+    SurveyResult,
     SurveySplit,
 )
 from rawlog.model.report import Action, Entry, Report
@@ -50,28 +50,28 @@ DIVERGENT = ".divergent"
 
 
 @dataclass(frozen=True, slots=True)
-class Rescued(Done):
+class RescueResult(Done):
     """A copy that was surveyed, or a unit that was written."""
 
-    surveyed: Surveyed | None = None
+    surveyed: SurveyResult | None = None
     unit: RescuedUnit | None = None
 
 
-class Rescue(Job[Rescued, Report]):
+class Rescue(Job[RescueResult, Report]):
     """Rescue to a directory. Use as a context manager: what is staged is removed at the end, or left to be resumed after an error."""
 
-    def __init__(self, target: str | None, asked: RescueAsked, *, resume: bool = False) -> None:
+    def __init__(self, target: str | None, options: RescueOptions, *, resume: bool = False) -> None:
         """A plan needs no target. OptionError for options that are invalid."""
         self.is_named = target is not None
         if target is None:
-            asked, target = replace(asked, is_plan=True), os.curdir
+            options, target = replace(options, is_plan=True), os.curdir
         if is_remote(target):
             raise OptionError(f"{target}: the result must be a local directory")
-        self.asked, self.resume = asked, resume
+        self.options, self.resume = options, resume
         self.target = Path(local_path(target)).absolute()
-        self.output = Output(self.target, overwrite=asked.overwrite)
+        self.output = Output(self.target, overwrite=options.overwrite)
         # A run that is killed between the two leaves this one: it is replaced by the run that goes on.
-        self.aside = Output(f"{self.target}{DIVERGENT}", overwrite=asked.overwrite or resume)
+        self.aside = Output(f"{self.target}{DIVERGENT}", overwrite=options.overwrite or resume)
         self._rescuer: Rescuer | None = None
         self._resumed: list[RescuedUnit] | None = None
         self._unknown: list[str] = []
@@ -97,9 +97,9 @@ class Rescue(Job[Rescued, Report]):
         """A split for each share of each copy."""
         family = _family(tree)
         assert family.rescuer is not None
-        rescuer = self._rescuer = family.rescuer(self.asked, self.target)
+        rescuer = self._rescuer = family.rescuer(self.options, self.target)
         rescuer.report.verb, rescuer.report.source = "rescue", ", ".join(tree.roots)
-        rescuer.report.is_dry_run = self.asked.is_plan
+        rescuer.report.is_dry_run = self.options.is_plan
         rescuer.report.target = str(self.target) if self.is_named else ""
         rescuer.report.entries += unreadable(tree)
         files = _files(family, tree)
@@ -113,7 +113,7 @@ class Rescue(Job[Rescued, Report]):
             for file, path, in_store in UnknownFiles(tree.files, paths, around)
             if fate_of(family, path, in_store=in_store) is not UnknownFile.REMAKE
         ]
-        if not self.asked.is_plan:
+        if not self.options.is_plan:
             for output in (self.output, self.aside):
                 output.refuse(tree.sources)
                 output.check_directory()
@@ -123,16 +123,16 @@ class Rescue(Job[Rescued, Report]):
                     Folder(self.stage).remove(name)
         return [Split(number, one.size, one) for number, one in enumerate(found)]
 
-    def follow(self, done: Sequence[Rescued]) -> list[Split]:
+    def follow(self, done: Sequence[RescueResult]) -> list[Split]:
         """After the survey, a split for each unit that is not written yet."""
         if self._resumed is not None:
             return []
         made = self.rescuer.decide([one.surveyed for one in done if one.surveyed is not None])
         self._resumed, left = [], []
-        if self.asked.is_plan:
+        if self.options.is_plan:
             return []
         for name in self.rescuer.adjacent_files():
-            if os.path.lexists(f"{self.target}{name}") and not (self.asked.overwrite or self.resume):
+            if os.path.lexists(f"{self.target}{name}") and not (self.options.overwrite or self.resume):
                 raise AccessError(
                     f"{self.target}{name}: exists already; choose another name for the result, or --force"
                 )
@@ -146,11 +146,11 @@ class Rescue(Job[Rescued, Report]):
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work(self, split: Split, stage: Stage) -> Rescued:
+    def work(self, split: Split, stage: Stage) -> RescueResult:
         """Survey one copy, or write one unit."""
         one: SurveySplit | RescueSplit = split.content
         if isinstance(one, SurveySplit):
-            return Rescued(split.number, surveyed=Surveyed(one, self.rescuer.survey(one, stage.advance)))
+            return RescueResult(split.number, surveyed=SurveyResult(one, self.rescuer.survey(one, stage.advance)))
         try:
             attempt = Folder(stage.path, named=str(self.target)).folder(stage.name)
             unit = attempt.folder(UNIT)
@@ -165,15 +165,15 @@ class Rescue(Job[Rescued, Report]):
                     raise
         except OSError as error:
             raise self.output.unwritable(error) from None
-        return Rescued(split.number, unit=_unit(place.path / one.key, one, report))
+        return RescueResult(split.number, unit=_unit(place.path / one.key, one, report))
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Rescued]) -> Report:
+    def commit(self, done: Sequence[RescueResult]) -> Report:
         """Put the units and what belongs next to them into one directory, and give it the target's name."""
         self.follow(done)
         rescuer = self.rescuer
-        if self.asked.is_plan:
+        if self.options.is_plan:
             self._name_unknown(rescuer.report)
             return rescuer.report
         units = sorted(
@@ -191,7 +191,7 @@ class Rescue(Job[Rescued, Report]):
         except OSError as error:
             raise self.output.unwritable(error) from None
         for name, text in rescuer.adjacent_files().items():
-            with writing(f"{self.target}{name}", overwrite=self.asked.overwrite or self.resume) as file:
+            with writing(f"{self.target}{name}", overwrite=self.options.overwrite or self.resume) as file:
                 file.write((text or "").encode())
         self._name_unknown(rescuer.report)
         return rescuer.report
@@ -261,4 +261,4 @@ def _from_json(fields: dict[str, Any]) -> Report:
     return Report(entries=entries, counts=fields["counts"], facts=fields["facts"], notes=fields["notes"])
 
 
-__all__ = ["DIVERGENT", "Rescue", "RescueAsked"]
+__all__ = ["DIVERGENT", "Rescue", "RescueOptions"]

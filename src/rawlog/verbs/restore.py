@@ -25,7 +25,7 @@ from rawlog.lakes.names import is_lake, lake_name
 from rawlog.lakes.payload import Payloads, check_complete
 from rawlog.model.errors import AccessError, EncodeError, OptionError, UnknownFormatError
 from rawlog.model.job import Done, Job, Split, Stage, unreadable
-from rawlog.model.recovery import Asked, Offer, RestoredPartition, RestoreSplit
+from rawlog.model.recovery import Offer, RestoredPartition, RestoreOptions, RestoreSplit
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS, Table
 from rawlog.model.text import missing_topics
@@ -235,10 +235,9 @@ def offered_rows(tree: Tree, restorer: Restorer, scratch: str, chosen: Selection
     """
     rows = Rows(tree, RECORDS, chosen)
     format = registry.formats()[restorer.written]
-    assert format.write is not None
     try:
         with Output(scratch) as output:
-            format.write(rows.batches(), output, {})
+            format.codec.write(rows.batches(), output, {})
     except EncodeError as error:
         raise EncodeError(
             f"{error}; --topic chooses what is restored; "
@@ -261,15 +260,15 @@ class Carried(Done):
 class Restore(Job[Carried, Report]):
     """Restore to a directory. Use as a context manager: what is staged is removed at the end."""
 
-    def __init__(self, target: str, asked: Asked, changed: Selection | None = None) -> None:
+    def __init__(self, target: str, options: RestoreOptions, changed: Selection | None = None) -> None:
         """`changed` has transforms of the rows: then no batch is copied as it is. OptionError for options that are invalid."""
         if is_remote(target):
             raise OptionError(f"{target}: a broker's directory must be a local one")
-        self.asked, self.changed = asked, changed
+        self.options, self.changed = options, changed
         self.target = Path(local_path(target)).absolute()
-        self.output = Output(self.target, overwrite=asked.overwrite)
+        self.output = Output(self.target, overwrite=options.overwrite)
         make = next(family.restorer for family in registry.families() if family.restorer is not None)
-        self.restorer: Restorer = make(asked, self.target)
+        self.restorer: Restorer = make(options, self.target)
 
     def __enter__(self) -> Self:
         return self
@@ -281,7 +280,7 @@ class Restore(Job[Carried, Report]):
 
     def plan(self, tree: Tree) -> list[Split]:
         """A split for each partition. OptionError if the source has nothing that is asked for."""
-        asked, restorer = self.asked, self.restorer
+        options, restorer = self.options, self.restorer
         self.output.refuse(tree.sources)
         self._check_target()
         self.stage = self.output.open()
@@ -289,39 +288,39 @@ class Restore(Job[Carried, Report]):
         offer = self._offered(tree)
         restorer.report.notes += offer.notes
         present = offer.topics
-        for problem in missing_topics(asked.topics, present) if present else ():
+        for problem in missing_topics(options.topics, present) if present else ():
             if isinstance(problem, OptionError):
                 raise problem
             restorer.report.notes.append(problem)
         wanted = [topic for topic in present if restorer.wants(topic, offer)]
-        unknown = [old for old in asked.rename if old not in wanted]
+        unknown = [old for old in options.rename if old not in wanted]
         if unknown:
             raise OptionError(f"rename {', '.join(unknown)}: no such topic among those restored")
         if not wanted:
             raise OptionError(f"no topic here is asked for; there are: {', '.join(present[:SHOWN]) or 'none'}")
-        here = [file for file in tree if not asked.topics or file.place.topic in (None, *wanted)]
+        here = [file for file in tree if not options.topics or file.place.topic in (None, *wanted)]
         restorer.report.entries += unreadable(here)
         splits = restorer.plan(offer, wanted)
-        if asked.partitions_only:
+        if options.partitions_only:
             for split in splits:
                 self.output.refuse_existing(split.name)
         return [Split(number, split.content.size, split) for number, split in enumerate(splits)]
 
     def _check_target(self) -> None:
-        if self.asked.partitions_only:
+        if self.options.partitions_only:
             return
         self.output.check_directory()
 
     def _offered(self, tree: Tree) -> Offer:
         """What the source has, whatever it is."""
-        asked, restorer = self.asked, self.restorer
+        options, restorer = self.options, self.restorer
         lakes = [root for root in tree.roots if is_lake(root)]
         if self.changed is not None:
             return self._offered_changed(tree, has_lakes=bool(lakes))
         if lakes:
             if len(tree.roots) > 1:
                 raise OptionError(f"{lakes[0]} is a lake: name no other source with it")
-            return offered_lake(lakes[0], restorer, asked.topics)
+            return offered_lake(lakes[0], restorer, options.topics)
         native = restorer.offer(tree.files, tree.groups)
         if native is not None:
             return native
@@ -331,7 +330,7 @@ class Restore(Job[Carried, Report]):
         if "records" not in tree.tables:
             raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be read as records")
         assert self.stage is not None
-        chosen = Selection(topics=asked.topics, errors=asked.errors)
+        chosen = Selection(topics=options.topics, errors=options.errors)
         return offered_rows(tree, restorer, below(self.stage, "rows"), chosen)
 
     def _offered_changed(self, tree: Tree, *, has_lakes: bool) -> Offer:
@@ -340,11 +339,11 @@ class Restore(Job[Carried, Report]):
         assert self.changed is not None
         if has_lakes or "records" not in tree.tables:
             raise OptionError(
-                "--mask: a lake and tables are masked when they are made, or by `rawlog convert --to kafka`"
+                "--mask: a lake and tables are masked when they are made, or by `rawlog convert --format kafka`"
             )
-        asked, chosen = self.asked, self.changed.begun()
+        options, chosen = self.options, self.changed.begun()
         files = tuple(file for file in tree if not (file.place.topic or "").startswith("__"))
-        chosen = chosen.replace(topics=asked.topics, errors=asked.errors, isolation="read_committed")
+        chosen = chosen.replace(topics=options.topics, errors=options.errors, isolation="read_committed")
         offer = offered_rows(replace(tree, files=files), self.restorer, below(self.stage, "rows"), chosen)
         offer.notes += self.changed.judge([chosen.tallies])
         offer.notes.append(
@@ -376,7 +375,7 @@ class Restore(Job[Carried, Report]):
                 if not one.split.is_scratch:
                     folder.take(one.folder, one.split.name)
             self.restorer.finish(partitions, folder)
-            if self.asked.partitions_only:
+            if self.options.partitions_only:
                 self.output.add(folder.path, merged=self.restorer.merged)
             else:
                 self.output.put(folder.path)

@@ -224,9 +224,15 @@ def _spans(file: File, store: Store) -> list[Span]:
     """A file to be checked, in splits if it is large and its format knows where to cut it without reading it."""
     nearby = near(file, store)
     format = registry.formats().get(str(file.format))
-    if format is None or format.summary is None or format.cuts is None or file.size < CUT * 3 // 2 or file.problem:
+    if (
+        format is None
+        or not format.can("summary")
+        or not format.can("cuts")
+        or file.size < CUT * 3 // 2
+        or file.problem
+    ):
         return [Span(file, nearby)]
-    edges = [None, *format.cuts(file, store, CUT), None]
+    edges = [None, *format.codec.cuts(file, store, CUT), None]
     return [Span(file, nearby, start, stop) for start, stop in pairwise(edges)]
 
 

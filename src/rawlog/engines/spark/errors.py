@@ -86,7 +86,7 @@ def reason(error: BaseException) -> str:
     if (missing := _NO_MODULE.match(line)) is not None:
         return (
             f"the Python that Spark starts ({os.environ.get('PYSPARK_PYTHON', 'python3')}) has no module {missing[1]}: install what rawlog "
-            f"needs there, or send an environment with --archives (docs/clusters.md)"
+            f"needs there, or send an environment with --archives (docs/spark-clusters.md)"
         )
     return _CLASS.sub("", line)
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from rawlog.io.storage import is_remote, local_path
 from rawlog.model.errors import OptionError, unknown
 from rawlog.model.format import File
 from rawlog.model.table import RECORDS, Table
-from rawlog.model.text import parse_time
+from rawlog.model.text import parse_size, parse_time
 from rawlog.reading.select import Selection, parse_columns
 from rawlog.reading.tree import open_tree
 from rawlog.values.transform import Decode, parse_decode
@@ -29,8 +30,6 @@ from rawlog.values.transform import Decode, parse_decode
 MODES = {"FAILFAST": "raise", "PERMISSIVE": "skip", "DROPMALFORMED": "skip"}
 
 EARLIEST, LATEST = -2, -1
-_SIZE = re.compile(r"(\d+)\s*(?:([kmgt])?(?:i?b)?)", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +243,10 @@ def _count(name: str, value: str) -> int:
 
 
 def _size(name: str, value: str) -> int:
-    match = _SIZE.fullmatch(value.strip())
-    size = int(match.group(1)) * _UNITS[(match.group(2) or "").lower()] if match else 0
-    if not size:
-        raise OptionError(f"option {name} {value!r}: a size such as 64MB, 1g or a number of bytes expected")
-    return size
+    with suppress(OptionError):
+        if size := parse_size(value):
+            return size
+    raise OptionError(f"option {name} {value!r}: a size such as 64MB, 1g or a number of bytes expected")
 
 
 def _partitions(name: str, value: str) -> tuple[int, ...]:

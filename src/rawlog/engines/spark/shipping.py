@@ -1,7 +1,7 @@
 """rawlog sent with the job: an archive of its own code, for executors that do not have it installed.
 
 Only rawlog itself, with the library of kernels if it was built: what it needs (pyarrow, the codecs) must be in the executors' Python,
-see docs/clusters.md.
+see docs/spark-clusters.md.
 `python -m rawlog.engines.spark.shipping OUT.zip` writes the archive for `spark-submit --py-files`.
 """
 

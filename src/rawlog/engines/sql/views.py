@@ -388,7 +388,7 @@ def views(source: Source, reading: Selection | None = None, note: Callable[[str]
         note(
             f"{lakes[0]}: --decode does not change a lake: `rawlog ingest --decode` fills value_json and value_fields "
             "(`value_fields.orders.total`); "
-            f"`rawlog convert {lakes[0]} orders.parquet --to parquet --topic orders --decode value=auto` gives nested columns"
+            f"`rawlog convert {lakes[0]} orders.parquet --format parquet --topic orders --decode value=auto` gives nested columns"
         )
     tables: Mapping[str, Files | LakeTable] = (
         _lake_tables(source) if lakes else _file_tables(source.paths, reading or Selection(), note)

@@ -182,7 +182,7 @@ class Views:
         if format is not None and file.problem is None:
             if format.tables:
                 parts.append(section("Search", shell.search(query, scope.tree.tables, scope.default_table.name)))
-            if format.explain is not None:
+            if format.can("explain"):
                 parts.append(section("Bytes", _byte_form(scope.name)))
         parts.append(self._found_here(listing, self.checks.found_in(file.path)))
         return shell.page(scope.name.rpartition("/")[2], scope.name, *parts, here="files")

@@ -1,13 +1,12 @@
-"""`rawlog diff`: which records, offsets, blobs and settings two places do not agree on."""
+"""Prints differences: what two places do not agree on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from rawlog.cli import options, output
-from rawlog.cli import options as engine
+from rawlog.cli import output
+from rawlog.cli.command import Call
+from rawlog.cli.printers import Json
 from rawlog.model.text import (
     counted,
     offset_range,
@@ -27,53 +26,16 @@ SIGNS = {
 SHOWN = 20
 
 
-@click.command(
-    epilog=options.examples(
-        "rawlog diff kafka-logs/ restored/",
-        "rawlog diff a/orders-0 b/orders-0 --columns value --limit 5 --json",
-        more="Exit codes: 0 the same; 1 differences or damage; 2 wrong usage; 3 cannot be read.",
-    )
-)
-@click.argument("a", type=options.PATH)
-@click.argument("b", type=options.PATH)
-@click.option("--as", "as_format", metavar="FORMAT", help="Read every file as this format, whatever it looks like.")
-@options.selection(limit=False)
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="Differences listed for each partition or store; all are counted.",
-)
-@options.html
-@engine.engine_by_size
-@options.json_flag
-@click.pass_context
-def command(
-    ctx: click.Context, /, a: str, b: str, as_format: str | None, limit: int, as_json: bool, **given: Any
-) -> None:
-    """Show what A and B do not agree on.
-
-    Records are compared by topic, partition and offset, whatever their batches and compression: what only one side has, as ranges
-    of offsets, and which columns differ (--columns chooses). Blob stores are compared blob by blob, clusters by their settings. If
-    each side is one partition, its name does not matter.
-    """
-    from rawlog.cli.output import Notes
-    from rawlog.verbs import functions
-
-    notes = Notes()
-    with engine.running(given, "comparing") as running:
-        page = given.pop("html")
-        asked = options.selecting(given)
-        found = functions.diff(a, b, format=as_format, limit=limit, html=page, note=notes, **asked, **running)
+def show(call: Call, *, as_json: Json = False) -> int:
+    """Print what two places do not agree on."""
+    differences = call.run()
     if as_json:
-        output.json_rows(item.as_json() for item in found)
-        output.json_line(found.summary())
+        output.json_rows(item.as_json() for item in differences)
+        output.json_line(differences.summary())
     else:
-        _show(found.tally, bool(found.damage))
+        _show(differences.tally, bool(differences.damage))
     output.flush()
-    ctx.exit(notes.code or found.exit_code)
+    return int(call.notes.code or differences.exit_code)
 
 
 def _show(tally: Tally, has_damage: bool) -> None:

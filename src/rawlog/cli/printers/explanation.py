@@ -1,4 +1,4 @@
-"""`rawlog explain`: the bytes of a frame, field by field."""
+"""Prints an explanation: the bytes of a frame, field by field."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from rawlog.cli import options, output
+from rawlog.cli import output
+from rawlog.cli.command import Call
 from rawlog.cli.grid import cut, pad, width_of
+from rawlog.cli.printers import Json
 from rawlog.model.text import printable, to_json
 
 if TYPE_CHECKING:
@@ -24,35 +24,15 @@ LEAST = {1: 12, 4: 13, 5: 24}
 LEFT_OUT = (3, 1)
 
 
-@click.command(
-    epilog=options.examples(
-        "rawlog explain orders-0/00000000000000000000.log --at 1204",
-        "rawlog explain orders-0/ --offset 42 --html batch.html",
-        "rawlog explain metadata.bin --as kraft.checkpoint --number 3 --json",
-    )
-)
-@click.argument("path", type=options.PATH, metavar="PATH")
-@click.option("--at", type=click.IntRange(0), metavar="POSITION", help="The frame with this byte of the file.")
-@click.option("--offset", type=int, metavar="N", help="The frame with this offset.")
-@click.option("--number", type=click.IntRange(0), metavar="N", help="The frame of this number, from 0.")
-@options.html
-@click.option("--as", "as_format", metavar="FORMAT", help="Read the file as this format, whatever it looks like.")
-@options.show_secrets
-@options.json_flag
-def command(path: str, as_format: str | None, as_json: bool, **given: Any) -> None:
-    """Show the bytes of a frame of a file: position, hex, name, type, value and meaning.
-
-    Without --at, --offset or --number: the file's header and its first frame. With --offset, PATH may be the directory of a
-    partition.
-    """
-    from rawlog.verbs import functions
-
-    found = functions.explain(path, format=as_format, **given)
+def show(call: Call, *, as_json: Json = False) -> int:
+    """Print the fields of a frame."""
+    explanation = call.run()
     if as_json:
-        output.json_rows(found.as_json())
+        output.json_rows(explanation.as_json())
     else:
-        _show(found.nodes)
+        _show(explanation.nodes)
     output.flush()
+    return call.notes.code
 
 
 def _show(nodes: Sequence[Node]) -> None:

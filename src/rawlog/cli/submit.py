@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from rawlog.cli.options import examples
+from rawlog.cli.command import examples
 from rawlog.engines.choice import settings as parse_settings
 from rawlog.model.errors import AccessError, OptionError
 
@@ -38,6 +38,8 @@ VERBS = ("query", "sql", "ingest", "verify", "convert", "compact", "rebuild", "r
 
 
 @click.command(
+    "submit",
+    short_help="Run a verb on a Spark cluster; rawlog's code is sent with it.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog=examples(
         "rawlog submit --master spark://host:7077 ingest s3://backup/kafka-logs --to /shared/lake",

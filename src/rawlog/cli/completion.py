@@ -5,45 +5,50 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import Annotated, Literal
 
 import click
 from click.shell_completion import get_completion_class
 
 from rawlog.cli import output
-from rawlog.cli.options import examples
+from rawlog.model.errors import DONE
+from rawlog.model.verb import verb
 
 SHELLS = ("bash", "zsh", "fish")
 #: Ends the line that `--install` adds to a start file, so that it is added once.
 MARK = "# rawlog completion"
 
 
-@click.command(
-    epilog=examples(
+@verb(
+    group="set up",
+    examples=(
         "rawlog completion --install",
         "rawlog completion zsh --install",
         "rawlog completion bash > ~/.local/share/bash-completion/completions/rawlog",
     ),
 )
-@click.argument("shell", type=click.Choice(SHELLS), required=False)
-@click.option("--install", is_flag=True, help="Set it up for this user. Without SHELL: for the shell of $SHELL.")
-@click.pass_context
-def command(ctx: click.Context, shell: str | None, install: bool) -> None:
-    """Print the completion script of a SHELL, or install it.
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"] | None, "SHELL"] = None,
+    *,
+    install: Annotated[bool, "Set it up for this user. Without SHELL: for the shell of $SHELL."] = False,
+) -> int:
+    """Complete verbs, options and paths in a shell: bash, zsh, fish.
 
-    The script is stored where the shell looks for scripts of a user; fish needs no more. bash and zsh also get one line at the end
-    of ~/.bashrc or ~/.zshrc. New shells complete verbs, options, names of tables, and files.
+    It prints the script for `shell`, or installs it. The script is stored where the shell looks for scripts of a user; fish needs no more.
+    bash and zsh also get one line at the end of ~/.bashrc or ~/.zshrc. New shells complete verbs, options, names of tables, and files.
     """
-    if shell is None:
-        shell = Path(os.environ.get("SHELL", "")).name
-        if not install or shell not in SHELLS:
-            raise click.UsageError(f"Which shell? Name one of {', '.join(SHELLS)}.", ctx)
-    completion = get_completion_class(shell)
-    assert completion is not None
-    script = completion(ctx.find_root().command, {}, "rawlog", "_RAWLOG_COMPLETE").source()
+    ctx = click.get_current_context()
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    if name not in SHELLS or (shell is None and not install):
+        raise click.UsageError(f"Which shell? Name one of {', '.join(SHELLS)}.", ctx)
+    script_class = get_completion_class(name)
+    assert script_class is not None
+    script = script_class(ctx.find_root().command, {}, "rawlog", "_RAWLOG_COMPLETE").source()
     if install:
-        _install(shell, script)
+        _install(name, script)
     else:
         click.echo(script)
+    return DONE
 
 
 def _install(shell: str, script: str) -> None:

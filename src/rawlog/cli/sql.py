@@ -9,16 +9,19 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import click
 
-from rawlog.cli import asking, options, output
-from rawlog.cli.logs import code_of, say
-from rawlog.cli.options import waiting
-from rawlog.cli.prompt import Completer, Prompt, script
+from rawlog.cli import output
+from rawlog.cli.command import Call
+from rawlog.cli.logs import code_of, say, waiting
+from rawlog.cli.printers import Printing
+from rawlog.cli.printers.answer import print_answer
 from rawlog.model.errors import DONE, OptionError, RawlogError, unknown
 from rawlog.model.text import counted
+from rawlog.model.verb import Option, verb
+from rawlog.verbs.options import Asking, Paths
 
 if TYPE_CHECKING:
     from rawlog.engines.duckdb import Engine
@@ -58,7 +61,7 @@ class Session:
             return self._obey(line.rstrip(";").split())
         self.engine.refresh()
         began = time.monotonic()
-        count = self._interruptible(lambda: asking.show(self.given, self._ask(line), self._stop.is_set))
+        count = self._interruptible(lambda: print_answer(self.given, self._ask(line), self._stop.is_set))
         output.flush()
         if self.is_terminal and sys.stdin.isatty():
             say_quietly(f"({counted(count, 'row')}, {time.monotonic() - began:.1f} s)")
@@ -156,31 +159,35 @@ def say_quietly(text: str) -> None:
     click.echo(click.style(text, dim=True), err=True)
 
 
-@click.command(
-    epilog=options.examples(
+@verb(
+    group="ask",
+    examples=(
         "rawlog sql kafka-logs/ lake=out/lake",
         "rawlog sql --catalog lakehouse",
         "echo 'SELECT count(*) FROM records; SELECT * FROM findings;' | rawlog sql kafka-logs/ --json",
-    )
+    ),
 )
-@click.argument("paths", nargs=-1, type=options.PATH, metavar="[PATH...]")
-@asking.asking
-@click.pass_context
-def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:
-    """A prompt for SQL over PATHs that keeps its session.
+def sql(paths: Annotated[Paths, Option("PATH", is_required=False)] = (), **options: Unpack[Asking]) -> None:
+    """Open a prompt for SQL that keeps its session.
 
-    Statements end in ; and may have several lines. Tab completes names of tables, columns and functions, Ctrl-C cancels what runs,
-    Ctrl-D leaves; .help lists the commands. Input that is not from a terminal is read as a script, which ends at the first error with
-    its exit code.
+    Statements end in ; and may have several lines. Tab completes names of tables, columns and functions, Ctrl-C cancels what runs, Ctrl-D
+    leaves; .help lists the commands. Input that is not from a terminal is read as a script, which ends at the first error with its exit
+    code.
     """
+
+
+def show(call: Call, **printing: Unpack[Printing]) -> int:
+    """Read statements until the end, and print their answers."""
+    from rawlog.cli.prompt import Completer, Prompt, script
     from rawlog.verbs.ask import open_engine
 
-    with asking.engine_options(given) as chosen:
-        opened = open_engine(paths, **chosen)
+    given: dict[str, Any] = {**printing}
+    with waiting("starting"):
+        opened = open_engine(**call.given, note=call.notes)
     with opened as engine:
         session = Session(engine, given)
         if not sys.stdin.isatty():
-            ctx.exit(_run_script(session, script(iter(sys.stdin.readline, ""))))
+            return _run_script(session, script(iter(sys.stdin.readline, "")))
         tables = {".".join(name): view.table.names for name, view in engine.views.items()}
         with Prompt(Completer(tables, engine.functions, [*COMMANDS, *SAME, "\\d"])) as prompt:
             say_quietly(f"{counted(len(tables), 'table')}; .help shows the commands")
@@ -191,7 +198,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None
                 except RawlogError as error:
                     output.flush()
                     say(str(error))
-    ctx.exit(DONE)
+    return DONE
 
 
 def _run_script(session: Session, lines: Iterator[str]) -> int:

@@ -1,24 +1,20 @@
-"""`rawlog verify`: findings and a verdict."""
+"""Prints findings: what a verification found, and its verdict; and the rules that it knows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from rawlog.cli import (
-    logs,
-    options,
-    output,
-)
-from rawlog.cli import (
-    options as engine,
-)
+from rawlog.cli import logs, output
+from rawlog.cli.command import Call
 from rawlog.cli.grid import aligned
-from rawlog.model.errors import DONE
+from rawlog.cli.printers import Json
+from rawlog.model.errors import DONE, UnknownFormatError
 from rawlog.model.finding import CLASSES
 from rawlog.model.text import counted, printable
+from rawlog.model.verb import Option
 
 if TYPE_CHECKING:
     from rawlog.model.finding import (
@@ -34,86 +30,27 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 SHOWN = 20
 #: So many findings that say the same are shown one by one.
 ALONE = 3
-#: The rule whose findings are not about damage.
 
 
-@click.command(
-    epilog=options.examples(
-        "rawlog verify kafka-logs/",
-        "rawlog verify kafka-logs/ --against s3://replica/kafka-logs --json",
-        "rawlog verify kafka-logs/ --rule kafka.log --skip kafka.log.gap",
-        "rawlog verify erased/ --certificate erased.certificate.json",
-        "rawlog verify kafka-logs/ tiered-storage/ --complete",
-        "rawlog verify --rules",
-        more="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 2 wrong usage; 3 something could not be read, or has "
-        "no known format.",
-    )
-)
-@click.argument("paths", nargs=-1, type=options.PATH, metavar="PATH...")
-@click.option("--as", "as_format", metavar="FORMAT", help="Check every file as this format, whatever it looks like.")
-@click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they mean, and check nothing.")
-@click.option(
-    "--rule",
-    multiple=True,
-    metavar="CODE",
-    help="Only this rule, or all below a prefix such as kafka.log; may be given again.",
-)
-@click.option("--skip", multiple=True, metavar="CODE", help="All but this rule or prefix; may be given again.")
-@click.option(
-    "--against",
-    type=options.PATH,
-    metavar="OTHER",
-    help="Also compare partitions and stores with their replicas at OTHER, which is not checked by itself.",
-)
-@click.option(
-    "--certificate",
-    type=options.PATH,
-    metavar="FILE",
-    help="Also check the result of an erasure against its certificate, the JSON file.",
-)
-@click.option(
-    "--schemas",
-    type=options.PATH,
-    metavar="PLACE",
-    help="Where the schemas for --certificate come from; needed if the erasure decoded values.",
-)
-@click.option(
-    "--complete",
-    is_flag=True,
-    help="Also account for every offset, blob or entry: how many are there, and why others are not.",
-)
-@options.limits
-@options.html
-@engine.engine_by_size
-@options.json_flag
-@click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    paths: tuple[str, ...],
-    as_format: str | None,
-    list_rules: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
-    """Check every file at the PATHs, and files that belong together. Damage is a finding; nothing is changed."""
-    from rawlog.cli.output import Notes
-    from rawlog.verbs import functions
+def show(
+    call: Call,
+    *,
+    list_rules: Annotated[bool, Option("List the rules and what they mean, and check nothing.", "--rules")] = False,
+    as_json: Json = False,
+) -> int:
+    """Print what a verification found; with `list_rules` only the rules."""
+    from rawlog.verbs.check import rules
 
     if list_rules:
-        _list(functions.rules(rule=given["rule"], skip=given["skip"]), as_json)
+        _list(rules(rule=call.value("rule"), skip=call.value("skip")), as_json)
         output.flush()
-        ctx.exit(DONE)
-    if not paths:
-        raise click.UsageError("Missing argument 'PATH...'.", ctx)
-    notes = Notes()
-    with engine.running(given, "verifying") as running:
-        findings = functions.verify(paths, format=as_format, note=notes, **given, **running)
+        return DONE
+    if not call.given["paths"]:
+        raise click.UsageError("Missing argument 'PATH...'.", click.get_current_context())
+    findings, notes = call.run(), call.notes
     if not notes.code and (findings.verdict == "unknown" or not findings.files):
-        from rawlog.model.errors import UnknownFormatError
-
-        raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here")
-    if given["complete"] and not findings.accounts:
+        raise UnknownFormatError(f"{', '.join(call.given['paths'])}: no file of any known format here")
+    if call.value("complete") and not findings.accounts:
         notes("--complete: nothing here can be accounted for")
     if logs.is_json():
         summary = findings.summary()
@@ -126,12 +63,12 @@ def command(
     else:
         _show(findings)
     output.flush()
-    ctx.exit(findings.exit_code or notes.code)
+    return int(findings.exit_code or notes.code)
 
 
 def _show(findings: Findings) -> None:
     from rawlog.model.finding import UNKNOWN, grouped
-    from rawlog.verbs import functions
+    from rawlog.verbs.check import rules
 
     for startup in findings.startups:
         for text in startup.lines(SHOWN):
@@ -139,7 +76,7 @@ def _show(findings: Findings) -> None:
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
     known = [item for item in findings if item.code != UNKNOWN]
-    for group in grouped(known, functions.rules()) if known else ():
+    for group in grouped(known, rules()) if known else ():
         item = group.first
         key = (item.code, item.path)
         shown[key] = shown.get(key, 0) + 1

@@ -1,30 +1,32 @@
-"""`rawlog ls`: what is there."""
+"""Prints the listing of `ls`: a line for each partition or store."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from rawlog.cli import options, output
+from rawlog.cli import output
+from rawlog.cli.command import Call
 from rawlog.cli.grid import aligned, width_of
+from rawlog.cli.printers import Json
 from rawlog.model.text import (
     counted,
     offset_range,
     printable,
     size_text,
 )
+from rawlog.model.verb import Option
+from rawlog.verbs.look import STATES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rawlog.model.format import File
 
-STATES = ("damaged", "truncated", "unknown", "ok", "empty")
-"""The worst first; a partition in which some files are empty is ok."""
 RIGHT = (False, True, True, True, False, False, False)
 LEAST = ("files", "times", "size")
 """Columns that are left out first on a narrow terminal."""
@@ -33,63 +35,35 @@ Item = tuple["File", "dict[str, Any]"]
 COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unreadable": "red"}
 
 
-@click.command(
-    epilog=options.examples(
-        "rawlog ls kafka-logs/ --topic 'orders*'",
-        "rawlog ls /var/kafka-logs --state damaged --files",
-        "rawlog ls /var/rocketmq/store --json",
-        more="Exit codes: 0 listed, and nothing is damaged; 1 a file is damaged, or ends inside a frame although another one follows; "
-        "2 wrong usage; 3 some could not be read, or no file is of a known format.",
-    )
-)
-@options.paths
-@click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
-@click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
-@click.option("--state", multiple=True, type=click.Choice(STATES), help="Only files in this state; may be given again.")
-@click.option("-a", "--files", "--all", "every", is_flag=True, help="One line per file, indexes and the like too.")
-@options.json_flag
-@click.pass_context
-def command(
-    ctx: click.Context,
-    paths: tuple[str, ...],
-    as_format: str | None,
-    topic: tuple[str, ...],
-    partition: tuple[tuple[int, ...], ...],
-    state: tuple[str, ...],
-    every: bool,
-    as_json: bool,
-) -> None:
-    """List what is at the PATHs, one line per partition or store: offsets, times, counts and state. --json has one line per file.
-
-    Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown. Replicas of one
-    partition or store are marked, with the one that other verbs read.
-    """
-    from rawlog.cli.logs import Bar
-    from rawlog.cli.output import Notes
+def show(
+    call: Call,
+    *,
+    every: Annotated[
+        bool, Option("Print one line per file, indexes and the like too.", "-a", "--files", "--all", section="Output")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Print a listing as it is made, one line per partition or store; JSON has one line per file."""
     from rawlog.reading.parts import marks
     from rawlog.reading.parts import notes as choices
     from rawlog.reading.render import json_lines
-    from rawlog.verbs import functions
 
-    notes = Notes()
-    with Bar("reading") as bar:
-        asked: dict[str, Any] = {"topic": topic, "partition": options.numbers(partition), "format": as_format}
-        asked["state"] = state
-        found = functions.ls(paths, note=notes, progress=bar, **asked)
+    with call.progress() as bar:
+        listing = call.function(progress=bar)
         if as_json:
-            lines = json_lines(found.schema)
-            for batch in found.batches():
+            lines = json_lines(listing.schema)
+            for batch in listing.batches():
                 output.write(lines.render(batch))
-            for text in choices(found.replicas):
-                notes(text)
+            for text in choices(listing.replicas):
+                call.notes(text)
         else:
             measured: list[dict[str, Any]] = []
-            for batch in found.batches():
+            for batch in listing.batches():
                 columns = _plain(batch)
                 measured += (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-            _show(list(zip(found.shown, measured, strict=True)), every, marks(found.replicas))
+            _show(list(zip(listing.shown, measured, strict=True)), every, marks(listing.replicas))
     output.flush()
-    ctx.exit(notes.code)
+    return call.notes.code
 
 
 def _plain(row: pa.RecordBatch) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""`rawlog ingest`: from directories of broker files to tables that people query."""
+"""Prints what `ingest` took and what `lake` shows or maintains."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from rawlog.cli import (
-    logs,
-    options,
-    output,
-)
-from rawlog.cli import (
-    options as engine,
-)
-from rawlog.cli.logs import say
+from rawlog.cli import logs, output
+from rawlog.cli.command import Call
+from rawlog.cli.logs import Bar, say
+from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE
 from rawlog.model.text import counted, printable, size_text
 
@@ -26,104 +19,34 @@ if TYPE_CHECKING:
     from rawlog.model.report import Report
 
 
-@click.command(
-    epilog=options.examples(
-        "rawlog ingest kafka-logs/ --to lake",
-        "rawlog ingest kafka-logs/ rocketmq-store/ --to lake --tables records,kafka.batches --since -7d",
-        "rawlog ingest kafka-logs/ --to lake --follow --every 10",
-        more="Exit codes: 0 done; 1 damage was found, files were refused, or values were not decoded; 2 wrong usage; 3 cannot be read or "
-        "written.",
-    )
-)
-@options.paths
-@click.option(
-    "--to",
-    required=True,
-    type=options.PATH,
-    metavar="LAKE",
-    help="The lake: a directory or a URL; created if it does not exist.",
-)
-@click.option("--tables", metavar="A,B", help="Only these tables.  [default: all that the files have]")
-@click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
-@click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
-@click.option("--since", metavar="TIME", help="Only rows from a time on: ISO 8601, epoch milliseconds, or -2h.")
-@click.option("--until", metavar="TIME", help="Only rows up to a time, which is left out.")
-@options.replicas
-@options.mask
-@options.decode
-@click.option(
-    "--partition-by",
-    metavar="A,B",
-    help="Cut the data files of new tables by topic, partition, hour, day, month, year or bucket(N, COLUMN).",
-)
-@click.option(
-    "--sort-by",
-    metavar="A,B",
-    help="Sort the data files of new tables by these columns, whichever a table has.  [default: topic, partition, offset; "
-    "or the place in the files]",
-)
-@click.option(
-    "--on-rewrite",
-    type=click.Choice(("replace", "keep", "refuse")),
-    default="replace",
-    show_default=True,
-    help="The rows of files that were compacted, truncated or replaced since the last run: replace them; keep them, and take only "
-    "later offsets; refuse the files.",
-)
-@click.option("-f", "--follow", is_flag=True, help="Continue: take what is new until interrupted.")
-@click.option(
-    "--every",
-    type=click.FloatRange(0.1),
-    default=5,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often --follow looks.",
-)
-@click.option(
-    "--catalog",
-    metavar="NAME",
-    help="A catalog of PyIceberg's configuration, or a file NAME.db, instead of the lake's own.",
-)
-@click.option(
-    "--metrics",
-    type=options.PATH,
-    metavar="FILE",
-    help="Write the numbers of each run to a file: for Prometheus if its name ends in .prom, else as JSON.",
-)
-@engine.engine
-@options.json_flag
-def command(
-    paths: tuple[str, ...], as_format: str | None, to: str, follow: bool, every: float, as_json: bool, **given: Any
-) -> int:
-    """Decode everything into a lake of queryable tables.
-
-    Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and jobs
-    in namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and continues in files that
-    have grown. The rows of files that were compacted, truncated or replaced meanwhile are replaced (--on-rewrite). Tables that are a
-    state (a cluster's topics, committed offsets, the blobs of a store) are replaced by what the files say now. The bytes of a message
-    are stored once, in records. Damage does not stop it: sound rows are stored, findings say what is lost, the exit code is 1. With
-    --mask only records, files and findings are filled. With --decode the table records has value_json, value_fields (nested columns
-    of each topic), value_schema and value_error next to the bytes. Several runs may work at the same time. --since does not change
-    tables whose rows have no time.
-    """
-    from rawlog.cli.output import Notes
-    from rawlog.verbs import functions
-
-    given |= {"topic": given["topic"] or None, "partition": options.numbers(given["partition"])}
-    given |= {"format": as_format, "note": Notes(), "decode": given["decode"] or None}
-    if follow:  # without a bar: most of the time it waits
+def show_ingested(call: Call, *, as_json: Json = False) -> int:
+    """Print what a run took; with --follow each run, and all of them in sum."""
+    if call.value("follow"):  # without a bar: most of the time it waits
         with _stopping() as stop:
-            runs = functions.ingest(paths, to, follow=True, stop=stop, every=every, **engine.chosen(given), **given)
-            return _show_runs(runs, as_json)
-    with engine.running(given, "ingesting") as running:
-        done = functions.ingest(paths, to, **given, **running)
-    _remark(done, set())
+            return _show_runs(call.function(stop=stop), as_json)
+    report = call.run()
+    _remark(report, set())
     if as_json:
-        output.json_line(done.as_json())
+        output.json_line(report.as_json())
     else:
-        _show(done, given["catalog"])
-    code: int = done.exit_code
-    return code
+        _show_ingested(report, call.value("catalog"))
+    return int(report.exit_code)
+
+
+def show_lake(call: Call, *, as_json: Json = False) -> int:
+    """Print what a lake holds, or what was done to it."""
+    is_kept = any(call.value(name) for name in ("expire_snapshots", "remove_orphans", "compact"))
+    with Bar("compacting" if call.value("compact") else call.declaration.doing) as bar:
+        report = call.function(**({"progress": bar} if is_kept else {}))
+    if as_json:
+        for name, part in report.parts.items():
+            more = {"dry_run": report.is_dry_run} if is_kept else {"changed": part.facts["changed"]}
+            output.json_line({"table": name, **part.counts, **more})
+    elif is_kept:
+        _show_changes(report)
+    else:
+        _show_lake(report)
+    return DONE
 
 
 def _remark(done: Report, said: set[str]) -> None:
@@ -207,7 +130,7 @@ def _verdict(done: Report) -> str:
     return f"{verdict}, but {undecoded} {was} not decoded" if undecoded and verdict == "clean" else verdict
 
 
-def _show(done: Report, catalog: str | None) -> None:
+def _show_ingested(done: Report, catalog: str | None) -> None:
     from rawlog.cli.grid import aligned
 
     counts, lake = done.counts, printable(done.target)
@@ -228,3 +151,38 @@ def _show(done: Report, catalog: str | None) -> None:
     output.line(f"  rawlog query '{question}' {lake if catalog is None else f'--catalog {printable(catalog)}'}")
     if catalog is None:
         output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="sqlite:///{lake}/catalog.db")')
+
+
+def _show_lake(held: Report) -> None:
+    from rawlog.cli.grid import aligned
+
+    rows = [["table", "rows", "files", "size", "snapshots", "sources", "changed"]]
+    for name, one in held.parts.items():
+        numbers = [f"{one.counts[key]:,}" for key in ("rows", "files", "snapshots", "sources")]
+        size = size_text(one.counts["bytes"])
+        rows.append([printable(name), *numbers[:2], size, *numbers[2:], one.facts["changed"] or ""])
+    for text in aligned(rows, [False, True, True, True, True, True, False]):
+        output.line(text)
+    output.line()
+    files = counted(held.total("files"), "data file")
+    where = printable(held.source)
+    output.line(f"{counted(len(held.parts), 'table')}, {size_text(held.total('bytes'))} in {files}: {where}")
+
+
+def _show_changes(done: Report) -> None:
+    is_changed = False
+    for name, one in done.parts.items():
+        counts, words = one.counts, []
+        if counts["joined_files"]:
+            words.append(f"{counts['joined_files']:,} small files into {counts['made_files']:,}")
+        if counts["expired_snapshots"]:
+            words.append(f"{counts['expired_snapshots']:,} snapshots expired")
+        if counts["removed_files"]:
+            words.append(f"{counted(counts['removed_files'], 'file')} removed ({size_text(counts['removed_bytes'])})")
+        if words:
+            is_changed = True
+            output.line(f"{printable(name)}: {'; '.join(words)}")
+    if not is_changed:
+        output.line("nothing to do")
+    elif done.is_dry_run:
+        output.line("a dry run: nothing was changed")

@@ -1,0 +1,343 @@
+"""Commands made from verbs: the signature of a verb gives arguments, options and help; a printer of its result prints what it returns."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import click
+
+from rawlog.cli import logs
+from rawlog.cli.logs import Bar, say
+from rawlog.cli.output import Notes
+from rawlog.model.errors import OptionError
+from rawlog.model.text import parse_size
+from rawlog.model.verb import HELP, LAST, OPTIONS, Declaration, Kind, Parameter, Verb, parameters_of
+
+#: How results are printed: the type that a verb returns, or the name of a verb with options of its own, and a function `module:name`. Its
+#: keyword parameters are options of the command line too.
+PRINTERS = {
+    "Rows": "printers.rows:show",
+    "find": "printers.rows:show_found",
+    "tail": "printers.rows:show_last",
+    "int": "printers.rows:show_count",
+    "Listing": "printers.listing:show",
+    "Explanation": "printers.explanation:show",
+    "Findings": "printers.findings:show",
+    "Differences": "printers.differences:show",
+    "Report": "printers.report:show",
+    "rescue": "printers.report:show_rescue",
+    "convert": "printers.report:show_converted",
+    "ingest": "printers.lake:show_ingested",
+    "lake": "printers.lake:show_lake",
+    "formats": "printers.setup:show_formats",
+    "doctor": "printers.setup:show_doctor",
+    "Overview": "printers.setup:show_overview",
+    "Server": "printers.setup:show_server",
+    "Answer": "printers.answer:show",
+    "record": "printers.live:show_record",
+    "replay": "printers.live:show_replay",
+    "mirror": "printers.live:show",
+    "sql": "sql:show",
+    "completion": "command:show_nothing",
+}
+
+
+# A call -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Call:
+    """A verb with the options that a user gave, which its printer runs."""
+
+    declaration: Declaration
+    #: What was given, as keywords of the function.
+    given: dict[str, Any]
+    notes: Notes = field(default_factory=Notes)
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters of the function by name."""
+        return {one.name: one for one in self.declaration.parameters}
+
+    def value(self, name: str) -> Any:
+        """What was given for a parameter, else its default."""
+        return self.given.get(name, self.parameters[name].empty)
+
+    def run(self, **more: Any) -> Any:
+        """Call the function; notes are printed, and progress is drawn meanwhile."""
+        with self.progress() as bar:
+            if bar is not None:
+                more.setdefault("progress", bar)
+            return self.function(**more)
+
+    def function(self, **more: Any) -> Any:
+        """Call the function without drawing progress."""
+        if "note" in self.parameters:
+            more.setdefault("note", self.notes)
+        return self.declaration.function(**{**self.given, **more})
+
+    def progress(self) -> AbstractContextManager[Bar | None]:
+        """A bar for the progress of a function that reports it."""
+        return Bar(self.declaration.doing) if "progress" in self.parameters else nullcontext()
+
+
+def show_nothing(call: Call) -> int:
+    """Run a verb that prints itself."""
+    code: int = call.function()
+    return code
+
+
+def command_of(declaration: Declaration) -> click.Command:
+    """The command of a verb."""
+    show = _printer(declaration)
+    printing = [one for one in parameters_of(show) if one.name != "call"]
+    own = [one for one in declaration.parameters if not one.is_python_only]
+    parameters = [*own, *(one for one in printing if one.name not in {known.name for known in own})]
+
+    def callback(**values: Any) -> None:
+        context = click.get_current_context()
+        given = {
+            one.name: _value(one, values[one.name])
+            for one in parameters
+            if one.is_argument or context.get_parameter_source(one.name) not in _UNSET
+        }
+        printed = {one.name: given.pop(one.name, one.empty) for one in printing if one.name in _names(parameters)}
+        context.exit(show(Call(declaration, given), **printed))
+
+    made = [_parameter(one) for one in parameters]
+    if any(one.name == "threads" for one in own):
+        made.append(_log_format())
+    return Command(
+        declaration.name,
+        callback=callback,
+        params=made,
+        help=_kept_lines(declaration.help),
+        short_help=declaration.summary,
+        epilog=examples(*declaration.examples, more=declaration.more),
+        old={old: max(one.spellings, key=len) for one in parameters for old in one.old},
+    )
+
+
+def family_command(name: str, verb: Verb) -> click.Command:
+    """The command of a verb that only one family has."""
+
+    def callback(paths: tuple[str, ...], as_json: bool, **given: Any) -> None:
+        from rawlog.cli.printers.report import print_report, print_shown
+        from rawlog.model.report import Report
+        from rawlog.verbs.family import run_verb
+
+        result = run_verb(name, paths, given)
+        click.get_current_context().exit(
+            print_report(result, as_json=as_json)
+            if isinstance(result, Report)
+            else print_shown(result, as_json=as_json)
+        )
+
+    parameters = [replace(one, least=0) if one.kind is Kind.NUMBER else one for one in verb.parameters]
+    as_json = Parameter("as_json", "Print one JSON object per line.", Kind.FLAG, names=("--json",), section="Output")
+    return Command(
+        name,
+        callback=callback,
+        params=[
+            click.Argument(["paths"], nargs=-1, required=True, type=PATH, metavar=f"{verb.paths}..."),
+            *map(_parameter, [*parameters, as_json]),
+        ],
+        help=verb.help,
+        short_help=verb.summary,
+        epilog=examples(*verb.examples, more=f"Exit codes: {verb.exit_codes}"),
+    )
+
+
+_UNSET = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
+
+
+def _names(parameters: Iterable[Parameter]) -> set[str]:
+    return {one.name for one in parameters}
+
+
+def _printer(declaration: Declaration) -> Callable[..., int]:
+    """The function that prints the result of a verb."""
+    place = PRINTERS.get(declaration.name) or PRINTERS[declaration.result.partition("[")[0].strip("'")]
+    module, _, name = place.partition(":")
+    printer: Callable[..., int] = getattr(importlib.import_module(f"rawlog.cli.{module}"), name)
+    return printer
+
+
+class Command(click.Command):
+    """A command whose help has its options by sections, and that takes spellings of an earlier release, with a note."""
+
+    def __init__(self, *arguments: Any, old: dict[str, str] | None = None, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.old = old or {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a command line."""
+        for at, word in enumerate(args):
+            if word == "--":
+                break
+            name, mark, value = word.partition("=")
+            if name[:2] in self.old and name[:2] != "--" and len(word) > 2:
+                name, mark, value = word[:2], "=", word[2:]
+            if name in self.old:
+                say(f"{name} is now {self.old[name]}; the next release does not know {name}", "note")
+                args[at] = f"{self.old[name]}{mark}{value}"
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options by sections."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx) if isinstance(one, click.Option) else None
+            if record is not None:
+                sections.setdefault(getattr(one, "section", HELP), []).append(record)
+        every = [OPTIONS, *(title for title in sections if title not in (OPTIONS, *LAST)), *LAST]
+        for title in every:
+            if title in sections:
+                with formatter.section(title):
+                    formatter.write_dl(sections[title])
+
+
+class SectionOption(click.Option):
+    """An option with its section of the help."""
+
+    section = OPTIONS
+
+
+def examples(*commands: str, more: str = "") -> str:
+    """The last part of a command's help: examples, one per line, and what comes after them."""
+    if not commands:
+        return more
+    lines = "\n".join(f"  {command}" for command in commands)
+    return f"\b\nExamples:\n{lines}\n\n{more}"
+
+
+def _kept_lines(help: str) -> str:
+    """Help whose indented blocks click does not wrap."""
+    return "\n\n".join(f"\b\n{block}" if block.startswith("  ") else block for block in help.split("\n\n"))
+
+
+# Parameters ---------------------------------------------------------------------------------------------------------------
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: `4096`, `64M`, `1GiB` (powers of 1024)."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_size(str(value))
+        except OptionError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Partitions(click.ParamType[tuple[int, ...]]):
+    """Partition numbers: `3`, `0,2` or `4-7`."""
+
+    name = "partitions"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        numbers: list[int] = []
+        for part in str(value).split(","):
+            match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
+            if match is None or (match[2] and int(match[2]) - int(match[1]) > 100_000):
+                self.fail(f"{value!r}: a partition such as 3, 0,2 or 4-7 expected", param, ctx)
+            numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+        return tuple(numbers)
+
+
+PATH = click.Path()  # any text, and the shell completes files
+
+
+def _parameter(one: Parameter) -> click.Parameter:
+    """A parameter of a verb as one of a command."""
+    kind = _type(one)
+    if one.is_argument:
+        metavar = f"{one.metavar}..." if one.is_repeated else one.metavar
+        return click.Argument(
+            [one.name], nargs=-1 if one.is_repeated else 1, required=one.is_required, type=kind,
+            metavar=metavar if one.is_required else f"[{metavar}]",
+        )  # fmt: skip
+    names = [*one.spellings, one.name]
+    option: SectionOption
+    if one.kind is Kind.FLAG:
+        option = SectionOption(names, is_flag=True, help=one.help)
+    else:
+        default = None if one.is_required or one.is_repeated else _shown_default(one)
+        more = (
+            {} if default is None else {"default": default, "show_default": True}
+        )  # click takes a default of None for a value
+        option = SectionOption(
+            names, type=kind, multiple=one.is_repeated, required=one.is_required, metavar=one.metavar, help=one.help,
+            shell_complete=_complete_tables if one.kind is Kind.TABLE else None, **more,
+        )  # fmt: skip
+    option.section = one.section
+    return option
+
+
+def _shown_default(one: Parameter) -> Any:
+    if one.kind is Kind.SIZE and one.default:
+        return f"{one.default >> 20}M"
+    return one.default
+
+
+def _type(one: Parameter) -> click.ParamType[Any]:
+    if one.choices:
+        return click.Choice(one.choices)
+    if one.kind is Kind.NUMBER:
+        return (
+            click.INT
+            if one.least is None
+            else click.IntRange(int(one.least), None if one.most is None else int(one.most))
+        )
+    if one.kind is Kind.DECIMAL:
+        return click.FLOAT if one.least is None else click.FloatRange(one.least)
+    types: dict[Kind, click.ParamType[Any]] = {Kind.SIZE: Size(), Kind.PARTITIONS: Partitions(), Kind.PATH: PATH}
+    return types.get(one.kind, click.STRING)
+
+
+def _complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from rawlog import registry
+
+    return [name for name in registry.tables() if name.startswith(incomplete)]
+
+
+def _value(one: Parameter, value: Any) -> Any:
+    """A value of the command line as the function takes it."""
+    if one.kind is Kind.PARTITIONS:
+        return tuple(number for part in value for number in part)
+    if one.kind is Kind.PAIRS:
+        return pairs(value, max(one.spellings, key=len), one.metavar or "NAME=VALUE")
+    return value
+
+
+def pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
+    """The texts NAME=VALUE of an option as a dict. OptionError for one without `=`. Where a form ends in `,…`, commas separate them."""
+    form, several, _ = form.partition(",…")
+    parts = [part for text in texts for part in (text.split(",") if several else [text]) if part or not several]
+    split = [text.partition("=") for text in parts]
+    if any(not mark for _, mark, _ in split):
+        raise OptionError(f"{option} {' '.join(texts)}: {form} expected")
+    return {name: value for name, _, value in split}
+
+
+def _log_format() -> click.Option:
+    """How messages are printed. `logs.begin` obeys it: it counts for wrong usage, too."""
+    option = SectionOption(
+        [logs.OPTION],
+        type=click.Choice(logs.FORMATS),
+        expose_value=False,
+        help="json: messages and progress on stderr are one JSON object per line.  [default: $RAWLOG_LOG_FORMAT, else text]",
+    )
+    option.section = "Output"
+    return option

@@ -1,1 +1,0 @@
-"""One module a verb, each with a click command named `command`."""

@@ -1,0 +1,198 @@
+"""Prints reports: what a verb did, a line at the end, and the exit code; the plan of `rescue`; and what verbs of one family show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rawlog.cli import output
+from rawlog.cli.command import Call
+from rawlog.cli.logs import say
+from rawlog.cli.printers import Json
+from rawlog.model.errors import DONE, FOUND
+from rawlog.model.text import offset_range, plain_time, printable
+from rawlog.model.verb import Line, Section, Shown, Tone
+
+if TYPE_CHECKING:
+    from rawlog.model.report import Report
+
+Unit = Mapping[str, Any]
+STYLES: dict[Tone | None, dict[str, Any]] = {
+    Tone.TITLE: {"bold": True},
+    Tone.GOOD: {"fg": "green"},
+    Tone.BAD: {"fg": "red"},
+    Tone.CHANGED: {"fg": "yellow"},
+}
+
+
+def show(call: Call, *, as_json: Json = False) -> int:
+    """Print what a verb did."""
+    return print_report(call.run(), as_json=as_json)
+
+
+def show_rescue(call: Call, *, as_json: Json = False) -> int:
+    """Print the plan of a rescue, and what it did."""
+    report = call.run()
+    if not as_json:
+        show_plan(report)
+    return print_report(report, as_json=as_json)
+
+
+def show_converted(call: Call, *, as_json: Json = False) -> int:
+    """Print what was converted, or what would be lost and was not accepted."""
+    from rawlog.lakes.loss_check import LossError
+
+    try:
+        report = call.run()
+    except LossError as error:
+        if as_json:
+            lost = {one.column: {"rows": one.rows, "first": one.place} for one in error.lost}
+            output.json_line({"refused": True, "lost": lost, "rows": error.rows})
+        say(error.message("--accept-loss "))
+        return FOUND
+    closing = "nothing was written" if report.is_dry_run else f"{report.verb}: {printable(report.target)}"
+    return print_report(report, as_json=as_json, closing=closing)
+
+
+def print_report(report: Report, *, as_json: bool, closing: str | None = None) -> int:
+    """Print what a verb did, and a line at the end, its own if it has one; the exit code says whether anything was lost."""
+    if as_json:
+        output.json_line(report.as_json())
+    else:
+        for text in report.lines():
+            output.line(text)
+        output.line(_closing(report) if closing is None else closing)
+    output.flush()
+    return report.exit_code
+
+
+def _closing(report: Report) -> str:
+    """The last line: where the result is, and whether something is wrong with it."""
+    where = printable(report.target)
+    done = (
+        f"{report.verb}: nothing written{f' to {where}' if where else ''}"
+        if report.is_dry_run
+        else f"{report.verb}: {where}"
+    )
+    problems = report.problems()
+    return done + (f"; {' and '.join(problems)}, see above" if problems else "")
+
+
+# The plan of a rescue -----------------------------------------------------------------------------------------------------
+
+
+def show_plan(done: Report) -> None:
+    """The decisions as tables: partitions, and the replicas that were found."""
+    units: Sequence[Unit] = done.facts.get("plan", ())
+    table(
+        ("partition", "result", "lost", "undecided", "divergent", "decided by"),
+        [
+            (
+                unit["name"],
+                unit["action"] if unit["action"] != "rescue" else offset_range(unit["start"], unit["end"]),
+                spans(unit["lost"]),
+                spans(unit["undecided"]),
+                spans(unit["divergent"]),
+                unit["reason"],
+            )
+            for unit in units
+        ],
+    )
+    output.line()
+    table(
+        ("partition", "disk", "state", "offsets", "leader epochs", "damage", "use"),
+        [
+            (
+                unit["name"] if not number else "",
+                copy["disk"],
+                copy["state"],
+                offset_range(copy["start"], copy["end"]),
+                copy["lineage"],
+                spans(copy["damage"]),
+                copy["use"],
+            )
+            for unit in units
+            for number, copy in enumerate(unit["copies"])
+        ],
+    )
+    lost = list(losses(units))
+    if lost:
+        output.line()
+        output.line(output.style("Lost", bold=True))
+        for text in lost:
+            output.line(f"  {text}")
+    output.line()
+
+
+def losses(units: Sequence[Unit]) -> Iterator[str]:
+    """Everything that is lost, one per line."""
+    for unit in units:
+        for one in unit["lost"]:
+            times = [f"after {plain_time(one['since'] * 1000)}"] if one["since"] is not None else []
+            times += [f"before {plain_time(one['until'] * 1000)}"] if one["until"] is not None else []
+            when = f", written {' and '.join(times)}" if times else ""
+            yield printable(f"{unit['name']}: {spans([one])}{when}: {one['reason']}")
+
+
+def spans(found: Sequence[Mapping[str, Any]]) -> str:
+    """Ranges of offsets in a cell."""
+    texts = [
+        f"offsets from {one['start']:,} on" if one["stop"] is None else offset_range(one["start"], one["stop"])
+        for one in found
+    ]
+    return ", ".join(texts[:3]) + (f", {len(texts) - 3:,} more" if len(texts) > 3 else "")
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table fitted to the terminal, without columns that have nothing in them."""
+    import pyarrow as pa
+
+    from rawlog.cli.grid import GridPrinter
+
+    kept = [index for index in range(len(names)) if any(row[index] for row in rows)]
+    if not kept:
+        return
+    columns = [pa.array([row[index] for row in rows], pa.string()) for index in kept]
+    with GridPrinter(in_order=True) as printer:
+        batch = pa.RecordBatch.from_arrays(columns, names=[names[index] for index in kept])
+        printer.begin(batch.schema)
+        printer.write(batch)
+
+
+# What verbs of one family show --------------------------------------------------------------------------------------------
+
+
+def print_shown(shown: Iterator[Shown], *, as_json: bool) -> int:
+    """Print what a verb shows; the exit code."""
+    code = DONE
+    for one in shown:
+        if one.is_finding:
+            code = FOUND
+        if one.note is not None:
+            say(one.note, "note")
+        if as_json and one.row is not None:
+            output.json_line(one.row)
+        elif not as_json and isinstance(one.text, Line):
+            output.line(_styled(one.text))
+        elif not as_json and isinstance(one.text, Section):
+            _print_section(one.text)
+    output.flush()
+    return code
+
+
+def _print_section(section: Section) -> None:
+    from rawlog.cli.grid import aligned
+
+    if not section.rows:
+        return
+    output.line(f"{section.title} ({len(section.rows):,})")
+    rows = [section.head, *section.rows[: section.most]] if section.head else section.rows[: section.most]
+    for line in aligned([[_styled(cell) for cell in row] for row in rows], indent="  "):
+        output.line(line)
+    if section.most is not None and len(section.rows) > section.most:
+        output.line(f"  ... and {len(section.rows) - section.most:,} more; --json shows them")
+
+
+def _styled(cell: str | Line) -> str:
+    line = Line(cell) if isinstance(cell, str) else cell
+    return output.style(printable(line.text), **STYLES.get(line.tone, {}))

@@ -1,0 +1,139 @@
+"""Prints rows: those of `cat`, `head`, `tail` and `find`; and their number."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Unpack
+
+from rawlog.cli import output
+from rawlog.cli.command import Call
+from rawlog.cli.logs import say
+from rawlog.cli.printers import Json, Printing
+from rawlog.model.errors import DONE
+from rawlog.model.verb import Option
+
+
+def show(call: Call, **printing: Unpack[Printing]) -> int:
+    """Print rows as the options say; the exit code."""
+    _show(call, printing)
+    return call.notes.code
+
+
+def show_found(call: Call, **printing: Unpack[Printing]) -> int:
+    """Print the rows that have a text, or a note that there are none."""
+    if not _show(call, printing, "records"):
+        say(f"{call.given['text']!r} was not found", "note")
+    return call.notes.code
+
+
+def show_last(
+    call: Call,
+    *,
+    follow: Annotated[
+        bool, Option("Continue as rows are added, in growing and in new files; Ctrl-C ends it.", "-f", "--follow")
+    ] = False,
+    limit: Annotated[
+        int | None, Option("The same as -n; with -f: end after N rows in all.", least=0, metavar="N")
+    ] = None,
+    **printing: Unpack[Printing],
+) -> int:
+    """Print the last rows; with `follow` also those that are added, until Ctrl-C or the limit."""
+    if follow:
+        return _follow(call, limit, printing)
+    if limit is not None:
+        call.given["lines"] = min(call.given.get("lines", limit), limit)
+    return show(call, **printing)
+
+
+def show_count(call: Call, *, as_json: Json = False) -> int:
+    """Print a number of rows."""
+    call.given["decode"] = as_written(call.given.get("decode") or ())
+    number = call.run()
+    if as_json:
+        output.json_line({"count": number})
+    else:
+        output.line(str(number))
+    output.flush()
+    return call.notes.code
+
+
+def _show(call: Call, printing: Printing, table: str | None = None) -> int:
+    """Print rows; their number."""
+    printer = prepare(call, printing, table)
+    rows, number = call.run(), 0
+    with printer:
+        printer.begin(rows.schema)
+        for batch in rows.batches():
+            printer.write(batch)
+            number += batch.num_rows
+    output.flush()
+    return number
+
+
+def prepare(call: Call, printing: Printing, table: str | None = None) -> output.Printer:
+    """The printer that the output options ask for; the call reads the columns that it needs. OptionError if they contradict one another."""
+    from rawlog import registry
+    from rawlog.verbs.options import transforms_of
+
+    given = call.given
+    if given.get("decode"):
+        given["decode"] = as_written(given["decode"])
+    made = registry.table_named(table or call.value("table"))
+    for change in transforms_of({"decode": given.get("decode")}):
+        made = change.table(made)
+    printer = output.printer({**printing, "columns": given.get("columns")}, made)
+    if printer.columns is not None:
+        given["columns"] = printer.columns
+    return printer
+
+
+def as_written(texts: Iterable[str]) -> tuple[str, ...]:
+    """What `--decode` asks for, with JSON text where it does not ask for columns: for rows that are printed."""
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    return tuple(
+        f"{part}@written" if part.rpartition("=")[2] in ("auto", "avro", "protobuf") else part for part in parts
+    )
+
+
+def _follow(call: Call, limit: int | None, printing: Printing) -> int:
+    """Print the last rows, then those that are added, until Ctrl-C or the limit."""
+    from rawlog.verbs.look import follow
+
+    printer = prepare(call, printing)
+
+    def wait(seconds: float) -> None:
+        printer.flush()
+        _pause(seconds)
+
+    following: Any = follow(**{"lines": 10, **call.given, "limit": limit, "note": call.notes})
+    following.pause = wait
+    with printer, _ended_by_interrupt():
+        printer.begin(following.schema)
+        for batch in following.batches():
+            printer.write(batch)
+    output.flush()
+    return DONE
+
+
+def _pause(seconds: float) -> None:
+    """Wait, unless the reader of our output ends."""
+    try:
+        import select
+
+        watch = select.poll()
+        watch.register(sys.stdout.fileno(), 0)
+    except (ImportError, AttributeError, OSError, ValueError):
+        time.sleep(seconds)
+        return
+    if watch.poll(seconds * 1000):
+        raise BrokenPipeError
+
+
+@contextlib.contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Ctrl-C ends following."""
+    with contextlib.suppress(KeyboardInterrupt):
+        yield
