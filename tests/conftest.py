@@ -6,14 +6,18 @@ import atexit
 import os
 import re
 import signal
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.services import Unavailable
+from tests.times import long_tests, name_of, processor_time, record
 
 T = TypeVar("T")
 
@@ -25,16 +29,73 @@ if TYPE_CHECKING:
     from tests.services.kafka import KafkaBroker
     from tests.services.s3 import S3Server
 
+# Without bytecode every process that a test starts compiles rawlog again (0.6 s of processor time), and pytest every test (15 s).
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The last thing a worker does. What follows, the end of the interpreter, is when DuckDB's binding reports types of its own as leaked.
     atexit.register(os._exit, 0)
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # the first example may compile a kernel
 settings.register_profile(
-    "quick", derandomize=True, deadline=None, max_examples=50, database=None, suppress_health_check=SLOW
+    "usual", derandomize=True, deadline=None, max_examples=50, database=None, suppress_health_check=SLOW
 )
+settings.register_profile("few", parent=settings.get_profile("usual"), max_examples=5)  # `make quick`
 settings.register_profile("deep", deadline=None, max_examples=5000, print_blob=True, suppress_health_check=SLOW)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
+
+# What a test needs marks it, and a test without any of these marks is `quick`.
+NEEDS = {
+    "broker": {"kafka", "kafka_3", "kafka_4"},
+    "spark": {"spark"},
+    "browser": {"browser"},
+    "service": {"s3", "rest_catalog"},
+}
+#: Directories whose tests have one mark.
+ROOMS = {"spark": "spark", "lakes": "slow", "rescue": "slow", "startup": "slow"}
+#: Files that are long wherever they are. Single tests that are long are in `long.txt`.
+LONG = re.compile(r"test_(random_\w+|\w+_random|kills|wheel|\w+_brokers)\.py")
+#: `make quick` takes two cases of one test, spread over all of them, and of each file of wounds more, long or not; the others are `more`.
+CASES = 2
+SAMPLES = {"test_one_wound_one_answer": 3}
+HERE = Path(__file__).parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make quick` does not even import what it will not run."""
+    if config.option.markexpr != "quick":
+        return None
+    return _room(collection_path) is not None or LONG.fullmatch(collection_path.name) is not None or None
+
+
+def _room(path: Path) -> str | None:
+    """The directory above a file that marks its tests."""
+    folders = path.relative_to(HERE).parts if path.is_relative_to(HERE) else ()
+    return next((folder for folder in folders if folder in ROOMS), None)
+
+
+def _mark(items: list[pytest.Item]) -> None:
+    """Mark tests by what they need, and those that need nothing as `quick`."""
+    tests = defaultdict(list)
+    for item in items:
+        marks = {mark for mark, fixtures in NEEDS.items() if fixtures.intersection(getattr(item, "fixturenames", ()))}
+        if room := _room(item.path):
+            marks.add(ROOMS[room])
+        name = name_of(item.nodeid)
+        is_long = name in long_tests() and name.rpartition("::")[2] not in SAMPLES
+        if is_long or LONG.fullmatch(item.path.name):
+            marks.add("slow")
+        if "[spark" in item.nodeid:
+            marks.add("spark")
+        for mark in sorted(marks):
+            item.add_marker(mark)
+        if not any(item.get_closest_marker(mark) for mark in (*NEEDS, "slow")):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for name, cases in tests.items():
+        step = -(-len(cases) // SAMPLES.get(name.rpartition("::")[2], CASES))
+        for number, item in enumerate(cases):
+            item.add_marker("more" if number % step else "quick")
 
 
 # Two workers share a run (`make test`). Tests of one group run on one worker, one after the other, so that a Spark session or a broker
@@ -44,13 +105,14 @@ GROUPS = ("spark", "kafka-4", "kafka-3", "kafka", "rocketmq")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _mark(items)
     if not hasattr(config, "workerinput"):
         return
-    found = {}
+    groups = {}
     for item in items:
-        found[item] = group = _group(item)
+        groups[item] = group = _group(item)
         item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: GROUPS.index(found[item]) if found[item] in GROUPS else len(GROUPS))
+    items.sort(key=lambda item: GROUPS.index(groups[item]) if groups[item] in GROUPS else len(GROUPS))
 
 
 def _group(item: pytest.Item) -> str:
@@ -68,6 +130,16 @@ def _group(item: pytest.Item) -> str:
     if version:
         return f"kafka-{version[1]}"
     return named[0].replace("_", "-") if len(named) == 1 else "kafka"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """`make times` records what each test takes."""
+    start = processor_time()
+    answer = yield
+    if "RAWLOG_TIMES" in os.environ:
+        record(item.nodeid, processor_time() - start)
+    return answer
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests import services
-from tests.golden_data import unpack
+from tests.data.golden import unpack
 from tests.services.kafka import KAFKA_3, KAFKA_4, BrokerError, KafkaBroker, dump_log_segments
 from tests.services.s3 import S3Server
 

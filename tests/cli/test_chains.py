@@ -14,8 +14,8 @@ import pytest
 import rawlog
 from tests.cli.conftest import Ran
 from tests.conftest import needed
-from tests.formats.rocketmq.stores import copy as copy_store
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
+from tests.data.rocketmq_stores import copy as copy_store
 
 LOCAL = ("--engine", "local")
 KAFKA = golden_path("kafka", "broker-3.9.2", "data")
@@ -211,8 +211,8 @@ def test_verbs_take_what_verbs_wrote_of_an_ambry_store(tmp_path: Path, run: Call
 @pytest.mark.broker
 def test_a_broker_serves_a_directory_that_was_erased(tmp_path: Path, run: Callable[..., Ran]) -> None:
     """The copy had neither an identity nor its metadata: a broker would not start on it, or not know its topics."""
-    from tests.jobs.test_restore_brokers import consumed, rows_of
     from tests.services.kafka import KAFKA_3, KafkaBroker
+    from tests.verbs.test_restore_brokers import consumed, rows_of
 
     step(run, "erase", KAFKA, tmp_path / "erased")
     expected = {place: rows for place, rows in rows_of(tmp_path / "erased").items() if rows}

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
-from tests.kraft_data import data_dir, image
+from tests.data.kraft import data_dir, image
 
 SECRET = "NAZSe3JgWhjjADe7y6NWHhR2ETwEvZLoKXfaMOt37ZU="
 

@@ -78,4 +78,4 @@ def test_the_manual_has_every_verb_and_option(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stderr == "", "groff found something wrong"
-    assert "rawlog verify [OPTIONS] PATH..." in done.stdout.replace("‐", "-")
+    assert "rawlog verify [OPTIONS] [PATH...]" in done.stdout.replace("‐", "-")

@@ -11,7 +11,7 @@ import pytest
 
 import rawlog
 from rawlog.reading.certificate import seal
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 
 CONFLUENT = golden_path("schemas", "confluent", "data")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cli.conftest import Ran, recording
-from tests.formats.ambry.stores import copy_store, small_messages
+from tests.data.ambry_stores import copy_store, small_messages
 
 Run = Callable[..., Ran]
 

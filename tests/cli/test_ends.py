@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.cli.conftest import COMMAND, HEADER, entry, recording
-from tests.golden_data import damaged_replays, golden_path
+from tests.data.golden import damaged_replays, golden_path
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import rawlog
 from rawlog.engines import choice
 from rawlog.model.errors import OptionError
 from tests.cli.conftest import Ran
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 
 SAMPLE = golden_path("kafka", "broker-4.3.0", "data", "compacted-0")
 LARGE = 8 << 30

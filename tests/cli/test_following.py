@@ -19,7 +19,7 @@ from rawlog.reading.select import Selection
 from rawlog.reading.tail import last_rows
 from rawlog.reading.tree import open_tree
 from tests.cli.conftest import COMMAND, HEADER, entry, recording
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 
 SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
 
@@ -211,7 +211,7 @@ def test_tail_f_waits_for_a_file_in_an_empty_directory(run, tmp_path, form, monk
     def pause(seconds):
         (tmp_path / "r.log").write_bytes(HEADER + entry(b"first"))
 
-    monkeypatch.setattr("rawlog.cli.commands.tail._pause", pause)
+    monkeypatch.setattr("rawlog.cli.printers.rows._pause", pause)
     ran = run("tail", "-f", tmp_path, "--limit", 1, form)
     assert (ran.code, ran.err) == (0, "")
     assert b"first" in ran.out

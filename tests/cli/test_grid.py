@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rawlog.cli import cli, grid, output
 from rawlog.cli.grid import GridPrinter, fitted, width_of
-from tests.golden_data import GOLDEN
+from tests.data.golden import GOLDEN
 
 LOG = GOLDEN / "kafka" / "broker-4.3.0" / "data" / "codec-none-0"
 TIME = "2026-11-15T18:50:03.698Z"

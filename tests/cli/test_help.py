@@ -46,3 +46,11 @@ def test_the_help_of_rawlog_has_examples_that_parse() -> None:
     for line in examples(cli):
         verb, *words = shlex.split(line)[1:]
         assert commands()[verb].make_context(verb, words, parent()).params, line
+
+
+@pytest.mark.parametrize("words", [("ingest", "x"), ("report", "x"), ("record", "t"), ("extract", "x")])
+def test_a_target_that_is_missing_is_wrong_usage(words: tuple[str, str]) -> None:
+    """Options that must be given were let through: `ingest` without --to ended as an internal error."""
+    verb, argument = words
+    with pytest.raises(click.MissingParameter):
+        commands()[verb].make_context(verb, [argument], parent())

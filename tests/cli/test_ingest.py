@@ -18,8 +18,8 @@ import rawlog
 from rawlog.cli.logs import Bar
 from rawlog.lakes.values import Ingested
 from rawlog.model.job import Progress
-from tests import duck
-from tests.jobs.recordings import damage, expected, held, ingest, record, stored
+from tests.data import duck
+from tests.data.recordings import damage, expected, held, ingest, record, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 
 from rawlog.lakes.ingest import Ingest
 from rawlog.lakes.lake import Lake
-from tests.jobs.recordings import expected, held, ingest, record
+from tests.data.recordings import expected, held, ingest, record
 
 Run = Callable[..., Any]
 RUNS = 6
@@ -116,7 +116,7 @@ def test_orphans_are_removed_and_said(run: Run, lake: Path) -> None:
     [
         (["nowhere"], 3, "not a lake"),
         (["lake", "--dry-run"], 2, "--dry-run goes with"),
-        (["lake", "--older-than", "soon"], 2, "a number and s, m, h, d or w expected"),
+        (["lake", "--older-than", "soon"], 2, "such as 30s, 5m, 1h30m or 7d expected"),
         (["lake", "--compacted"], 2, "--compact"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Ran
-from tests.jobs.recordings import damage, record
+from tests.data.recordings import damage, record
 
 Run = Callable[..., Ran]
 

@@ -11,8 +11,8 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.log.layouts import BATCH
-from tests.formats.rocketmq.stores import ALL, store
-from tests.golden_data import GOLDEN, golden_path
+from tests.data.golden import GOLDEN, golden_path
+from tests.data.rocketmq_stores import ALL, store
 
 #: How each verb is called; all rows are read.
 LOOKING: dict[str, tuple[str, ...]] = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.cli.commands import ls
+from rawlog.cli.printers import listing as ls
 from rawlog.model.format import File
-from tests.golden_data import golden_path
-from tests.replica_data import base_log, broker, copy
+from tests.data.golden import golden_path
+from tests.data.replicas import base_log, broker, copy
 
 SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
 

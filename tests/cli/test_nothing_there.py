@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from click import Context
 
-from rawlog.cli import VERBS, cli
-from rawlog.verbs.family import verbs
-from tests.golden_data import golden_path
+from rawlog.cli import cli
+from tests.data.golden import golden_path
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 PATH, OUT = "PATH", "OUT"
@@ -76,7 +75,7 @@ SEVERAL = {
 
 
 def test_every_verb_is_in_one_of_the_lists() -> None:
-    assert {*VERBS, *verbs()} == {*READING, *OTHERS}
+    assert {*cli.list_commands(Context(cli))} == {*READING, *OTHERS}
 
 
 def nothing(kind: str, folder: Path) -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 import rawlog
 from rawlog.model.errors import RawlogError
-from tests.jobs.recordings import damage, ingest, record
+from tests.data.recordings import damage, ingest, record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

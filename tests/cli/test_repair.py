@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 import rawlog
 from rawlog.cli import cli
 from rawlog.engines.choice import choose
-from tests.trees import digests
+from tests.data.trees import digests
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 STORES = {

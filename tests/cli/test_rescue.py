@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from rawlog.cli import cli
-from tests.jobs.dead_cluster import Partition, damage, write_disks
+from tests.data.dead_cluster import Partition, damage, write_disks
 
 
 def run(*arguments: object) -> Result:

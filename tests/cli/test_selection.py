@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 
 KAFKA = golden_path("kafka", "broker-3.9.2", "data")
 ROCKETMQ = golden_path("rocketmq", "broker-5.3.3", "store")

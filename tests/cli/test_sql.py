@@ -19,11 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 from rawlog.cli import cli
-from rawlog.cli.commands.sql import Session
 from rawlog.cli.prompt import Completer
+from rawlog.cli.sql import Session
 from rawlog.model.errors import OptionError
 from tests.cli.conftest import COMMAND
-from tests.jobs.recordings import record
+from tests.data.recordings import record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

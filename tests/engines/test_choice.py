@@ -12,7 +12,7 @@ import pytest
 import rawlog
 from rawlog.engines.choice import Engine
 from rawlog.reading.tree import Tree
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 
 A, B = "data/transactions-0", "data/codec-lz4-0"
 VERBS: dict[str, Callable[[], Any]] = {

@@ -18,8 +18,8 @@ from rawlog.reading.tree import open_tree
 from rawlog.verbs import verify as verifying
 from rawlog.verbs.diff import Diff
 from rawlog.verbs.verify import Verify
+from tests.data.recordings import expected, held, ingest, record
 from tests.engines.test_local import NOTHING, Count
-from tests.jobs.recordings import expected, held, ingest, record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -49,8 +49,7 @@ def decoded(batches: list[Outgoing]) -> list[dict[str, Any]]:
         assert head["last_offset"][0] + 1 == head["record_count"][0] == one.count
         assert (head["producer_id"][0], head["producer_epoch"][0], head["base_sequence"][0]) == (7, 3, sequence)
         assert head["attributes"][0] & ~7 == 0
-        assert LOG.decode is not None
-        rows = [row for batch in LOG.decode(frames, Want(RECORDS, File("x", 0))) for row in batch.to_pylist()]
+        rows = [row for batch in LOG.codec.decode(frames, Want(RECORDS, File("x", 0))) for row in batch.to_pylist()]
         assert [row["offset"] for row in rows] == list(range(one.count))
         times = [-1 if row["timestamp"] is None else int(row["timestamp"].timestamp() * 1000) for row in rows]
         assert max(times) == head["max_timestamp"][0]

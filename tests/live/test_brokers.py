@@ -31,7 +31,7 @@ from rawlog.live.settings import Settings
 from rawlog.live.sinks import Targets
 from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
-from tests.golden_data import GOLDEN, replay_cases
+from tests.data.golden import GOLDEN, replay_cases
 from tests.services.kafka import KafkaBroker
 
 pytestmark = pytest.mark.broker

@@ -26,7 +26,7 @@ from rawlog.model.errors import CorruptError, OptionError, RawlogError
 from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
 from rawlog.verbs.convert_sources import source_tree
-from tests.golden_data import GOLDEN
+from tests.data.golden import GOLDEN
 from tests.live.test_wire import framed, honest, server, settings
 
 QUICK = {"socket.timeout.ms": "2000", "reconnect.backoff.ms": "1"}

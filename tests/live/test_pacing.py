@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from rawlog.live.pacing import Histogram, Schedule, parse_duration
+from rawlog.live.pacing import Histogram, Schedule
 from rawlog.model.errors import OptionError
+from rawlog.model.text import parse_duration
 
 
 class Clock:

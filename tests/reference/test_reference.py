@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.golden_data import (
+from tests.data.golden import (
     GOLDEN,
     DumpCase,
     GoldenRecord,
@@ -32,7 +32,7 @@ SLOW = settings(suppress_health_check=list(HealthCheck), deadline=None)
 
 def test_references_import_nothing_of_rawlog() -> None:
     allowed = {*sys.stdlib_module_names, "cramjam", "lz4", "zstandard", "hypothesis"}
-    for path in [*Path(__file__).parent.glob("[!t]*.py"), Path(__file__).parents[1] / "golden_data.py"]:
+    for path in [*Path(__file__).parent.glob("[!t]*.py"), Path(__file__).parents[1] / "data" / "golden.py"]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 assert {alias.name.split(".")[0] for alias in node.names} <= allowed, path

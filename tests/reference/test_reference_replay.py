@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.golden_data import DamagedReplay, GoldenRecord, ReplayCase, damaged_replays, replay_cases
+from tests.data.golden import DamagedReplay, GoldenRecord, ReplayCase, damaged_replays, replay_cases
 from tests.reference import replay, strategies
 
 SLOW = settings(suppress_health_check=list(HealthCheck), deadline=None)

@@ -15,7 +15,7 @@ import pytest
 
 import rawlog
 from tests.conftest import needed, running
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 from tests.rescue.judge import consume
 from tests.services import free_ports
 from tests.services.cluster import JUDGE, KafkaCluster

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
-from tests.golden_data import golden_path, unpack
+from tests.data.golden import golden_path, unpack
 from tests.rescue.damage import damage
 from tests.rescue.judge import Verdict, compare, compare_aside, compare_losses, digest, folders_of, read_served
 from tests.rescue.life import Journal

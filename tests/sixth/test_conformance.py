@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rawlog.testing import FormatTests
 from rawlog.testing.store import StoreTests
-from tests.golden_data import GOLDEN
+from tests.data.golden import GOLDEN
 from tests.sixth import reference
 from tests.sixth.reference import Entry
 

@@ -326,8 +326,7 @@ def test_checking_in_splits_equals_checking_in_one(size: int, journal: Path) -> 
     tree = open_tree(journal)
     file = next(file for file in tree if file.path.endswith(FIRST))
     format = registry.formats()["journal.segment"]
-    assert format.cuts is not None
-    edges = [None, *format.cuts(file, tree.group_of(file), size), None]
+    edges = [None, *format.codec.cuts(file, tree.group_of(file), size), None]
     assert len(edges) > 3
     chosen, store = Chosen(), Store(tree.group_of(file))
     whole = check_file(file, chosen, store=store)
@@ -345,8 +344,7 @@ def test_a_wrong_index_gives_no_cuts(journal: Path) -> None:
     flip(index, 31, 0x10)
     tree = open_tree(journal)
     file = next(file for file in tree if file.path.endswith(FIRST))
-    cuts = registry.formats()["journal.segment"].cuts
-    assert cuts is not None
+    cuts = registry.formats()["journal.segment"].codec.cuts
     assert cuts(file, tree.group_of(file), 1) == []
 
 

@@ -19,7 +19,7 @@ from rawlog.formats.kafka.partition.identity import assignments_in
 from rawlog.model.finding import Effect, Findings, Prediction
 from rawlog.model.report import Action
 from rawlog.reading.tree import open_tree
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 
 MARK = ".kafka_cleanshutdown"
 DATA = {version: golden_path("kafka", f"broker-{version}", "data") for version in ("3.9.2", "4.3.0")}
@@ -342,7 +342,7 @@ def test_repair_writes_an_identity_that_is_known_for_certain(tmp_path: Path) -> 
 
 def make_node(home: Path) -> None:
     """The two disks of one node of a real cluster."""
-    from tests.golden_data import unpack
+    from tests.data.golden import unpack
 
     unpack(golden_path("clusters", "4.3.0-stale.tar.xz"), home.parent / "cluster")
     (home.parent / "cluster" / "disks" / "1").rename(home)

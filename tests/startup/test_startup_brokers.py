@@ -15,8 +15,7 @@ import pytest
 import rawlog
 from rawlog.model.finding import Effect
 from tests.conftest import needed
-from tests.services.kafka import KAFKA_3, KAFKA_4
-from tests.startup.directories import (
+from tests.data.startup_directories import (
     DAMAGES,
     Outcome,
     ends_of,
@@ -25,6 +24,7 @@ from tests.startup.directories import (
     partitions_of,
     stored_end,
 )
+from tests.services.kafka import KAFKA_3, KAFKA_4
 
 pytestmark = pytest.mark.broker
 

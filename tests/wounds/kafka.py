@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import rawlog
-from tests.golden_data import GOLDEN
+from tests.data.golden import GOLDEN
 from tests.reference import kafka
 from tests.wounds.truth import Family, Frame, Record, Subject, digest
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.golden_data import GOLDEN
+from tests.data.golden import GOLDEN
 from tests.reference import codecs, rocketmq
 from tests.wounds.truth import Family, Frame, Record, Subject, digest
 

@@ -18,7 +18,7 @@ from rawlog.model.finding import Finding
 from rawlog.model.format import Format
 from rawlog.model.report import SeriousNote
 from rawlog.verbs.diff import all_rules
-from tests.formats.ambry.stores import CLOCK, STEP, STORES, copy_store, expected, small_key, small_messages, store_path
+from tests.data.ambry_stores import CLOCK, STEP, STORES, copy_store, expected, small_key, small_messages, store_path
 
 
 def crc(data: bytes) -> bytes:
@@ -148,7 +148,7 @@ def test_zeros_after_the_last_message(store: Path) -> None:
 
 
 def test_content_that_is_not_compressed_as_said(tmp_path: Path) -> None:
-    from tests.golden_data import golden_path
+    from tests.data.golden import golden_path
 
     (tmp_path / "log_current").write_bytes(golden_path("ambry", "msgs", "put_h3.bin").read_bytes())
     [hit] = found(tmp_path, "ambry.log.envelope")
@@ -192,7 +192,7 @@ def test_a_far_time_is_null_and_no_damage(tmp_path: Path) -> None:
 
 def test_metadata_that_is_none(tmp_path: Path) -> None:
     from rawlog.formats.ambry.writer import Properties, put_message
-    from tests.formats.ambry.stores import small_key
+    from tests.data.ambry_stores import small_key
 
     properties = Properties(blob_size=3, creation_time=0)
     (tmp_path / "log_current").write_bytes(put_message(small_key(1), properties, b"abc", blob_type=1))

@@ -9,7 +9,7 @@ import pytest
 
 import rawlog
 from rawlog.model.finding import CLASSES, Account, Findings
-from tests.formats.ambry.stores import STORES, copy_store, store_path
+from tests.data.ambry_stores import STORES, copy_store, store_path
 
 
 def verified(path: Path) -> tuple[Findings, Account]:

@@ -22,8 +22,8 @@ from rawlog.model.errors import DataError
 from rawlog.reading.inspect import inspect_file
 from rawlog.testing import FormatTests, base
 from rawlog.testing.base import rows_of, survives
-from tests.formats.ambry.stores import STORES, expected, small_messages, store_path
-from tests.golden_data import GOLDEN, golden_path
+from tests.data.ambry_stores import STORES, expected, small_messages, store_path
+from tests.data.golden import GOLDEN, golden_path
 from tests.reference import ambry
 
 AMBRY = GOLDEN / "ambry"

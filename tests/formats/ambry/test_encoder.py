@@ -22,7 +22,7 @@ from rawlog.io.output import Folder
 from rawlog.model.errors import CorruptError, EncodeError, OptionError
 from rawlog.model.format import File, Want
 from rawlog.model.table import RECORDS
-from tests.formats.ambry.stores import STORES, small_messages, store_path
+from tests.data.ambry_stores import STORES, small_messages, store_path
 
 UUID = "6ba7b812-9dad-11d1-80b4-00c04fd430c8"
 BLOB_IDS = [keys.make(version, 9, UUID, flags=0, account_id=101, container_id=7) for version in range(1, 8)]

@@ -29,9 +29,9 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.model.errors import OptionError, RawlogError
-from tests.formats.ambry.rewriting import dropped, rewritten
-from tests.formats.ambry.stores import STORES, copy_store, open_store, small_messages, store_path
-from tests.golden_data import golden_path
+from tests.data.ambry_rewriting import dropped, rewritten
+from tests.data.ambry_stores import STORES, copy_store, open_store, small_messages, store_path
+from tests.data.golden import golden_path
 from tests.reference import ambry as reference
 
 UUIDS = [

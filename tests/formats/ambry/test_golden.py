@@ -12,8 +12,8 @@ import rawlog
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.structures import open_envelope, parse_metadata
 from rawlog.testing.base import plain
-from tests.formats.ambry.stores import STORES, expected, store_path
-from tests.golden_data import golden_path
+from tests.data.ambry_stores import STORES, expected, store_path
+from tests.data.golden import golden_path
 
 PROPERTIES = {
     "time_to_live": "time_to_live_s", "is_private": "is_private", "properties_blob_size": "blob_size", "content_type": "content_type",

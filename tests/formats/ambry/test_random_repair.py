@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import base64
-import os
 import random
 import re
-import shutil
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-import rawlog
 from rawlog.formats.ambry.paths import Segment, segment_of
 from rawlog.model.finding import Finding, Findings
 from rawlog.model.report import Action, Entry, Report
-from tests.formats.ambry.rewriting import lost, reconstructed, rewritten
-from tests.formats.ambry.stores import expected, open_store, store_path
+from tests.data.ambry_rewriting import lost, reconstructed
+from tests.data.ambry_stores import expected, open_store, store_path
+from tests.data.random_repair import Damage, RandomRepair, Repair
+from tests.data.trees import contents
 from tests.reference import ambry as reference
 
-CASES = int(os.environ.get("RAWLOG_CASES", "500"))
 STORES = ("store-small", "store-ops", "store-small", "store-compacted", "store-small", "store-crashed", "store-small")
 SPACE = 1 << 32
 """Bytes of different segments are distinguished by adding so much for each."""
@@ -403,36 +400,27 @@ def unfounded(report: Report, findings: Findings) -> list[str]:
     return [entry.line() for entry in losses if not any(is_at(entry, finding) for finding in findings)]
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+class TestBlobStores(RandomRepair):
+    """Messages that are whole keep their blobs as they were, what the index knows is carried over, and all else is reported by blob id."""
 
-
-@pytest.mark.parametrize("share", range(4))
-def test_a_store_damaged_at_random_is_repaired_as_far_as_it_can_be_known(share: int, tmp_path: Path) -> None:
-    """Messages that are whole keep their blobs as they were, what the index knows is carried over, and all else is reported by blob id.
-
-    Repair changes nothing where verification finds nothing; the repaired store verifies clean, and repairing it again changes nothing.
-    """
-    for number in range(share, CASES, 4):
+    def damage(self, number: int, folder: Path) -> Damage:
         case = damaged(number)
-        source, target, again = (tmp_path / name for name in ("source", "target", "again"))
-        before = case.write(source)
-        why = f"case {number}: {STORES[number % len(STORES)]}: {', '.join(case.done)}"
-        found = rawlog.verify(source)
-        report = rewritten("repair", source, target)
-        assert content(source) == before, why
-        assert not unfounded(report, found), why
-        if not list(found):
-            assert all(content(target)[name] == raw for name, raw in before.items() if name.endswith("_log")), why
-        assert not judge(case, report, target), why
+        case.write(folder / "source")
+        return Damage(folder / "source", f"{STORES[number % len(STORES)]}: {', '.join(case.done)}", case)
+
+    def is_found(self, entry: Entry, repair: Repair) -> bool:
+        return entry.line() not in unfounded(repair.report, repair.findings)
+
+    def is_settled(self, second: Report, first: Report) -> bool:
+        return (second.is_whole or bool(first.remaining)) and not second.with_action(Action.CHANGED, Action.MOVED)
+
+    def judge(self, damage: Damage, repair: Repair) -> None:
+        before, after = contents(repair.source), contents(repair.target)
+        if not list(repair.findings):
+            assert all(after[name] == raw for name, raw in before.items() if name.endswith("_log"))
+        wrong = judge(damage.truth, repair.report, repair.target)
+        assert not wrong, wrong
         # What is lost stays known: updates whose PUT is gone, and the gap that a lost segment leaves.
         known = {"ambry.store.orphan-update", "ambry.store.lost-segment"}
-        assert {one.code for one in report.remaining} <= (
-            known if report.with_action(Action.LOST, Action.MOVED) else set()
-        ), why
-        second = rewritten("repair", target, again)
-        assert second.is_whole or report.remaining, (why, second.lines())
-        assert not second.with_action(Action.CHANGED, Action.MOVED), (why, second.lines())
-        assert content(again) == content(target), why
-        for folder in (source, target, again):
-            shutil.rmtree(folder)
+        is_loss = bool(repair.report.with_action(Action.LOST, Action.MOVED))
+        assert {one.code for one in repair.report.remaining} <= (known if is_loss else set())

@@ -25,8 +25,8 @@ from rawlog.formats.ambry.writer import (
 from rawlog.io.output import Folder
 from rawlog.model.errors import CorruptError, EncodeError
 from rawlog.model.report import Action
-from tests.formats.ambry.rewriting import dropped, lost, reconstructed, rewritten
-from tests.formats.ambry.stores import copy_store, expected, open_store, small_key, small_messages, store_path
+from tests.data.ambry_rewriting import dropped, lost, reconstructed, rewritten
+from tests.data.ambry_stores import copy_store, expected, open_store, small_key, small_messages, store_path
 
 NOW = 1_596_500_000_000
 

@@ -23,11 +23,11 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.io.output import Folder
-from rawlog.model.recovery import RescueAsked, Surveyed
+from rawlog.model.recovery import RescueOptions, SurveyResult
 from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
-from tests.formats.ambry.stores import CLOCK, copy_store, expected, small_key, store_path
-from tests.trees import digests
+from tests.data.ambry_stores import CLOCK, copy_store, expected, small_key, store_path
+from tests.data.trees import digests
 
 
 def rescued(roots: Sequence[Path], target: Path, **options: Any) -> Report:
@@ -333,12 +333,12 @@ def test_every_round_runs_in_other_processes(tmp_path: Path) -> None:
     """What is sent to tasks can be pickled, and what comes back is small."""
     replicas = [copy_store("store-ops", tmp_path / name / "42") for name in ("a", "b")]
     tree = open_tree([str(one.parent) for one in replicas])
-    rescue = Rescue(RescueAsked(), tmp_path / "out")
+    rescue = Rescue(RescueOptions(), tmp_path / "out")
     [split] = rescue.plan(tree.roots, tree.files, [])
     other, own = pickle.loads(pickle.dumps((rescue, split)))
     raw = pickle.dumps(other.survey(own, lambda _: None))
     assert len(raw) < 30_000
-    [unit] = rescue.decide([Surveyed(split, pickle.loads(raw))])
+    [unit] = rescue.decide([SurveyResult(split, pickle.loads(raw))])
     other, own = pickle.loads(pickle.dumps((rescue, unit)))
     report = other.carry(own, Folder(tmp_path / "made").make(), Folder(tmp_path / "aside"), lambda _: None)
     assert report.is_whole

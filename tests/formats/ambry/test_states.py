@@ -16,8 +16,8 @@ from rawlog.io.walk import walk
 from rawlog.model.explain import Node
 from rawlog.reading.rows import Rows
 from rawlog.reading.tree import open_tree
-from tests.formats.ambry.rewriting import rewritten
-from tests.formats.ambry.stores import STORES, copy_store, expected, store_path
+from tests.data.ambry_rewriting import rewritten
+from tests.data.ambry_stores import STORES, copy_store, expected, store_path
 
 PHASES = {"PREPARE": 0, "COPY": 1, "COMMIT": 2, "CLEANUP": 3, "DONE": 4}
 
@@ -156,13 +156,13 @@ def leaves(node: Node) -> list[Node]:
 def test_every_byte_of_every_file_is_explained(name: str) -> None:
     for file in open_tree(store_path(name)):
         format = registry.formats().get(file.format or "")
-        if format is None or format.explain is None or not file.size:
+        if format is None or not format.can("explain") or not file.size:
             continue
         data = Path(file.path).read_bytes()
-        nodes = format.explain_header(data[:4096], file) if format.explain_header is not None else []
+        nodes = format.codec.explain_header(data[:4096], file) if format.can("explain_header") else []
         for frames in walk(file, format, errors="stop"):
             for index in range(0, len(frames), 1 if len(frames) < 20 else 7):
-                nodes += format.explain(frames.slice(index, index + 1), file)
+                nodes += format.codec.explain(frames.slice(index, index + 1), file)
         for node in nodes:
             position = node.position
             for leaf in leaves(node):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from rawlog.formats.ambry import keys
 from rawlog.testing.store import StoreTests
-from tests.formats.ambry.stores import copy_store, small_key, store_path
+from tests.data.ambry_stores import copy_store, small_key, store_path
 
 #: After everything in the golden files, so that nothing depends on when the tests run.
 NOW = "1900000000000"

@@ -33,8 +33,8 @@ from rawlog.reading.inspect import (
 )
 from rawlog.reading.tree import open_tree
 from rawlog.verbs.verify import Verify
-from tests.formats.ambry.stores import STORES, copy_store, store_path
-from tests.plain_verify import verify_tree
+from tests.data.ambry_stores import STORES, copy_store, store_path
+from tests.data.plain_verify import verify_tree
 
 FACTS = 39
 """Bytes that a summary takes for a message, without its blob id."""

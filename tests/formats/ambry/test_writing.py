@@ -42,8 +42,8 @@ from rawlog.model.errors import (
     EncodeError,
     OptionError,
 )
-from tests.formats.ambry.rewriting import cut_ends, dropped, extracted, lost, reconstructed, rewritten
-from tests.formats.ambry.stores import (
+from tests.data.ambry_rewriting import cut_ends, dropped, extracted, lost, reconstructed, rewritten
+from tests.data.ambry_stores import (
     STORES,
     copy_store,
     expected,
@@ -53,7 +53,7 @@ from tests.formats.ambry.stores import (
     store_path,
     write_small,
 )
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 from tests.reference import ambry as reference
 
 

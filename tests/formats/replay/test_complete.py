@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 
 
 def test_what_the_recorder_wrote_is_complete() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rawlog.testing import FormatTests
-from tests.golden_data import GOLDEN, ReplayCase, golden_path, replay_cases
+from tests.data.golden import GOLDEN, ReplayCase, golden_path, replay_cases
 from tests.reference import replay, strategies
 
 INT64 = 1 << 63

@@ -17,7 +17,7 @@ from rawlog.model.errors import (
 from rawlog.model.finding import Severity
 from rawlog.testing.base import plain
 from rawlog.verbs.diff import all_rules
-from tests.golden_data import DamagedReplay, damaged_replays, golden_path
+from tests.data.golden import DamagedReplay, damaged_replays, golden_path
 from tests.reference import replay
 
 FORMAT = "replay.recording"

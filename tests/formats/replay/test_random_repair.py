@@ -1,28 +1,21 @@
 """Recordings damaged at random and repaired: entries that are whole survive, and every byte is either in the copy or reported.
 
 The format has no checksum: what a damaged value was nobody can know. What must survive is known by the test, which wrote the entries and
-looks for them in the damaged files. `RAWLOG_CASES` sets the number of cases.
+looks for them in the damaged files.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-import rawlog
-from rawlog.model.finding import Finding, Severity
+from rawlog.model.finding import Finding
 from rawlog.model.report import Action, Entry, Report
+from tests.data.random_repair import Damage, RandomRepair, Repair
+from tests.data.trees import contents
 from tests.reference import replay
-from tests.rewriting import rewritten
-from tests.trees import contents
 
-CASES = int(os.environ.get("RAWLOG_CASES", "500"))
-SHARES = 10
 T = 1_706_868_930
 HEADER = 20
 
@@ -110,44 +103,31 @@ def safe(entries: list[bytes], data: bytes) -> list[bytes]:
     return found
 
 
-def check(seed: int, tmp_path: Path) -> None:
-    rng = random.Random(seed)
-    recordings = make(rng)
-    source, once, twice = (tmp_path / name for name in ("source", "once", "twice"))
-    for name, (version, entries) in recordings.items():
-        data = bytearray(written(version, entries))
-        for _ in range(rng.choice((0, 1, 1, 2, 3))):
-            if len(data) > HEADER:
-                rng.choice(DAMAGES)(rng, data)
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes(data)
-    before = contents(source)
-    report = rewritten("repair", source, once)
-    assert contents(source) == before
-    diagnosis = list(rawlog.verify(source))
-    for entry in report.all_entries():
-        assert is_found(entry, diagnosis), (entry, diagnosis)
-    findings = [one.code for one in rawlog.verify(once) if one.severity is not Severity.INFO]
-    assert sorted(findings) == sorted(one.code for one in report.remaining)
-    again = rewritten("repair", once, twice)
-    assert contents(twice) == contents(once), report.lines()
-    assert again.is_whole, again.lines()
-    assert sorted(contents(once)) == sorted(recordings)
-    for name, (_, entries) in recordings.items():
-        data, copy = (source / name).read_bytes(), (once / name).read_bytes()
-        assert len(copy) + dropped_bytes(report, source / name) == len(data), (name, report.lines())
-        if not [one for one in diagnosis if one.path == str(source / name)]:
-            assert copy == data
-        missing = [one for one in safe(entries, data) if one not in copy]
-        assert not missing, (name, [entries.index(one) for one in missing], report.lines())
+class TestRecordings(RandomRepair):
+    def damage(self, number: int, folder: Path) -> Damage:
+        rng = random.Random(number)
+        recordings = make(rng)
+        source = folder / "source"
+        for name, (version, entries) in recordings.items():
+            data = bytearray(written(version, entries))
+            for _ in range(rng.choice((0, 1, 1, 2, 3))):
+                if len(data) > HEADER:
+                    rng.choice(DAMAGES)(rng, data)
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes(data)
+        return Damage(source, ", ".join(recordings), recordings)
 
+    def is_found(self, entry: Entry, repair: Repair) -> bool:
+        return is_found(entry, list(repair.findings))
 
-@pytest.mark.parametrize("share", range(SHARES))
-def test_what_is_whole_survives_and_what_is_lost_is_reported(share: int, tmp_path: Path) -> None:
-    for seed in range(share, CASES, SHARES):
-        folder = tmp_path / str(seed)
-        try:
-            check(seed, folder)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
-        shutil.rmtree(folder, ignore_errors=True)
+    def judge(self, damage: Damage, repair: Repair) -> None:
+        report, findings = repair.report, list(repair.findings)
+        assert all(is_found(entry, findings) for entry in report.all_entries()), findings
+        assert sorted(contents(repair.target)) == sorted(damage.truth)
+        for name, (_, entries) in damage.truth.items():
+            data, copy = (damage.source / name).read_bytes(), (repair.target / name).read_bytes()
+            assert len(copy) + dropped_bytes(report, damage.source / name) == len(data), (name, report.lines())
+            if not [one for one in findings if one.path == str(damage.source / name)]:
+                assert copy == data
+            missing = [one for one in safe(entries, data) if one not in copy]
+            assert not missing, (name, [entries.index(one) for one in missing], report.lines())

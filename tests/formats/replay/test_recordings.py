@@ -14,7 +14,7 @@ import rawlog
 from rawlog.model.errors import EncodeError, OptionError
 from rawlog.model.table import RECORDS
 from rawlog.testing.base import plain
-from tests.golden_data import ReplayCase, golden_path, replay_cases
+from tests.data.golden import ReplayCase, golden_path, replay_cases
 from tests.reference import replay
 
 T = 1_706_868_930

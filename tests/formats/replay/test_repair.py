@@ -15,8 +15,8 @@ from rawlog.model.errors import OptionError, UnsupportedError
 from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
 from rawlog.verbs.rewrite import Rewriting
-from tests.golden_data import golden_path
-from tests.rewriting import rewritten
+from tests.data.golden import golden_path
+from tests.data.rewriting import rewritten
 
 T = 1_706_868_930
 ENTRIES = [(T + number, b"key" * (number % 3), b"value %d" % number) for number in range(20)]

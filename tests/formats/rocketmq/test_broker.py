@@ -12,10 +12,10 @@ import pytest
 
 import rawlog
 from tests.conftest import needed
-from tests.formats.rocketmq.rewriting import repaired, rewritten, said, written
-from tests.formats.rocketmq.stores import copy, log_files, store
+from tests.data.golden import golden_path
+from tests.data.rocketmq_rewriting import repaired, rewritten, said, written
+from tests.data.rocketmq_stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page
-from tests.golden_data import golden_path
 from tests.reference import rocketmq as reference
 from tests.services.rocketmq import FOUND, ROCKETMQ_4, ROCKETMQ_5, ROCKETMQ_55, RocketBroker, split
 

@@ -18,8 +18,8 @@ from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.store.configs import delivered_offsets
 from rawlog.formats.rocketmq.store.settings import sizes_of
 from rawlog.model.errors import RawlogError
-from tests.formats.rocketmq.rewriting import rebuilt, repaired, said
-from tests.formats.rocketmq.stores import copy, log_files, queues, store
+from tests.data.rocketmq_rewriting import rebuilt, repaired, said
+from tests.data.rocketmq_stores import copy, log_files, queues, store
 from tests.formats.rocketmq.test_checks import findings, patch
 from tests.reference import rocketmq as reference
 

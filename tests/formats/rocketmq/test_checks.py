@@ -15,7 +15,7 @@ from rawlog.formats.rocketmq import layouts
 from rawlog.model.finding import Finding
 from rawlog.model.report import SeriousNote
 from rawlog.verbs.diff import all_rules
-from tests.formats.rocketmq.stores import copy, log_files, store
+from tests.data.rocketmq_stores import copy, log_files, store
 from tests.reference import rocketmq as reference
 
 Break = Callable[[Path], None]

@@ -12,7 +12,7 @@ import pytest
 
 import rawlog
 from rawlog.model.finding import CLASSES, Account, Findings
-from tests.formats.rocketmq.stores import ALL, copy, log_files, store
+from tests.data.rocketmq_stores import ALL, copy, log_files, store
 
 
 def verified(path: Path) -> tuple[Findings, dict[str, Account]]:

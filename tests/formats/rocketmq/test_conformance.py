@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import rawlog
 from rawlog.testing import FormatTests
 from rawlog.testing.base import plain
-from tests.formats.rocketmq.stores import expected, store
-from tests.golden_data import GOLDEN
+from tests.data.golden import GOLDEN
+from tests.data.rocketmq_stores import expected, store
 from tests.reference import rocketmq as reference
 from tests.reference.kafka import java_string
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from tests.formats.rocketmq.rewriting import repaired
-from tests.formats.rocketmq.stores import copy, log_files
+from tests.data.rocketmq_rewriting import repaired
+from tests.data.rocketmq_stores import copy, log_files
+from tests.data.trees import contents
 from tests.formats.rocketmq.test_repair import places
 from tests.reference import rocketmq as reference
-from tests.trees import contents
 
 Lost = tuple[int, int]
 """The stretch of the log in which messages may be lost: its first address, and the one after it."""

@@ -11,8 +11,8 @@ from rawlog.formats.rocketmq.layouts import CHECKPOINT
 from rawlog.formats.rocketmq.store.rewrite import DATABASES
 from rawlog.model.errors import AccessError
 from rawlog.model.report import Action
-from tests.formats.rocketmq.rewriting import rebuilt, repaired, rewritten, said, written
-from tests.formats.rocketmq.stores import BROKERS_55, answers, copy, log_files, store
+from tests.data.rocketmq_rewriting import rebuilt, repaired, rewritten, said, written
+from tests.data.rocketmq_stores import BROKERS_55, answers, copy, log_files, store
 from tests.formats.rocketmq.test_checks import flip_body
 
 ROCKSDB = ("broker-5.5.1-rocksdb", "broker-5.5.1-rocksdb-crashed", "broker-5.5.1-rocksdb-v2")

@@ -9,7 +9,7 @@ import pytest
 
 import rawlog
 from rawlog.model.errors import OptionError
-from tests.formats.rocketmq.rewriting import rebuilt, repaired
+from tests.data.rocketmq_rewriting import rebuilt, repaired
 from tests.formats.rocketmq.test_conformance import message
 from tests.reference import rocketmq as reference
 

@@ -16,8 +16,8 @@ from rawlog.kernels import byte_view
 from rawlog.lakes.loss_check import LossError, Passage
 from rawlog.model.errors import LimitError
 from rawlog.model.format import Format
-from tests import memory
-from tests.golden_data import golden_path
+from tests.data import memory
+from tests.data.golden import golden_path
 from tests.reference import kafka as reference_kafka
 from tests.reference import rocketmq as reference
 

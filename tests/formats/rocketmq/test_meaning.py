@@ -10,7 +10,7 @@ import pytest
 import rawlog
 from rawlog.formats.rocketmq import config
 from rawlog.model.errors import CorruptError, UnknownFormatError
-from tests.formats.rocketmq.stores import BROKERS, expected, store
+from tests.data.rocketmq_stores import BROKERS, expected, store
 
 #: What the producer of the golden stores did with the half messages of each key.
 DONE = {"commit-": "committed", "late-commit-": "committed", "rollback-": "rolled_back", "late-roll-": "rolled_back"}

@@ -7,27 +7,22 @@ offset, what must be reported, and what the queues of the repaired store must co
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
 import struct
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import pytest
-
-import rawlog
-from tests.formats.rocketmq.rewriting import repaired, said, written
-from tests.formats.rocketmq.stores import log_files, store
+from rawlog.model.report import Entry, Report
+from tests.data.random_repair import Damage, RandomRepair, Repair
+from tests.data.rocketmq_rewriting import repaired, said, written
+from tests.data.rocketmq_stores import log_files, store
+from tests.data.trees import contents
 from tests.formats.rocketmq.test_repair import row, table
 from tests.reference import rocketmq as reference
 from tests.reference.kafka import java_string
-from tests.trees import contents
 
-CASES = int(os.environ.get("RAWLOG_CASES", "500"))
-GROUPS = 6
 FLAG = int.from_bytes(b"rawl", "big")
 STORES = ("4.9.8", "5.1.4", "5.3.4S-propcrc", "5.3.4S-cqext", "written")
 DELAYS_MS = [1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)]
@@ -105,7 +100,7 @@ def truth_of(name: str) -> Truth:
 # ------------------------------------------------------------------ damage
 
 Files = dict[str, bytes]
-Damage = Callable[[Files, random.Random, Truth], None]
+Operation = Callable[[Files, random.Random, Truth], None]
 
 
 def of(files: Files, kind: str) -> list[str]:
@@ -241,7 +236,7 @@ def add_stray(files: Files, chance: random.Random, truth: Truth) -> None:
     files[chance.choice(("commitlog/_SUCCESS", "consumequeue/_SUCCESS", "commitlog/.x.crc", "abort"))] = b"x"
 
 
-DAMAGES: list[Damage] = [
+DAMAGES: list[Operation] = [
     flip_in_log, flip_in_log, overwrite_in_log, delete_from_log, cut_log, drop_log, swap_logs, rename_log, flip_in_derived,
     drop_derived, swap_derived, cut_derived, rename_derived, damage_settings, add_stray,
 ]  # fmt: skip
@@ -327,60 +322,6 @@ def placed(files: Files, root: Path) -> Path:
     return root
 
 
-def check_case(number: int, folder: Path) -> None:
-    chance = random.Random(f"case {number}")
-    name = STORES[number % len(STORES)]
-    truth = truth_of(name)
-    files = dict(truth.files)
-    damages = chance.sample(DAMAGES, chance.randrange(1, 5))
-    for damage in damages:
-        damage(files, chance, truth)
-    case = f"case {number}, {name}: {', '.join(damage.__name__ for damage in damages)}"
-    source = placed(files, folder / "source")
-    before = contents(source)
-    # An operator knows the size of commit-log files; where files do not show the others, they are left to the broker.
-    options = {"commitlog_size": str(truth.log_size)}
-    outcome = repaired(source, folder / "out", options)
-    report, root = outcome, folder / "out"
-    assert contents(source) == before, case
-    entries = entries_of(root)
-    missing = must_survive(files, truth) - entries.keys()
-    assert not missing, f"{case}: messages at {sorted(missing)} are gone"
-    changed = {
-        address
-        for address in must_survive(files, truth)
-        if entries[address][1] != truth.bytes[address]
-        and not sounds_alike(entries[address][0], truth.messages[address])
-    }
-    assert not changed, f"{case}: messages at {sorted(changed)} were changed"
-    kept = {address for address, (message, _) in entries.items() if message.flag != FLAG}
-    log_start = min((int(path.name) for path in log_files(root)), default=0)
-    lost = {address for address in truth.messages if address >= log_start} - kept
-    assert not lost or not outcome.is_whole, f"{case}: {len(lost)} messages lost and not reported"
-    assert kept <= truth.messages.keys(), f"{case}: messages that never were"
-    left_out = {
-        kind for kind in ("consumequeue", "batchconsumequeue", "index") if f"{kind}: nothing shows" in said(report)
-    }
-    assert (root / "abort").exists() == bool(left_out), case
-    if not {"consumequeue", "batchconsumequeue"} & left_out:
-        try:
-            moved = check_queues(root, entries, truth)
-        except (AssertionError, OSError, KeyError) as error:
-            raise AssertionError(f"{case}: {error}") from error
-        if moved:
-            assert "rocketmq.store.queue-gap" in {each.code for each in outcome.remaining}, (
-                f"{case}: {sorted(moved)} moved"
-            )
-    if number % 10 == 0:
-        findings = [each for each in rawlog.verify(root) if each.severity != "info"]
-        assert {each.code for each in findings} == {each.code for each in outcome.remaining}, case
-    if outcome.remaining:
-        assert not outcome.is_whole, case
-    again = repaired(root, folder / "again", options)
-    assert not [entry.line() for entry in again.all_entries() if entry.is_alteration], f"{case}: {said(again)}"
-    assert contents(folder / "again") == contents(root), case
-
-
 def sounds_alike(message: reference.Message, original: reference.Message) -> bool:
     """Whether only a store time differs, set right by those around it, which no checksum covers."""
     return (message.body, message.topic, message.queue_id, message.queue_offset, message.properties) == (
@@ -388,13 +329,55 @@ def sounds_alike(message: reference.Message, original: reference.Message) -> boo
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_what_can_be_kept_is_kept_and_the_rest_reported(group: int, tmp_path: Path) -> None:
-    for number in range(group, CASES, GROUPS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        check_case(number, folder)
-        shutil.rmtree(folder)
+class TestMessageStores(RandomRepair):
+    verify_every = 10
+
+    def damage(self, number: int, folder: Path) -> Damage:
+        chance = random.Random(f"case {number}")
+        name = STORES[number % len(STORES)]
+        truth = truth_of(name)
+        files = dict(truth.files)
+        damages = chance.sample(DAMAGES, chance.randrange(1, 5))
+        for damage in damages:
+            damage(files, chance, truth)
+        story = f"{name}: {', '.join(damage.__name__ for damage in damages)}"
+        # An operator knows the size of commit-log files; where files do not show the others, they are left to the broker.
+        self.size = {"commitlog_size": str(truth.log_size)}
+        return Damage(placed(files, folder / "source"), story, (files, truth))
+
+    def repair(self, source: Path, target: Path) -> Report:
+        return repaired(source, target, self.size)
+
+    def is_found(self, entry: Entry, repair: Repair) -> bool:
+        return True  # `repaired` asserts it
+
+    def is_settled(self, second: Report, first: Report) -> bool:
+        return not [entry for entry in second.all_entries() if entry.is_alteration]
+
+    def judge(self, damage: Damage, repair: Repair) -> None:
+        (files, truth), report, root = damage.truth, repair.report, repair.target
+        entries = entries_of(root)
+        missing = must_survive(files, truth) - entries.keys()
+        assert not missing, f"messages at {sorted(missing)} are gone"
+        changed = {
+            address
+            for address in must_survive(files, truth)
+            if entries[address][1] != truth.bytes[address]
+            and not sounds_alike(entries[address][0], truth.messages[address])
+        }
+        assert not changed, f"messages at {sorted(changed)} were changed"
+        kept = {address for address, (message, _) in entries.items() if message.flag != FLAG}
+        log_start = min((int(path.name) for path in log_files(root)), default=0)
+        lost = {address for address in truth.messages if address >= log_start} - kept
+        assert not lost or not report.is_whole, f"{len(lost)} messages lost and not reported"
+        assert kept <= truth.messages.keys(), "messages that never were"
+        left_out = {
+            kind for kind in ("consumequeue", "batchconsumequeue", "index") if f"{kind}: nothing shows" in said(report)
+        }
+        assert (root / "abort").exists() == bool(left_out)
+        if not {"consumequeue", "batchconsumequeue"} & left_out and (moved := check_queues(root, entries, truth)):
+            assert "rocketmq.store.queue-gap" in {one.code for one in report.remaining}, f"{sorted(moved)} moved"
+        assert not report.remaining or not report.is_whole
 
 
 def test_the_truth_is_made_of_whole_stores() -> None:

@@ -21,8 +21,8 @@ from rawlog.model.errors import (
 )
 from rawlog.model.report import Action
 from rawlog.model.table import RECORDS
-from tests.formats.rocketmq.rewriting import rebuilt, repaired, written
-from tests.formats.rocketmq.stores import copy, log_files, store
+from tests.data.rocketmq_rewriting import rebuilt, repaired, written
+from tests.data.rocketmq_stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import (
     break_framing,
     drop_blank,

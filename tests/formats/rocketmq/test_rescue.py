@@ -19,14 +19,14 @@ import rawlog
 from rawlog.formats.rocketmq.store.rescue import Rescue
 from rawlog.io.output import Folder
 from rawlog.model.errors import OptionError
-from rawlog.model.recovery import RescueAsked, Surveyed
+from rawlog.model.recovery import RescueOptions, SurveyResult
 from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
-from tests.formats.rocketmq.stores import log_files, store
+from tests.data.rocketmq_stores import log_files, store
+from tests.data.trees import digests
 from tests.formats.rocketmq.test_conformance import blank, message
 from tests.formats.rocketmq.test_dledger import dledger
 from tests.reference import rocketmq as reference
-from tests.trees import digests
 
 NAMES = ["physical_offset", "size", "path", "position", "topic", "queue_id", "queue_offset", "transaction", "body"]
 FILE = 4096
@@ -474,14 +474,14 @@ def test_every_round_runs_in_other_processes(tmp_path: Path) -> None:
     """What is sent to tasks can be pickled, is small, and names the same result in every run."""
     stores = copies("broker-4.9.7", tmp_path)
     tree = open_tree([str(one.parent) for one in stores])
-    rescue = Rescue(RescueAsked(), tmp_path / "out")
+    rescue = Rescue(RescueOptions(), tmp_path / "out")
     splits = rescue.plan(tree.roots, tree.files, [])
     found = []
     for split in splits:
         other, own = pickle.loads(pickle.dumps((rescue, split)))
         raw = pickle.dumps(other.survey(own, lambda _: None))
         assert len(raw) < 100_000
-        found.append(Surveyed(split, pickle.loads(raw)))
+        found.append(SurveyResult(split, pickle.loads(raw)))
     [unit] = rescue.decide(found)
     assert "frozenset" not in repr(unit.content)
     other, own = pickle.loads(pickle.dumps((rescue, unit)))

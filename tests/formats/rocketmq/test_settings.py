@@ -16,8 +16,8 @@ from rawlog.formats.rocketmq import COMMIT_LOG, writer
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.io.walk import walk
-from tests.formats.rocketmq.rewriting import rebuilt, repaired
-from tests.formats.rocketmq.stores import store
+from tests.data.rocketmq_rewriting import rebuilt, repaired
+from tests.data.rocketmq_stores import store
 from tests.reference import rocketmq as reference
 
 DISKS, DLEDGER, DLEDGER_CRASHED = "broker-5.3.3-disks", "broker-5.3.3-dledger", "broker-4.9.7-dledger-crashed"

@@ -12,8 +12,8 @@ import pytest
 
 import rawlog
 from tests.conftest import needed
-from tests.formats.rocketmq.rewriting import rebuilt, repaired, said
-from tests.formats.rocketmq.stores import copy, log_files, queues, store
+from tests.data.rocketmq_rewriting import rebuilt, repaired, said
+from tests.data.rocketmq_stores import copy, log_files, queues, store
 from tests.formats.rocketmq.test_broker import CONFIG, VERSIONS, entries, start
 from tests.formats.rocketmq.test_checks import patch
 from tests.reference import rocketmq as reference

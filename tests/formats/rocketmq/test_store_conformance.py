@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rawlog.testing.store import StoreTests
-from tests.golden_data import golden_path
+from tests.data.golden import golden_path
 
 
 class TestMessageStore(StoreTests):

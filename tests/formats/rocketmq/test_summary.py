@@ -28,8 +28,8 @@ from rawlog.model.format import File
 from rawlog.model.store import Store
 from rawlog.reading.tree import open_tree
 from rawlog.verbs.verify import Verify
-from tests.formats.rocketmq.rewriting import written
-from tests.formats.rocketmq.stores import ALL, copy, log_files, store
+from tests.data.rocketmq_rewriting import written
+from tests.data.rocketmq_stores import ALL, copy, log_files, store
 from tests.formats.rocketmq.test_checks import flip_body, leave_stale_entry, zero_page
 from tests.formats.rocketmq.test_repair import row, table
 

@@ -1,62 +1,101 @@
-"""Journals: numbered entries with a key and a value, in a directory of segments with an index each."""
+"""Journals: numbered entries with a key and a value, in a directory of segments with an index each.
+
+What this file needs to recognise and list files imports neither NumPy nor Arrow.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable
 
-from rawlog.model.format import (
-    Deferred,
-    Family,
-    Format,
-    Rewrite,
+from rawlog.model.format import Deferred, Family, Format, Place, Rewrite
+from rawlog.model.table import RECORDS, Column, Table
+from tests.sixth.journal.layouts import FILE_HEADER, FILE_MAGIC
+
+# Tables: names and types are a public contract -------------------------------------------------------------------------
+
+ENTRIES = Table(
+    "journal.entries",
+    Column("path", "string"),
+    Column("position", "bigint", "first byte in the file"),
+    Column("size", "bigint", "bytes, padding included"),
+    Column("number", "bigint"),
+    Column("timestamp", "timestamp"),
+    Column("key", "binary"),
+    Column("value", "binary"),
+    Column("crc", "bigint", "as stored; Spark has no unsigned types"),
+    about="one row per entry of a segment",
+    offsets=("number", "number"),
+    times=("timestamp", "timestamp"),
 )
-from rawlog.model.table import RECORDS
-from tests.sixth.journal import paths
-from tests.sixth.journal.layouts import ENTRY, FILE_HEADER, POSITION
-from tests.sixth.journal.tables import ENTRIES, POSITIONS
+
+POSITIONS = Table(
+    "journal.positions",
+    Column("path", "string"),
+    Column("number", "bigint"),
+    Column("position", "bigint", "in the segment next to the index"),
+    about="one row per entry of an index",
+)
+
+# Recognition ------------------------------------------------------------------------------------------------------------
 
 
-def _from(module: str, **names: str) -> dict[str, Any]:
-    """Abilities by the names of their functions in a module of this family, imported when they are first used."""
-    return {ability: Deferred(f"{__name__}.{module}", name) for ability, name in names.items()}
+def place_of(ending: str) -> Callable[[str], Place | None]:
+    """What a path says of a file with this ending: the directory is the journal, the name is the first number."""
+    pattern = re.compile(rf"(\d{{20}})\.{ending}")
 
+    def match(path: str) -> Place | None:
+        folder, _, name = path.rpartition("/")
+        found = pattern.fullmatch(name)
+        if found is None or int(found[1]) >= 1 << 63:
+            return None
+        topic = folder.rpartition("/")[2] or None
+        return Place(topic, None if topic is None else 0, int(found[1]), folder or ".")
+
+    return match
+
+
+def sniff(head: bytes, size: int) -> bool:
+    """Whether a file that begins with `head` is a segment, whatever its name: the magic and a plausible version."""
+    version = head[FILE_HEADER.at("version") : FILE_HEADER.after("version")]
+    return head.startswith(FILE_MAGIC) and size >= FILE_HEADER.size and 0 < int.from_bytes(version, "big") < 100
+
+
+# The formats and the family ---------------------------------------------------------------------------------------------
 
 SEGMENT = Format(
     name="journal.segment",
+    has_rules=True,
     title="journal segment, version 1",
     files="<journal>/<20 digits>.journal",
-    layouts=(FILE_HEADER, ENTRY),
+    module=f"{__name__}.segment",
     tables=(RECORDS, ENTRIES),
     carries=frozenset({"key", "value", "topic", "timestamp"}),
     ordered=True,
-    match=paths.place_of("journal"),
-    sniff=paths.sniff,
-    begin=paths.begin,
-    **_from("reader", scan="scan", decode="decode", spans="spans", resync="resync", fault="fault"),
-    **_from("checks", rules="rules"),
-    **_from("explain", explain="explain_entry", explain_header="explain_header"),
-    **_from("store.state", summary="SegmentSummary", cuts="cuts"),
-    **_from("store.rewrite", write="write"),
-    **_from("writer", losses="losses"),
+    match=place_of("journal"),
+    sniff=sniff,
 )
 
 INDEX = Format(
     name="journal.positions",
+    has_rules=True,
     title="where every eighth entry of a segment begins",
     files="<journal>/<20 digits>.positions",
-    layouts=(POSITION,),
+    module=f"{__name__}.positions",
     tables=(POSITIONS,),
-    match=paths.place_of("positions"),
-    **_from("reader", scan="scan_positions", decode="decode_positions"),
-    **_from("checks", rules="index_rules"),
-    **_from("explain", explain="explain_position"),
-    **_from("store.state", summary="IndexSummary"),
+    match=place_of("positions"),
 )
+
+
+def _in_store(name: str) -> Deferred:
+    """A function of the store, imported when it is first called."""
+    return Deferred(f"{__name__}.store", name)
+
 
 FAMILY = Family(
     name="journal",
     title="Journal",
     formats=(SEGMENT, INDEX),
-    **_from("store.checks", group_rules="group_rules"),
-    rewrites={"repair": Rewrite(**_from("store.rewrite", do="repair", stores="stores"))},
+    group_rules=_in_store("group_rules"),
+    rewrites={"repair": Rewrite(do=_in_store("repair"), stores=_in_store("stores"))},
 )

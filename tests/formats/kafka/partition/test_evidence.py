@@ -1,0 +1,265 @@
+"""What other files know of a log's beginning and end is the same evidence for every verb."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import rawlog
+from rawlog.cli import cli
+from rawlog.model.errors import DataError
+from rawlog.model.report import Action
+from tests.data.golden import golden_path
+
+TOPIC, NAME = "segments-by-time", "segments-by-time-0"
+MARK = ".kafka_cleanshutdown"
+CHECKPOINTS = (
+    "replication-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "meta.properties",
+)
+
+
+def copied(target: Path, version: str = "broker-4.3.0", name: str = NAME) -> Path:
+    """A log directory with one partition and what it says of itself; stopped cleanly."""
+    source = golden_path("kafka", version, "data")
+    shutil.copytree(source / name, target / name)
+    for file in CHECKPOINTS:
+        if (source / file).exists():
+            shutil.copy(source / file, target / file)
+    (target / MARK).touch()
+    return target
+
+
+def segments(disk: Path, name: str = NAME) -> list[Path]:
+    return sorted((disk / name).glob("*.log"))
+
+
+def cut(disk: Path, size: Callable[[int], int]) -> None:
+    last = segments(disk)[-1]
+    data = last.read_bytes()
+    last.write_bytes(data[: size(len(data))])
+
+
+def answers(disk: Path, target: Path, name: str = NAME) -> dict[str, list[tuple[int, int | None]] | str]:
+    """What each verb that writes says is lost; "whole" if nothing is."""
+    made: dict[str, list[tuple[int, int | None]] | str] = {}
+    for verb, report in {
+        "repair": rawlog.repair(disk, target / "repair"),
+        "restore": rawlog.restore(disk, target / "restore"),
+        "rescue": rawlog.rescue(disk, to=target / "rescue"),
+    }.items():
+        part = report.parts[name]
+        losses = [entry for entry in part.all_entries() if entry.is_loss and entry.action is not Action.LOST]
+        assert not losses or part.lost, (verb, losses)
+        made[verb] = part.lost or "whole"
+    return made
+
+
+def alike(answer: list[tuple[int, int | None]] | str) -> dict[str, list[tuple[int, int | None]] | str]:
+    """The same answer of every verb that writes."""
+    return {verb: answer for verb in ("repair", "restore", "rescue")}  # noqa: C420
+
+
+def verdict(disk: Path) -> set[int | None]:
+    """The offsets at which verify finds something worse than a remark."""
+    return {one.offset for one in rawlog.verify(disk) if str(one.severity) != "info"}
+
+
+def refuses(disk: Path, target: Path) -> bool:
+    """Whether rebuild refuses the directory, and leaves nothing."""
+    try:
+        report = rawlog.rebuild(disk, target)
+    except DataError:
+        assert not target.exists()
+        return True
+    assert report.is_whole
+    return False
+
+
+# The end ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", CHECKPOINTS[:2])
+def test_a_log_cut_below_what_checkpoints_count_is_a_loss_for_every_verb(keep: str, tmp_path: Path) -> None:
+    """restore ended with 0 and `is_whole`, 29 offsets below the high watermark; verify and rescue said 1."""
+    disk = copied(tmp_path / "disk")
+    for name in {*CHECKPOINTS[:2]} - {keep}:
+        (disk / name).unlink()
+    for file in (disk / NAME).glob("*.snapshot"):
+        file.unlink()
+    cut(disk, lambda size: size * 2 // 3)
+    assert answers(disk, tmp_path) == alike([(192, 215)])
+    assert 192 in verdict(disk)
+    assert refuses(disk, tmp_path / "rebuild")
+
+
+def test_a_restore_up_to_a_time_reports_a_lost_end_unless_the_time_is_before_it(tmp_path: Path) -> None:
+    disk = copied(tmp_path / "disk")
+    times = rawlog.read(disk)["timestamp"].to_pylist()
+    cut(disk, lambda size: size * 2 // 3)
+    late = rawlog.restore(disk, tmp_path / "late", until="2100-01-01T00:00:00Z")
+    assert late.lost == [(192, 215)]
+    assert rawlog.restore(disk, tmp_path / "early", until=times[40]).lost == []
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_an_unfinished_batch_that_is_confirmed_is_a_loss(snapshots: bool, tmp_path: Path) -> None:
+    """restore took every unfinished last batch for what a crash leaves, in 13 of 13 cases; an unfinished batch also hid the snapshot of
+    the producers after it from verify and repair.
+    """
+    disk = copied(tmp_path / "disk")
+    for name in CHECKPOINTS[:2] if snapshots else ():
+        (disk / name).unlink()
+    for file in (disk / NAME).glob("*.snapshot") if not snapshots else ():
+        file.unlink()
+    cut(disk, lambda size: size - 20)
+    assert answers(disk, tmp_path) == alike([(204, 215)])
+    assert 204 in verdict(disk)
+    assert refuses(disk, tmp_path / "rebuild")
+
+
+GARBAGE = {
+    "random": random.Random(1).randbytes(500),
+    "ones": b"\xff" * 500,
+    "text": b"not a batch at all, " * 25,
+    "zeros": bytes(500),
+    "zeros, then bytes": bytes(40) + b"\xfe" * 60,
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_bytes_after_the_end_that_nothing_confirms_are_cut_with_a_note(kind: str, tmp_path: Path) -> None:
+    """500 random bytes after the end of a log were "lost offsets from 51 on", and read by nobody."""
+    disk = copied(tmp_path / "disk")
+    (disk / MARK).unlink()  # with it a broker does not start on some of these
+    with segments(disk)[-1].open("ab") as file:
+        file.write(GARBAGE[kind])
+    assert answers(disk, tmp_path) == alike("whole")
+    assert verdict(disk) == set()
+    assert not refuses(disk, tmp_path / "rebuild")
+    assert rawlog.read(disk).num_rows == rawlog.read(golden_path("kafka", "broker-4.3.0", "data", NAME)).num_rows
+
+
+def test_bytes_after_the_end_that_the_high_watermark_counts_are_a_loss(tmp_path: Path) -> None:
+    disk = copied(tmp_path / "disk")
+    checkpoint = disk / CHECKPOINTS[0]
+    checkpoint.write_text(f"0\n1\n{TOPIC} 0 220\n")
+    with segments(disk)[-1].open("ab") as file:
+        file.write(GARBAGE["random"])
+    assert answers(disk, tmp_path) == alike([(216, 219)])
+    assert 216 in verdict(disk)
+    assert refuses(disk, tmp_path / "rebuild")
+
+
+def test_an_unfinished_batch_in_a_segment_that_another_follows_is_damage(tmp_path: Path) -> None:
+    disk = copied(tmp_path / "disk")
+    middle = segments(disk)[1]
+    middle.write_bytes(middle.read_bytes()[:-20] + b"\xff" * 10)
+    assert refuses(disk, tmp_path / "rebuild")
+    assert rawlog.repair(disk, tmp_path / "repair").lost
+    assert verdict(disk)
+
+
+# The beginning ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("with_indexes", [True, False])
+def test_a_first_segment_that_is_gone_is_a_loss_for_every_verb(
+    stopped: bool, with_indexes: bool, tmp_path: Path
+) -> None:
+    """Only `verify --complete` found it: retention would have deleted the index too, and have cut the leader epochs."""
+    disk = copied(tmp_path / "disk")
+    first = segments(disk)[0]
+    for file in (disk / NAME).glob(f"{first.stem}.*") if with_indexes else (first,):
+        file.unlink()
+    if not stopped:
+        (disk / MARK).unlink()
+    assert answers(disk, tmp_path) == alike([(0, 35)])
+    assert verdict(disk) == {0}
+    assert refuses(disk, tmp_path / "rebuild")
+    [account] = rawlog.verify(disk, complete=True).accounts
+    assert (account.start, account.unexplained) == (0, 36)
+    findings = [str(one.message) for one in rawlog.verify(disk)]
+    is_undecided = any("deleted by retention shortly before a crash" in one for one in findings)
+    assert is_undecided == (with_indexes and not stopped)
+    assert rawlog.repair(tmp_path / "repair", tmp_path / "again").is_whole
+
+
+def test_an_index_without_its_segment_tells_of_the_first_one_of_an_old_log(tmp_path: Path) -> None:
+    """Logs of old message formats have no leader epochs: even `verify --complete` said nothing."""
+    name = "v1-create-0"
+    disk = copied(tmp_path / "disk", "legacy/broker-2.8.2", name)
+    first, second = segments(disk, name)[:2]
+    first.unlink()
+    lost = [(0, int(second.stem) - 1)]
+    assert answers(disk, tmp_path, name) == alike(lost)
+    assert rawlog.verify(disk, complete=True).accounts[0].unexplained == int(second.stem)
+
+
+def test_a_log_start_before_the_first_segment_contradicts_retention(tmp_path: Path) -> None:
+    disk = copied(tmp_path / "disk")
+    first = segments(disk)[0]
+    for file in [*(disk / NAME).glob(f"{first.stem}.*"), disk / NAME / "leader-epoch-checkpoint"]:
+        file.unlink()
+    assert verdict(disk) == set()
+    (disk / "log-start-offset-checkpoint").write_text(f"0\n1\n{TOPIC} 0 10\n")
+    assert verdict(disk) == {10}
+    report = rawlog.repair(disk, tmp_path / "repair")
+    assert report.lost == [(10, 35)]
+    assert rawlog.repair(tmp_path / "repair", tmp_path / "again").is_whole
+
+
+def test_a_segment_that_retention_was_deleting_explains_its_index(tmp_path: Path) -> None:
+    """A broker renames the log first: a crash in between leaves the index under its own name."""
+    disk = copied(tmp_path / "disk")
+    first = segments(disk)[0]
+    first.rename(first.with_name(f"{first.name}.deleted"))
+    (disk / NAME / "leader-epoch-checkpoint").write_text("0\n1\n0 36\n")
+    assert verdict(disk) == set()
+    assert not refuses(disk, tmp_path / "rebuild")
+
+
+def test_what_is_in_remote_storage_is_a_remark(tmp_path: Path) -> None:
+    """`verify --complete` of a broker's directory alone called 240 offsets unexplained that remote storage has."""
+    disk = golden_path("kafka", "tiered-4.3.0", "data")
+    findings = rawlog.verify(disk, complete=True)
+    assert findings.verdict == "clean"
+    assert [one.message for one in findings if one.code == "kafka.partition.gap"] == [
+        "offsets 0 to 119 are in remote storage, which is not among the paths"
+    ] * 2
+    assert rawlog.rescue(disk, to=tmp_path / "rescue").lost == []
+
+
+# rebuild ------------------------------------------------------------------------------------------------------------------
+
+
+def test_rebuild_refuses_a_wrong_base_offset_and_a_segment_that_is_there_twice(tmp_path: Path) -> None:
+    """It copied both, in 48 cases, with exit code 0."""
+    disk = copied(tmp_path / "disk")
+    middle = segments(disk)[2]
+    data = bytearray(middle.read_bytes())
+    data[7] ^= 2
+    middle.write_bytes(data)
+    assert refuses(disk, tmp_path / "offset")
+    assert CliRunner().invoke(cli, ["rebuild", str(disk), str(tmp_path / "exit")]).exit_code == 1
+    other = copied(tmp_path / "other")
+    copy = segments(other)[1]
+    shutil.copy(copy, copy.with_name(f"{int(copy.stem) + 5:020d}.log"))
+    assert refuses(other, tmp_path / "twice")
+
+
+def test_rebuild_makes_derived_files_again_that_are_missing_or_wrong(tmp_path: Path) -> None:
+    disk = copied(tmp_path / "disk")
+    for number, file in enumerate([*(disk / NAME).glob("*.*index"), *(disk / NAME).glob("*.snapshot")]):
+        file.unlink() if number % 2 and int(file.stem) > 0 else file.write_bytes(b"wrong")
+    (disk / NAME / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    assert not refuses(disk, tmp_path / "rebuild")
+    assert rawlog.verify(tmp_path / "rebuild").verdict == "clean"

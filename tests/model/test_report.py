@@ -1,0 +1,54 @@
+"""Reports: what an operation did, for machines."""
+
+from __future__ import annotations
+
+import pytest
+
+from rawlog.model.report import (
+    Action,
+    Entry,
+    Report,
+    SeriousNote,
+)
+
+
+def test_a_place_at_zero_is_in_the_json_of_an_entry() -> None:
+    """The first byte and the first offset were left out: 0 was taken for nothing known."""
+    entry = Entry(Action.LOST, "gone", "file", start=0, stop=4, first_offset=0, stop_offset=1)
+    assert entry.as_json() == {
+        "action": "lost", "reason": "gone", "path": "file", "start": 0, "stop": 4, "first_offset": 0, "stop_offset": 1,
+    }  # fmt: skip
+    assert Entry(Action.KEPT).as_json() == {"action": "kept"}
+
+
+@pytest.mark.parametrize(
+    ("action", "code"),
+    [
+        (Action.KEPT, 0),
+        (Action.MOVED, 0),
+        (Action.ADDED, 0),
+        (Action.REBUILT, 0),
+        (Action.REMOVED, 0),
+        (Action.CHANGED, 1),
+        (Action.DROPPED, 1),
+        (Action.LOST, 1),
+        (Action.UNDECIDED, 1),
+    ],
+)
+def test_the_exit_code_follows_from_what_was_done(action: Action, code: int) -> None:
+    """Whole files that were put back made `repair` end with 1, and patched fields made `rescue` end with 0."""
+    report = Report(parts={"orders-0": Report()})
+    report.parts["orders-0"].add(action, "why", "a.log")
+    assert report.exit_code == code
+    assert report.is_whole is (code == 0)
+    assert bool(report.problems()) is (code == 1)
+
+
+def test_what_is_left_out_remains_or_is_serious_gives_1() -> None:
+    assert Report().exit_code == 0
+    assert Report(left_out=["a"]).exit_code == 1
+    assert Report(parts={"one": Report(left_out=["a"])}).exit_code == 1
+    assert Report(not_loaded=["orders-0.abc-delete"]).exit_code == 0
+    assert Report(notes=["a note"]).exit_code == 0
+    assert Report(notes=[SeriousNote("a note")]).exit_code == 1
+    assert Report(counts={"warnings": 1}).exit_code == 0  # ingest counts findings; what is lost is an entry
