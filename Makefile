@@ -11,12 +11,14 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LAKE  ?= out/lake
 ARGS  ?=
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+unexport PYTHONDONTWRITEBYTECODE  # each of hundreds of processes would compile rawlog again
 
 # The first Python that is new enough; `make PYTHON=/some/python3.13 test` overrides.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup kernels run test fmt lint fuzz faults brokers bench docs site picture man pythons ci lock dist clean
+.PHONY: help setup kernels run quick test times fmt lint fuzz faults brokers bench surface docs site picture man pythons ci lock dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,25 +30,32 @@ run: setup ## ingest the sample files into a lake, then ask it a question
 	@echo; echo "The lake is $(abspath $(LAKE)): Parquet files and an Iceberg catalog; ask it more with"
 	@echo "  $(BIN)/rawlog query 'SELECT * FROM findings' $(LAKE)"
 
+quick: setup ## the tests without brokers, browser, Spark and long cases, a few examples of each property; a sample of wounds (2 minutes)
+	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),few) $(PYTEST) -m quick $(ARGS)
+
 test: setup ## all tests, real brokers and Spark included, on two processes (ARGS='tests/formats -k crc'; ARGS='-n 0' for one)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(PYTEST) $(ARGS)
+
+times: setup ## measure which tests are too long for `quick`, and write tests/long.txt again
+	rm -f out/times; mkdir -p out
+	RAWLOG_TIMES=out/times HYPOTHESIS_PROFILE=few $(PYTEST) -m "not (broker or spark or browser or service)" $(ARGS); \
+	  $(BIN)/python -m tests.times out/times
 
 fmt: $(STAMP) ## format the code and sort its imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-lint: $(STAMP) ## style, types, imports and words; changes nothing
+lint: $(STAMP) ## style, types and imports; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python docs/words.py
 
 fuzz: setup ## the property tests with the deep profile, and every kind of wound, for as long as it takes
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
 
 faults: setup ## ingest killed at thirty random moments and started again; the disks of thirty dead clusters rescued
-	RAWLOG_KILLS=30 $(BIN)/python -m pytest tests/jobs/test_kills.py --timeout=0 -s $(ARGS)
+	RAWLOG_KILLS=30 $(BIN)/python -m pytest tests/lakes/test_kills.py --timeout=0 -s $(ARGS)
 	RAWLOG_RESCUES=30 $(BIN)/python -m pytest tests/rescue --timeout=0 -s $(ARGS)
 
 brokers: setup ## real brokers, 3.9 and 4.3, on every kind of damaged directory: they do what verify predicts (20 minutes)
@@ -54,6 +63,9 @@ brokers: setup ## real brokers, 3.9 and 4.3, on every kind of damaged directory:
 
 bench: setup ## measure: every script of benchmarks/ in turn
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+
+surface: $(STAMP) ## write the file of all public names again: tests/surface/surface.txt
+	$(BIN)/python -m tests.surface.surface > tests/surface/surface.txt.new && mv tests/surface/surface.txt.new tests/surface/surface.txt
 
 docs: $(STAMP) ## print the byte tables and rule pages of docs/ from their declarations
 	$(BIN)/python docs/build.py $(ARGS)
@@ -70,10 +82,11 @@ man: $(STAMP) ## the manual page into out/rawlog.1; `man out/rawlog.1` shows it
 pythons: setup ## the wheel in empty environments of Python 3.11, 3.12 and 3.13, which are fetched
 	RAWLOG_PYTHONS=1 $(BIN)/python -m pytest tests/test_wheel.py $(ARGS)
 
-ci: ## what CI runs: lint, the site, then test
+ci: ## what CI runs: lint, the quick tests with all of their examples, the site, then all other tests
 	$(MAKE) lint
+	$(MAKE) quick HYPOTHESIS_PROFILE=usual
 	$(MAKE) site
-	$(MAKE) test
+	$(MAKE) test ARGS='-m "not quick"'
 
 lock: $(STAMP) ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade for newer versions)
 	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --group docs --universal --python-version 3.11 \

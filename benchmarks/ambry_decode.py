@@ -66,12 +66,11 @@ def main() -> None:
         table = registry.table_named(given.table)
         if given.columns:
             table = table.subset(given.columns.split(","))
-        assert format.decode is not None
         best_wall = best_cpu = float("inf")
         for _ in range(given.runs + 1):
             wall, cpu, rows = time.perf_counter(), time.process_time(), 0
             for frames in walk(file, format, window=int(given.window * (1 << 20))):
-                rows += sum(batch.num_rows for batch in format.decode(frames, Want(table, file)))
+                rows += sum(batch.num_rows for batch in format.codec.decode(frames, Want(table, file)))
             assert rows == count
             best_wall = min(best_wall, time.perf_counter() - wall)
             best_cpu = min(best_cpu, time.process_time() - cpu)

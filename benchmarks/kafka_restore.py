@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import rawlog
 from benchmarks.kafka_encode import make_records, produce
 from rawlog.engines import choice
-from rawlog.model.recovery import Asked
+from rawlog.model.recovery import RestoreOptions
 from rawlog.reading.tree import open_tree
 from rawlog.verbs.restore import Restore
 
@@ -63,7 +63,7 @@ def main() -> None:
         for _ in range(3):
             shutil.rmtree(home / "target", ignore_errors=True)
             start, begun = time.perf_counter(), time.process_time()
-            with Restore(str(home / "target"), Asked()) as job:
+            with Restore(str(home / "target"), RestoreOptions()) as job:
                 account = choice.run(job, open_tree(home / "source")).account
             best, busy = min(best, time.perf_counter() - start), min(busy, time.process_time() - begun)
             assert account.records == count

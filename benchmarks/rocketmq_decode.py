@@ -134,10 +134,9 @@ class Ours:
         if from_file:
             yield from walk(self.file, self.format)
             return
-        assert self.format.scan is not None
         position = 0
         while position < self.data.size:
-            found = self.format.scan(self.data[position : position + WINDOW], 0)
+            found = self.format.codec.scan(self.data[position : position + WINDOW], 0)
             if not len(found):
                 return
             yield replace(found, base=position)
@@ -146,10 +145,9 @@ class Ours:
     def decode(self, table_name: str, *, from_file: bool = False) -> tuple[int, list[float]]:
         """All columns of a table; rows, and seconds of the processor for each window."""
         table, count, times = registry.table_named(table_name), 0, []
-        assert self.format.decode is not None
         start = time.process_time()
         for frames in self.frames(from_file):
-            for batch in self.format.decode(frames, Want(table, self.file)):
+            for batch in self.format.codec.decode(frames, Want(table, self.file)):
                 count += batch.num_rows
             now = time.process_time()
             times.append(now - start)

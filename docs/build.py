@@ -1,7 +1,7 @@
-"""Print what the declarations say into the pages: byte tables, tables and rules of formats, which family has which file, and code.
+"""Print what the declarations say into the pages: byte tables, tables and rules of formats, and which family has which file.
 
-A page keeps its prose. What is between `<!-- name -->` and `<!-- /name -->` is generated from the registry; what is between
-`<!-- code: path -->` and `<!-- /code -->` is that file. `python docs/build.py` writes the pages, `--check` only says whether one is out
+A page keeps its prose. What is between `<!-- name -->` and `<!-- /name -->` is generated from the registry.
+`python docs/build.py` writes the pages, `--check` only says whether one is out
 of date (exit 1).
 """
 
@@ -80,7 +80,7 @@ def rules(family: Family) -> str:
 
 
 def _framing(format: Format) -> list[object]:
-    return list(framing_rules(format)) if format.scan is not None else []
+    return list(framing_rules(format)) if format.can("scan") else []
 
 
 SECTIONS: dict[str, Callable[[Family], str]] = {
@@ -105,7 +105,7 @@ def systems() -> str:
     """The table of systems in the README."""
     rows = ["| system | files | tables |", "|---|---|---|"]
     for family in registry.families():
-        files = ", ".join(f"`{one.name.split('.', 1)[1]}`" for one in family.formats if one.scan is not None)
+        files = ", ".join(f"`{one.name.split('.', 1)[1]}`" for one in family.formats if one.can("scan"))
         names = ", ".join(f"`{table.name}`" for table in family.tables)
         rows.append(f"| {family.title} | {files} | {names} |")
     return "\n".join(rows)
@@ -147,18 +147,8 @@ def _about(path: Path) -> str:
     return re.split(r"(?<=[.!?]) (?=[A-Z`])", text)[0].replace("|", "\\|")
 
 
-def code(found: re.Match[str]) -> str:
-    """A file of the repository as a block. Its tests run it; the tests of the pages need not."""
-    path = found[1]
-    text = (ROOT / path).read_text().rstrip()
-    return (
-        f"<!-- code: {path} -->\n<!-- not run: the tests run {path} itself -->\n```python\n{text}\n```\n<!-- /code -->"
-    )
-
-
 def refreshed(page: str) -> str:
     """A page outside of docs/formats with its generated parts made again."""
-    page = re.sub(r"<!-- code: (\S+) -->\n.*?<!-- /code -->", code, page, flags=re.DOTALL)
     for name, make in (("systems", systems), ("questions", questions), ("rooms", rooms)):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         page = pattern.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", page)  # type: ignore[misc]

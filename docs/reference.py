@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
 import inspect
 import re
-import textwrap
-from collections.abc import Callable, Iterable
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import build
@@ -16,7 +12,7 @@ import rawlog
 from rawlog import registry
 from rawlog.cli import manual
 from rawlog.model.table import Table
-from rawlog.verbs import functions as api
+from rawlog.model.verb import parameters_of, show_signature
 
 
 def pages() -> dict[str, str]:
@@ -79,78 +75,47 @@ def functions() -> str:
         "# Python functions",
         "Every function with all its options. How they are used: [rawlog in Python](../python.md).",
     ]
-    shared: dict[str, type] = {}
     names = [name for name in rawlog.__all__ if not name.startswith("_")]
     for name in sorted(names, key=str.lower):
-        one = getattr(api, name)
+        one = getattr(rawlog, name)
         if isinstance(one, type):
             methods = [method for label, method in vars(one).items() if not label.startswith("_") and callable(method)]
             parts += [
                 f"## {name}",
                 _docstring(one),
-                *(_function(f"{name}.{m.__name__}", m, shared, "###") for m in methods),
+                *(_function(f"{name}.{m.__name__}", m, "###") for m in methods),
             ]
         else:
-            parts.append(_function(f"rawlog.{name}", one, shared, "##"))
-    for name, options in shared.items():
-        parts += [f"## Options: {name}", _docstring(options), _options(options)]
+            parts.append(_function(f"rawlog.{name}", one, "##"))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _function(name: str, one: Callable[..., Any], shared: dict[str, type], level: str) -> str:
-    lines, more = [], []
+def _function(name: str, one: Callable[..., Any], level: str) -> str:
+    show_signature(one)
+    lines: list[str] = []
     for parameter in inspect.signature(one).parameters.values():
-        match = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
-        if match is not None:
-            found = vars(_module(one))[match[1]]
-            shared[match[1]] = found
-            more.append(f"[{match[1]}](#options-{match[1].lower()})")
         if parameter.kind is parameter.KEYWORD_ONLY and "    *," not in lines:
             lines.append("    *,")
         if parameter.name != "self":
-            lines.append(f"    {str(parameter).replace(repr(parameter.annotation), str(parameter.annotation))},")
+            default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+            lines.append(f"    {parameter.name}{default},")
     returns = str(inspect.signature(one).return_annotation)
     inner = "\n".join(["", *lines, ""]) if lines else ""
-    text = f"{name}({inner}) -> {returns}"
-    rest = f"More options: {', '.join(more)}." if more else ""
-    return f"{level} {name}\n\n```python\n{text}\n```\n\n{_docstring(one)}\n\n{rest}".strip()
-
-
-def _module(one: Callable[..., Any]) -> ModuleType:
-    return importlib.import_module(one.__module__)
+    helps = [
+        f"| `{p.name}` | {cell(p.help or (p.metavar or ''))} |" for p in parameters_of(one) if not p.is_python_only
+    ]
+    table = "\n".join(["| option | |", "|---|---|", *helps]) if helps else ""
+    return f"{level} {name}\n\n```python\n{name}({inner}) -> {returns}\n```\n\n{_docstring(one)}\n\n{table}".strip()
 
 
 def _docstring(one: Any) -> str:
     text = inspect.getdoc(one) or ""
     parts = []
     for block in re.split(r"\n\s*\n", text):
-        parts.append(f"```pycon\n{block}\n```" if block.startswith(">>>") else block.replace("**", "\\*\\*"))
+        is_code = block.startswith((">>>", "  "))
+        kind = "pycon" if block.startswith(">>>") else "text"
+        parts.append(f"```{kind}\n{block}\n```" if is_code else block.replace("**", "\\*\\*"))
     return "\n\n".join(parts)
-
-
-def _options(options: type) -> str:
-    """The fields of a TypedDict, those of its bases first, with the comments above them."""
-    rows = ["| option | type | |", "|---|---|---|"]
-    for base in _bases(options):
-        source = textwrap.dedent(inspect.getsource(base))
-        lines = source.splitlines()
-        body = ast.parse(source).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for one in body.body:
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-                notes, at = [], one.lineno - 2
-                while lines[at].strip().startswith("#:"):
-                    notes.insert(0, lines[at].strip()[2:].strip())
-                    at -= 1
-                rows.append(f"| `{one.target.id}` | {code(ast.unparse(one.annotation))} | {cell(' '.join(notes))} |")
-    return "\n".join(rows)
-
-
-def _bases(options: type) -> Iterable[type]:
-    for base in getattr(options, "__orig_bases__", ()):
-        if isinstance(base, type) and hasattr(base, "__annotations__") and base.__module__.startswith("rawlog"):
-            yield from _bases(base)
-    yield options
 
 
 # Tables, rules, layouts ------------------------------------------------------------------------------------------------------
