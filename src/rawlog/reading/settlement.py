@@ -52,9 +52,11 @@ def _family_of(files: Sequence[File]) -> Family | None:
 def reading_of(store: Store) -> Reading:
     """What `repair` would keep of a store. Its logs are read where it has no summaries of them."""
     family = _family_of(store)
-    if family is None or family.reading is None or _is_partial(store):
+    if family is None or family.reading is None:
         return Reading()
-    return family.reading(own_store(store, family))
+    reading = family.reading(own_store(store, family))
+    # A healthy store, the common case, needs no listing of its directory.
+    return Reading() if reading != Reading() and _is_partial(store) else reading
 
 
 def _is_partial(store: Store) -> bool:
