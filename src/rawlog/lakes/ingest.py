@@ -366,9 +366,10 @@ class Ingest(Job[Decoded, Ingested]):
                 stores[group.path] = facts
         absent: list[Entry] = []
         if own.tree is not None:
-            every.items += inspect_tree(Tree((), own.tree.files), None, own.tree.summaries).items
+            around = Tree((), own.tree.files)
+            every.items += inspect_tree(around, None, own.tree.summaries).items
             with suppress(RawlogError):  # what cannot be read is a finding already
-                absent = absent_stores(own.tree.files)
+                absent = absent_stores(around)
         stage.advance(_size(own))
         self._report(every, sheets)
         return Decoded(

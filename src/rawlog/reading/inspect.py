@@ -395,7 +395,7 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
     chosen = chosen or Chosen()
     result = Findings()
     for family in registry.families():
-        files = Store(family.files_for(None, tree))
+        files = tree.store_for(family)
         files.summaries = own_summaries(summaries or {}, family)
         for one in family.all_rules if files else ():
             if chosen.takes(one.code):

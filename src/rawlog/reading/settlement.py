@@ -88,11 +88,11 @@ def notes_on(reading: Reading) -> list[str]:
     return [*altered, *reading.notes]
 
 
-def absent_stores(tree: Iterable[File]) -> list[Entry]:
+def absent_stores(tree: Tree) -> list[Entry]:
     """What a tree should have and of which nothing is there, for verbs that read all of it."""
     entries: list[Entry] = []
     for family in registry.families():
-        files = Store(family.files_for(None, tree)) if family.absent is not None else ()
+        files = tree.store_for(family) if family.absent is not None else ()
         for account in family.absent(files) if files and family.absent is not None else ():
             offsets = (account.start, account.stop) if account.stop > account.start else (None, None)
             reason = f"{account.topic}-{account.partition}: nothing of it is here, although other files list it"

@@ -101,6 +101,16 @@ class Tree:
     def _folded(self) -> dict[tuple[str, str], list[File]]:
         return {}
 
+    def store_for(self, family: Family) -> Store:
+        """The files of a family that checks over several stores look at, as one store: what checks learn of them is learnt once."""
+        if family.name not in self._by_family:
+            self._by_family[family.name] = Store(family.files_for(None, self.files))
+        return self._by_family[family.name]
+
+    @cached_property
+    def _by_family(self) -> dict[str, Store]:
+        return {}
+
     def group_of(self, file: File) -> Store:
         """The files that belong with one: its partition, its store."""
         return Store((file,)) if file.place.group is None else self._groups[file.place.group]

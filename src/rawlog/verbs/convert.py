@@ -677,7 +677,7 @@ def _advancing(
 def _settle(number: int, own: ConvertSplit) -> Written:
     """Ask what `repair` would keep of stores, and which stores are missing."""
     readings = {store.path: reading_of(store) for store in own.stores}
-    absent = tuple(absent_stores(own.every)) if own.every else ()
+    absent = tuple(absent_stores(Tree((), own.every))) if own.every else ()
     return Written(number, WrittenSplit("", 0), readings=readings, absent=absent)
 
 

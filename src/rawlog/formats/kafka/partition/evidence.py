@@ -115,16 +115,20 @@ def stated_end(files: Sequence[File]) -> int | None:
     segments = [one for one in files if one.format == "kafka.log" and one.place.state is None]
     if not segments:
         return None
-    names = {one.place.start_offset or 0 for one in segments}
-    snapshots = [one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot" and not one.place.state]
-    ends = [offset for offset in snapshots if offset not in names]
+    last_name = max(segment.place.start_offset or 0 for segment in segments)
+    snapshots = [
+        file.place.start_offset or 0 for file in files if file.format == "kafka.snapshot" and not file.place.state
+    ]
+    ends = [offset for offset in snapshots if offset > last_name]
     place = segments[0].place
     if place.topic is not None and place.partition is not None and place.group is not None:
         folder = parent_of(place.group)
-        if exists(f"{folder}/{MARK}"):
-            checkpoints = (offsets_in(folder, name) for name in (HIGH_WATERMARK, RECOVERY_POINT))
-            ends += [offsets.get((place.topic, place.partition), 0) for offsets in checkpoints]
-    return max((end for end in ends if end > max(names)), default=None)
+        checkpoints = (offsets_in(folder, name) for name in (HIGH_WATERMARK, RECOVERY_POINT))
+        stated = [offsets.get((place.topic, place.partition), 0) for offsets in checkpoints]
+        # In a bucket each question is a request: the mark matters only where a checkpoint says something.
+        if (end := max(stated)) > last_name and exists(f"{folder}/{MARK}"):
+            ends.append(end)
+    return max(ends, default=None)
 
 
 def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
