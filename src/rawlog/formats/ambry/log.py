@@ -198,7 +198,7 @@ def checked(frames: Frames) -> Messages:
 _ROW = {name: row for row, name in enumerate(kernels.FIELDS)}
 
 
-def trouble(messages: Messages, index: int) -> CorruptError:
+def message_error(messages: Messages, index: int) -> CorruptError:
     """The error for a message that is not sound."""
     frames = messages.frames
     position = int(frames.positions[index])
@@ -220,7 +220,7 @@ def spans(frames: Frames, file: File) -> Spans:
     messages = Messages(frames)
     sound = messages.sound
     if not sound.all():
-        raise trouble(messages, int(np.argmin(sound)))
+        raise message_error(messages, int(np.argmin(sound)))
     at = frames.positions + (file.place.start_offset or 0)
     micros, valid = microseconds(messages.times)
     known = np.where(valid, micros, NO_TIME)
@@ -257,7 +257,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
             bad = int(np.argmin(good))
             if bad:
                 yield _batch(messages.slice(0, bad), want)
-            raise trouble(messages, bad)
+            raise message_error(messages, bad)
 
 
 def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:

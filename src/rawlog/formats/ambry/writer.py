@@ -232,14 +232,14 @@ def hard_deleted(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
     """
     import numpy as np
 
-    from rawlog.formats.ambry.log import Messages, scan, trouble
+    from rawlog.formats.ambry.log import Messages, message_error, scan
 
     frames = scan(np.frombuffer(message, np.uint8), 0)
     messages = Messages(frames)
     if len(frames) != 1 or int(frames.stops[0]) != len(message) or messages["kind"][0] != Kind.PUT:
         raise CorruptError("not one whole PUT", position=0)
     if not messages.sound[0]:
-        raise trouble(messages, 0)
+        raise message_error(messages, 0)
     at, size = int(messages["user_metadata_at"][0]), int(messages["user_metadata_size"][0])
     content, version = int(messages["content_size"][0]), int(messages["blob_version"][0])
     blob = blob_record(bytes(content), version=version, blob_type=int(messages["blob_type"][0]))
