@@ -1,4 +1,4 @@
-"""Writing messages: PUTs and updates of every version, what a hard delete leaves of one, and rows of `records` as a log segment.
+"""Writing messages: PUTs and updates of every version, hard-deleted PUTs, and rows of `records` as a log segment.
 
 Callers give what a message means; sizes, offsets and checksums are computed here.
 
@@ -109,7 +109,7 @@ class Properties:
             4: bool(self.content_encoding or self.filename),
             5: bool(self.reserved_metadata_blob_id),
         }
-        lost = [version for version, there in late.items() if there and version > serde]
+        lost = [version for version, is_present in late.items() if is_present and version > serde]
         if lost:
             raise EncodeError(f"properties version {serde} cannot hold what came with version {lost[0]}")
         if serde >= 2:
@@ -245,7 +245,7 @@ def hard_deleted(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
     blob = blob_record(bytes(content), version=version, blob_type=int(messages["blob_type"][0]))
     head = bytearray(message[:at])
     for name in texts:
-        start, length = (int(messages[f"{name}_{what}"][0]) for what in ("start", "size"))
+        start, length = (int(messages[f"{name}_{part}"][0]) for part in ("start", "size"))
         if length > 0:
             head[start : start + length] = b"-" * length
     if texts:
@@ -295,7 +295,7 @@ def _number(name: str, text: str, bits: int) -> int:
 
 
 def encode_batch(batch: pa.RecordBatch, first: int, choice: Choice) -> Iterator[Frames]:
-    """The messages of rows, of which the first has the number `first`, in parts. EncodeError for what no message can hold."""
+    """Encode rows in parts; `first` is the number of the first row. EncodeError for a row that no message can hold."""
     for part in _parts(batch):
         yield encode_part(part, first, choice)
         first += part.num_rows
@@ -312,7 +312,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def encode_part(batch: pa.RecordBatch, first: int, choice: Choice) -> Frames:
-    """The messages of rows, of which there is at least one, end to end."""
+    """The messages of at least one row, end to end."""
     columns = {name: _spans(batch.column(name)) for name in ("key", "value")}
     columns["topic"] = _spans(pc.fill_null(batch.column("topic"), "None"))
     rows = _defaults(batch, first, choice)
@@ -321,27 +321,27 @@ def encode_part(batch: pa.RecordBatch, first: int, choice: Choice) -> Frames:
     rows[:, kernels.SIZE_TOLD] = columns["value"][1]
     service = byte_view(choice.service.encode("utf-8", "surrogateescape"))
     headers, raw_keys = _headers(batch), columns["key"][2]
-    odd: dict[int, bytes] = {}
+    odd_messages: dict[int, bytes] = {}
     odd_rows = kernels.read_rows(*headers, raw_keys, service.size, rows)
     for time in (kernels.CREATION, kernels.UPDATE_TIME):
         np.maximum(rows[:, time], NONE, out=rows[:, time])
     if odd_rows:
         for row in np.flatnonzero(rows[:, kernels.IS_ODD]).tolist():
-            odd[row] = encode_row(_row(batch, row), first + row, choice)
-            rows[row, kernels.SIZE] = len(odd[row])
+            odd_messages[row] = encode_row(_row(batch, row), first + row, choice)
+            rows[row, kernels.SIZE] = len(odd_messages[row])
     _name_rows(rows, columns["topic"][2], raw_keys)
     stops = np.cumsum(rows[:, kernels.SIZE])
     starts, size = stops - rows[:, kernels.SIZE], int(stops[-1])
     out = np.empty(size + SLACK, np.uint8)
     _, _, code = kernels.write_messages(rows, starts, raw_keys, columns["value"][2], headers[4], service, out)
     assert code == Status.OK
-    for row, message in odd.items():
+    for row, message in odd_messages.items():
         out[starts[row] : stops[row]] = np.frombuffer(message, np.uint8)
     return Frames(out[:size], starts, stops, size, Status.OK)
 
 
 def _name_rows(rows: NDArray[np.int64], topics: Bytes, raw_keys: Bytes) -> None:
-    """Give rows whose key is no blob id the uuid of a new one."""
+    """Give each row whose key is no blob id a new uuid."""
     longest = int(rows[:, kernels.TOPIC_SIZE].max() + 2 * rows[:, kernels.KEY_SIZE].max())
     namespace = byte_view(NAMESPACE.bytes)
     name = np.empty(namespace.size + longest + kernels.NAME_ROOM + SLACK, np.uint8)
@@ -393,7 +393,7 @@ def _ends(array: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
 
 
 def _headers(batch: pa.RecordBatch) -> tuple[Any, Any, Bytes, Any, Bytes, Any]:
-    """All headers end to end: where those of each row end, names, values, and which values are there."""
+    """All headers end to end: where each row's end, names, values, and which values are valid."""
     lists = batch.column("headers")
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
@@ -427,7 +427,7 @@ def _row(batch: pa.RecordBatch, index: int) -> dict[str, Any]:
 
 
 def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
-    """The message of one row of `records`, its timestamp in microseconds. EncodeError for what no message can hold."""
+    """The message of a row of `records`, with its timestamp in microseconds. EncodeError if no message can hold it."""
     headers = {item["key"]: item["value"] for item in row["headers"] or () if item and item["value"] is not None}
 
     def integer(name: str, default: int) -> int:
@@ -491,7 +491,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
 
 
 def _identity(row: dict[str, Any], number: int, choice: Choice, account: int, container: int) -> bytes:
-    """The blob id of a record: its key if that is one, else one made of key and place."""
+    """The blob id of a record: its key if it is an id, else one derived from key and place."""
     raw = row["key"]
     if raw is not None:
         try:

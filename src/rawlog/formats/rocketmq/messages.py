@@ -50,7 +50,7 @@ SIZES = {UNIT.size: UNIT, BATCH_UNIT.size: BATCH_UNIT}
 
 
 def fixed_frames(data: Bytes, layout: Layout, valid: NDArray[np.bool_], kind: int = 0) -> Frames:
-    """Units of one size up to the first that is not valid: zeros to the end are padding, else damage."""
+    """Units of one size up to the first invalid one; zeros up to the end are padding, other bytes are damage."""
     count = int(np.argmin(valid)) if not valid.all() else int(valid.size)
     reached = count * layout.size
     starts = np.arange(count, dtype=np.int64) * layout.size
@@ -71,7 +71,7 @@ def units(data: Bytes, layout: Layout) -> NDArray[Any]:
 
 
 def scan_plain(data: Bytes, kind: int) -> Frames:
-    """Units whose address is not negative and whose size is above zero; the first other one ends the queue."""
+    """Units with a non-negative address and a positive size; the first other one ends the queue."""
     rows = units(data, UNIT)
     return fixed_frames(data, UNIT, (rows["physical_offset"] >= 0) & (rows["size"] > 0), kind)
 
@@ -144,7 +144,7 @@ def resync_batch(data: Bytes, position: int, kind: int) -> int:
 
 
 def _resync(data: Bytes, position: int, layout: Layout, names: tuple[str, ...]) -> int:
-    """The next unit of the same raster that is not zero and can be."""
+    """The next possible unit at a multiple of the unit size."""
     first = -(-position // layout.size)
     rows = units(data[first * layout.size :], layout)
     valid = np.ones(len(rows), np.bool_)
@@ -270,7 +270,7 @@ def decode_timer_log(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 
 
 def _held(times: NDArray[np.generic], most: int) -> NDArray[np.int64]:
-    """Times beyond `most` brought back to it, so that the next step does not overflow; they stay beyond what a column holds."""
+    """Times cut to `most`, so that the next step does not overflow; a column cannot hold them either way."""
     return np.clip(times.astype(np.int64), -most, most)
 
 
@@ -417,8 +417,8 @@ class Messages:
         return is_stale
 
     def leftovers(self, file: File) -> NDArray[np.bool_]:
-        """Which messages are copies that stay after the end of a log that was cut: they say that they are at another place, and the same
-        message is there. Any other that is not at its place was moved there, or its address was changed.
+        """Which messages are left after the end of a truncated log: each names another address, and the same message is there. Any other
+        message with a wrong address was moved or changed.
         """
         is_leftover = self.stale
         if is_leftover.any():
@@ -429,7 +429,7 @@ class Messages:
 
     @property
     def fillers(self) -> NDArray[np.bool_]:
-        """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
+        """Which entries only cover a hole that `repair` left: by their flag and a host without a port."""
         if not self.odd[kernels.O_FILLER]:
             return np.zeros(len(self), np.bool_)
         is_filler: NDArray[np.bool_] = self[kernels.F_FLAG] == FILLER_FLAG
@@ -440,7 +440,7 @@ class Messages:
         return is_filler
 
     def entry_crcs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The messages that end with a checksum of the whole entry (`__CRC32#`), the one each has, and the one it should have."""
+        """The messages with a checksum of the whole entry (`__CRC32#`), the computed and the stored checksums."""
         from rawlog.io.checksums import crc32_spans
 
         none = np.empty(0, np.int64)
@@ -467,7 +467,7 @@ class Messages:
 
     @property
     def sound(self) -> NDArray[np.bool_]:
-        """Which messages are at their place and have every checksum that they carry: what `repair` keeps."""
+        """Which messages are at their place with all checksums right: those that `repair` keeps."""
         return self.crc_ok & ~self.stale & self.entry_crc_ok
 
     def frame_position(self, row: int) -> int:
@@ -480,7 +480,7 @@ class Messages:
         return np.where(flags & SysFlag.COMPRESSED, ((flags & CODEC_MASK) >> CODEC_SHIFT) + 1, 0)
 
     def _crc(self, row: int) -> tuple[int, int]:
-        """The checksum that the body of one message has, and the one it should have."""
+        """The computed and the stored checksum of the body of a message."""
         from rawlog.io.checksums import crc32
 
         start, size = int(self[kernels.F_BODY][row]), int(self[kernels.F_BODY_SIZE][row])
@@ -504,8 +504,8 @@ class Messages:
 
 
 def are_copies(file: File, start: int, addresses: NDArray[np.int64], heads: Sequence[bytes]) -> NDArray[np.bool_]:
-    """Of the heads of messages: which are also at the address that they name. `file` begins at the address `start`; the other files of the
-    log lie next to it.
+    """Which messages, by their heads, are also at the address they name. `file` begins at the address `start`; other files of the log are
+    next to it.
     """
     from rawlog.io.storage import Source
 
@@ -533,13 +533,13 @@ def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
 
 
 def out_of_line(times: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which store times of a file contradict those around them: a single one between two that fit each other.
+    """Which store times contradict both neighbours, while these fit each other.
 
     A broker takes store times from a clock that does not fall, and no checksum covers them. The last one has nothing after it to judge by.
     """
     wrong = np.zeros(times.size, np.bool_)
     if times.size > 2:
-        before, here, after = times[:-2], times[1:-1], times[2:]
-        wrong[1:-1] = (before <= after) & ((here < before) | (here > after))
+        before, current, after = times[:-2], times[1:-1], times[2:]
+        wrong[1:-1] = (before <= after) & ((current < before) | (current > after))
         wrong[0] = times[1] <= times[2] < times[0]
     return wrong

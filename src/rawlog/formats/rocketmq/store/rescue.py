@@ -72,7 +72,7 @@ LONGEST_PAUSE_MS = 10 * 365 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """One copy of the commit log: its files by the address where each begins, and where it parts from the history that is kept."""
+    """The commit log of one replica: its files by address, and where it parts from the kept history."""
 
     root: str
     files: dict[int, File]
@@ -80,7 +80,7 @@ class ReplicaLog:
 
 
 class _Reader:
-    """The runs of one copy of a file, cut to what is still wanted."""
+    """The runs of one replica of a file, cut to what is still needed."""
 
     def __init__(self, number: int, file: File, size: int, until: int | None) -> None:
         self.number, self.file, self.until = number, file, until
@@ -107,7 +107,7 @@ class _Reader:
 
 
 def _cut(run: Run, start: int | None, stop: int | None) -> Run | None:
-    """The messages of a run that begin from one address to before another; None if there are none."""
+    """The messages of a run that begin between two addresses; None if there are none."""
     starts = edges(run.rows)[0]
     first = 0 if start is None else int(np.searchsorted(starts, start))
     last = starts.size if stop is None else int(np.searchsorted(starts, stop))
@@ -117,7 +117,7 @@ def _cut(run: Run, start: int | None, stop: int | None) -> Run | None:
 
 
 class Union(Salvage):
-    """A new commit log from several copies of it, in order of preference, that are all of one history."""
+    """A new commit log from several replicas of one history, in order of preference."""
 
     def __init__(
         self,
@@ -137,13 +137,13 @@ class Union(Salvage):
         self.logs = [self._at(start)[0][1] for start in sorted({start for copy in copies for start in copy.files})]
 
     def _at(self, start: int) -> list[tuple[int, File]]:
-        """The copies of the file at an address, with the numbers of their stores; those of another history are the last."""
+        """The replicas of the file at an address, with the numbers of their stores; those of another history are last."""
         holders = [(number, replica) for number, replica in enumerate(self.replicas) if start in replica.files]
         holders.sort(key=lambda holder: holder[1].until is not None and holder[1].until <= start)
         return [(number, replica.files[start]) for number, replica in holders]
 
     def _in_history(self, file: File) -> list[tuple[int, File]]:
-        """The same without those of another history."""
+        """The replicas of a file without those of another history."""
         start = file.place.start_offset or 0
         files = self._at(start)
         return [
@@ -154,7 +154,7 @@ class Union(Salvage):
 
     @property
     def is_intact(self) -> bool:
-        """Whether the log is that of the first copy, whose databases are taken."""
+        """Whether the log is that of the first replica, whose databases are taken."""
         return super().is_intact and not any(self.taken[1:])
 
     def is_begun(self, file: File) -> bool:
@@ -189,7 +189,7 @@ class Union(Salvage):
     # Runs
 
     def runs(self, file: File, *, skip: bool) -> Iterator[Run]:
-        """The sound messages at the place of a file, each from the first copy that has it."""
+        """The sound messages at the place of a file, each from the first replica that has it."""
         size, replicas = self.file_size, self.replicas
         readers = [_Reader(number, log, size, replicas[number].until) for number, log in self._in_history(file)]
         at = -1
@@ -216,7 +216,7 @@ class Union(Salvage):
             at = cut[0][1].stop
 
     def _agree(self, candidates: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:
-        """The run of the first of several copies; messages that others have otherwise are judged."""
+        """The run of the first of several replicas; differing messages are judged."""
         # What one copy had to correct, another may have as it was.
         candidates = [candidate for candidate in candidates if not candidate[1].is_corrected] or candidates
         (source, run), others = candidates[0], candidates[1:]
@@ -240,7 +240,7 @@ class Union(Salvage):
             yield source, rest
 
     def _judge(self, address: int, versions: list[tuple[int, Run]]) -> tuple[int, Run]:
-        """The version of a message that most copies have, or the one that the consume queues know; else the first."""
+        """The version of a message that most replicas have, or that the consume queues have; else the first."""
         texts = [_bytes(run) for _, run in versions]
         votes = [texts.count(text) for text in texts]
         best = [version for version, vote in zip(versions, votes, strict=True) if vote == max(votes)]
@@ -289,7 +289,7 @@ def _is_well_formed(run: Run, last_time: int) -> bool:
 
 
 def _bytes(run: Run) -> bytes:
-    """The bytes of a run without those that members of a group have of their own: DLedger's heads."""
+    """The bytes of a run without DLedger's heads, which differ between members of a group."""
     rows = run.rows
     starts, sizes = rows[fields.F_START], rows[fields.F_SIZE]
     if (starts[1:] == starts[:-1] + sizes[:-1]).all():
@@ -324,7 +324,7 @@ MOST_SPANS = 10_000
 
 
 def unit_plan(name: str, group: Sequence[Replica], reasons: Sequence[str]) -> UnitPlan:
-    """The plan of a store of some copies, with the reasons why histories of copies part."""
+    """The plan of a store from its replicas, with the reasons why histories part."""
     used = [(number, replica) for number, replica in enumerate(group) if replica.logs]
     pieces = _pieces(used)
     start = min((piece.start for piece in pieces), default=0)
@@ -392,13 +392,13 @@ def _pieces(replicas: Sequence[tuple[int, Replica]]) -> list[PiecePlan]:
         if not live:
             return pieces
         begin = max(at, min(stretch[0] for stretch in live))
-        here = min((stretch for stretch in live if stretch[0] <= begin), key=lambda stretch: stretch[2])
-        better = [stretch[0] for stretch in live if stretch[2] < here[2] and stretch[0] > begin]
-        stop = min([here[1], *better])
-        if pieces and pieces[-1].copy == here[3] and pieces[-1].stop == begin:
+        best = min((stretch for stretch in live if stretch[0] <= begin), key=lambda stretch: stretch[2])
+        better = [stretch[0] for stretch in live if stretch[2] < best[2] and stretch[0] > begin]
+        stop = min([best[1], *better])
+        if pieces and pieces[-1].copy == best[3] and pieces[-1].stop == begin:
             pieces[-1] = replace(pieces[-1], stop=stop)
         else:
-            pieces.append(PiecePlan(here[3], begin, stop))
+            pieces.append(PiecePlan(best[3], begin, stop))
         at, stretches = stop, live
 
 
@@ -477,7 +477,7 @@ class QueueTask:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContent:
-    """A copy as it is written from: its files, each at its place, and where its history parts from the one that is kept."""
+    """A replica as it is written from: its files at their places, and where it parts from the kept history."""
 
     root: str
     files: tuple[File, ...]
@@ -536,14 +536,14 @@ class Rescue:
         return splits
 
     def _distinct(self, replicas: Sequence[ReplicaFiles]) -> list[ReplicaFiles]:
-        """The stores, each once. OptionError for one that a broker is running on."""
+        """The stores, each once. OptionError for a store with a running broker."""
         places = Places(self.report.notes)
         for replica in replicas:
             refuse_locked(replica.root, "lock")
         return [replica for replica in replicas if places.is_new(replica.root)]
 
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
-        """Read one commit-log file, or what queues know of missing ones."""
+        """Read one commit-log file, or the queue units of missing files."""
         task = split.content
         if isinstance(task, QueueTask):
             return tuple(slots_between(task.queues, task.missing))
@@ -629,7 +629,7 @@ class Rescue:
         return report
 
     def _keep_tails(self, name: str, content: UnitContent, aside: Folder, report: Report) -> None:
-        """Copy the commit-log files of other histories, from where these part from the one that was written."""
+        """Copy the commit-log files of other histories, from where they part from the written one."""
         for number, replica in enumerate(content.replicas):
             if replica.until is None:
                 continue
@@ -641,7 +641,7 @@ class Rescue:
             report.add(Action.MOVED, reason, replica.root, is_expected=True)
 
     def finish(self, done: Sequence[RescuedUnit], folder: Folder) -> None:
-        """The stores next to one another; a single one is the target itself."""
+        """Put the stores next to one another; a single one is the target itself."""
         for unit in done:
             self.report.parts[unit.split.name] = unit.report
             unit_folder = Path(unit.folder) / unit.split.name
@@ -653,7 +653,7 @@ class Rescue:
 
 
 def _below(roots: Sequence[str], files: Sequence[File]) -> Iterator[tuple[str, list[File]]]:
-    """The files below each of the directories that were named; those of one inside of another are its own."""
+    """The files below each named directory; a directory inside another has its own."""
     groups: dict[str, list[File]] = {root: [] for root in roots}
     for file in files:
         above = [root for root in roots if file.path == root or file.path.startswith(f"{root.rstrip('/')}/")]
@@ -670,8 +670,8 @@ def _missing(starts: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:
 
 
 def _content(replica: Replica) -> ReplicaContent:
-    placed = {log.file.path: log.file for log in replica.logs}
-    files = [placed.get(file.path, file) for file in replica.store.files if file.path in placed or not is_log(file)]
+    logs = {log.file.path: log.file for log in replica.logs}
+    files = [logs.get(file.path, file) for file in replica.store.files if file.path in logs or not is_log(file)]
     return ReplicaContent(replica.store.root, tuple(files), replica.until)
 
 
@@ -680,7 +680,7 @@ def _by_start(files: Sequence[File]) -> dict[int, File]:
 
 
 def _files(replicas: Sequence[ReplicaContent], report: Report) -> list[File]:
-    """The files that a store is written from: all logs and queues, and of everything else one copy."""
+    """The files that a store is written from: all logs and queues, and one replica of everything else."""
     logs = [
         file
         for replica in replicas
@@ -715,15 +715,15 @@ def _configs(replicas: Sequence[ReplicaContent], report: Report) -> Iterator[Fil
                 by_name.setdefault(config.name_of(file), []).append((_version(file), number, file))
     for name, files in sorted(by_name.items()):
         current = [candidate for candidate in files if candidate[2].place.state is None] or files
-        version, number, chosen = max(current, key=lambda candidate: (candidate[0], -candidate[1]))
+        version, number, newest = max(current, key=lambda candidate: (candidate[0], -candidate[1]))
         same = [
             candidate
             for candidate in current
-            if candidate[0][0] == version[0] and _content_of(candidate[2]) == _content_of(chosen)
+            if candidate[0][0] == version[0] and _content_of(candidate[2]) == _content_of(newest)
         ]
-        _, number, chosen = min(same, key=lambda candidate: candidate[1])
+        _, number, newest = min(same, key=lambda candidate: candidate[1])
         if number and len({candidate[1] for candidate in files}) > 1:
-            report.notes.append(f"config/{name}: from {chosen.path}, the newest that can be read")
+            report.notes.append(f"config/{name}: from {newest.path}, the newest that can be read")
         yield from (file for _, where, file in files if where == number)
 
 
@@ -748,9 +748,9 @@ def _version(file: File) -> tuple[Any, ...]:
     )
 
 
-def _offsets_of_others(replicas: Sequence[ReplicaContent], chosen: Sequence[File]) -> list[File]:
+def _offsets_of_others(replicas: Sequence[ReplicaContent], files: Sequence[File]) -> list[File]:
     """The consumer offsets of copies from which they were not taken."""
-    taken = {file.path for file in chosen}
+    taken = {file.path for file in files}
     return [
         file
         for replica in replicas

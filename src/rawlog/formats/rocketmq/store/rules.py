@@ -349,7 +349,7 @@ def config_files(files: Sequence[File]) -> Iterator[Mark]:
 
 
 def _backup_marks(file: File, files: Sequence[File]) -> Iterator[Mark]:
-    """A copy that a broker could not take: no more than a remark while the file itself is there. An empty one is normal."""
+    """Remark on a `.bak` that a broker could not take, if the file itself is there. An empty one is normal."""
     is_needed = not any(f"{other.path}.bak" == file.path for other in files)
     try:
         loaded = config.read(file)
