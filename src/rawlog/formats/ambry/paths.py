@@ -1,4 +1,4 @@
-"""Where Ambry keeps what: the names of a store's files, and what they say of the content.
+"""The names of Ambry's files, and what each name says of the content.
 
 Which log segments count while a compaction is under way is in its log, not in names: see `store.settle`.
 """
@@ -72,17 +72,17 @@ def split(path: str) -> tuple[str, str]:
 def segment_of(path: str) -> Segment | None:
     """The log segment that a log, index or bloom file belongs to."""
     name = split(path)[1]
-    found = _LOG.fullmatch(name) or _INDEXED.fullmatch(name)
-    if found is None:
+    match = _LOG.fullmatch(name) or _INDEXED.fullmatch(name)
+    if match is None:
         return None
-    return Segment() if found.group(1) is None else Segment(int(found.group(1)), int(found.group(2)))
+    return Segment() if match.group(1) is None else Segment(int(match.group(1)), int(match.group(2)))
 
 
 def start_of(path: str) -> int:
     """Where the messages begin that an index or bloom file is for."""
-    found = _INDEXED.fullmatch(split(path)[1])
-    assert found is not None, path
-    return int(found.group(3))
+    match = _INDEXED.fullmatch(split(path)[1])
+    assert match is not None, path
+    return int(match.group(3))
 
 
 def store_place(folder: str, state: str | None = None) -> Place:
@@ -93,7 +93,7 @@ def store_place(folder: str, state: str | None = None) -> Place:
 
 
 def store_name(store: Store) -> str | None:
-    """The number of a partition, which is the name of its store's directory; None if that is another name or there is no log."""
+    """The number of a partition, if its directory has such a name and a log; else None."""
     for file in store:
         if file.format == "ambry.log" and file.place.state is None and file.place.partition is not None:
             return str(file.place.partition)
@@ -101,10 +101,10 @@ def store_name(store: Store) -> str | None:
 
 
 def is_log(path: str) -> Place | None:
-    """A log segment; one that a compaction has not committed yet is not loaded."""
+    """Match a log segment; the target of an uncommitted compaction has the state `temp`."""
     folder, name = split(path)
-    found = _LOG.fullmatch(name)
-    return None if found is None else store_place(folder, "temp" if found.group(3) else None)
+    match = _LOG.fullmatch(name)
+    return None if match is None else store_place(folder, "temp" if match.group(3) else None)
 
 
 def indexed(kind: str) -> Callable[[str], Place | None]:
@@ -112,22 +112,22 @@ def indexed(kind: str) -> Callable[[str], Place | None]:
 
     def match(path: str) -> Place | None:
         folder, name = split(path)
-        found = _INDEXED.fullmatch(name)
-        return store_place(folder) if found is not None and found.group(4) == kind else None
+        name_match = _INDEXED.fullmatch(name)
+        return store_place(folder) if name_match is not None and name_match.group(4) == kind else None
 
     return match
 
 
 def is_compaction_log(path: str) -> Place | None:
-    """The log of a compaction under way, or of one that is done (its name then has a time)."""
+    """Match the log of a compaction: running, or finished (with a time in its name)."""
     folder, name = split(path)
     return store_place(folder) if _COMPACTION_LOG.fullmatch(name) else None
 
 
 def is_current_compaction(path: str) -> bool:
-    """Whether a compaction log is that of one under way."""
-    found = _COMPACTION_LOG.fullmatch(split(path)[1])
-    return found is not None and found.group(2) is None
+    """Whether a compaction log is of a running compaction."""
+    match = _COMPACTION_LOG.fullmatch(split(path)[1])
+    return match is not None and match.group(2) is None
 
 
 def file_named(*names: str) -> Callable[[str], Place | None]:
@@ -165,7 +165,7 @@ def presume(source: Source) -> list[Origin]:
 
 
 def begin(head: bytes, size: int) -> Origin:
-    """Where the messages begin: after the segment header where there is one. DataError for a damaged one."""
+    """Where messages begin: after the segment header, if there is one. DataError for a damaged header."""
     if size == 0 or _is_message_header(head):
         return Origin(0)
     if _is_segment_header(head):

@@ -1,4 +1,4 @@
-"""Writing messages: PUTs and updates of every version, what a hard delete leaves of one, and rows of `records` as a log segment.
+"""Writing messages: PUTs and updates of every version, hard-deleted PUTs, and rows of `records` as a log segment.
 
 Callers give what a message means; sizes, offsets and checksums are computed here.
 
@@ -109,7 +109,7 @@ class Properties:
             4: bool(self.content_encoding or self.filename),
             5: bool(self.reserved_metadata_blob_id),
         }
-        lost = [version for version, there in late.items() if there and version > serde]
+        lost = [version for version, is_present in late.items() if is_present and version > serde]
         if lost:
             raise EncodeError(f"properties version {serde} cannot hold what came with version {lost[0]}")
         if serde >= 2:
@@ -232,20 +232,20 @@ def hard_deleted(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
     """
     import numpy as np
 
-    from rawlog.formats.ambry.log import Messages, scan, trouble
+    from rawlog.formats.ambry.log import Messages, message_error, scan
 
     frames = scan(np.frombuffer(message, np.uint8), 0)
     messages = Messages(frames)
     if len(frames) != 1 or int(frames.stops[0]) != len(message) or messages["kind"][0] != Kind.PUT:
         raise CorruptError("not one whole PUT", position=0)
     if not messages.sound[0]:
-        raise trouble(messages, 0)
+        raise message_error(messages, 0)
     at, size = int(messages["user_metadata_at"][0]), int(messages["user_metadata_size"][0])
     content, version = int(messages["content_size"][0]), int(messages["blob_version"][0])
     blob = blob_record(bytes(content), version=version, blob_type=int(messages["blob_type"][0]))
     head = bytearray(message[:at])
     for name in texts:
-        start, length = (int(messages[f"{name}_{what}"][0]) for what in ("start", "size"))
+        start, length = (int(messages[f"{name}_{part}"][0]) for part in ("start", "size"))
         if length > 0:
             head[start : start + length] = b"-" * length
     if texts:
@@ -278,10 +278,10 @@ class Choice:
             for name, bits in (("partition", 64), ("account", 16), ("container", 16), ("capacity", 64))
             if name in options
         }
-        made = cls(service=options.get("service", "rawlog"), **numbers)
-        if made.capacity <= SEGMENT_HEADER.size:
-            raise OptionError(f"capacity {made.capacity:,}: more than {SEGMENT_HEADER.size} expected")
-        return made
+        choice = cls(service=options.get("service", "rawlog"), **numbers)
+        if choice.capacity <= SEGMENT_HEADER.size:
+            raise OptionError(f"capacity {choice.capacity:,}: more than {SEGMENT_HEADER.size} expected")
+        return choice
 
 
 def _number(name: str, text: str, bits: int) -> int:
@@ -295,7 +295,7 @@ def _number(name: str, text: str, bits: int) -> int:
 
 
 def encode_batch(batch: pa.RecordBatch, first: int, choice: Choice) -> Iterator[Frames]:
-    """The messages of rows, of which the first has the number `first`, in parts. EncodeError for what no message can hold."""
+    """Encode rows in parts; `first` is the number of the first row. EncodeError for a row that no message can hold."""
     for part in _parts(batch):
         yield encode_part(part, first, choice)
         first += part.num_rows
@@ -312,7 +312,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def encode_part(batch: pa.RecordBatch, first: int, choice: Choice) -> Frames:
-    """The messages of rows, of which there is at least one, end to end."""
+    """The messages of at least one row, end to end."""
     columns = {name: _spans(batch.column(name)) for name in ("key", "value")}
     columns["topic"] = _spans(pc.fill_null(batch.column("topic"), "None"))
     rows = _defaults(batch, first, choice)
@@ -321,27 +321,27 @@ def encode_part(batch: pa.RecordBatch, first: int, choice: Choice) -> Frames:
     rows[:, kernels.SIZE_TOLD] = columns["value"][1]
     service = byte_view(choice.service.encode("utf-8", "surrogateescape"))
     headers, raw_keys = _headers(batch), columns["key"][2]
-    odd: dict[int, bytes] = {}
+    odd_messages: dict[int, bytes] = {}
     odd_rows = kernels.read_rows(*headers, raw_keys, service.size, rows)
     for time in (kernels.CREATION, kernels.UPDATE_TIME):
         np.maximum(rows[:, time], NONE, out=rows[:, time])
     if odd_rows:
         for row in np.flatnonzero(rows[:, kernels.IS_ODD]).tolist():
-            odd[row] = encode_row(_row(batch, row), first + row, choice)
-            rows[row, kernels.SIZE] = len(odd[row])
+            odd_messages[row] = encode_row(_row(batch, row), first + row, choice)
+            rows[row, kernels.SIZE] = len(odd_messages[row])
     _name_rows(rows, columns["topic"][2], raw_keys)
     stops = np.cumsum(rows[:, kernels.SIZE])
     starts, size = stops - rows[:, kernels.SIZE], int(stops[-1])
     out = np.empty(size + SLACK, np.uint8)
     _, _, code = kernels.write_messages(rows, starts, raw_keys, columns["value"][2], headers[4], service, out)
     assert code == Status.OK
-    for row, message in odd.items():
+    for row, message in odd_messages.items():
         out[starts[row] : stops[row]] = np.frombuffer(message, np.uint8)
     return Frames(out[:size], starts, stops, size, Status.OK)
 
 
 def _name_rows(rows: NDArray[np.int64], topics: Bytes, raw_keys: Bytes) -> None:
-    """Give rows whose key is no blob id the uuid of a new one."""
+    """Give each row whose key is no blob id a new uuid."""
     longest = int(rows[:, kernels.TOPIC_SIZE].max() + 2 * rows[:, kernels.KEY_SIZE].max())
     namespace = byte_view(NAMESPACE.bytes)
     name = np.empty(namespace.size + longest + kernels.NAME_ROOM + SLACK, np.uint8)
@@ -364,8 +364,8 @@ def _defaults(batch: pa.RecordBatch, first: int, choice: Choice) -> NDArray[np.i
     rows[:, kernels.ACCOUNT] = ids[:, 0] if choice.account is None else choice.account
     rows[:, kernels.CONTAINER] = ids[:, 1] if choice.container is None else choice.container
     rows[:, kernels.NAMED_PARTITION] = partitions
-    known = np.where(partitions == kernels.NO_PARTITION, 0, partitions)
-    rows[:, kernels.PARTITION] = known if choice.partition is None else choice.partition
+    named = np.where(partitions == kernels.NO_PARTITION, 0, partitions)
+    rows[:, kernels.PARTITION] = named if choice.partition is None else choice.partition
     rows[:, kernels.NAMED_OFFSET] = np.where(numbered, offsets, first + np.arange(batch.num_rows))
     return rows
 
@@ -393,51 +393,51 @@ def _ends(array: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
 
 
 def _headers(batch: pa.RecordBatch) -> tuple[Any, Any, Bytes, Any, Bytes, Any]:
-    """All headers end to end: where those of each row end, names, values, and which values are there."""
+    """All headers end to end: where each row's end, names, values, and which values are valid."""
     lists = batch.column("headers")
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
     names, values = lists.flatten().flatten()
-    given = values.is_valid().to_numpy(zero_copy_only=False) & names.is_valid().to_numpy(zero_copy_only=False)
-    return ends, *_ends(names), *_ends(values), given
+    valid = values.is_valid().to_numpy(zero_copy_only=False) & names.is_valid().to_numpy(zero_copy_only=False)
+    return ends, *_ends(names), *_ends(values), valid
 
 
 def _topic_numbers(topics: pa.Array) -> NDArray[np.int64]:
     """Account and container of each row by its topic."""
     encoded = topics.dictionary_encode()
-    known = np.array([*map(_topic_ids, encoded.dictionary.to_pylist()), (NONE, NONE)], np.int64)
-    found: NDArray[np.int64] = known[pc.fill_null(encoded.indices, len(known) - 1).to_numpy()]
-    return found
+    pairs = np.array([*map(_topic_ids, encoded.dictionary.to_pylist()), (NONE, NONE)], np.int64)
+    ids: NDArray[np.int64] = pairs[pc.fill_null(encoded.indices, len(pairs) - 1).to_numpy()]
+    return ids
 
 
 def _topic_ids(topic: str | None) -> tuple[int, int]:
     """Account and container of a topic that looks like theirs."""
     account, _, container = (topic or "").partition("/")
     try:
-        found = int(account), int(container)
+        ids = int(account), int(container)
     except ValueError:
         return NONE, NONE
-    return found if all(-(1 << 15) <= one < 1 << 15 for one in found) else (NONE, NONE)
+    return ids if all(-(1 << 15) <= number < 1 << 15 for number in ids) else (NONE, NONE)
 
 
 def _row(batch: pa.RecordBatch, index: int) -> dict[str, Any]:
-    one = batch.slice(index, 1)
-    row: dict[str, Any] = one.drop_columns(["timestamp"]).to_pylist()[0]
-    return row | {"timestamp": one.column("timestamp").cast(pa.int64())[0].as_py()}
+    single = batch.slice(index, 1)
+    row: dict[str, Any] = single.drop_columns(["timestamp"]).to_pylist()[0]
+    return row | {"timestamp": single.column("timestamp").cast(pa.int64())[0].as_py()}
 
 
 def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
-    """The message of one row of `records`, its timestamp in microseconds. EncodeError for what no message can hold."""
-    given = {item["key"]: item["value"] for item in row["headers"] or () if item and item["value"] is not None}
+    """The message of a row of `records`, with its timestamp in microseconds. EncodeError if no message can hold it."""
+    headers = {item["key"]: item["value"] for item in row["headers"] or () if item and item["value"] is not None}
 
     def integer(name: str, default: int) -> int:
         try:
-            return int(given[name]) if name in given else default
+            return int(headers[name]) if name in headers else default
         except ValueError:
             raise EncodeError(f"header {name} is no number") from None
 
     def text(name: str, default: str | None = None) -> str | None:
-        return given[name].decode("utf-8", "surrogateescape") if name in given else default
+        return headers[name].decode("utf-8", "surrogateescape") if name in headers else default
 
     try:
         ids = _topic_ids(row["topic"])
@@ -445,7 +445,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
         container = integer("container_id", ids[1] if choice.container is None else choice.container)
         key = _identity(row, number, choice, account, container)
         milliseconds = NONE if row["timestamp"] is None else row["timestamp"] // 1000
-        kind = given.get("kind", b"PUT").decode("ascii", "replace")
+        kind = headers.get("kind", b"PUT").decode("ascii", "replace")
         if kind not in Kind.__members__:
             raise EncodeError(f"header kind {kind!r}: {', '.join(Kind.__members__)} expected")
         life = integer("life_version", 0)
@@ -466,11 +466,11 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
             service_id=text("service_id", choice.service),
             owner_id=text("owner_id"),
             content_type=text("content_type", kernels.DEFAULT_TYPE.tobytes().decode()),
-            is_private=given.get("is_private") == b"true",
+            is_private=headers.get("is_private") == b"true",
             time_to_live=integer("time_to_live", NONE),
             account_id=account,
             container_id=container,
-            is_encrypted=given.get("is_encrypted") == b"true",
+            is_encrypted=headers.get("is_encrypted") == b"true",
             content_encoding=text("content_encoding"),
             filename=text("filename"),
             reserved_metadata_blob_id=text("reserved_metadata_blob_id"),
@@ -483,7 +483,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
             properties,
             content,
             blob_type=BLOB_TYPES.index(blob_type),
-            is_compressed=given.get("is_compressed") == b"true",
+            is_compressed=headers.get("is_compressed") == b"true",
             life_version=life,
         )
     except EncodeError as error:
@@ -491,7 +491,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
 
 
 def _identity(row: dict[str, Any], number: int, choice: Choice, account: int, container: int) -> bytes:
-    """The blob id of a record: its key if that is one, else one made of key and place."""
+    """The blob id of a record: its key if it is an id, else one derived from key and place."""
     raw = row["key"]
     if raw is not None:
         try:
@@ -587,11 +587,11 @@ def _lists_differ(old: pa.Array, new: pa.Array) -> NDArray[np.bool_]:
         column.flatten().filter(pa.array(np.repeat(~differ, size)))
         for column, size in zip((old, new), sizes, strict=True)
     ]
-    for one, other in zip(*(pair.flatten() for pair in pairs), strict=True):
-        differ[rows[_differ(one, other)]] = True
+    for old_part, new_part in zip(*(pair.flatten() for pair in pairs), strict=True):
+        differ[rows[_differ(old_part, new_part)]] = True
     return differ
 
 
 def _mask(test: Any) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
-    return found
+    mask: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
+    return mask

@@ -83,17 +83,17 @@ _TIME_V0 = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def sniff(head: bytes, size: int) -> bool:
-    """Whether a file that begins with `head` is a recording: by its header, or by an entry where that is not sure."""
+    """Whether a file that begins with `head` is a recording: by its header, or by its first entry if the header is not certain."""
     if _TIME_V0.match(head):
         return _credible(head, 0, ENTRY_LAYOUTS[0], size, whole=False)
     version = int.from_bytes(head[: FILE_HEADER.after("version")], "big", signed=True)
     reserved_is_zero = not any(head[FILE_HEADER.at("reserved") : FILE_HEADER.size])
     if version not in VERSIONS:
         # A version of tomorrow, or one with a wrong bit: still a recording if what follows the zeros is an entry.
-        layouts = [ENTRY_LAYOUTS[known] for known in VERSIONS]
+        layouts = [ENTRY_LAYOUTS[supported] for supported in VERSIONS]
         return (
             reserved_is_zero
-            and (-1 <= version <= 15 or any((version ^ known).bit_count() == 1 for known in VERSIONS))
+            and (-1 <= version <= 15 or any((version ^ supported).bit_count() == 1 for supported in VERSIONS))
             and any(_credible(head, FILE_HEADER.size, layout, size, whole=True) for layout in layouts)
             and _credible_time(head)
         )

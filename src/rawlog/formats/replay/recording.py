@@ -115,27 +115,32 @@ def spans(frames: Frames, file: File) -> Spans:
     """An entry is one record, numbered from 0."""
     number = np.arange(frames.first, frames.first + len(frames), dtype=np.int64)
     micros, valid = times(frames)
-    known = np.where(valid, micros, NO_TIME)
-    return Spans(number, number + 1, known, known, np.ones(len(frames), np.int64))
+    stamps = np.where(valid, micros, NO_TIME)
+    return Spans(number, number + 1, stamps, stamps, np.ones(len(frames), np.int64))
 
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """Entries as rows of `records` or `replay.entries`."""
-    for some in _runs(frames):
-        yield from _decode(some, want)
+    for part in _runs(frames):
+        yield from _decode(part, want)
 
 
 def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
     """Entries as rows of `records` and `replay.entries`, decoded once. It ends at the first entry with an invalid time."""
-    for some in _runs(frames):
-        micros, valid = times(some)
-        good = len(some) if valid.all() else int(np.argmin(valid))
-        sound, micros = some.slice(0, good), micros[:good]
+    for part in _runs(frames):
+        micros, valid = times(part)
+        good = len(part) if valid.all() else int(np.argmin(valid))
+        sound, micros = part.slice(0, good), micros[:good]
         if good:
             payload = _payload(sound, {name for want in wants for name in want.table.names})
-            made = (payload | _columns(sound, want, set(want.table.names) - payload.keys(), micros) for want in wants)
-            yield good, [columns.batch(want.table, one, good) for want, one in zip(wants, made, strict=True)]
-        if good < len(some):
+            column_sets = (
+                payload | _columns(sound, want, set(want.table.names) - payload.keys(), micros) for want in wants
+            )
+            yield (
+                good,
+                [columns.batch(want.table, arrays, good) for want, arrays in zip(wants, column_sets, strict=True)],
+            )
+        if good < len(part):
             return
 
 
@@ -182,19 +187,19 @@ def _bad_time(frames: Frames, number: int) -> tuple[int, str]:
 
 def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int64] | None) -> dict[str, pa.Array]:
     count, kind = len(frames), frames.kind
-    made = _payload(frames, names)
+    arrays = _payload(frames, names)
     number = np.arange(frames.first, frames.first + count, dtype=np.int64)
     for name in ("offset", "number"):
         if name in names:
-            made[name] = columns.integers(number, "bigint")
+            arrays[name] = columns.integers(number, "bigint")
     if micros is not None:
-        made["timestamp"] = columns.timestamps(micros)
+        arrays["timestamp"] = columns.timestamps(micros)
     if "position" in names:
-        made["position"] = columns.integers(frames.positions, "bigint")
+        arrays["position"] = columns.integers(frames.positions, "bigint")
     if "size" in names:
-        made["size"] = columns.integers(frames.sizes, "bigint")
+        arrays["size"] = columns.integers(frames.sizes, "bigint")
     if "headers" in names:
-        made["headers"] = columns.empty_headers(count)
+        arrays["headers"] = columns.empty_headers(count)
     constants = {
         "path": want.file.path,
         "version": kind,
@@ -203,25 +208,25 @@ def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int
         "timestampType": 0,
     }
     for column in want.table.columns:
-        if column.name in constants and column.name not in made:
-            made[column.name] = columns.constant(constants[column.name], column.type, count, compact=want.compact)
-    return made
+        if column.name in constants and column.name not in arrays:
+            arrays[column.name] = columns.constant(constants[column.name], column.type, count, compact=want.compact)
+    return arrays
 
 
 def _payload(frames: Frames, names: set[str]) -> dict[str, pa.Array]:
     """The keys and values, as far as they are wanted."""
-    data, made = byte_view(frames.data), {}
+    data, arrays = byte_view(frames.data), {}
     if names & {"key", "value"}:
         head = heads(frames)
         value_sizes = head["value_size"].astype(np.int64)
         if "value" in names:
-            made["value"] = columns.spans(data, frames.stops - value_sizes, value_sizes)
+            arrays["value"] = columns.spans(data, frames.stops - value_sizes, value_sizes)
         if "key" in names and frames.kind == 2:
             key_sizes = head["key_size"].astype(np.int64)
-            made["key"] = columns.spans(data, frames.starts + ENTRY_LAYOUTS[2].size, key_sizes, key_sizes > 0)
+            arrays["key"] = columns.spans(data, frames.starts + ENTRY_LAYOUTS[2].size, key_sizes, key_sizes > 0)
         elif "key" in names:
-            made["key"] = columns.constant(None, "binary", len(frames))
-    return made
+            arrays["key"] = columns.constant(None, "binary", len(frames))
+    return arrays
 
 
 # Entries among damaged bytes: what verification reports, and repair keeps ---------------------------------------------------
@@ -231,8 +236,8 @@ def credible_times(frames: Frames) -> list[int]:
     """The times of entries, in seconds, as far as they are credible."""
     if frames.kind == 0 or not len(frames):
         return []
-    found = heads(frames)["timestamp"].astype(np.int64)
-    return found[(found > 0) & (found <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
+    seconds = heads(frames)["timestamp"].astype(np.int64)
+    return seconds[(seconds > 0) & (seconds <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
 
 
 def are_zeros(frames: Frames) -> NDArray[np.bool_]:
@@ -250,8 +255,8 @@ def ends_in_damage(frames: Frames) -> bool:
 
 
 def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
-    """Entries in a row that begin before `stop` and have times like those of entries around them (`near`): at least two, or one that
-    ends the data.
+    """Entries in a row that begin before `stop` with times like those of their neighbours (`near`): at least two, or one at the end of the
+    data.
     """
     if not near or kind == 0 or data.size < 8:
         return
@@ -261,15 +266,15 @@ def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Itera
     for candidate in likely[likely < stop].tolist():
         if candidate < position:
             continue
-        found = scan(data[candidate:], kind)
-        count = int(np.argmin(np.append(np.isin(found.starts + candidate, likely), False)))
-        if count > 1 or (count == 1 and candidate + int(found.stops[0]) == data.size):
-            position = candidate + int(found.stops[count - 1])
-            yield replace(found.slice(0, count), base=candidate, status=Status.OK, last=False)
+        entries = scan(data[candidate:], kind)
+        count = int(np.argmin(np.append(np.isin(entries.starts + candidate, likely), False)))
+        if count > 1 or (count == 1 and candidate + int(entries.stops[0]) == data.size):
+            position = candidate + int(entries.stops[count - 1])
+            yield replace(entries.slice(0, count), base=candidate, status=Status.OK, last=False)
 
 
 def find_swallowed(frames: Frames) -> Frames | None:
-    """Entries that begin inside the last one of a window and go on after it; None if there are none.
+    """Entries that begin inside the last entry of a window and continue after it, or None.
 
     A value may be a recording itself: then its entries end where the value does.
     """
@@ -278,13 +283,13 @@ def find_swallowed(frames: Frames) -> Frames | None:
         return None
     near = credible_times(frames)[-2:]
     data = frames.data[start + 1 : end + LARGEST_SEARCH]
-    for found in find_likely(data, end - start - 1, frames.kind, near):
-        edge = end - start - 1 - found.base
-        if ((found.starts < edge) & (edge < found.stops)).any():
+    for entries in find_likely(data, end - start - 1, frames.kind, near):
+        edge = end - start - 1 - entries.base
+        if ((entries.starts < edge) & (edge < entries.stops)).any():
             return replace(
-                found,
-                data=found.data.copy(),  # the walk reads on into the same buffer
-                base=frames.base + start + 1 + found.base,
+                entries,
+                data=entries.data.copy(),  # the walk reads on into the same buffer
+                base=frames.base + start + 1 + entries.base,
                 first=frames.first + len(frames) - 1,
                 last=frames.last,
                 status=frames.status,
@@ -333,55 +338,57 @@ def _seconds(value: int) -> str:
 
 
 @rule("replay.recording.time", Severity.ERROR)
-def invalid_time(seen: Inspection) -> Iterator[Mark]:
+def invalid_time(inspection: Inspection) -> Iterator[Mark]:
     """The stored time is invalid: not a time of the right form in version 0, a number beyond any calendar in the others.
 
     The entry's value may still be sound, but something else wrote over it or its neighbour. Old readers use the current time instead,
     without a warning.
     """
-    _, valid = times(seen.frames)
+    _, valid = times(inspection.frames)
     for index in np.flatnonzero(~valid).tolist():
-        start = int(seen.frames.starts[index])
-        raw = bytes(seen.frames.data[start : start + ENTRY_LAYOUTS[seen.frames.kind].fields[0].size])
+        start = int(inspection.frames.starts[index])
+        raw = bytes(inspection.frames.data[start : start + ENTRY_LAYOUTS[inspection.frames.kind].fields[0].size])
         yield Mark(
             "an invalid time",
-            position=int(seen.frames.positions[index]),
+            position=int(inspection.frames.positions[index]),
             size=len(raw),
-            offset=seen.frames.first + index,
-            expected="YYYY-MM-DDTHH:MM:SS.ffffffZ" if seen.frames.kind == 0 else "seconds since 1970",
-            found=ascii(raw.decode("latin-1")) if seen.frames.kind == 0 else int.from_bytes(raw, "big", signed=True),
+            offset=inspection.frames.first + index,
+            expected="YYYY-MM-DDTHH:MM:SS.ffffffZ" if inspection.frames.kind == 0 else "seconds since 1970",
+            found=ascii(raw.decode("latin-1"))
+            if inspection.frames.kind == 0
+            else int.from_bytes(raw, "big", signed=True),
         )
 
 
 @rule("replay.recording.milliseconds", Severity.WARNING)
-def milliseconds_as_seconds(seen: Inspection) -> Iterator[Mark]:
+def milliseconds_as_seconds(inspection: Inspection) -> Iterator[Mark]:
     """The time is so large that it must be milliseconds, where the format says seconds.
 
     The program that wrote the file made a mistake; replaying with the recorded times would send nonsense. Divide the times by
     1000 when converting.
     """
-    if seen.frames.kind == 0:
+    if inspection.frames.kind == 0:
         return
-    stored, (_, valid) = heads(seen.frames)["timestamp"].astype(np.int64), times(seen.frames)
+    stored, (_, valid) = heads(inspection.frames)["timestamp"].astype(np.int64), times(inspection.frames)
     for index in np.flatnonzero(valid & (stored > LATEST_CREDIBLE)).tolist():
         yield Mark(
             "a time in milliseconds where seconds belong",
-            position=int(seen.frames.positions[index]),
-            offset=seen.frames.first + index,
+            position=int(inspection.frames.positions[index]),
+            offset=inspection.frames.first + index,
             expected=f"at most {LATEST_CREDIBLE}",
             found=int(stored[index]),
         )
 
 
 @rule("replay.recording.trailing-zeros", Severity.WARNING)
-def trailing_zeros(seen: Inspection) -> Iterator[Mark]:
+def trailing_zeros(inspection: Inspection) -> Iterator[Mark]:
     """The file ends in zero bytes, which every reader takes for messages: 1970-01-01, no key, empty value.
 
     They were never recorded: a preallocated or badly copied file leaves them. Cut the file at the position given.
     """
-    if seen.frames.kind == 0:
+    if inspection.frames.kind == 0:
         return
-    frames, memory = seen.frames, seen.memory
+    frames, memory = inspection.frames, inspection.memory
     fixed = ENTRY_LAYOUTS[frames.kind].size
     sound = np.flatnonzero(~are_zeros(frames))
     if sound.size:
@@ -399,29 +406,29 @@ def trailing_zeros(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("replay.recording.covered", Severity.WARNING)
-def covered_entries(seen: Inspection) -> Iterator[Mark]:
+def covered_entries(inspection: Inspection) -> Iterator[Mark]:
     """The last entry before damage covers the beginning of other entries: its length is wrong, or bytes of it are missing.
 
     The finding covers the bytes up to the first entry inside it. `rawlog repair` leaves those bytes out and keeps the entries that follow.
     """
-    frames = seen.frames
-    found = find_swallowed(frames) if ends_in_damage(frames) else None
-    if found is not None:
+    frames = inspection.frames
+    entries = find_swallowed(frames) if ends_in_damage(frames) else None
+    if entries is not None:
         start = int(frames.positions[-1])
         number = frames.first + len(frames) - 1
-        yield Mark("the length of this entry covers others", start, found.base - start, offset=number)
+        yield Mark("the length of this entry covers others", start, entries.base - start, offset=number)
 
 
 @rule("replay.recording.reserved", Severity.WARNING)
-def reserved_bytes(seen: Inspection) -> Iterator[Mark]:
+def reserved_bytes(inspection: Inspection) -> Iterator[Mark]:
     """The sixteen reserved bytes of the header are not zero.
 
     No release writes anything there and none looks at it: the header was damaged, or another program made the file.
     """
-    if seen.frames.kind == 0 or seen.memory.get("looked"):
+    if inspection.frames.kind == 0 or inspection.memory.get("looked"):
         return
-    seen.memory["looked"] = True
-    with Source(seen.file.path) as source:
+    inspection.memory["looked"] = True
+    with Source(inspection.file.path) as source:
         head = source.read(0, FILE_HEADER.size)
     reserved = head[FILE_HEADER.at("reserved") :]
     if any(reserved):
@@ -435,13 +442,13 @@ def reserved_bytes(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("replay.recording.transaction-marker", Severity.INFO)
-def transaction_markers(seen: Inspection) -> Iterator[Mark]:
+def transaction_markers(inspection: Inspection) -> Iterator[Mark]:
     """Entries that look like Kafka's commit and abort markers, which the recorder takes for messages.
 
     Replayed, they become ordinary records of a 4-byte key. Messages of aborted transactions are in such a file too, and nothing
     tells them apart.
     """
-    frames, memory = seen.frames, seen.memory
+    frames, memory = inspection.frames, inspection.memory
     if frames.kind == 2 and len(frames):
         head = heads(frames)
         keys, values = head["key_size"].astype(np.int64), head["value_size"].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Recordings written again. Repair: every entry that is whole is kept, in a copy that verifies clean.
+"""Recordings rewritten. `repair` keeps every whole entry, in a copy that verifies clean.
 
 The format has no checksum, so nothing confirms what an entry holds: only invalid lengths and times are repaired.
 """
@@ -121,18 +121,18 @@ def _recorded(files: Sequence[File]) -> list[Recorded]:
 
 
 def _summaries(store: Store) -> list[Recorded]:
-    known = (store.summaries.get(file.path) for file in store if file.problem is None)
+    summaries = (store.summaries.get(file.path) for file in store if file.problem is None)
     return [
-        one if isinstance(one, Recorded) else _read(file)
-        for one, file in zip(known, (file for file in store if file.problem is None), strict=True)
+        summary if isinstance(summary, Recorded) else _read(file)
+        for summary, file in zip(summaries, (file for file in store if file.problem is None), strict=True)
     ]
 
 
 def _read(file: File) -> Recorded:
-    made = Recorded(file)
+    recording = Recorded(file)
     for frames in walk(file, RECORDING, errors="skip"):
-        made.see(frames)
-    return made.close()
+        recording.see(frames)
+    return recording.close()
 
 
 @rule("replay.complete.unexplained", Severity.ERROR)
@@ -143,8 +143,8 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     wrote, and does not count (`replay.recording.unfinished`). Entries that were cut out whole leave no trace, since the format has neither
     offsets nor a checksum.
     """
-    for one in _recorded(files):
-        yield from one.missing
+    for recording in _recorded(files):
+        yield from recording.missing
 
 
 def rules() -> Sequence[Rule[Sequence[File]]]:
@@ -179,7 +179,7 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
 
 
 def _without(file: File, keep: Keep | None, report: Report) -> Iterator[bytes]:
-    """The bytes of a recording without some entries; what follows the last whole one is left out."""
+    """The bytes of a recording without some entries, and without what follows the last whole one."""
     with Source(file.path) as opened:
         origin = begin(opened.read(0, HEAD), opened.size)
         if origin.kind:
@@ -243,10 +243,10 @@ def _pieces(windows: Iterable[Frames], source: Source) -> Iterator[Frames]:
     reached: int | None = None
     seconds: list[int] = []
     for frames in _apart(windows):
-        found = credible_times(frames)
+        times = credible_times(frames)
         if reached is not None and frames.base > reached:
-            yield from _islands(source, reached, frames.base, frames.kind, [*seconds, *found[:1]])
-        reached, seconds = frames.reached_in_file, found[-1:] or seconds
+            yield from _islands(source, reached, frames.base, frames.kind, [*seconds, *times[:1]])
+        reached, seconds = frames.reached_in_file, times[-1:] or seconds
         ends = frames.last and frames.status.is_damage
         tail = list(_islands(source, reached, source.size, frames.kind, seconds)) if ends else []
         yield replace(frames, last=frames.last and not tail)
@@ -260,35 +260,35 @@ def _islands(source: Source, start: int, stop: int, kind: int, near: Sequence[in
     if LARGEST_SEARCH >= stop - start > ENTRY_LAYOUTS[kind].size:
         data = byte_view(source.read(start, stop - start))
         position = 0
-        while (found := next(find_likely(data[position:], data.size, kind, near), None)) is not None:
-            found = replace(found, base=position + found.base)
-            inside = find_swallowed(found)
+        while (entries := next(find_likely(data[position:], data.size, kind, near), None)) is not None:
+            entries = replace(entries, base=position + entries.base)
+            inside = find_swallowed(entries)
             if inside is not None:
-                found = replace(found.slice(0, len(found) - 1), reached=int(found.starts[-1]))
-            if len(found):
-                yield replace(found, base=start + found.base)
-            position = found.reached_in_file if inside is None else inside.base
+                entries = replace(entries.slice(0, len(entries) - 1), reached=int(entries.starts[-1]))
+            if len(entries):
+                yield replace(entries, base=start + entries.base)
+            position = entries.reached_in_file if inside is None else inside.base
 
 
 def _apart(windows: Iterable[Frames]) -> Iterator[Frames]:
     """The windows of a walk. Where the last entry before damage covers the beginning of sound entries, because its length is wrong or
     bytes of it are missing, it is left out, and those entries are kept.
     """
-    held: Frames | None = None
+    waiting: Frames | None = None
     for frames in windows:
-        if held is not None:  # up to where the walk goes on
-            yield held.slice(0, int(np.searchsorted(held.stops, frames.base - held.base, side="right")))
-            held = None
-        found = find_swallowed(frames) if ends_in_damage(frames) else None
-        if found is None:
+        if waiting is not None:  # up to where the walk goes on
+            yield waiting.slice(0, int(np.searchsorted(waiting.stops, frames.base - waiting.base, side="right")))
+            waiting = None
+        covered = find_swallowed(frames) if ends_in_damage(frames) else None
+        if covered is None:
             yield frames
             continue
         before = frames.slice(0, len(frames) - 1)
         start = int(frames.starts[-1])
         yield replace(before, reached=start, status=Status.OK, last=False)
-        held = found
-    if held is not None:
-        yield held
+        waiting = covered
+    if waiting is not None:
+        yield waiting
 
 
 def _zeros(count: int) -> Iterator[bytes]:
@@ -304,7 +304,7 @@ def _origin(file: File, source: Source, report: Report) -> Origin:
     try:
         origin = begin(head, source.size)
     except DataError as error:
-        origin = _guessed(file, source, head, error)
+        origin = _guess_origin(file, source, head, error)
         report.add(Action.CHANGED, "damaged file header rewritten", file.path, start=0, stop=origin.position)
         return origin
     if origin.kind and any(head[FILE_HEADER.at("reserved") : FILE_HEADER.size]):
@@ -313,7 +313,7 @@ def _origin(file: File, source: Source, report: Report) -> Origin:
     return origin
 
 
-def _guessed(file: File, source: Source, head: bytes, error: DataError) -> Origin:
+def _guess_origin(file: File, source: Source, head: bytes, error: DataError) -> Origin:
     version = int.from_bytes(head[: FILE_HEADER.after("version")], "big", signed=True)
     if source.size < FILE_HEADER.size:
         return Origin(source.size, version if version in VERSIONS else max(VERSIONS))
@@ -326,13 +326,13 @@ def _guessed(file: File, source: Source, head: bytes, error: DataError) -> Origi
 
 
 def _until_zeros(frames: Frames) -> int:
-    """The number of entries up to the last that is more than zeros, which no recorder writes."""
+    """The number of entries without those at the end that are only zeros, which no recorder writes."""
     filled = np.flatnonzero(~are_zeros(frames))
     return int(filled[-1]) + 1 if filled.size else 0
 
 
 def _with_sound_times(frames: Frames, file: File, report: Report) -> bytes:
-    """The bytes of the entries. An invalid time becomes that of a record without one, milliseconds become seconds."""
+    """The bytes of entries. An invalid time becomes the time of a record without one, milliseconds become seconds."""
     data = frames.data[: frames.reached]
     _, valid = times(frames)
     stored = None

@@ -48,7 +48,7 @@ def file_header(version: int) -> bytes:
 
 
 def entries(batch: pa.RecordBatch, version: int) -> bytes:
-    """The entries of rows, as they follow one another in a file. EncodeError for what no entry can hold."""
+    """The encoded entries of rows. EncodeError for a row that no entry can hold."""
     key_offsets, keys = _binary(batch.column("key"))
     value_offsets, values = _binary(batch.column("value"))
     past, size = kernels.measure_entries(version, key_offsets, value_offsets)
@@ -109,5 +109,5 @@ def losses(options: Mapping[str, str]) -> Judge:
 
 
 def _mask(test: Any) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
-    return found.copy()
+    mask: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
+    return mask.copy()

@@ -155,10 +155,10 @@ def _message(frames: Frames, file: File, start: int, stop: int) -> Node:
     return Node(base + start, stop - start, title, children=nodes)
 
 
-def _place(value: int, here: int, address: int) -> str:
-    if address < 0 or value == here:
+def _place(value: int, position: int, address: int) -> str:
+    if address < 0 or value == position:
         return "its own place" if address >= 0 else ""
-    return f"not its own place, {here}: stale bytes, or moved"
+    return f"not its own place, {position}: stale bytes, or moved"
 
 
 def _body(data: Bytes, at: int, size: int, base: int, flag: int, stored: int) -> Node:
@@ -293,15 +293,15 @@ def explain_index_header(head: bytes, file: File) -> list[Node]:
     nodes = layout_nodes(layouts.INDEX_HEADER, np.frombuffer(head, np.uint8), 0, 0, _WORDS)
     header = Node(0, layouts.INDEX_HEADER.size, layouts.INDEX_HEADER.name, children=nodes)
     with Source(file.path) as source:
-        found = read_header(source)
+        index_header = read_header(source)
     slots = Node(
         header.size,
-        found.slots * layouts.SLOT.size,
+        index_header.slots * layouts.SLOT.size,
         "slots",
-        value=found.slots,
-        meaning=f"{found.used_slots:,} of them used",
+        value=index_header.slots,
+        meaning=f"{index_header.used_slots:,} of them used",
     )
-    unused = Node(found.entries_at, layouts.INDEX_ENTRY.size, "entry 0", meaning="never used")
+    unused = Node(index_header.entries_at, layouts.INDEX_ENTRY.size, "entry 0", meaning="never used")
     return [header, slots, unused]
 
 

@@ -67,7 +67,7 @@ def read_header(source: Source) -> Header:
 
 
 def _slots(source: Source, begin: int, end: int, count: int) -> int:
-    """The number of slots: the one for which first and last entry are where the header says."""
+    """The number of slots for which first and last entry are where the header says."""
     body = source.size - INDEX_HEADER.size
     unit = SLOT.size + RATIO * INDEX_ENTRY.size
     usual = body // unit
@@ -96,7 +96,7 @@ def _slots(source: Source, begin: int, end: int, count: int) -> int:
 
 
 def _slots_of_cut(source: Source, begin: int, count: int) -> int:
-    """The number of slots of a file whose end is missing: the one for which the first entries are where their slots say."""
+    """The number of slots of a file whose end is missing: the first entries must be where their slots say."""
     data = np.frombuffer(source.read(0, source.size), np.uint8)
     words = data[: data.size // 4 * 4].view(">i4").astype(np.int64)
     head, unit = INDEX_HEADER.size // 4, INDEX_ENTRY.size // 4
@@ -105,8 +105,8 @@ def _slots_of_cut(source: Source, begin: int, count: int) -> int:
     at = head + slots + unit
     keep = (words[at + 1] << 32) + (words[at + 2] & 0xFFFF_FFFF) == begin
     for candidate in slots[keep].tolist():
-        there = min(count, (words.size - head - candidate) // unit)
-        numbers = np.arange(1, min(there, 2 * SAMPLE))
+        present = min(count, (words.size - head - candidate) // unit)
+        numbers = np.arange(1, min(present, 2 * SAMPLE))
         hashes = words[head + candidate + numbers * unit]
         if numbers.size and (hashes >= 0).all():
             newest = words[head + hashes % candidate]
@@ -162,7 +162,7 @@ def survey(source: Source) -> Origin:
 
 
 def presume(source: Source) -> list[Origin]:
-    """Where entries begin if the header does not fit them: after as many slots as make the first entries those that their slots lead to.
+    """Where entries begin if the header does not fit: after as many slots as lead to the first entries.
 
     Brokers make four times as many entries as slots unless their settings say otherwise, which only small files are searched for.
     """
@@ -170,12 +170,12 @@ def presume(source: Source) -> list[Origin]:
     unit = INDEX_ENTRY.size // SLOT.size
     usual = words // (1 + RATIO * unit)
     others = range(words % unit, words - unit, unit) if source.size <= SEARCHED else ()
-    slots = next((one for one in (usual, *others) if one > 0 and _leads(source, one)), None)
+    slots = next((count for count in (usual, *others) if count > 0 and _leads(source, count)), None)
     return [] if slots is None else [Origin(INDEX_HEADER.size + slots * SLOT.size + INDEX_ENTRY.size, slots)]
 
 
 def _leads(source: Source, slots: int) -> bool:
-    """Whether the first entries are there, and their slots lead to them or to newer ones of the same slot."""
+    """Whether the first entries exist, and their slots lead to them or to newer entries of the slot."""
     at = INDEX_HEADER.size + slots * SLOT.size
     room = (source.size - at) // INDEX_ENTRY.size
     for number in range(1, min(room, SAMPLE)):
@@ -212,11 +212,11 @@ def fault(frames: Frames) -> DataError:
 
 
 def resync(data: Bytes, position: int, kind: int) -> int:
-    """The next entry of the same raster that can be, or -1."""
+    """The next possible entry at a multiple of the entry size, or -1."""
     first = -(-position // INDEX_ENTRY.size)
     rows = INDEX_ENTRY.view(np.ascontiguousarray(data[first * INDEX_ENTRY.size :]))
-    found = np.flatnonzero((rows["key_hash"] > 0) & (rows["previous"] >= 0))
-    return int(first + found[0]) * INDEX_ENTRY.size if found.size else -1
+    hits = np.flatnonzero((rows["key_hash"] > 0) & (rows["previous"] >= 0))
+    return int(first + hits[0]) * INDEX_ENTRY.size if hits.size else -1
 
 
 def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> int:
@@ -234,7 +234,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     begin = int(want.context or 0)
     times = rows["seconds"].astype(np.int64) * 1000 + begin
     numbers = (frames.positions - INDEX_HEADER.size - frames.kind * SLOT.size) // INDEX_ENTRY.size
-    made = {
+    arrays = {
         "path": columns.constant(want.file.path, "string", count),
         "key_hash": columns.integers(rows["key_hash"].astype(np.int64), "int"),
         "physical_offset": columns.integers(rows["physical_offset"].astype(np.int64), "bigint"),
@@ -242,7 +242,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         "previous": columns.integers(rows["previous"].astype(np.int64), "int"),
         "number": columns.integers(numbers, "int"),
     }
-    yield columns.batch(want.table, made, count)
+    yield columns.batch(want.table, arrays, count)
 
 
 def java_hash(text: str) -> int:
@@ -255,7 +255,7 @@ def java_hash(text: str) -> int:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """What the index stores for a key: the sign dropped, 0 for the one number that has no positive."""
+    """The hash of a key in the index: without its sign, and 0 for the number without a positive one."""
     value = java_hash(f"{topic}#{key}")
     return 0 if value == -(1 << 31) else abs(value)
 
@@ -274,19 +274,19 @@ class Index:
     def look_up(self, hash: int) -> list[int]:
         """The physical offsets of a hash, the newest first. CorruptError if the chain leaves the file or does not descend."""
         header = self.header
-        found: list[int] = []
+        addresses: list[int] = []
         if not header.slots:
-            return found
+            return addresses
         slot = INDEX_HEADER.size + hash % header.slots * SLOT.size
         number = int.from_bytes(self.source.read(slot, SLOT.size), "big", signed=True)
         for _ in range(MOST_STEPS):
             if number <= 0:
-                return found
+                return addresses
             if number >= header.count:
                 break
             row = _entry(self.source, header.entries_at, number)
             if int(row["key_hash"]) == hash:
-                found.append(int(row["physical_offset"]))
+                addresses.append(int(row["physical_offset"]))
             previous = int(row["previous"])
             if previous >= number:
                 break

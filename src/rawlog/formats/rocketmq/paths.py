@@ -1,4 +1,4 @@
-"""Where RocketMQ keeps what below a store's root, and what names say of the content."""
+"""Where RocketMQ keeps its files below the store's root, and what their names say."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def is_dledger_index(path: str) -> Place | None:
 
 
 def below_root(file: File) -> str:
-    """Where a file belongs below its store's root: those of the commit log in one directory, whatever disks they came from."""
+    """The path of a file below its store's root; commit-log files of all disks are in one directory."""
     names = parts(file.path)
     if (
         file.format == COMMIT_LOG_NAME
@@ -221,12 +221,12 @@ def settle(files: Sequence[File]) -> list[File]:
     Those known by their first bytes begin where their names say, whatever their directory is called. Directories of nothing else belong to
     the one store that has the rest, unless it has files of the same names.
     """
-    files = _grouped([_numbered(file) for file in files])
+    files = _group_logs([_number_log(file) for file in files])
     logs: dict[str, list[File]] = {}
     for file in files:
         if file.format == COMMIT_LOG_NAME and file.place.group is not None and file.place.start_offset is not None:
             logs.setdefault(file.place.group, []).append(file)
-    last = {group: _last_used(found) for group, found in logs.items()}
+    last = {group: _last_used(group_logs) for group, group_logs in logs.items()}
     return [
         replace(file, place=replace(file.place, sealed=True))
         if file.format == COMMIT_LOG_NAME and (file.place.start_offset or 0) < last.get(str(file.place.group), 0)
@@ -254,8 +254,8 @@ LOOKED_AT = 64 << 10
 """Zeros at the beginning of a file that are more than a damaged block: the file is not used yet."""
 
 
-def _grouped(files: list[File]) -> list[File]:
-    """Files of a commit log that has several directories, in the store that has the rest."""
+def _group_logs(files: list[File]) -> list[File]:
+    """Assign commit-log directories on other disks to the one store that has the rest."""
     starts: dict[str, set[int | None]] = {}
     roots = {file.place.group for file in files if file.format != COMMIT_LOG_NAME and file.place.group is not None}
     for file in files:
@@ -265,16 +265,16 @@ def _grouped(files: list[File]) -> list[File]:
         return files
     (root,) = roots
     taken, others = starts.pop(root, set()), set()
-    for group, here in sorted(starts.items()):
-        if taken.isdisjoint(here):
-            taken |= here
+    for group, group_starts in sorted(starts.items()):
+        if taken.isdisjoint(group_starts):
+            taken |= group_starts
             others.add(group)
     return [
         replace(file, place=replace(file.place, group=root)) if file.place.group in others else file for file in files
     ]
 
 
-def _numbered(file: File) -> File:
+def _number_log(file: File) -> File:
     start = _number(parts(file.path)[0])
     if file.format != COMMIT_LOG_NAME or file.place.start_offset is not None or start is None:
         return file

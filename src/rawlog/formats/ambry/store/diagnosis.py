@@ -1,4 +1,4 @@
-"""The diagnosis of a store: which messages are sound, foreign, copies or lost, and which names its log segments had.
+"""The diagnosis of a store: which messages are sound, foreign, copied or lost, and how its log segments were named.
 
 Every verb that says or does something about damage goes by it. After damage the next sound message header is searched for. Index files are
 evidence: an update that the log has lost is written again from its index entry, a damaged blob id is corrected, and a lost blob is reported
@@ -24,11 +24,11 @@ from rawlog.formats.ambry.store.evidence import (
     agrees,
     elect_partition,
     gather,
+    majority_partition,
     message_of,
-    most_named,
     named_in,
     partitions,
-    rekeyed,
+    replace_key,
     with_partition,
 )
 from rawlog.formats.ambry.store.rewrite import (
@@ -83,7 +83,7 @@ def segment_words(index_files: Sequence[File]) -> str:
 
 
 def is_sound(files: Store, store: BlobStore) -> bool:
-    """Whether what a pass has left of a store shows that nothing of it is damaged, misplaced or lost. Reads no log segment."""
+    """Whether the summaries of a store show no damage, misplaced file or loss. Reads no log segment."""
     summaries = [store.summaries.get(file.path) for file in store.logs]
     if any(file.problem is not None for file in store.files):
         return False
@@ -103,15 +103,15 @@ def is_sound(files: Store, store: BlobStore) -> bool:
 
 def _capacity(read: Sequence[LogSummary], options: Mapping[str, str]) -> int:
     """The capacity that most segment headers name."""
-    known = [one.capacity for one in read if one.capacity is not None]
-    largest = max((one.file.size for one in read), default=0)
-    default = max(set(known), key=known.count) if known else max(CAPACITY, largest)
+    capacities = [summary.capacity for summary in read if summary.capacity is not None]
+    largest = max((summary.file.size for summary in read), default=0)
+    default = max(set(capacities), key=capacities.count) if capacities else max(CAPACITY, largest)
     return number_option(options, "capacity", default) or default
 
 
 @dataclass(slots=True)
 class _Extra:
-    """A message that the log does not have so: corrected where it is, or written again; of which index entry (-1: none)."""
+    """A message to write that is not in the log as it is: corrected, or restored from index entry `entry` (-1: none)."""
 
     raw: bytes
     segment: int
@@ -122,7 +122,7 @@ class _Extra:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A message that a store has lost: its blob, kind and life version as an index file has them (None: not known), and where it was."""
+    """A lost message: its blob, kind and life version from an index file (None: unknown), and its place."""
 
     key: bytes
     kind: int | None
@@ -134,7 +134,7 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptMessages:
     """What a repaired store has: its messages at their places in the source, and in `ranked` with the numbers of the new segments.
 
     `number` is that of each row's extra (-1: none), `entry_rows` the row of the message of each index entry (-1: none).
@@ -148,14 +148,14 @@ class Kept:
 
 
 class Diagnosis:
-    """What becomes of a store: which segments are written under which names, and the messages in them."""
+    """What becomes of a store: its segments with their names, and the messages in each."""
 
     def __init__(self, store: BlobStore, options: Mapping[str, str]) -> None:
         self.store, self.options, self.report = store, options, Report()
         self.read = self.read_logs()
         self.capacity = _capacity(self.read, options)
-        self.catalog = catalog_of([one.columns for one in self.read])
-        self.damages = [(number, damage) for number, one in enumerate(self.read) for damage in one.damages]
+        self.catalog = catalog_of([summary.columns for summary in self.read])
+        self.damages = [(number, damage) for number, summary in enumerate(self.read) for damage in summary.damages]
         self.evidence = gather(store)
         #: Messages that are not kept as they are, by row; what is written in their place, and more.
         self.dead = np.zeros(len(self.catalog), np.bool_)
@@ -180,7 +180,7 @@ class Diagnosis:
     def decide(self) -> None:
         """Decide all, and report it."""
         self._settle_partition()
-        headers = [number for number, one in enumerate(self.read) if one.lacks_header]
+        headers = [number for number, summary in enumerate(self.read) if summary.lacks_header]
         naming = Naming(self.store, self.catalog, self.evidence, self.rows, self.trusted, self.damages, headers)
         naming.settle()
         #: Names of the segments that are written; the first ones are those that were read, in their order.
@@ -189,7 +189,7 @@ class Diagnosis:
         for number, name, why in naming.renamed:
             path, size = self.store.logs[number].path, self.store.logs[number].size
             self.report.add(Action.MOVED, f"written as {name.log_name()}: {why}", path, start=0, stop=size)
-        self._find_known()
+        self._locate_entries()
         self._correct_ids()
         self._correct_partitions()
         self._check_blooms()
@@ -210,16 +210,16 @@ class Diagnosis:
         self.named = partitions(self.catalog.key_data, self.catalog.key_start)
         of_entries = partitions(evidence.entries.data, evidence.entries.starts)
         by_index = [
-            most_named(of_entries[evidence.is_sound & (evidence.file == n)]) for n in range(len(evidence.files))
+            majority_partition(of_entries[evidence.is_sound & (evidence.file == n)]) for n in range(len(evidence.files))
         ]
-        by_segment = [most_named(self.named[self.catalog.rows_in(number)]) for number in range(len(self.read))]
+        by_segment = [majority_partition(self.named[self.catalog.rows_in(number)]) for number in range(len(self.read))]
         self.partition = elect_partition(self.store.partition, [*by_index, *by_segment]) or 0
         #: Entries that say something of this store; those of another partition are of a file that does not belong here.
         self.trusted = evidence.is_sound & (of_entries == self.partition)
         self._set_foreign_aside()
 
     def _set_foreign_aside(self) -> None:
-        """Take out what is of another store, and segments that are copies of others."""
+        """Set aside messages of other stores, and segments that are copies of others."""
         catalog = self.catalog
         aside = self._foreign_messages()
         for number in np.unique(catalog.segment[aside]).tolist():
@@ -257,9 +257,9 @@ class Diagnosis:
         foreign[self.rows[self.trusted & (self.rows >= 0)]] = False
         if not foreign.any():
             return foreign
-        known = set(catalog.identity.take(np.flatnonzero(self.named == self.partition)).tuples)
+        blobs = set(catalog.identity.take(np.flatnonzero(self.named == self.partition)).tuples)
         rows = np.flatnonzero(foreign)
-        foreign[rows] = [blob not in known for blob in catalog.identity.take(rows).tuples]
+        foreign[rows] = [blob not in blobs for blob in catalog.identity.take(rows).tuples]
         for number in np.unique(catalog.segment[foreign]).tolist():
             inside = np.flatnonzero(foreign & (catalog.segment == number))
             others, counts = np.unique(self.named[inside], return_counts=True)
@@ -267,7 +267,7 @@ class Diagnosis:
         return foreign
 
     def _copied_segments(self) -> dict[int, int]:
-        """Segments that have the same messages as another one at the same places, or the first of them; each with that other one.
+        """Segments whose messages another segment has at the same places, each with that other segment.
 
         The one that index files know is the original, else the first.
         """
@@ -276,17 +276,18 @@ class Diagnosis:
             rows = self.catalog.rows_in(number)
             if rows.start < rows.stop:
                 alike.setdefault(self._fact(rows.start), []).append(number)
-        found: dict[int, int] = {}
+        originals: dict[int, int] = {}
         for numbers in alike.values():
             ranked = sorted(numbers, key=lambda number: (-self._indexed_messages(number), number))
             for number in ranked[1:]:
-                mine, other = self.catalog.rows_in(number), self.catalog.rows_in(ranked[0])
-                count = mine.stop - mine.start
-                if count <= other.stop - other.start and all(
-                    self._fact(mine.start + at) == self._fact(other.start + at) for at in range(count)
+                rows_of_copy, rows_of_original = self.catalog.rows_in(number), self.catalog.rows_in(ranked[0])
+                count = rows_of_copy.stop - rows_of_copy.start
+                if count <= rows_of_original.stop - rows_of_original.start and all(
+                    self._fact(rows_of_copy.start + at) == self._fact(rows_of_original.start + at)
+                    for at in range(count)
                 ):
-                    found[number] = ranked[0]
-        return found
+                    originals[number] = ranked[0]
+        return originals
 
     def _fact(self, row: int) -> tuple[int, ...]:
         """What tells a message from others, and its place in its segment."""
@@ -300,20 +301,20 @@ class Diagnosis:
         segment = self.store.segments[number]
         if segment not in evidence.segments:
             return 0
-        mine = np.flatnonzero(self.trusted & (evidence.segment == evidence.segments.index(segment)))
-        rows = self.catalog.rows_at(number, entries.offset[mine])
-        there = rows >= 0
-        same = entries.identities.take(mine[there]).equal(self.catalog.identity.take(rows[there]))
+        entry_rows = np.flatnonzero(self.trusted & (evidence.segment == evidence.segments.index(segment)))
+        rows = self.catalog.rows_at(number, entries.offset[entry_rows])
+        is_stored = rows >= 0
+        same = entries.identities.take(entry_rows[is_stored]).equal(self.catalog.identity.take(rows[is_stored]))
         return int(same.sum())
 
-    def _find_known(self) -> None:
-        """The entries whose messages are in the segment that they name, in the order of segments and offsets."""
+    def _locate_entries(self) -> None:
+        """Find the entries whose messages are in the segment they name, by segment and offset."""
         evidence, rows = self.evidence, np.maximum(self.rows, 0)
         inside = (self.rows >= 0) & (self.catalog.segment[rows] == self.where) if len(self.catalog) else self.rows >= 0
         good = np.flatnonzero(inside)
-        self.known = good[np.lexsort((evidence.entries.offset[good], self.where[good]))]
+        self.located = good[np.lexsort((evidence.entries.offset[good], self.where[good]))]
         self.places = list(
-            zip(self.where[self.known].tolist(), evidence.entries.offset[self.known].tolist(), strict=True)
+            zip(self.where[self.located].tolist(), evidence.entries.offset[self.located].tolist(), strict=True)
         )
 
     # Blob ids
@@ -324,25 +325,25 @@ class Diagnosis:
         return result
 
     def _neighbours(self, entry: int) -> list[tuple[int, int]]:
-        """The messages of the known entries before and after an entry in its segment: where the message is, and where its entry says."""
-        here = (int(self.where[entry]), int(self.evidence.entries.offset[entry]))
-        at = bisect.bisect_left(self.places, here)
+        """The located entries next to an entry in its segment: where each message is, and where its entry says."""
+        entry_place = (int(self.where[entry]), int(self.evidence.entries.offset[entry]))
+        at = bisect.bisect_left(self.places, entry_place)
         return [
-            (int(self.catalog.offset[self.rows[self.known[place]]]), self.places[place][1])
+            (int(self.catalog.offset[self.rows[self.located[place]]]), self.places[place][1])
             for place in (at - 1, at)
-            if 0 <= place < len(self.places) and self.places[place][0] == here[0]
+            if 0 <= place < len(self.places) and self.places[place][0] == entry_place[0]
         ]
 
     def _shifts(self, entry: int) -> list[int]:
         """By how many bytes the messages around an entry's are away from where their entries say; 0 first."""
-        return list(dict.fromkeys([0, *(found - expected for found, expected in self._neighbours(entry))]))
+        return list(dict.fromkeys([0, *(actual - expected for actual, expected in self._neighbours(entry))]))
 
     def _place(self, entry: int) -> int:
-        """Where in its log segment the lost message of an entry was: after the known one before it, before the next one."""
+        """Where the lost message of an entry was: between the messages of the located entries around it."""
         offset = int(self.evidence.entries.offset[entry])
         place = offset
-        for found, expected in self._neighbours(entry):
-            place = offset + found - expected if expected < offset else min(place, found - 1)
+        for actual, expected in self._neighbours(entry):
+            place = offset + actual - expected if expected < offset else min(place, actual - 1)
         return place
 
     def _sources(self) -> Iterator[tuple[int, Source]]:
@@ -351,32 +352,32 @@ class Diagnosis:
                 yield number, source
 
     def _correct_ids(self) -> None:
-        """Messages whose records are sound but whose key is not that of their index entry get the entry's.
+        """Give sound messages with a wrong key the key of their index entry.
 
         An index file repeats the key of a blob's first message in it; a later message may have another key of the same blob.
         """
         evidence, entries = self.evidence, self.evidence.entries
-        wanted = np.flatnonzero(self._is_lost() | (evidence.is_weak & (self.rows < 0)))
-        other = self.catalog.keys_differ(self.rows, entries) & self.trusted
+        lost_entries = np.flatnonzero(self._is_lost() | (evidence.is_weak & (self.rows < 0)))
+        has_other_key = self.catalog.keys_differ(self.rows, entries) & self.trusted
         foreign = np.zeros(len(entries), np.bool_)
         if len(self.catalog):
             foreign = self.named[np.maximum(self.rows, 0)] != self.partition
-        other &= evidence.is_first | foreign
+        has_other_key &= evidence.is_first | foreign
         for number, source in self._sources():
-            for entry in np.flatnonzero(other & (self.where == number)).tolist():
+            for entry in np.flatnonzero(has_other_key & (self.where == number)).tolist():
                 row = int(self.rows[entry])
                 if int(self.catalog.segment[row]) == number:
-                    raw = rekeyed(source, int(self.catalog.offset[row]), entries.key(entry))
+                    raw = replace_key(source, int(self.catalog.offset[row]), entries.key(entry))
                     if raw is not None:
                         self._replace(number, row, int(self.catalog.offset[row]), raw, entry, evidence.name(entry))
-            for entry in wanted[self.where[wanted] == number].tolist():
+            for entry in lost_entries[self.where[lost_entries] == number].tolist():
                 self._correct_id(number, source, entry)
 
     def _correct_id(self, number: int, source: Source, entry: int) -> None:
         evidence = self.evidence
         key, offset = evidence.entries.key(entry), int(evidence.entries.offset[entry])
         for shift in self._shifts(entry):
-            raw = rekeyed(source, offset + shift, key)
+            raw = replace_key(source, offset + shift, key)
             if raw is None or not agrees(catalog_of_messages([(raw, 0, 0)]), 0, evidence, entry):
                 continue
             row = int(self.catalog.rows_at(number, np.array([offset + shift]))[0])
@@ -384,11 +385,11 @@ class Diagnosis:
                 continue
             bloom = evidence.bloom(entry)
             old = None if row < 0 else self.catalog.key(row)
-            known = bloom is not None and bloom.has_key(key)
+            confirmed = bloom is not None and bloom.has_key(key)
             denied = bloom is not None and old is not None and not bloom.has_key(old)
-            if (known or bloom is None) if evidence.is_sound[entry] else (known and (denied or old is None)):
+            if (confirmed or bloom is None) if evidence.is_sound[entry] else (confirmed and (denied or old is None)):
                 self._replace(number, row, offset + shift, raw, entry, evidence.name(entry))
-            elif not (bloom is not None and old is not None and bloom.has_key(old) and not known):
+            elif not (bloom is not None and old is not None and bloom.has_key(old) and not confirmed):
                 text = keys.text_of(key) if old is None else f"{keys.text_of(old)} or {keys.text_of(key)}"
                 reason = f"blob {text}: the message and {evidence.name(entry)} disagree on the id"
                 self._add(Action.LOST, reason, number, offset + shift, offset + shift + len(raw))
@@ -396,55 +397,58 @@ class Diagnosis:
 
     def _replace(self, number: int, row: int, position: int, raw: bytes, entry: int, why: str) -> None:
         """Write a message with another key in the place of what is there."""
-        made = catalog_of_messages([(raw, 0, 0)])
+        catalog = catalog_of_messages([(raw, 0, 0)])
         was = "it cannot be read"
         if row >= 0:
             self.dead[row] = True
             was = f"it was {keys.text_of(self.catalog.key(row))}"
-        reason = f"blob id corrected to {keys.text_of(made.key(0))} by {why}: {was}"
+        reason = f"blob id corrected to {keys.text_of(catalog.key(0))} by {why}: {was}"
         self._add(Action.CHANGED, reason, number, position, position + len(raw))
         self.extras.append(_Extra(raw, number, position, entry, is_there=True))
         self._uncover(number, position, position + len(raw))
 
     def _uncover(self, number: int, start: int, stop: int) -> None:
         """Bytes that are a message after all are not damaged."""
-        left = list[tuple[int, Damage]]()
-        for log, one in self.damages:
-            if log != number or one.stop <= start or one.start >= stop:
-                left.append((log, one))
+        remaining = list[tuple[int, Damage]]()
+        for log, damage in self.damages:
+            if log != number or damage.stop <= start or damage.start >= stop:
+                remaining.append((log, damage))
                 continue
-            for from_, to in ((one.start, start), (stop, one.stop)):
+            for from_, to in ((damage.start, start), (stop, damage.stop)):
                 if from_ < to:
-                    left.append((number, Damage(from_, to, "damaged bytes")))
-        self.damages = left
+                    remaining.append((number, Damage(from_, to, "damaged bytes")))
+        self.damages = remaining
 
     def _correct_partitions(self) -> None:
-        """Keys of another partition than all the rest: right again where another message or entry has them so, or one byte differs."""
-        odd = np.flatnonzero((self.named != self.partition) & ~self.dead)
-        if not odd.size or odd.size * 2 >= len(self.catalog):
+        """Correct keys of a foreign partition, if another message or entry has the key, or only one byte differs."""
+        foreign = np.flatnonzero((self.named != self.partition) & ~self.dead)
+        if not foreign.size or foreign.size * 2 >= len(self.catalog):
             return
         entries = self.evidence.entries
-        seen = {entries.key(entry) for entry in np.flatnonzero(self.trusted).tolist()}
+        stored_keys = {entries.key(entry) for entry in np.flatnonzero(self.trusted).tolist()}
         right = np.flatnonzero(self.named == self.partition)
         whole = {row: self.catalog.key(row) for row in right.tolist()}
-        seen |= set(whole.values())
+        stored_keys |= set(whole.values())
         same = dict(zip(self.catalog.identity.take(right).tuples, whole.values(), strict=True))
         for number, source in self._sources():
-            for row in odd[self.catalog.segment[odd] == number].tolist():
+            for row in foreign[self.catalog.segment[foreign] == number].tolist():
                 old = self.catalog.key(row)
                 key = with_partition(old, self.partition)
-                if key not in seen:
+                if key not in stored_keys:
                     key = same.get(keys.identity_of(old), key)
-                if key not in seen and sum(one != two for one, two in zip(old, key, strict=True)) > 1:
+                if (
+                    key not in stored_keys
+                    and sum(old_byte != new_byte for old_byte, new_byte in zip(old, key, strict=True)) > 1
+                ):
                     continue
-                raw = rekeyed(source, int(self.catalog.offset[row]), key)
+                raw = replace_key(source, int(self.catalog.offset[row]), key)
                 if raw is not None:
                     entry = next(iter(np.flatnonzero(self.rows == row).tolist()), NONE)
                     why = "the partition of the other messages"
                     self._replace(number, row, int(self.catalog.offset[row]), raw, entry, why)
 
     def _check_blooms(self) -> None:
-        """Report ids that the bloom of their place denies where no index file can be read: one of their bytes may be damaged."""
+        """Report ids denied by the bloom of an unreadable index file: one of their bytes may be damaged."""
         damaged = {number for number, _ in self.damages}
         if self.names != self.store.segments:
             return
@@ -458,7 +462,7 @@ class Diagnosis:
     # What was lost
 
     def _restore_updates(self) -> None:
-        """Write updates again that only the index knows, and report blobs whose content is lost."""
+        """Write lost updates again from their index entries, and report blobs with lost content."""
         evidence, entries = self.evidence, self.evidence.entries
         fixed = {extra.entry for extra in self.extras}
         damaged = {number for number, _ in self.damages} | set(self._cut_segments())
@@ -476,19 +480,19 @@ class Diagnosis:
         lost = lost[sound]
         identity = entries.identities.take(lost).tuples
         kept = self.catalog.take(np.flatnonzero(~self.dead & (self.catalog.kind == PUT)))
-        has_put = set(kept.identity.tuples) | {made for extra in self.extras for made in _put_identity(extra.raw)}
-        gone = {
-            one for one, entry in zip(identity, lost.tolist(), strict=True) if int(entries.kind[entry]) == PUT
+        has_put = set(kept.identity.tuples) | {blob for extra in self.extras for blob in _put_identity(extra.raw)}
+        lost_blobs = {
+            blob for blob, entry in zip(identity, lost.tolist(), strict=True) if int(entries.kind[entry]) == PUT
         } - has_put
         newest = self._newest(lost)
-        seen = set[tuple[tuple[int, int, int], int, int]]()
-        for one, entry in zip(identity, lost.tolist(), strict=True):
+        handled = set[tuple[tuple[int, int, int], int, int]]()
+        for blob, entry in zip(identity, lost.tolist(), strict=True):
             kind = int(entries.kind[entry])
-            mark = (one, kind, int(entries.life_version[entry]))
-            if mark in seen:
+            mark = (blob, kind, int(entries.life_version[entry]))
+            if mark in handled:
                 continue
-            seen.add(mark)
-            if kind == PUT or (one in gone and not (kind == DELETE and newest[one] == entry)):
+            handled.add(mark)
+            if kind == PUT or (blob in lost_blobs and not (kind == DELETE and newest[blob] == entry)):
                 self._report_lost(entry, "")
             else:
                 self._restore(entry)
@@ -497,16 +501,16 @@ class Diagnosis:
         """The last of the lost entries of each blob, NONE if a message after it is there."""
         evidence, entries = self.evidence, self.evidence.entries
         segments = [segment.order for segment in evidence.segments]
-        found: dict[tuple[int, int, int], tuple[tuple[int, int], int, int]] = {}
-        for one, entry in zip(entries.identities.take(lost).tuples, lost.tolist(), strict=True):
+        newest: dict[tuple[int, int, int], tuple[tuple[int, int], int, int]] = {}
+        for blob, entry in zip(entries.identities.take(lost).tuples, lost.tolist(), strict=True):
             place = (segments[int(evidence.segment[entry])], int(entries.offset[entry]), entry)
-            found[one] = max(found.get(one, place), place)
+            newest[blob] = max(newest.get(blob, place), place)
         names = [name.order for name in self.names]
-        for row, one in enumerate(self.catalog.identity.tuples):
-            if one in found and not self.dead[row] and int(self.catalog.kind[row]) != PUT:
+        for row, blob in enumerate(self.catalog.identity.tuples):
+            if blob in newest and not self.dead[row] and int(self.catalog.kind[row]) != PUT:
                 place = (names[int(self.catalog.segment[row])], int(self.catalog.offset[row]), NONE)
-                found[one] = max(found[one], place)
-        return {one: place[2] for one, place in found.items()}
+                newest[blob] = max(newest[blob], place)
+        return {blob: place[2] for blob, place in newest.items()}
 
     def _cut_segments(self) -> Iterator[int]:
         """The segments that end before their index does."""
@@ -555,26 +559,30 @@ class Diagnosis:
                 reason = f"capacity of {log.capacity:,} bytes changed to {self.capacity:,}, as the other segments have"
                 self._add(Action.CHANGED, reason, number, 0, SEGMENT_HEADER.size)
         for number, source in self._sources():
-            for one in sorted((one for log, one in self.damages if log == number), key=lambda one: one.start):
-                data = source.read(one.start, min(one.stop - one.start, MOST_SEARCHED))
-                named = [one.key] if one.key is not None else named_in(data, self.partition)
-                is_end = self._is_unconfirmed_end(number, one) and not (named and self.read[number].ends_in_damage)
-                place = {"start": one.start, "stop": one.stop}
-                reason = f"{one.reason} of blob {keys.text_of(named[0])}" if is_end and named else one.reason
+            for damage in sorted(
+                (damage for log, damage in self.damages if log == number), key=lambda damage: damage.start
+            ):
+                data = source.read(damage.start, min(damage.stop - damage.start, MOST_SEARCHED))
+                blob_ids = [damage.key] if damage.key is not None else named_in(data, self.partition)
+                is_end = self._is_unconfirmed_end(number, damage) and not (
+                    blob_ids and self.read[number].ends_in_damage
+                )
+                place = {"start": damage.start, "stop": damage.stop}
+                reason = (
+                    f"{damage.reason} of blob {keys.text_of(blob_ids[0])}" if is_end and blob_ids else damage.reason
+                )
                 self.report.add(Action.DROPPED, reason, self.store.logs[number].path, is_expected=is_end, **place)
-                for key in named if not is_end else ():
+                for key in blob_ids if not is_end else ():
                     if keys.identity_of(key) not in self.reported:
                         self.reported.add(keys.identity_of(key))
                         reason = f"blob {keys.text_of(key)}: a damaged message names it; what it said is not known"
                         path = self.store.logs[number].path
-                        self._lose(Loss(key, None, None, path, one.start, one.stop, reason))
+                        self._lose(Loss(key, None, None, path, damage.start, damage.stop, reason))
         self._report_lost_segments()
         self._report_lost_positions()
 
     def _is_unconfirmed_end(self, number: int, damage: Damage) -> bool:
-        """Whether damaged bytes are what a crash leaves: after the last message of the log, or where the index of a segment ends, and no
-        index file covers them.
-        """
+        """Whether damaged bytes are what a crash leaves: at the end of the log or of a segment's index, and no index file covers them."""
         tail = self.read[number].tail
         if tail is None or damage.start != tail[0]:
             return False
@@ -591,7 +599,7 @@ class Diagnosis:
             self.report.add(Action.LOST, lost_words(position), self._path(Segment(position, 0)))
 
     def _report_lost_puts(self, kept: Catalog, merged: Catalog, entry_rows: NDArray[np.int64]) -> None:
-        """Blobs of which only updates are left, where nothing shows that a compaction took the rest."""
+        """Report blobs that have only updates left, unless a compaction explains it."""
         if self.store.is_compacted:
             return
         trusted = self.trusted_entries
@@ -610,32 +618,32 @@ class Diagnosis:
     def _report_lost_segments(self) -> None:
         evidence = self.evidence
         lost = np.unique(evidence.segment[(self.rows < 0) & (self.where < 0)]).tolist()
-        wanted = {evidence.segments[one] for one in lost}
+        lost_names = {evidence.segments[number] for number in lost}
         for segment, files in self.store.lost_segments().items():
             if segment in self.names[: len(self.store.logs)]:
                 continue
-            if segment in wanted or any(file.path in evidence.unread for file in files):
+            if segment in lost_names or any(file.path in evidence.unread for file in files):
                 self.report.add(Action.LOST, segment_words(files), self._path(segment))
 
     # The result
 
     @property
     def trusted_entries(self) -> NDArray[np.int64]:
-        """The index entries that count where the log says nothing."""
+        """The index entries that decide where the log has no message."""
         return np.flatnonzero(self.trusted)
 
-    def _written(self) -> list[int]:
-        """The segments that are written, by number in their order: a foreign one only if messages are written again in its place."""
+    def _written_segments(self) -> list[int]:
+        """The numbers of the segments to write, in order: a foreign one only if restored messages go there."""
         left_out = self.foreign - {extra.segment for extra in self.extras}
         numbers = [number for number in range(len(self.names)) if number not in left_out] or [0]
         return sorted(numbers, key=lambda number: self.names[number].order)
 
-    def kept(self) -> Kept:
-        """All messages of the result, in their order; those that Ambry refuses are dropped."""
-        order = self._written()
+    def kept(self) -> KeptMessages:
+        """All messages of the result in order, without those that Ambry refuses."""
+        order = self._written_segments()
         rank = np.zeros(len(self.names), np.int64)
         rank[order] = np.arange(len(order))
-        merged, number, entry_rows = self._merged(rank)
+        merged, number, entry_rows = self._merge(rank)
         ranked = replace(merged, segment=rank[merged.segment].astype(np.int32))
         trusted = self.trusted_entries
         entries = self.evidence.entries.take(trusted)
@@ -645,18 +653,18 @@ class Diagnosis:
             reason = f"{VIOLATIONS[int(wrong[row])]} (blob {keys.text_of(merged.key(row))})"
             self._report_message(Action.DROPPED, reason, merged, row)
         rows = np.flatnonzero(~refused)
-        segments = [self.names[one] for one in order]
-        entry_rows = _renumbered(entry_rows, rows, len(ranked))
-        made = Kept(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
-        self._report_lost_puts(made.ranked, made.merged, entry_rows)
-        return made
+        segments = [self.names[index] for index in order]
+        entry_rows = _renumber(entry_rows, rows, len(ranked))
+        kept = KeptMessages(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
+        self._report_lost_puts(kept.ranked, kept.merged, entry_rows)
+        return kept
 
-    def pieces(self, kept: Kept) -> Iterator[Piece]:
+    def pieces(self, kept: KeptMessages) -> Iterator[Piece]:
         """Where the kept messages are in the source, in their order there. Those that are written again from an index entry are nowhere."""
         merged = kept.merged
         corrected = np.array([len(extra.raw) if extra.is_there else 0 for extra in self.extras], np.int64)
-        there = (kept.number < 0) | (np.append(corrected, 0)[kept.number] > 0)
-        rows = np.flatnonzero(there & (merged.segment < len(self.store.logs)))
+        is_stored = (kept.number < 0) | (np.append(corrected, 0)[kept.number] > 0)
+        rows = np.flatnonzero(is_stored & (merged.segment < len(self.store.logs)))
         rows = rows[np.lexsort((merged.offset[rows], merged.segment[rows]))]
         segment, start = merged.segment[rows], merged.offset[rows]
         stop = start + merged.size[rows]
@@ -670,26 +678,26 @@ class Diagnosis:
 
     def patches(self) -> dict[str, tuple[Patch, ...]]:
         """The messages of the source whose blob ids are corrected, by path."""
-        found: dict[str, list[Patch]] = {}
+        by_path: dict[str, list[Patch]] = {}
         for extra in self.extras:
             if extra.is_there:
-                found.setdefault(self.store.logs[extra.segment].path, []).append((extra.offset, extra.raw))
-        return {path: tuple(sorted(patches)) for path, patches in found.items()}
+                by_path.setdefault(self.store.logs[extra.segment].path, []).append((extra.offset, extra.raw))
+        return {path: tuple(sorted(patches)) for path, patches in by_path.items()}
 
     def plan(self) -> Plan:
         """All messages that are written, in their order and at their new places."""
         return self.plan_of(self.kept())
 
-    def plan_of(self, kept: Kept) -> Plan:
-        """The same for messages that are known."""
+    def plan_of(self, kept: KeptMessages) -> Plan:
+        """The plan to write these messages."""
         segments, final, number, entry_rows = kept.segments, kept.ranked, kept.number, kept.entry_rows
         trusted = self.trusted_entries
         entries = self.evidence.entries.take(trusted)
         moved = _settle_places(final, segments)
-        there = entry_rows[trusted] >= 0
-        if there.any():
-            away = moved[final.segment[np.maximum(entry_rows[trusted], 0)]]
-            entries = replace(entries, original_offset=np.where(there & ~away, entries.original_offset, NONE))
+        is_stored = entry_rows[trusted] >= 0
+        if is_stored.any():
+            is_moved = moved[final.segment[np.maximum(entry_rows[trusted], 0)]]
+            entries = replace(entries, original_offset=np.where(is_stored & ~is_moved, entries.original_offset, NONE))
         folded = fold(final, use=ORPHANS, remembered=[(entry_rows[trusted], entries)])
         first = folded.first[final.kind[folded.first] == UNDELETE]
         for row in first[~np.isin(first, entry_rows[trusted])].tolist():
@@ -699,17 +707,17 @@ class Diagnosis:
         self.report.count("messages", len(final))
         numbers = {segment: place for place, segment in enumerate(segments)}
         files = self.evidence.files
-        known = [(numbers[index.segment], index) for index in files if index.crc_ok and index.segment in numbers]
+        indexes = [(numbers[index.segment], index) for index in files if index.crc_ok and index.segment in numbers]
         return Plan(
             self.store,
             segments,
             [self.capacity if segment.name else None for segment in segments],
             kept.merged,
             final.segment,
-            {row: self.extras[one].raw for row, one in enumerate(number.tolist()) if one >= 0},
+            {row: self.extras[extra].raw for row, extra in enumerate(number.tolist()) if extra >= 0},
             folded.entries,
             final.segment,
-            Style.of(self.store, known, self._starts(entry_rows, final.segment, final.offset), self.options),
+            Style.of(self.store, indexes, self._starts(entry_rows, final.segment, final.offset), self.options),
             **self._identity(),
         )
 
@@ -719,38 +727,40 @@ class Diagnosis:
         path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
         self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]))
 
-    def _merged(self, rank: NDArray[np.int64]) -> tuple[Catalog, NDArray[np.int64], NDArray[np.int64]]:
+    def _merge(self, rank: NDArray[np.int64]) -> tuple[Catalog, NDArray[np.int64], NDArray[np.int64]]:
         """Messages of the log and extras in the order of their segments' ranks; the number of each row's extra (-1: none), and the row
         of each entry.
         """
         count = len(self.catalog)
-        merged = self.catalog.join(catalog_of_messages([(one.raw, one.segment, one.offset) for one in self.extras]))
+        merged = self.catalog.join(
+            catalog_of_messages([(extra.raw, extra.segment, extra.offset) for extra in self.extras])
+        )
         number = np.concatenate([np.full(count, NONE, np.int64), np.arange(len(self.extras))])
         before, entry_rows = merged.offset.copy(), self.rows.copy()
-        for at, made in enumerate(self.extras):
-            if made.entry >= 0:
-                before[count + at] = self.evidence.entries.offset[made.entry]
-                entry_rows[made.entry] = count + at
+        for index, extra in enumerate(self.extras):
+            if extra.entry >= 0:
+                before[count + index] = self.evidence.entries.offset[extra.entry]
+                entry_rows[extra.entry] = count + index
         alive = np.concatenate([~self.dead, np.ones(len(self.extras), np.bool_)])
         rows = np.flatnonzero(alive)
         rows = rows[np.lexsort((before[rows], merged.offset[rows], rank[merged.segment[rows]]))]
-        return merged.take(rows), number[rows], _renumbered(entry_rows, rows, len(merged))
+        return merged.take(rows), number[rows], _renumber(entry_rows, rows, len(merged))
 
     def _starts(
         self, entry_rows: NDArray[np.int64], segment: NDArray[np.int32], offset: NDArray[np.int64]
     ) -> frozenset[tuple[int, int]]:
         """Where the store's own index files begin, at the new places of their first messages."""
-        found = set()
+        starts = set()
         for number, index in enumerate(self.evidence.files):
             rows = entry_rows[self.evidence.file == number]
             rows = rows[rows >= 0]
             if index.crc_ok and rows.size:
                 row = int(rows.min())
-                found.add((int(segment[row]), int(offset[row])))
-        return frozenset(found)
+                starts.add((int(segment[row]), int(offset[row])))
+        return frozenset(starts)
 
     def _identity(self) -> dict[str, Any]:
-        """The store's descriptor, or a new one; and what shows that compactions have run."""
+        """The descriptor of the store, or a new one; and the files that show that compactions have run."""
         sound = [file for file in self.store.others if file.format == "ambry.descriptor" and _is_sound(file)]
         shown = [file for file in other_files(self.store) if file.format in (COMPACTION_FORMAT, POLICY_FORMAT)]
         if sound:
@@ -760,15 +770,15 @@ class Diagnosis:
         return {"files": {DESCRIPTOR_NAME: descriptor(str(uuid.uuid4()))}, "kept": shown}
 
 
-def _renumbered(rows: NDArray[np.int64], kept: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Numbers of rows after only `kept` of them are left, in that order; -1 for those that are not."""
-    found = np.full(count + 1, NONE, np.int64)
-    found[kept] = np.arange(kept.size)
-    return np.where(rows >= 0, found[rows], NONE)
+def _renumber(rows: NDArray[np.int64], kept: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """The new numbers of rows after only `kept` are left, in that order; -1 for the others."""
+    numbers = np.full(count + 1, NONE, np.int64)
+    numbers[kept] = np.arange(kept.size)
+    return np.where(rows >= 0, numbers[rows], NONE)
 
 
 def _settle_places(final: Catalog, segments: list[Segment]) -> NDArray[np.bool_]:
-    """Put the messages of each segment one after the other; which segments have messages that moved."""
+    """Place the messages of each segment without gaps; which segments have moved messages."""
     moved = np.zeros(len(segments), np.bool_)
     for number, segment in enumerate(segments):
         inside = final.rows_in(number)
@@ -780,8 +790,8 @@ def _settle_places(final: Catalog, segments: list[Segment]) -> NDArray[np.bool_]
 
 
 def _put_identity(raw: bytes) -> list[tuple[int, int, int]]:
-    made = catalog_of_messages([(raw, 0, 0)])
-    return made.identity.tuples if int(made.kind[0]) == PUT else []
+    catalog = catalog_of_messages([(raw, 0, 0)])
+    return catalog.identity.tuples if int(catalog.kind[0]) == PUT else []
 
 
 def _is_sound(file: File) -> bool:

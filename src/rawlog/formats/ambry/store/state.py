@@ -35,8 +35,8 @@ from rawlog.formats.ambry.layouts import (
 from rawlog.formats.ambry.log import (
     Messages,
     checked,
+    message_error,
     scan,
-    trouble,
 )
 from rawlog.formats.ambry.paths import capacity, segment_of
 from rawlog.io.storage import Source
@@ -56,7 +56,7 @@ PUT, DELETE, TTL_UPDATE, UNDELETE = (int(kind) for kind in (Kind.PUT, Kind.DELET
 
 
 def seconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Times as index values hold them: one that is unknown, before 1970 or past what they can hold is -1."""
+    """Times in seconds as an index holds them; -1 for a time that is unknown, before 1970 or too large."""
     whole = milliseconds // 1000
     return np.where((milliseconds < 0) | (whole > LATEST_SECOND), NONE, whole)
 
@@ -90,12 +90,12 @@ class Catalog:
 
     def take(self, rows: NDArray[np.int64]) -> Catalog:
         """Some of the messages; their columns are copies."""
-        made = {name: getattr(self, name)[rows] for name in ("key_start", "key_size", *TYPES)}
-        return Catalog(self.key_data, identity=self.identity.take(rows), **made)
+        fields = {name: getattr(self, name)[rows] for name in ("key_start", "key_size", *TYPES)}
+        return Catalog(self.key_data, identity=self.identity.take(rows), **fields)
 
     def join(self, other: Catalog) -> Catalog:
         """The messages of two catalogs, one after the other."""
-        made = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("key_size", *TYPES)}
+        fields = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("key_size", *TYPES)}
         starts = np.concatenate([self.key_start, other.key_start + self.key_data.size])
         identity = Identities(
             *(
@@ -104,16 +104,19 @@ class Catalog:
             )
         )
         return Catalog(
-            byte_view(np.concatenate([self.key_data, other.key_data])), key_start=starts, identity=identity, **made
+            byte_view(np.concatenate([self.key_data, other.key_data])), key_start=starts, identity=identity, **fields
         )
 
     def rows_of(self, entries: Entries) -> NDArray[np.int64]:
-        """The row of the message that each entry is of, by blob, kind and life version; -1 without one. Of several it is the first."""
-        mine, theirs = self.identity, entries.identities
+        """The row of each entry's message, by blob, kind and life version: the first of several; -1 without one."""
+        message_blobs, entry_blobs = self.identity, entries.identities
         compared = [
             np.concatenate([self.life_version, entries.life_version]),
             np.concatenate([self.kind, entries.kind]),
-            *(np.concatenate([getattr(mine, name), getattr(theirs, name)]) for name in ("low", "high", "group")),
+            *(
+                np.concatenate([getattr(message_blobs, name), getattr(entry_blobs, name)])
+                for name in ("low", "high", "group")
+            ),
         ]
         order = np.lexsort(compared)
         new = np.zeros(order.size, np.bool_)
@@ -128,7 +131,7 @@ class Catalog:
         return rows[number[count:]]
 
     def keys_differ(self, rows: NDArray[np.int64], entries: Entries) -> NDArray[np.bool_]:
-        """Where the bytes of an entry's key differ from those of the message at its row (-1: none), although both have the same size."""
+        """Where an entry's key has other bytes than that of the message at its row (-1: none), at the same size."""
         result = np.zeros(rows.size, np.bool_)
         same = np.flatnonzero((rows >= 0) & (entries.sizes == self.key_size[rows] if len(self) else False))
         for start in range(0, same.size, COMPARED_AT_ONCE):
@@ -136,9 +139,9 @@ class Catalog:
             span = np.arange(int(entries.sizes[part].max()))
             inside = span < entries.sizes[part][:, None]
             last = self.key_data.size - 1, entries.data.size - 1
-            one = self.key_data[np.minimum(self.key_start[rows[part]][:, None] + span, last[0])]
-            other = entries.data[np.minimum(entries.starts[part][:, None] + span, last[1])]
-            result[part] = ((one != other) & inside).any(axis=1)
+            message_keys = self.key_data[np.minimum(self.key_start[rows[part]][:, None] + span, last[0])]
+            entry_keys = entries.data[np.minimum(entries.starts[part][:, None] + span, last[1])]
+            result[part] = ((message_keys != entry_keys) & inside).any(axis=1)
         return result
 
     def rows_in(self, segment: int) -> slice:
@@ -146,13 +149,13 @@ class Catalog:
         return slice(*np.searchsorted(self.segment, [segment, segment + 1]).tolist())
 
     def rows_at(self, segment: int, offsets: Integers) -> NDArray[np.int64]:
-        """The rows of the messages that begin at these offsets of a segment; -1 where none does."""
+        """The rows of the messages at these offsets of a segment; -1 for none."""
         rows = self.rows_in(segment)
-        here = self.offset[rows]
-        at = np.searchsorted(here, offsets)
-        there = at < here.size
-        there[there] = here[at[there]] == offsets[there]
-        return np.where(there, at + rows.start, NONE)
+        stored_offsets = self.offset[rows]
+        at = np.searchsorted(stored_offsets, offsets)
+        is_stored = at < stored_offsets.size
+        is_stored[is_stored] = stored_offsets[at[is_stored]] == offsets[is_stored]
+        return np.where(is_stored, at + rows.start, NONE)
 
 
 TYPES: dict[str, type[np.signedinteger[Any]]] = {
@@ -170,12 +173,12 @@ class Columns:
     def __init__(self) -> None:
         self.parts: dict[str, list[NDArray[Any]]] = {name: [np.empty(0, type)] for name, type in _PARTS.items()}
 
-    def add(self, messages: Messages, chosen: NDArray[np.bool_] | None = None) -> None:
+    def add(self, messages: Messages, mask: NDArray[np.bool_] | None = None) -> None:
         """Add messages, by default all that can be read."""
-        rows = np.flatnonzero(messages["fault"] == 0 if chosen is None else chosen)
+        rows = np.flatnonzero(messages["fault"] == 0 if mask is None else mask)
         sizes = messages["key_size"][rows]
         keys = columns.spans(messages.data, messages["key_start"][rows], sizes)
-        made = {
+        arrays = {
             "kind": messages["kind"],
             "offset": messages.frames.positions,
             "size": messages.frames.sizes,
@@ -187,7 +190,7 @@ class Columns:
             "content_size": messages["content_size"],
             "key_size": messages["key_size"],
         }
-        for name, values in made.items():
+        for name, values in arrays.items():
             self.parts[name].append(values[rows].astype(_PARTS[name]))
         if rows.size:
             self.parts["keys"].append(np.frombuffer(keys.buffers()[2], np.uint8))
@@ -211,28 +214,28 @@ class Columns:
 
 def catalog_of(segments: Sequence[Columns]) -> Catalog:
     """The catalog of a store, from the columns of its segments in order."""
-    every = Columns()
-    for one in segments:
-        every.merge(one)
-    number = np.repeat(np.arange(len(segments), dtype=np.int32), [len(one) for one in segments])
-    catalog = _catalog(every, number)
+    merged = Columns()
+    for segment in segments:
+        merged.merge(segment)
+    number = np.repeat(np.arange(len(segments), dtype=np.int32), [len(segment) for segment in segments])
+    catalog = _catalog(merged, number)
     rises = (np.diff(catalog.offset) > 0) | (np.diff(number) > 0)
     return catalog if rises.all() else catalog.take(np.lexsort((catalog.offset, number)))
 
 
 def catalog_of_messages(pieces: Sequence[tuple[bytes, int, int]]) -> Catalog:
     """A catalog of single messages, in the order in which they are given: bytes, number of the segment, offset."""
-    every = Columns()
+    merged = Columns()
     for raw, _, offset in pieces:
-        every.add(Messages(replace(scan(np.frombuffer(raw, np.uint8), 0), base=offset), check=False))
-    return _catalog(every, np.array([segment for _, segment, _ in pieces], np.int32))
+        merged.add(Messages(replace(scan(np.frombuffer(raw, np.uint8), 0), base=offset), check=False))
+    return _catalog(merged, np.array([segment for _, segment, _ in pieces], np.int32))
 
 
-def _catalog(every: Columns, segment: NDArray[np.int32]) -> Catalog:
-    key_data, sizes = byte_view(every["keys"]), every["key_size"].astype(np.int64)
+def _catalog(merged: Columns, segment: NDArray[np.int32]) -> Catalog:
+    key_data, sizes = byte_view(merged["keys"]), merged["key_size"].astype(np.int64)
     starts = np.cumsum(sizes) - sizes
-    made = {name: every[name] for name in TYPES if name != "segment"}
-    return Catalog(key_data, starts, sizes, identities(key_data, starts, sizes), segment=segment, **made)
+    fields = {name: merged[name] for name in TYPES if name != "segment"}
+    return Catalog(key_data, starts, sizes, identities(key_data, starts, sizes), segment=segment, **fields)
 
 
 _PARTS: dict[str, Any] = {name: type for name, type in TYPES.items() if name != "segment"}
@@ -244,7 +247,7 @@ _PARTS |= {"key_size": np.int32, "keys": np.uint8}
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a log segment that are not a sound message; `key` is that of the message, where it can be read."""
+    """Damaged bytes of a log segment, and the `key` of the message if it can be read."""
 
     start: int
     stop: int
@@ -293,7 +296,7 @@ class LogSummary:
 
     @property
     def lacks_header(self) -> bool:
-        """Whether the name of the segment says that it has a header, and it has none that is sound."""
+        """Whether the segment should have a header by its name, and has no sound one."""
         segment = segment_of(self.file.path)
         return segment is not None and segment.name != "" and self.capacity is None
 
@@ -306,10 +309,10 @@ class LogSummary:
         """Take in a window."""
         reached, self._reached = self._reached, frames.reached_in_file
         if reached is not None and frames.base > reached and not self._is_header(frames.base):
-            self.damages.append(_damaged(reached, frames.base))
+            self.damages.append(_damage(reached, frames.base))
         messages = frames.share(checked) if self.check or self.sums else Messages(frames, check=False)
         if self.error is None and messages["fault"].any():
-            self.error = trouble(messages, int(np.argmax(messages["fault"] != 0)))
+            self.error = message_error(messages, int(np.argmax(messages["fault"] != 0)))
         if self.error is None and frames.status.is_damage:
             self.error = describe(LOG, frames, self.file.path)
         if self.check:
@@ -364,11 +367,11 @@ class LogSummary:
 
 
 def summary(file: File, files: Sequence[File], start: int, stop: int | None) -> LogSummary:
-    """The summary of a log segment that a pass with checks makes: those compute the checksums anyway."""
+    """The summary of a log segment by a pass with checks, which computes the checksums anyway."""
     return LogSummary(file, files, start, stop, sums=True)
 
 
-def _damaged(start: int, stop: int) -> Damage:
+def _damage(start: int, stop: int) -> Damage:
     return Damage(start, stop, "damaged bytes")
 
 
@@ -378,7 +381,7 @@ def tail_words(status: Status) -> str:
 
 
 def hidden_messages(messages: Messages, index: int) -> Messages | None:
-    """The sound messages that a damaged one covers because bytes of it are missing; None without any.
+    """The sound messages inside a damaged one that lacks bytes; None without any.
 
     They must reach to the very end of the damaged one: content may be a copy of a log.
     """
@@ -390,9 +393,9 @@ def hidden_messages(messages: Messages, index: int) -> Messages | None:
             return None
         hidden = scan(data[at:stop], 0)
         if hidden.reached == stop - at:
-            found = Messages(replace(hidden, base=frames.base + at))
-            if found.is_whole.all():
-                return found
+            inner = Messages(replace(hidden, base=frames.base + at))
+            if inner.is_whole.all():
+                return inner
     return None
 
 
@@ -401,18 +404,18 @@ S = TypeVar("S", bound=LogSummary)
 
 def read_log(file: File, *, check: bool = False) -> LogSummary:
     """The summary of a whole log segment."""
-    return summarised(file, LogSummary(file, check=check))
+    return summarise(file, LogSummary(file, check=check))
 
 
-def summarised(file: File, found: S) -> S:
-    """The same for a new summary of any kind."""
+def summarise(file: File, summary: S) -> S:
+    """Fill a new summary of any kind from a file."""
     try:
         for frames in walk(file, LOG, errors="skip"):
-            found.see(frames)
+            summary.see(frames)
     except DataError as error:
-        found.error = found.error or error
-    found.close()
-    return found
+        summary.error = summary.error or error
+    summary.close()
+    return summary
 
 
 # What messages add up to ----------------------------------------------------------------------------------------------
@@ -422,7 +425,7 @@ def summarised(file: File, found: S) -> S:
 class Fold:
     """A catalog with the entry of every message, and the state of every blob.
 
-    Of blob number i: `first` is its first message, `found` the entry that findKey answers with (flags and expiry as it gives them) and
+    Of blob number i: `first` is its first message, `answer` the entry that findKey answers with (flags and expiry as it gives them) and
     `put` the PUT that holds its content; -1 for none. `blob` is the number of each message's blob.
     """
 
@@ -437,10 +440,10 @@ class Fold:
     wrong: NDArray[np.int8]
     blob: NDArray[np.int64]
     first: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    found: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    answer: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     put: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    found_flags: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-    found_expires: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    answer_flags: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    answer_expires: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
     @property
     def entries(self) -> Entries:
@@ -454,18 +457,18 @@ class Fold:
     @property
     def is_deleted(self) -> NDArray[np.bool_]:
         """Which blobs are deleted."""
-        result: NDArray[np.bool_] = (self.found >= 0) & (self.found_flags & int(Flag.DELETE) != 0)
+        result: NDArray[np.bool_] = (self.answer >= 0) & (self.answer_flags & int(Flag.DELETE) != 0)
         return result
 
     def is_expired(self, now: int) -> NDArray[np.bool_]:
         """Which blobs have expired at `now` (milliseconds), deleted or not."""
-        result: NDArray[np.bool_] = (self.found >= 0) & expired(self.found_expires, now)
+        result: NDArray[np.bool_] = (self.answer >= 0) & expired(self.answer_expires, now)
         return result
 
     def states(self, now: int) -> NDArray[np.int8]:
         """0 live, 1 deleted, 2 expired: what each blob is at `now` (milliseconds); -1 if the store does not know it."""
-        known = np.where(self.is_deleted, 1, np.where(self.is_expired(now), 2, 0))
-        return np.where(self.found >= 0, known, NONE).astype(np.int8)
+        states = np.where(self.is_deleted, 1, np.where(self.is_expired(now), 2, 0))
+        return np.where(self.answer >= 0, states, NONE).astype(np.int8)
 
 
 STATES = (LIVE, DELETED, EXPIRED)
@@ -478,9 +481,9 @@ def expired(expires: NDArray[np.int32], now: int) -> NDArray[np.bool_]:
 
 
 def is_refused(catalog: Catalog, wrong: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Which messages Ambry refuses to start on: those that are wrong, except an undelete whose life version is lower than before."""
-    odd = (wrong == kernels.LOWER_LIFE) & (catalog.kind == UNDELETE)
-    result: NDArray[np.bool_] = (wrong != kernels.SOUND) & ~odd
+    """Which messages Ambry refuses to start on: all wrong ones, except an undelete with a lower life version."""
+    is_tolerated = (wrong == kernels.LOWER_LIFE) & (catalog.kind == UNDELETE)
+    result: NDArray[np.bool_] = (wrong != kernels.SOUND) & ~is_tolerated
     return result
 
 
@@ -499,7 +502,7 @@ def fold(
     it counts for nothing.
     """
     count = len(catalog)
-    made = Fold(
+    folded = Fold(
         catalog,
         np.zeros(count, np.uint8),
         catalog.expires.copy(),
@@ -514,23 +517,29 @@ def fold(
     order = catalog.identity.sorted()
     new = catalog.identity.begins(order)
     blobs = int(new.sum())
-    made.first, made.found, made.put = (np.empty(blobs, np.int64) for _ in range(3))
-    made.found_flags, made.found_expires = np.zeros(blobs, np.uint8), np.full(blobs, NONE, np.int32)
-    known = np.zeros(count, np.bool_)
+    folded.first, folded.answer, folded.put = (np.empty(blobs, np.int64) for _ in range(3))
+    folded.answer_flags, folded.answer_expires = np.zeros(blobs, np.uint8), np.full(blobs, NONE, np.int32)
+    is_remembered = np.zeros(count, np.bool_)
     if use != NEVER:
         usable = np.ones(count, np.bool_) if use == ALWAYS else _before_put(catalog.kind, order, new)
         for segment, index in indexes:
             entries = index.entries
             covered = entries.offset + entries.size <= index.end
-            _remember(made, np.where(covered, catalog.rows_at(segment, entries.offset), NONE), entries, usable, known)
+            _remember(
+                folded,
+                np.where(covered, catalog.rows_at(segment, entries.offset), NONE),
+                entries,
+                usable,
+                is_remembered,
+            )
         for rows, entries in remembered:
-            _remember(made, rows, entries, usable, known)
+            _remember(folded, rows, entries, usable, is_remembered)
     kernels.fold_entries(
-        order, new, catalog.kind, catalog.segment, catalog.offset, catalog.life_version, known, use, drop,
-        made.flags, made.expires, made.original, made.account_id, made.container_id, made.wrong, made.blob,
-        made.first, made.found, made.put, made.found_flags, made.found_expires,
+        order, new, catalog.kind, catalog.segment, catalog.offset, catalog.life_version, is_remembered, use, drop,
+        folded.flags, folded.expires, folded.original, folded.account_id, folded.container_id, folded.wrong, folded.blob,
+        folded.first, folded.answer, folded.put, folded.answer_flags, folded.answer_expires,
     )  # fmt: skip
-    return made
+    return folded
 
 
 def updates_before_put(catalog: Catalog) -> NDArray[np.bool_]:
@@ -545,7 +554,7 @@ def updates_before_put(catalog: Catalog) -> NDArray[np.bool_]:
 
 
 def _before_put(kind: NDArray[np.int8], order: NDArray[np.int64], new: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which messages are updates of a blob whose PUT does not come before them: only the index knows what they inherited."""
+    """Which updates come before the PUT of their blob: only the index knows what they inherited."""
     result = np.zeros(order.size, np.bool_)
     if order.size:
         puts = np.cumsum(kind[order] == PUT)
@@ -556,16 +565,16 @@ def _before_put(kind: NDArray[np.int8], order: NDArray[np.int64], new: NDArray[n
 
 
 def _remember(
-    made: Fold, rows: NDArray[np.int64], entries: Entries, usable: NDArray[np.bool_], known: NDArray[np.bool_]
+    folded: Fold, rows: NDArray[np.int64], entries: Entries, usable: NDArray[np.bool_], is_remembered: NDArray[np.bool_]
 ) -> None:
-    """Take over what index entries say of the messages at `rows` that are of the same kind and blob."""
-    catalog = made.catalog
+    """Take over the facts of index entries for the messages at `rows` of the same kind and blob."""
+    catalog = folded.catalog
     good = rows >= 0
     good[good] = usable[rows[good]] & (entries.kind[good] == catalog.kind[rows[good]])
     good[good] = entries.identities.take(good).equal(catalog.identity.take(rows[good]))
     rows = rows[good]
-    known[rows] = True
-    made.flags[rows], made.expires[rows] = entries.flags[good], entries.expires[good]
-    made.original[rows], made.time[rows] = entries.original_offset[good], entries.operation_time[good]
-    made.account_id[rows], made.container_id[rows] = entries.account_id[good], entries.container_id[good]
-    made.life_version[rows] = entries.life_version[good]
+    is_remembered[rows] = True
+    folded.flags[rows], folded.expires[rows] = entries.flags[good], entries.expires[good]
+    folded.original[rows], folded.time[rows] = entries.original_offset[good], entries.operation_time[good]
+    folded.account_id[rows], folded.container_id[rows] = entries.account_id[good], entries.container_id[good]
+    folded.life_version[rows] = entries.life_version[good]

@@ -27,7 +27,7 @@ from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, below_root
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.compaction import FORMATS, change_queue, units_of
-from rawlog.formats.rocketmq.store.dispatch import U_BATCH, Derived
+from rawlog.formats.rocketmq.store.dispatch import U_BATCH, DerivedEntries
 from rawlog.formats.rocketmq.store.placeholders import Slot, covering, placeholder_size
 from rawlog.formats.rocketmq.store.repair import check_log
 from rawlog.formats.rocketmq.store.rewrite import (
@@ -60,7 +60,7 @@ from rawlog.model.text import counted, java_text
 
 @dataclass(slots=True)
 class Window:
-    """Messages of a log that follow one another, and their bytes without those that were erased.
+    """Messages in a row, and their bytes without the erased ones.
 
     `removed` are the positions of these in the file.
     """
@@ -84,7 +84,7 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
             copy(folder, file, report)
     settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
     check_log(store, settings, options)
-    derived, logs = Derived(), dispatch.commit_logs(store)
+    derived, logs = DerivedEntries(), dispatch.commit_logs(store)
     ended = False
     for file in logs:
         ended = _write_log(file, folder, keep, derived, report, is_ended=ended)
@@ -97,7 +97,7 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
 
 
 def _write_log(
-    file: File, folder: Folder, keep: Keep | None, derived: Derived, report: Report, *, is_ended: bool
+    file: File, folder: Folder, keep: Keep | None, derived: DerivedEntries, report: Report, *, is_ended: bool
 ) -> bool:
     """Copy a file of the commit log; whether the log ended in it or before."""
     with folder.create(below_root(file)) as out:
@@ -140,7 +140,7 @@ def _windows(file: File, format: Format, keep: Keep | None, report: Report) -> I
 
 
 def _without(rows: Messages, file: File, keep: Keep | None, report: Report) -> Window:
-    """The bytes of messages, with placeholders for those that are erased; blank entries keep their heads alone."""
+    """The bytes of messages with placeholders for erased ones; of a blank entry only its head."""
     frames = rows.frames
     start, stop = int(frames.starts[0]), int(frames.stops[-1])
     data = np.array(rows.data[start:stop])
@@ -168,20 +168,20 @@ def _check_plain(rows: Messages) -> None:
 
 
 def _stays(rows: Messages, file: File, keep: Keep | None, report: Report) -> NDArray[np.bool_]:
-    """Which messages stay. Of a batch that holds several in one entry, all go if one does."""
+    """Which messages stay. A batch in one entry goes if one of its messages goes."""
     stays = np.ones(len(rows), np.bool_)
     if keep is None:
         return stays
-    own = np.flatnonzero(~rows.fillers)
+    message_rows = np.flatnonzero(~rows.fillers)
     packed = (rows[fields.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK
     want = Want(RECORDS.subset(keep.columns), file, keep.limit, max_headers=keep.max_headers)
     if not packed.any():
         tests = [keep.test(batch) for batch in decode(rows.frames, want)]
-        stays[own] = np.concatenate(tests) if tests else True
-        report.count("records", int(stays[own].sum()))
+        stays[message_rows] = np.concatenate(tests) if tests else True
+        report.count("records", int(stays[message_rows].sum()))
         report.count("removed", int((~stays).sum()))
         return stays
-    for row in own.tolist():
+    for row in message_rows.tolist():
         frame = int(rows[fields.F_FRAME][row])
         kept = [keep.test(batch) for batch in decode(rows.frames.slice(frame, frame + 1), want)]
         inside = np.concatenate(kept) if kept else np.ones(1, np.bool_)
@@ -195,7 +195,7 @@ def _stays(rows: Messages, file: File, keep: Keep | None, report: Report) -> NDA
 
 
 def _placeholder(rows: Messages, row: int) -> bytes:
-    """What is written over a message: an empty one under its number, or one that no queue shows if it was in none."""
+    """The bytes over an erased message: an empty one with its number, or a filler if no queue has it."""
     address, size, time = (int(rows[name][row]) for name in (fields.F_PHYSICAL, fields.F_SIZE, fields.F_STORE_TIME))
     transaction = int(rows[fields.F_SYS_FLAG][row]) & TRANSACTION_MASK
     if transaction not in (0, SysFlag.COMMIT):
@@ -203,9 +203,9 @@ def _placeholder(rows: Messages, row: int) -> bytes:
     at, length = int(rows[fields.F_TOPIC][row]), int(rows[fields.F_TOPIC_SIZE][row])
     topic = java_text(bytes(rows.data[at : at + length]))
     queue_id, number = int(rows[fields.F_QUEUE_ID][row]), int(rows[fields.F_QUEUE_OFFSET][row])
-    alone = Derived()
-    dispatch.derive_from(rows.cut(row, row + 1), alone, with_keys=False)
-    units = alone.queue((topic, queue_id))
+    derived = DerivedEntries()
+    dispatch.derive_from(rows.cut(row, row + 1), derived, with_keys=False)
+    units = derived.queue((topic, queue_id))
     slot = Slot(address, size, topic, queue_id, number, int(units[U_BATCH][0]) if units.shape[1] else 1)
     if placeholder_size(slot) > size:
         raise OptionError(f"the message at {address:,} of {topic} is too small for a placeholder; it cannot be erased")
@@ -216,27 +216,27 @@ def _placeholder(rows: Messages, row: int) -> bytes:
 
 
 def _write_compacted(files: Sequence[File], folder: Folder, keep: Keep | None, report: Report) -> None:
-    """Copy the logs of compaction topics, which have copies of messages, without those that are erased."""
+    """Copy the logs of compaction topics, which repeat messages, without the erased ones."""
     logs, queues = ([file for file in files if file.format == name and file.problem is None] for name in FORMATS)
     removed: dict[tuple[object, ...], set[int]] = {}
     for file in logs:
         counts = Report(counts={"records": 0, "removed": 0})
-        gone: list[int] = []
+        erased: list[int] = []
         with folder.create(below_root(file)) as out:
             used = 0
             for window in _windows(file, COMPACTION_LOG, keep, counts):
                 used = _put(out, window.start, window.data)
-                gone += window.removed
+                erased += window.removed
             pad(out, used, file.size)
         report.count("files")
         place = file.place
-        removed[place.topic, place.partition, place.start_offset] = {(place.start_offset or 0) + at for at in gone}
-        if gone:
-            report.add(Action.REMOVED, f"{counted(len(gone), 'copy', 'copies')} in a compaction topic", file.path)
+        removed[place.topic, place.partition, place.start_offset] = {(place.start_offset or 0) + at for at in erased}
+        if erased:
+            report.add(Action.REMOVED, f"{counted(len(erased), 'copy', 'copies')} in a compaction topic", file.path)
     for file in queues:
         copy(folder, file, report)
-        gone_here = removed.get((file.place.topic, file.place.partition, file.place.start_offset), set())
+        erased_here = removed.get((file.place.topic, file.place.partition, file.place.start_offset), set())
         units, _ = units_of(file)
-        kept = [unit.tobytes() for unit in units if int(unit["physical_offset"]) not in gone_here]
+        kept = [unit.tobytes() for unit in units if int(unit["physical_offset"]) not in erased_here]
         if len(kept) < len(units) and not folder.dry_run:
             change_queue(folder, file, b"".join(kept))

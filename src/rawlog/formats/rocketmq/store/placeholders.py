@@ -39,7 +39,7 @@ from rawlog.formats.rocketmq.store.dispatch import (
     U_PHYSICAL,
     U_SIZE,
     U_TIME,
-    Derived,
+    DerivedEntries,
     Queue,
 )
 from rawlog.formats.rocketmq.writer import Entries, blank, host_bytes
@@ -49,8 +49,8 @@ LARGEST_FILLER = LARGEST_BODY
 LAYOUTS = {"rocketmq.consumequeue": UNIT, "rocketmq.batchconsumequeue": BATCH_UNIT}
 
 
-def joined(pieces: list[tuple[int, Slot | None]], stop: int) -> list[tuple[int, Slot | None]]:
-    """Pieces of a hole, those too small for an entry of their own given to the one before them, the first to the one after it."""
+def join_pieces(pieces: list[tuple[int, Slot | None]], stop: int) -> list[tuple[int, Slot | None]]:
+    """Pieces of a hole; one too small for an entry joins the piece before it, the first one the piece after it."""
     kept: list[tuple[int, Slot | None]] = []
     for number, (begin, slot) in enumerate(pieces):
         end = pieces[number + 1][0] if number + 1 < len(pieces) else stop
@@ -89,7 +89,7 @@ def _properties(slot: Slot) -> bytes:
 
 
 def covering(address: int, size: int, store_time: int, slot: Slot | None) -> bytes:
-    """An entry of exactly `size` bytes, zeros inside: with the number of a lost message, else one that no queue shows.
+    """An entry of exactly `size` bytes, filled with zeros: with the number of a lost message, or for no queue.
 
     For a lost batch it has all the batch's numbers and is one empty message to a consumer: nothing says that it is to be unpacked.
     """
@@ -151,7 +151,7 @@ class Filler:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Numbers of a queue that no message has, and the stretch of the log in which they were."""
+    """Numbers of a queue without messages, and the stretch of the log where they were."""
 
     queue: Queue
     first: int
@@ -161,21 +161,23 @@ class Gap:
 
 
 def close_gaps(
-    derived: Derived,
+    derived: DerivedEntries,
     fillers: list[Filler],
     begin: int,
     batch_topics: frozenset[str],
     put: Callable[[int, bytes], None],
 ) -> Iterator[tuple[Gap, Filler]]:
-    """Give the numbers that are missing around a hole to placeholders in it, in the log just written and in what derives from it. The
-    gaps that were closed, and where.
+    """Give missing numbers around a hole to placeholders in it, in the written log and its derived entries; yields each closed gap with its
+    filler.
 
     `begin` is where the log begins: at 0 no message can have expired, so every queue begins with number 0.
     """
     fillers = sorted(fillers, key=lambda filler: filler.address)
     for gap in sorted(_gaps(derived, begin), key=lambda gap: gap.start):
-        here = [one for one in fillers if gap.start <= one.address and one.address + one.size <= gap.stop]
-        taken = _placed(gap, here, gap.queue[0] in batch_topics) if here else None
+        inside = [
+            filler for filler in fillers if gap.start <= filler.address and filler.address + filler.size <= gap.stop
+        ]
+        taken = _place(gap, inside, gap.queue[0] in batch_topics) if inside else None
         if taken is None:
             continue
         for filler, slot in taken:
@@ -186,7 +188,7 @@ def close_gaps(
             _write(filler, derived, put)
 
 
-def _gaps(derived: Derived, begin: int) -> Iterator[Gap]:
+def _gaps(derived: DerivedEntries, begin: int) -> Iterator[Gap]:
     for queue in sorted(derived.units):
         topic = queue[0]
         if topic.startswith(LMQ_PREFIX) or "\\x" in topic or len(topic.encode()) > LARGEST_TOPIC_V1:
@@ -201,8 +203,8 @@ def _gaps(derived: Derived, begin: int) -> Iterator[Gap]:
             yield Gap(queue, first, count, int(addresses[row] + units[U_SIZE][row]), int(addresses[row + 1]))
 
 
-def _placed(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Filler, Slot]] | None:
-    """Room for placeholders of a gap; None if there is not enough of it for all, which then are not all of these messages."""
+def _place(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Filler, Slot]] | None:
+    """Room for the placeholders of a gap; None if they do not all fit: then these were not the missing messages."""
     topic, queue_id = gap.queue
     largest = (1 << 15) - 1 if is_batch else 1
     rooms = {filler.address: filler.room for filler in fillers}
@@ -223,8 +225,8 @@ def _placed(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Fille
     return taken if number == gap.first + gap.count else None
 
 
-def _write(filler: Filler, derived: Derived, put: Callable[[int, bytes], None]) -> None:
-    """Placeholders one after the other, and a filler over the rest; a rest too small for one is the last placeholder's."""
+def _write(filler: Filler, derived: DerivedEntries, put: Callable[[int, bytes], None]) -> None:
+    """Write placeholders in a row, and a filler over the rest; the last placeholder takes a rest too small for a filler."""
     at, left = filler.address, filler.room
     for number, slot in enumerate(filler.slots):
         size = slot.size
@@ -242,7 +244,7 @@ def _write(filler: Filler, derived: Derived, put: Callable[[int, bytes], None]) 
         put(at, covering(at, left, filler.time, None))
 
 
-def _insert(derived: Derived, slot: Slot, address: int, size: int, time: int) -> None:
+def _insert(derived: DerivedEntries, slot: Slot, address: int, size: int, time: int) -> None:
     unit = np.zeros((COLUMNS, 1), np.int64)
     unit[U_OFFSET], unit[U_PHYSICAL], unit[U_SIZE] = slot.number, address, size
     unit[U_TIME], unit[U_BATCH] = time, slot.count

@@ -53,7 +53,7 @@ from rawlog.formats.rocketmq.store.placeholders import (
     Slot,
     close_gaps,
     covering,
-    joined,
+    join_pieces,
     placeholder_size,
 )
 from rawlog.formats.rocketmq.store.rewrite import (
@@ -96,7 +96,7 @@ OWN_WAY = (
 
 
 def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
-    """Write a store on which a broker starts and serves all that could be kept.
+    """Write a store that a broker starts on, with all that could be kept.
 
     Options: `policy` = salvage or cut, `move` = true, and those of `rebuild`. Consume queues and index are rebuilt. OptionError for a
     store whose log DLedger wrote, unless its messages may move into a plain one, or whose files have no sizes in common.
@@ -107,7 +107,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     report = new_report()
     files = recognise(store)
     sizes = sizes_of(files).with_options(options)
-    if "commit_log" not in sizes.known and dispatch.commit_logs(files):
+    if "commit_log" not in sizes.known_fields and dispatch.commit_logs(files):
         report.notes.append(
             f"commitlog: neither its files nor a broker.conf show their full size (commitlog_size): {sizes.commit_log:,} is assumed; "
             "a broker with another setting does not start"
@@ -140,7 +140,9 @@ def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> 
     write_derived(derived, files, folder, sizes, settings, report, only_known=True, is_intact=is_intact)
 
 
-def check_log(store: Store, settings: Settings, options: Mapping[str, str]) -> tuple[dispatch.Derived, dict[str, int]]:
+def check_log(
+    store: Store, settings: Settings, options: Mapping[str, str]
+) -> tuple[dispatch.DerivedEntries, dict[str, int]]:
     """What the messages of a store give, and where its log ends in files with other bytes after it, by path. CorruptError if `repair`
     would change the log, or report a loss of it.
 
@@ -150,7 +152,7 @@ def check_log(store: Store, settings: Settings, options: Mapping[str, str]) -> t
     report = new_report()
     files = recognise(store)
     sizes = sizes_of(files)
-    if "commit_log" not in sizes.known:
+    if "commit_log" not in sizes.known_fields:
         sizes = sizes.with_options(options)
     files = locate(files, sizes.commit_log, report, move=False)
     salvage = Salvage(files, Folder("nowhere", dry_run=True), sizes.commit_log, report, move=False)
@@ -171,7 +173,7 @@ def check_log(store: Store, settings: Settings, options: Mapping[str, str]) -> t
 
 
 def reading(store: Store) -> Reading:
-    """The messages that `repair` would keep, as it would write them, and what it would report; nothing of a store that is sound.
+    """The messages that `repair` would keep, and its report; empty for a sound store.
 
     A log whose holes `repair` cannot cover in place is read as it is stored, with the reason.
     """
@@ -194,7 +196,7 @@ def reading(store: Store) -> Reading:
 
 
 def _of_log(report: Report) -> tuple[Entry, ...]:
-    """What a report says of rows, without the entries that cover a hole. Messages that are not at their place are not read as stored."""
+    """The report entries about rows, without fillers. Misplaced messages are not read as stored."""
     covers = (Action.REBUILT, Action.ADDED)
     return tuple(
         replace(entry, is_expected=entry.is_expected and entry.action is not Action.MOVED)
@@ -207,12 +209,12 @@ def _of_log(report: Report) -> tuple[Entry, ...]:
 
 
 class Salvage:
-    """A new commit log from a damaged one: runs written where they were, holes covered; and what derives from it."""
+    """A new commit log from a damaged one: runs at their addresses, holes covered; and its derived entries."""
 
     def __init__(self, files: Sequence[File], folder: Folder, file_size: int, report: Report, *, move: bool) -> None:
         self.files, self.file_size, self.report, self.move = files, file_size, report, move
         self.logs = dispatch.commit_logs(files)
-        self.slots, self.derived = Slots(files), dispatch.Derived()
+        self.slots, self.derived = Slots(files), dispatch.DerivedEntries()
         self.folder = folder
         self.log: Log | None = None
         self.here: File
@@ -298,7 +300,7 @@ class Salvage:
         self._judge_times()
         return self._end(file, position, shift, end > first, is_last) and len(self.report.entries) == before
 
-    def _end(self, file: File, position: int, shift: int, seen: bool, is_last: bool) -> bool:
+    def _end(self, file: File, position: int, shift: int, has_messages: bool, is_last: bool) -> bool:
         """What follows the last sound message, at a position of a file: a blank entry, zeros, or something lost."""
         tail = self.tail(file, position, shift)
         if file.size > self.file_size + self.growth(file, shift):
@@ -309,7 +311,7 @@ class Salvage:
             self.cut = (file, position) if is_last else None
         if tail == "blank" or (tail == "zeros" and is_last):
             return True
-        if tail == "zeros" and not seen:
+        if tail == "zeros" and not has_messages:
             self.unread.append(file)
             return True  # allocated, never used, unless messages follow
         if tail == "zeros":
@@ -352,8 +354,8 @@ class Salvage:
             if at % size == 0 and at not in self.present:
                 self.report.add(Action.LOST, f"the commit-log file {at:020} before it is missing", self.here.path)
                 self.report.count("bytes_lost", size)
-            known = [slot for slot in self.slots.between(at, stop) if slot.size >= placeholder_size(slot)]
-            ends = [slot.address + slot.size for slot in known if slot.address + slot.size <= stop - BLANK.size]
+            slots = [slot for slot in self.slots.between(at, stop) if slot.size >= placeholder_size(slot)]
+            ends = [slot.address + slot.size for slot in slots if slot.address + slot.size <= stop - BLANK.size]
             covered = max([at if at % size else at + SMALLEST_FILLER, *ends])
             if covered > at:
                 self.fill(at, covered, self._time(run))
@@ -364,7 +366,7 @@ class Salvage:
         """Write a run of messages: where it was, or at the end."""
         assert self.log is not None
         self._note_piece(run)
-        rows = self._identified(run.rows)
+        rows = self._identify(run.rows)
         if self.move:
             addresses = self.log.append(from_messages(rows, moves=True))
         elif rows is run.rows:
@@ -382,11 +384,11 @@ class Salvage:
         sealed = np.zeros(len(run.rows), np.bool_)
         sealed[run.rows.entry_crcs()[0]] = True
         self.sealed.append(addresses[sealed])
-        own = run.rows.fillers
-        self.times.append(np.stack((addresses, run.rows[fields.F_STORE_TIME], sealed.astype(np.int64)))[:, ~own])
+        fillers = run.rows.fillers
+        self.times.append(np.stack((addresses, run.rows[fields.F_STORE_TIME], sealed.astype(np.int64)))[:, ~fillers])
 
-    def _identified(self, rows: Messages) -> Messages:
-        """Messages with the topic, queue and number that the consume queues have for them, where one was changed."""
+    def _identify(self, rows: Messages) -> Messages:
+        """Messages with the topic, queue and number of their consume queue, where they were changed."""
         sealed = set(rows.entry_crcs()[0].tolist())
         changes = {
             row: slot for row, slot in self.slots.misplaced(rows) if row not in sealed
@@ -408,7 +410,7 @@ class Salvage:
         return rows
 
     def _note_piece(self, run: Run) -> None:
-        """Remember where a run is in the source; one that follows the last one there extends it."""
+        """Remember the place of a run in the source; a run directly after the last one extends it."""
         start, stop = (address - run.shift - (self.here.place.start_offset or 0) for address in (run.start, run.stop))
         last = self.pieces[-1] if self.pieces else None
         follows = last is not None and (last.path, last.stop) == (self.here.path, start)
@@ -424,13 +426,13 @@ class Salvage:
         self.patches.append((address + HEAD.at(field), value.to_bytes(size, "big", signed=True)))
 
     def patches_by_path(self) -> dict[str, tuple[tuple[int, bytes], ...]]:
-        """The bytes that were wrong, by the file and the position at which they are in the source."""
-        found: dict[str, list[tuple[int, bytes]]] = {}
+        """The corrected bytes, by file and position in the source."""
+        by_path: dict[str, list[tuple[int, bytes]]] = {}
         for address, data in self.patches:
             number = bisect.bisect_right(self.addresses, address) - 1
             piece = self.pieces[number]
-            found.setdefault(piece.path, []).append((piece.start + address - self.addresses[number], data))
-        return {path: tuple(sorted(patches)) for path, patches in found.items()}
+            by_path.setdefault(piece.path, []).append((piece.start + address - self.addresses[number], data))
+        return {path: tuple(sorted(patches)) for path, patches in by_path.items()}
 
     def _change(self, address: int, reason: str) -> None:
         """Report a message that is not as it was, by its address."""
@@ -439,7 +441,7 @@ class Salvage:
         self.report.add(Action.CHANGED, what, path, start=position, stop=position)
 
     def _place(self, address: int) -> tuple[str | None, int | None]:
-        """The file of the source with an address, and the position in it; without a position the one that follows a missing file."""
+        """The source file of an address and the position in it; without a position: the file after a missing one."""
         start = address // self.file_size * self.file_size
         if self.move:
             return None, None
@@ -449,7 +451,7 @@ class Salvage:
         return self.present[min(later)].path if later else self.here.path, None
 
     def _judge_times(self) -> None:
-        """Note the store times of a file that contradict those around them: each message gets the one before."""
+        """Note store times that contradict their neighbours: each such message gets the time before it."""
         if not self.times:
             return
         addresses, times, sealed = np.concatenate(self.times, axis=1)
@@ -458,7 +460,7 @@ class Salvage:
             self.late[int(addresses[row])] = int(times[row - 1] if row else times[1])
 
     def _time(self, run: Run) -> int:
-        """A time for what covers the hole before a run: the earlier of those around it, for the later may be damaged."""
+        """A time for the filler before a run: the earlier of its neighbours, as the later one may be damaged."""
         following = int(run.rows[fields.F_STORE_TIME][0])
         return max(1, min(following, self.derived.last_time) if self.derived.messages else following)
 
@@ -471,7 +473,7 @@ class Salvage:
         self.log.write(address, entry)
 
     def fill(self, start: int, stop: int, time: int) -> None:
-        """Cover a hole so that a broker reads across it, and so that every queue keeps its numbers.
+        """Cover a hole: a broker reads across it, and every queue keeps its numbers.
 
         Where a consume queue still knows what was there, a placeholder takes its number; the rest is covered by fillers.
         """
@@ -486,9 +488,9 @@ class Salvage:
             at = slot.address + slot.size
         if at < stop:
             pieces.append((at, None))
-        pieces = joined(pieces, stop)
-        for (begin, known), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
-            self._cover(begin, end, known, time)
+        pieces = join_pieces(pieces, stop)
+        for (begin, piece_slot), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
+            self._cover(begin, end, piece_slot, time)
         self._report_covered([(begin, slot) for begin, slot in pieces if slot is not None])
 
     def _cover(self, start: int, stop: int, slot: Slot | None, time: int) -> None:
@@ -509,21 +511,21 @@ class Salvage:
             start += size
 
     def _report_covered(self, pieces: Sequence[tuple[int, Slot]]) -> None:
-        """Report the messages whose places placeholders have: one entry for each run of numbers of a queue."""
+        """Report the messages that placeholders stand for, one entry per run of numbers of a queue."""
         runs: dict[dispatch.Queue, list[list[int]]] = {}
         for address, slot in pieces:
-            found = runs.setdefault((slot.topic, slot.queue_id), [])
-            if found and found[-1][1] == slot.number:
-                found[-1][1] += slot.count
-                found[-1][3] = address + slot.size
+            spans = runs.setdefault((slot.topic, slot.queue_id), [])
+            if spans and spans[-1][1] == slot.number:
+                spans[-1][1] += slot.count
+                spans[-1][3] = address + slot.size
             else:
-                found.append([slot.number, slot.number + slot.count, address, address + slot.size])
-        for (topic, queue_id), found in runs.items():
-            for first, stop, address, end in found:
+                spans.append([slot.number, slot.number + slot.count, address, address + slot.size])
+        for (topic, queue_id), spans in runs.items():
+            for first, stop, address, end in spans:
                 self._lose(topic, queue_id, first, stop - first, address, "placeholders have the places", end - address)
 
     def _lose(self, topic: str, queue_id: int, first: int, count: int, address: int, then: str, size: int = 0) -> None:
-        """Report lost messages of a queue, which were at or after an address, in so many bytes if that is known."""
+        """Report lost messages of a queue at or after an address; `size` is 0 if unknown."""
         path, position = self._place(address)
         self.report.count("messages_lost", count)
         self.report.add(
@@ -543,14 +545,14 @@ class Salvage:
         """Whether every message of the source is in the result as it was, at its address."""
         changed = (Action.DROPPED, Action.LOST, Action.CHANGED)
         lost = [
-            one
-            for one in self.report.entries
-            if one.action in changed and not (one.action is Action.DROPPED and one.is_expected)
+            entry
+            for entry in self.report.entries
+            if entry.action in changed and not (entry.action is Action.DROPPED and entry.is_expected)
         ]
         return not self.move and not lost
 
     def close(self, batch_topics: frozenset[str]) -> None:
-        """End the log, and correct what is wrong in it; a log of which nothing could be read is an empty file."""
+        """End the log and correct it; a log without readable messages is an empty file."""
         if self.log is None and self.present:
             start = min(self.present) // self.file_size * self.file_size
             self.log = Log(self.folder.folder("commitlog"), self.file_size, start)
@@ -591,12 +593,14 @@ class Salvage:
 
     def _is_dispatched(self) -> bool:
         """Whether queues or the key index know the last message: then they would know of one after it, too."""
-        addresses = [int(piece[dispatch.U_PHYSICAL].max()) for found in self.derived.units.values() for piece in found]
+        addresses = [
+            int(piece[dispatch.U_PHYSICAL].max()) for pieces in self.derived.units.values() for piece in pieces
+        ]
         last = max(addresses, default=-1)
         return bool(self.slots.between(last, last + 1) or indexed_between(self.files, last, last + 1))
 
     def _report_known(self, start: int, stop: int, where: str) -> bool:
-        """Report messages in a stretch of the log that is not here, of which queues or the key index still know; whether there are any."""
+        """Report messages in a missing stretch of the log that queues or the key index have; whether there are any."""
         lost: dict[str, list[Slot]] = {}
         for slot in self.slots.between(start, stop):
             lost.setdefault(slot.path, []).append(slot)
@@ -627,9 +631,9 @@ class Salvage:
         units = self.derived.queue(queue)
         for row in np.flatnonzero(units[dispatch.U_OFFSET] == number).tolist():
             address, size = int(units[dispatch.U_PHYSICAL][row]), int(units[dispatch.U_SIZE][row])
-            found = self.slots.message_at(address, size)
-            if found is not None:
-                return bytes(found.data[:size])
+            message = self.slots.message_at(address, size)
+            if message is not None:
+                return bytes(message.data[:size])
         return None
 
 
@@ -648,7 +652,7 @@ def _refuse_dledger(run: Run) -> None:
 
 
 def _write_timer_check(files: Sequence[File], folder: Folder, report: Report) -> None:
-    """`config/timercheck` without bytes that do not belong to it: what the timer has reached is at its front, zeros follow."""
+    """Write `config/timercheck` without foreign bytes: its fields are at the front, followed by zeros."""
     for file in files:
         if file.format != "rocketmq.timercheck" or file.problem is not None:
             continue

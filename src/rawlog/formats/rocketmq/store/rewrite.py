@@ -53,7 +53,7 @@ from rawlog.formats.rocketmq.store.dispatch import (
     U_SIZE,
     U_TAG,
     U_TIME,
-    Derived,
+    DerivedEntries,
     Queue,
 )
 from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
@@ -112,14 +112,14 @@ def drop(report: Report, reason: str, path: str, start: int, stop: int) -> None:
 
 
 def stores(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
-    """The stores among some files. One whose commit log lies in several directories is one all the same: only one of them has anything
-    else. OptionError for stores that nothing tells apart.
+    """The stores among some files; a store with a commit log in several directories is one store. OptionError for stores that nothing tells
+    apart.
     """
     groups: dict[str, list[File]] = {}
     for file in files:
         if file.place.group is not None:
             groups.setdefault(file.place.group, []).append(file)
-    roots = [folder for folder, group in groups.items() if any(one.format != COMMIT_LOG_NAME for one in group)]
+    roots = [folder for folder, group in groups.items() if any(file.format != COMMIT_LOG_NAME for file in group)]
     if len(groups) > 1 and len(roots) > 1:
         return stores_below(groups)
     names = [below_root(file) for file in files if file.format == COMMIT_LOG_NAME and file.problem is None]
@@ -169,18 +169,18 @@ def carry_databases(files: Sequence[File], folder: Folder, report: Report, forma
             copy(folder, file, report)
         elif file.format in DATABASES:
             left.setdefault(above(file.path, 1), DATABASES[file.format])
-    for path, what in left.items():
+    for path, title in left.items():
         then = (
             "a broker builds it again"
-            if what in (DATABASES[QUEUE_DATABASE], DATABASES[STORE_DATABASE])
+            if title in (DATABASES[QUEUE_DATABASE], DATABASES[STORE_DATABASE])
             else "it is lost"
         )
-        report.add(Action.DROPPED, f"a RocksDB database, left out: {what}; {then}", path)
+        report.add(Action.DROPPED, f"a RocksDB database, left out: {title}; {then}", path)
 
 
 def reads_queue_files(files: Sequence[File]) -> bool:
-    """Whether the broker of a store reads queues from files. One without such files reads a database if there is one, if its settings are
-    in databases that only such brokers have, or if its queues were left for it to build (`_leave_queues`).
+    """Whether the broker of a store reads queues from files. Without queue files it reads a database if there is one, if settings are in
+    databases of such brokers, or if its queues were left for it to build (`_leave_queues`).
     """
     formats = {file.format for file in files}
     if not formats.isdisjoint(("rocketmq.consumequeue", "rocketmq.batchconsumequeue")):
@@ -218,7 +218,7 @@ def write_store(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapp
     """
     sizes = check_options(options)
     is_full = options.get("derived", "full") == "full"
-    report, derived, numbering = new_report(), Derived(), writer.Numbering()
+    report, derived, numbering = new_report(), DerivedEntries(), writer.Numbering()
 
     def seen(address: int, data: Bytes) -> None:
         dispatch.derive_bytes(data, address, derived)
@@ -252,7 +252,7 @@ def check_options(options: Mapping[str, str]) -> Sizes:
     writer.check_options(options)
     if options.get("derived", "full") not in ("full", "none"):
         raise unknown("value of derived", options["derived"], ("full", "none"))
-    return Sizes(known=frozenset(SIZE_OPTIONS)).with_options(options)  # asked for, or the defaults on purpose
+    return Sizes(known_fields=frozenset(SIZE_OPTIONS)).with_options(options)  # asked for, or the defaults on purpose
 
 
 def losses(options: Mapping[str, str]) -> Judge:
@@ -262,7 +262,7 @@ def losses(options: Mapping[str, str]) -> Judge:
 
 
 def _log_start(first: pa.RecordBatch, sizes: Sizes) -> int:
-    """Where the log begins: after one file, as if that had expired, if queues may not begin at 0.
+    """Where the log begins: after one file, as if it had expired, if queues may not begin at 0.
 
     The units that fill the front of such a queue point at address 0: a broker takes them for messages if there is one.
     """
@@ -286,14 +286,14 @@ def topic_config(name: str, queues: int, attributes: Mapping[str, str] | None = 
 
 
 def pad(file: IO[bytes], used: int, size: int) -> None:
-    """Make a file `size` bytes long whose first `used` bytes are written; zeros that are not written take no room on disk."""
+    """Extend a file with `used` written bytes to `size`; the zeros take no room on disk."""
     if used < size:
         file.seek(size - 1)
         file.write(b"\0")
 
 
 def write_sized(folder: Folder, path: str, pieces: Iterable[NDArray[Any] | bytes], size: int) -> None:
-    """A file of `size` bytes that begins with these and goes on with zeros."""
+    """Write a file of `size` bytes: these pieces, then zeros."""
     used = 0
     with folder.create(path) as file:
         for piece in pieces:
@@ -302,7 +302,7 @@ def write_sized(folder: Folder, path: str, pieces: Iterable[NDArray[Any] | bytes
 
 
 def copy(folder: Folder, file: File, report: Report, stop: int | None = None) -> None:
-    """The same bytes at the same place below the root, with zeros from `stop` on; runs of zeros stay holes."""
+    """Copy a file to the same place below the root, with zeros from `stop` on; runs of zeros stay holes."""
     with folder.create(below_root(file)) as out:
         if not folder.dry_run:
             with Source(file.path) as source:
@@ -320,7 +320,7 @@ def copy(folder: Folder, file: File, report: Report, stop: int | None = None) ->
 
 
 class Log:
-    """Commit-log files of one size, filled in order below a directory; the last one is padded when it is closed."""
+    """Commit-log files of one size, filled in order; the last one is padded on close."""
 
     def __init__(self, folder: Folder, file_size: int, start: int = 0) -> None:
         assert start % file_size == 0
@@ -329,9 +329,9 @@ class Log:
         self._used = self.files = 0
 
     def append(
-        self, entries: Entries, seen: Callable[[int, Bytes], None] | None = None, most: int = 8 << 20
+        self, entries: Entries, observe: Callable[[int, Bytes], None] | None = None, most: int = 8 << 20
     ) -> NDArray[np.int64]:
-        """Write entries at the end of the log by the roll rule; their addresses. `seen` is shown an address and the bytes from there on.
+        """Write entries at the end of the log by the roll rule; their addresses. `observe` is shown an address and the bytes from there on.
         EncodeError for an entry that fits no file.
         """
         sizes = entries.sizes()
@@ -349,8 +349,8 @@ class Log:
             start, upto = int(addresses[row]), int(addresses[stop - 1] + sizes[stop - 1])
             data = entries.slice(row, stop).encode(sizes[row:stop], addresses[row:stop], start, upto)
             self.write(start, data.data)
-            if seen is not None:
-                seen(start, data)
+            if observe is not None:
+                observe(start, data)
             row = stop
         return addresses
 
@@ -410,7 +410,7 @@ class Log:
 
 
 def write_derived(
-    derived: Derived,
+    derived: DerivedEntries,
     files: Sequence[File],
     folder: Folder,
     sizes: Sizes,
@@ -420,8 +420,8 @@ def write_derived(
     only_known: bool = False,
     is_intact: bool = True,
 ) -> None:
-    """The files that belong to what was derived; `files` show which queues have additions, and what kind of broker reads them. Unless the
-    log `is_intact`, its databases of queues are left out.
+    """Write the derived files; `files` show which queues have ext files, and the kind of broker. Unless the log `is_intact`, queue
+    databases are left out.
 
     With `only_known`, files whose size nothing shows are left out: a broker with another setting would not start on them, and makes
     them itself. An empty `abort`, and no checkpoint, let every version do so.
@@ -435,7 +435,7 @@ def write_derived(
     else:
         ext, queues = set(), set()
     with_tags = dispatch.indexes_tags(files)
-    unknown_sizes = _unknown(derived, queues, sizes, with_tags)
+    unknown_sizes = _unknown_kinds(derived, queues, sizes, with_tags)
     if unknown_sizes:
         _report_unknown(unknown_sizes, only_known, report)
     left_out = unknown_sizes if only_known else ()
@@ -443,7 +443,7 @@ def write_derived(
         report.notes.append(
             "a broker that builds its queues may deliver delayed messages again that were delivered before"
         )
-    if only_known and ext and "ext" not in sizes.known:
+    if only_known and ext and "ext" not in sizes.known_fields:
         report.notes.append(
             "consumequeue_ext: left out, as nothing shows the size of its files (ext_size); tags are in the queues"
         )
@@ -479,9 +479,9 @@ def write_derived(
         _name_setting(len(dispatch.commit_logs(files)), report)
         report.count("files")
     else:
-        known = dispatch.logics_offset(files) > 0 and is_intact
+        has_logics = dispatch.logics_offset(files) > 0 and is_intact
         write_checkpoint(
-            folder, derived.last_time, derived.last_time, full_until, _last_address(derived) if known else 0
+            folder, derived.last_time, derived.last_time, full_until, _last_address(derived) if has_logics else 0
         )
         report.count("files")
 
@@ -489,7 +489,7 @@ def write_derived(
 def _leave_queues(
     files: Sequence[File], folder: Folder, last: int, index_until: int, report: Report, *, is_carried: bool
 ) -> None:
-    """The checkpoint of a store whose queues are a database, and what makes a broker build these where they are left out or incomplete.
+    """Write the checkpoint of a store with a queue database, and make the broker build queues that are left out or incomplete.
 
     A broker that starts after a clean stop does not build the unit of the very first message.
     """
@@ -514,12 +514,12 @@ def _name_setting(count: int, report: Report, *, is_always: bool = False) -> Non
         )
 
 
-def _kinds(derived: Derived, batch_topics: Collection[str]) -> list[tuple[str, Queue]]:
+def _kinds(derived: DerivedEntries, batch_topics: Collection[str]) -> list[tuple[str, Queue]]:
     """The queues in order, each with the name that the size of its files has."""
     return [("batch_queue" if queue[0] in batch_topics else "queue", queue) for queue in sorted(derived.units)]
 
 
-def _last_address(derived: Derived) -> int:
+def _last_address(derived: DerivedEntries) -> int:
     """The address of the last message that is in a queue."""
     ends = [int(piece[U_PHYSICAL][-1]) for pieces in derived.units.values() for piece in pieces if piece.shape[1]]
     return max(ends, default=0)
@@ -533,12 +533,12 @@ NAMES = {
 """Of what is derived: its directory, and the options for its size."""
 
 
-def _unknown(derived: Derived, queues: Collection[str], sizes: Sizes, with_tags: bool) -> tuple[str, ...]:
+def _unknown_kinds(derived: DerivedEntries, queues: Collection[str], sizes: Sizes, with_tags: bool) -> tuple[str, ...]:
     """What there is to write into files of a size that nothing shows."""
-    found: list[str] = [kind for kind in ("queue", "batch_queue") if kind in queues and kind not in sizes.known]
+    kinds: list[str] = [kind for kind in ("queue", "batch_queue") if kind in queues and kind not in sizes.known_fields]
     if derived.keys(with_tags=with_tags).shape[1] and not sizes.is_index_known:
-        found.append("index")
-    return tuple(found)
+        kinds.append("index")
+    return tuple(kinds)
 
 
 def _report_unknown(kinds: Sequence[str], only_known: bool, report: Report) -> None:
@@ -559,7 +559,7 @@ def _queue_folder(folder: Folder, kind: str, queue: Queue) -> Folder:
     return folder.folder(kind).folder(queue[0]).folder(str(queue[1]))
 
 
-def placed(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:
+def place_units(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:
     """Units as a broker appends them: the first offset, those it takes, and how many numbers it passes over.
 
     It appends each directly after the one before, whatever number the message has, and drops one whose number was there already.
@@ -581,7 +581,7 @@ def write_queue(
     folder: Folder, queue: Queue, units: NDArray[np.int64], sizes: Sizes, report: Report, *, with_ext: bool = False
 ) -> int:
     """The files of a plain consume queue; their number."""
-    first, units, gaps = placed(units)
+    first, units, gaps = place_units(units)
     if gaps:
         report.notes.append(
             f"{queue[0]} queue {queue[1]}: {gaps:,} gaps in the queue offsets: from there on numbers and places differ"
@@ -606,17 +606,17 @@ def _write_files(folder: Folder, data: bytes, start: int, size: int) -> int:
 
 def _write_ext(folder: Folder, units: NDArray[np.int64], sizes: Sizes) -> tuple[int, NDArray[np.int64]]:
     """Ext units of the messages, without bitmaps, and the plain units that point to them."""
-    count, each = units.shape[1], (sizes.ext - EXT_END_SIZE) // EXT_UNIT.size
+    count, per_file = units.shape[1], (sizes.ext - EXT_END_SIZE) // EXT_UNIT.size
     rows = np.zeros(count, EXT_UNIT.dtype)
     rows["size"], rows["tag_hash"], rows["store_timestamp"] = EXT_UNIT.size, units[U_TAG], units[U_TIME]
-    files = -(-count // each)
+    files = -(-count // per_file)
     for number in range(files):
-        part = rows[number * each : (number + 1) * each].tobytes()
-        mark = [b"\xff\xff"] if (number + 1) * each < count else []
+        part = rows[number * per_file : (number + 1) * per_file].tobytes()
+        mark = [b"\xff\xff"] if (number + 1) * per_file < count else []
         write_sized(folder, f"{number * sizes.ext:020}", [part, *mark], sizes.ext)
     numbers = np.arange(count, dtype=np.int64)
     pointing = units.copy()
-    pointing[U_TAG] = EXT_FLAG + numbers // each * sizes.ext + numbers % each * EXT_UNIT.size
+    pointing[U_TAG] = EXT_FLAG + numbers // per_file * sizes.ext + numbers % per_file * EXT_UNIT.size
     return files, pointing
 
 
@@ -636,7 +636,7 @@ def batch_units(units: NDArray[np.int64]) -> NDArray[np.void]:
 
 
 def write_index(folder: Folder, keys: NDArray[np.int64], sizes: Sizes, report: Report) -> int:
-    """The files of the key index with these keys (`K_…`); the time at which the last full one ends."""
+    """Write the key index with these keys (`K_…`); the time at which its last full file ends."""
     hashes, addresses, times = (np.ascontiguousarray(keys[row]) for row in (K_HASH, K_ADDRESS, K_TIME))
     report.count("keys", int(hashes.size))
     done, full_until, before, name_before = 0, 0, np.zeros(derive.STATE, np.int64), 0

@@ -59,7 +59,7 @@ Fold = Callable[[Sequence[File], Options], Batches]
 
 
 def guarded(fold: Fold) -> Fold:
-    """A fold whose only error is RawlogError, whatever the files contain: values that no column can hold give CorruptError."""
+    """A fold that raises only RawlogError: CorruptError for values that no column can hold."""
 
     @wraps(fold)
     def run(files: Sequence[File], options: Options) -> Batches:
@@ -160,7 +160,7 @@ def queue_bounds(files: Iterable[File]) -> dict[tuple[str | None, str, int], tup
             first_log[place.group] = min(place.start_offset, first_log.get(place.group, place.start_offset))
         elif file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue"):
             queues.setdefault((place.group, str(place.topic), int(place.partition or 0)), []).append(file)
-    return {key: _bounds(found, first_log.get(key[0], 0)) for key, found in queues.items()}
+    return {key: _bounds(queue_files, first_log.get(key[0], 0)) for key, queue_files in queues.items()}
 
 
 def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
@@ -182,9 +182,9 @@ def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
         )
         if count:
             high = int(numbers[-1]) + (int(rows["batch_size"][-1]) if batch else 1)
-            here = np.flatnonzero((rows["physical_offset"] >= log_start) & (rows["size"] != PRE_BLANK_SIZE))
-            if low is None and here.size:
-                low = int(numbers[here[0]])
+            served = np.flatnonzero((rows["physical_offset"] >= log_start) & (rows["size"] != PRE_BLANK_SIZE))
+            if low is None and served.size:
+                low = int(numbers[served[0]])
     return high if low is None else low, high
 
 
@@ -205,19 +205,17 @@ def _unused_queues(files: Sequence[File]) -> set[tuple[str | None, str, int]]:
     stores = {
         file.place.group for file in files if file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
     }
-    found: set[tuple[str | None, str, int]] = set()
+    unused: set[tuple[str | None, str, int]] = set()
     for file, value in config.load(files, "topics.json"):
         if file.place.group in stores:
             for name, topic in (value.get("topicConfigTable") or {}).items():
                 queues = range(min(topic.get("readQueueNums") or 0, MOST_QUEUES))
-                found.update((file.place.group, name, number) for number in queues)
-    return found
+                unused.update((file.place.group, name, number) for number in queues)
+    return unused
 
 
 def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
-    """The offsets that consumer groups have committed, each with the file that says so. ValueError and the like for settings of an
-    unexpected shape.
-    """
+    """The committed offsets of consumer groups, each with its file. ValueError and the like for settings of an unexpected shape."""
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
         for file, value in config.load(files, name):
             for key, queues in sorted((value.get("offsetTable") or {}).items()):
@@ -231,20 +229,20 @@ def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue
 
 def consumer_groups(files: Sequence[File], errors: str) -> list[Group]:
     """Every consumer group with a setting or an offset. Settings are small files: they are readable or not."""
-    found: dict[str, Group] = {}
+    by_name: dict[str, Group] = {}
     for batch in groups(files, {"errors": errors}):
         for name in batch["group"].to_pylist():
-            found.setdefault(name, Group("rocketmq", name))
+            by_name.setdefault(name, Group("rocketmq", name))
     for batch in offsets(files, {"errors": errors}):
         for row in batch.to_pylist():
-            group = found.setdefault(row["group"], Group("rocketmq", row["group"]))
+            group = by_name.setdefault(row["group"], Group("rocketmq", row["group"]))
             bounds = row["min_offset"], row["max_offset"]
             group.positions.append(Position(row["topic"], row["queue_id"], row["offset"], *bounds))
-    return list(found.values())
+    return list(by_name.values())
 
 
 def unread_groups(files: Sequence[File]) -> Iterator[str]:
-    """What says that consumer groups are there that cannot be read."""
+    """Signs of consumer groups that cannot be read."""
     folders = {above(file.path, 1) for file in files if file.format == "rocketmq.configdatabase"}
     for folder in sorted(folders):
         if parts(folder)[0] in GROUP_DATABASES:
@@ -339,15 +337,15 @@ def _is_system(topic: str) -> bool:
 
 
 def entries_of(files: Sequence[File], options: Options) -> Iterator[Entry]:
-    """The messages in system topics, and those that came from one (they carry REAL_TOPIC or a commit). DataError at damage unless the
-    options say otherwise.
+    """The messages in system topics, and those that came from one (with REAL_TOPIC or a commit). DataError at damage unless the options say
+    otherwise.
     """
     for rows in dispatch.loaded_messages(files, options.get("errors", "raise")):
         yield from entries_in(rows)
 
 
 def entries_in(rows: Messages) -> Iterator[Entry]:
-    """The same among some messages."""
+    """The entries of system topics among messages."""
     if not len(rows):
         return
     topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
@@ -396,7 +394,7 @@ def time_of(ms: int) -> int | None:
 
 @guarded
 def transactions(files: Sequence[File], options: Options) -> Batches:
-    """Half messages, copies of one grouped, with what became of them: committed before rolled back before discarded before pending."""
+    """Half messages, copies grouped, with their end: committed before rolled back before discarded before pending."""
     halves: dict[str, list[Entry]] = {}
     commits: dict[int, int] = {}
     committed_keys: dict[tuple[str, str], int] = {}
@@ -447,22 +445,22 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
 
 
 def transactions_of(files: Sequence[File], errors: str) -> Transactions:
-    """The transactions of all stores: each by the unique key of its half message, those that nothing ended first."""
-    made = Transactions("rocketmq")
+    """The transactions of all stores, by the unique key of the half message; open ones first."""
+    result = Transactions("rocketmq")
     for batch in transactions(files, {"errors": errors}):
         for row in batch.cast(_with_numbers(batch.schema)).to_pylist():
             queue = "" if row["topic"] is None else f"{row['topic']}-{row['queue_id']}"
             name = row["unique_key"] or f"@{row['half_physical_offset']}"
             places = (queue,) if queue else ()
-            made.ids.append(TransactionalId(name, None, None, row["state"], None, places, row["born_timestamp"]))
-    made.ids.sort(key=lambda one: one.status != "pending")
-    return made
+            result.ids.append(TransactionalId(name, None, None, row["state"], None, places, row["born_timestamp"]))
+    result.ids.sort(key=lambda transaction: transaction.status != "pending")
+    return result
 
 
 def _with_numbers(schema: pa.Schema) -> pa.Schema:
     """The same with times as microseconds."""
     return pa.schema(
-        [pa.field(one.name, pa.int64() if pa.types.is_timestamp(one.type) else one.type) for one in schema]
+        [pa.field(column.name, pa.int64() if pa.types.is_timestamp(column.type) else column.type) for column in schema]
     )
 
 
@@ -494,11 +492,13 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
         if entry.topic == SCHEDULE_TOPIC:
             level = entry.queue_id + 1
             due, _ = lengths.due_at(entry.physical, entry.stored, max(1, level))
-            was_read = any(entry.queue_offset < offset for (_, each), offset in done.items() if each == level)
+            was_read = any(
+                entry.queue_offset < offset for (_, delay_level), offset in done.items() if delay_level == level
+            )
             state = "delivered" if copy is not None or was_read else "pending"
         else:
             level, text = None, entry.properties.get("TIMER_OUT_MS", "")
-            due = entry.stored if (asked := _number(text)) is None else asked
+            due = entry.stored if (time := _number(text)) is None else time
             state = "delivered" if copy is not None else "cancelled" if entry.unique_key in cancelled else "pending"
             if state == "pending" and reached and due <= reached and "TIMER_DEL_UNIQKEY" in entry.properties:
                 state = "cancelled"
@@ -534,14 +534,14 @@ FIRST_POP = "1ST_POP_TIME"
 
 @guarded
 def retries(files: Sequence[File], options: Options) -> Batches:
-    """Messages that were sent back, and dead letters, with the message that each began as."""
+    """Messages that were sent back, and dead letters, with their original message."""
     names = _Names.of(files)
     rows = [row for entry in entries_of(files, options) if (row := _row(entry, names)) is not None]
     searched = {(row["source_topic"], row["unique_key"]) for row in rows if row["source_physical_offset"] is None}
-    found = _found(files, {(topic, key) for topic, key in searched if topic and key}, options)
+    addresses = _find_messages(files, {(topic, key) for topic, key in searched if topic and key}, options)
     for row in rows:
         if row["source_physical_offset"] is None:
-            row["source_physical_offset"] = found.get((row["source_topic"], row["unique_key"]))
+            row["source_physical_offset"] = addresses.get((row["source_topic"], row["unique_key"]))
     return batch_of(tables.RETRIES, rows)
 
 
@@ -613,28 +613,30 @@ class _Names:
         if name in self.groups and not was_popped:
             return name, None
         pairs = [(name[:at], name[at + 1 :]) for at, letter in enumerate(name) if letter == "_"]
-        known = [pair for pair in pairs if pair[1] in self.topics]
-        certain = [pair for pair in known if pair[0] in self.groups]
-        if certain or (known and was_popped):
-            return (certain or known)[0]
+        with_topic = [pair for pair in pairs if pair[1] in self.topics]
+        certain = [pair for pair in with_topic if pair[0] in self.groups]
+        if certain or (with_topic and was_popped):
+            return (certain or with_topic)[0]
         return name, None
 
 
-def _found(files: Sequence[File], wanted: set[tuple[str, str]], options: Options) -> dict[tuple[str, str], int]:
+def _find_messages(
+    files: Sequence[File], identities: set[tuple[str, str]], options: Options
+) -> dict[tuple[str, str], int]:
     """Where the one message of a topic with a unique key is. Those of a batch may all have the same: then none is given."""
-    found: dict[tuple[str, str], int] = {}
-    if not wanted:
-        return found
+    addresses: dict[tuple[str, str], int] = {}
+    if not identities:
+        return addresses
     several: set[tuple[str, str]] = set()
-    topics = pa.array(sorted({topic.encode() for topic, _ in wanted}), pa.binary())
-    keys = pa.array(sorted({key.encode() for _, key in wanted}), pa.binary())
+    topics = pa.array(sorted({topic.encode() for topic, _ in identities}), pa.binary())
+    keys = pa.array(sorted({key.encode() for _, key in identities}), pa.binary())
     for rows in dispatch.loaded_messages(files, options.get("errors", "raise")):
         starts, sizes = dispatch.property_spans(rows, "UNIQ_KEY")
         topic = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE])
         key = columns.spans(rows.data, np.maximum(starts, 0), np.maximum(sizes, 0))
         for row in np.flatnonzero(pc.and_(pc.is_in(topic, topics), pc.is_in(key, keys))).tolist():
             pair = (topic[row].as_py().decode(), key[row].as_py().decode())
-            if pair in found:
+            if pair in addresses:
                 several.add(pair)
-            found[pair] = int(rows[fields.F_PHYSICAL][row])
-    return {pair: address for pair, address in found.items() if pair not in several}
+            addresses[pair] = int(rows[fields.F_PHYSICAL][row])
+    return {pair: address for pair, address in addresses.items() if pair not in several}
