@@ -56,7 +56,7 @@ def _as_data_files(table: Any, files: Collection[Written]) -> list[Any]:
         return list(pool.map(lambda file: _as_data_file(table, file), files))
 
 
-def _as_data_file(table: Any, written: Written) -> Any:
+def _as_data_file(table: Any, file: Written) -> Any:
     """A Parquet file as Iceberg lists it: with its statistics, its partition and its order. AccessError if it is partitioned otherwise
     than the table is now.
 
@@ -67,10 +67,10 @@ def _as_data_file(table: Any, written: Written) -> Any:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    partition = dict(written.partition)
+    partition = dict(file.partition)
     if list(partition) != [field.name for field in table.spec().fields]:
         raise AccessError(f"table {'.'.join(table.name())} is partitioned otherwise than before; run again")
-    path = url(written.path)
+    path = url(file.path)
     source = table.io.new_input(path)
     with source.open() as stream:
         metadata = pq.read_metadata(stream)
@@ -86,7 +86,7 @@ def _as_data_file(table: Any, written: Written) -> Any:
         file_format=FileFormat.PARQUET,
         partition=Record(*partition.values()),
         file_size_in_bytes=len(source),
-        sort_order_id=order_id(table, written.order),
+        sort_order_id=order_id(table, file.order),
         spec_id=table.metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,

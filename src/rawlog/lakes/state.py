@@ -109,27 +109,27 @@ def history_of(table: Any | None, memory: Memory | None = None) -> History:
                     selections[path] = chosen
             if ranges is None:
                 rows[path] = None
-        for path, own in ranges or ():
+        for path, new_ranges in ranges or ():
             if path in removed:
                 continue
-            if own is None:
+            if new_ranges is None:
                 rows[path] = None
-            elif (known := rows.setdefault(path, [])) is not None:
-                known.extend((split, first, stop) for split, first, stop in own)
-        for name, chosen, made_of in _unpacked(summary.get("rawlog.units", "[]")):
-            units.setdefault(name, Folded(chosen, {path: (size, modified) for path, size, modified in made_of}))
+            elif (ranges_so_far := rows.setdefault(path, [])) is not None:
+                ranges_so_far.extend((split, first, stop) for split, first, stop in new_ranges)
+        for name, chosen, files in _unpacked(summary.get("rawlog.units", "[]")):
+            units.setdefault(name, Folded(chosen, {path: (size, modified) for path, size, modified in files}))
         for path, *facts in _unpacked(summary.get("rawlog.stores", "[]")):
             stores.setdefault(path, tuple(facts))
         removed.update(_unpacked(summary.get("rawlog.removed", "[]")))
         if "rawlog.base" in summary:
             break
-    known_rows = {path: tuple(found) for path, found in rows.items() if found is not None}
+    known_rows = {path: tuple(known_ranges) for path, known_ranges in rows.items() if known_ranges is not None}
     return History(frozenset(runs), sources, selections, units, known_rows, stores)
 
 
 def newest_first(table: Any | None) -> list[Any]:
     """The snapshots of a table."""
-    return [] if table is None else sorted(table.snapshots(), key=lambda one: -(one.sequence_number or 0))
+    return [] if table is None else sorted(table.snapshots(), key=lambda snapshot: -(snapshot.sequence_number or 0))
 
 
 def summary_of(
@@ -175,7 +175,9 @@ def is_replacing(snapshot: Any) -> bool:
 
 
 def _sources(sources: Mapping[str, Taken]) -> str:
-    return _packed([[path, one.size, one.modified, one.stop, one.frames, one.mark] for path, one in sources.items()])
+    return _packed(
+        [[path, taken.size, taken.modified, taken.stop, taken.frames, taken.mark] for path, taken in sources.items()]
+    )
 
 
 def _stores(stores: Mapping[str, tuple[str, ...]]) -> str:

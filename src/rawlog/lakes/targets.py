@@ -152,7 +152,7 @@ def outlet(
 def _systems() -> tuple[str, ...]:
     from rawlog import registry
 
-    return tuple(family.name for family in registry.families() if any(one.is_written for one in family.formats))
+    return tuple(family.name for family in registry.families() if any(format.is_written for format in family.formats))
 
 
 def made_directory(folder: str, *, parents: bool = False) -> None:
@@ -188,10 +188,10 @@ class FileOutlet(Outlet):
         super().__init__(path, table, overwrite)
         self.kind = kind
         self.accepted = tuple(table.column(name).name for name in accepted)
-        known = ("codec",) if kind == "parquet" else ("codec", "bytes")
+        names = ("codec",) if kind == "parquet" else ("codec", "bytes")
         for name in options:
-            if name not in known:
-                raise unknown(f"option of {kind}", name, known)
+            if name not in names:
+                raise unknown(f"option of {kind}", name, names)
         named, _ = split_query(path)
         plain = named.removesuffix("/")
         packed = next((codec for codec, ending in TEXT_CODECS.items() if ending and plain.endswith(ending)), None)
@@ -292,7 +292,7 @@ class FileOutlet(Outlet):
         """Files one by one: an object store has no other way. Those of before go last, so that nothing is missing in between."""
         from rawlog.io.storage import file_system
 
-        before = [one.path for one in listing(self.path)] if exists(self.path) else []
+        before = [entry.path for entry in listing(self.path)] if exists(self.path) else []
         fresh = [below(self.path, name) for name in names]
         for split, path in zip(filled, fresh, strict=True):
             move(split.made, path, overwrite=True)
@@ -359,12 +359,12 @@ class FormatOutlet(Outlet):
         """What `make` wrote; rows that were refused are reported, not raised: other splits may refuse more."""
         passage = self.passage()
         try:
-            made = make(passage)
+            content = make(passage)
         except LossError:
             return WrittenSplit(folder, passage.rows, None, passage.lost, refused=True)
         except OSError as error:
             raise unwritable(self.path, error) from None
-        return WrittenSplit(folder, passage.rows, made, passage.lost)
+        return WrittenSplit(folder, passage.rows, content, passage.lost)
 
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         [split] = splits
