@@ -114,8 +114,10 @@ class Merger:
             stop = start + 1
             while stop < len(frames) and kinds[stop] == kinds[start]:
                 stop += 1
-            some, own = frames.slice(start, stop), head.slice(start, stop)
-            yield from self._pass_on(some, own) if kinds[start] < 0 else self._merge(some, own, int(kinds[start]))
+            run, run_head = frames.slice(start, stop), head.slice(start, stop)
+            yield from (
+                self._pass_on(run, run_head) if kinds[start] < 0 else self._merge(run, run_head, int(kinds[start]))
+            )
             start = stop
 
     def _as_is(self, frames: Frames, head: Heads) -> NDArray[np.int64]:
@@ -162,12 +164,12 @@ class Merger:
 
     def _unpacked(self, frames: Frames, head: Heads) -> Iterator[Outgoing]:
         try:
-            found = payloads_of(frames, head, LARGEST_UNPACKED)
+            payloads = payloads_of(frames, head, LARGEST_UNPACKED)
         except TooMuch:  # only of several batches
             for index in range(len(frames)):
                 yield from self._unpacked(frames.slice(index, index + 1), head.slice(index, index + 1))
             return
-        yield from self._take(*found, frames, head)
+        yield from self._take(*payloads, frames, head)
 
     def _take(
         self,
@@ -259,11 +261,11 @@ def _unpackable(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
             yield 0, len(frames)
         return
     start, size = 0, 0
-    for index, one in enumerate(frames.sizes.tolist()):
-        if size + one > 1 << 20 and index > start:
+    for index, batch_size in enumerate(frames.sizes.tolist()):
+        if size + batch_size > 1 << 20 and index > start:
             yield start, index
             start, size = index, 0
-        size += one
+        size += batch_size
     if start < len(frames):
         yield start, len(frames)
 

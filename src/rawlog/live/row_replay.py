@@ -111,10 +111,10 @@ class Ahead(Generic[T]):
 class Assignment:
     """Gives each row the number of its target: by its own partition, by its key as Java's default partitioner does, or in turn."""
 
-    def __init__(self, asked: Asked, targets: Targets) -> None:
-        self.asked, self.targets = asked, targets
+    def __init__(self, options: Asked, targets: Targets) -> None:
+        self.asked, self.targets = options, targets
         #: Topics of the map that no record is of, so far.
-        self.unmapped = set(asked.topic_map)
+        self.unmapped = set(options.topic_map)
         self._turn = 0
 
     def targets_of(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -157,8 +157,8 @@ class Assignment:
             return numbers
         self._turn += batch.num_rows
         hashes = _murmur2(batch.column("key"))
-        known = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
-        return np.where(known, (hashes & 0x7FFF_FFFF) % np.maximum(room, 1), turns)
+        has_key = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
+        return np.where(has_key, (hashes & 0x7FFF_FFFF) % np.maximum(room, 1), turns)
 
     def divided(
         self, batch: pa.RecordBatch, keys: NDArray[np.int64]
@@ -242,10 +242,10 @@ class RowReplay:
     ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         keep = np.ones(keys.size, np.bool_)
         for lane, count in list(self.sending.skip.items()):
-            own = np.flatnonzero(keys == self.sending.targets.key_of(lane))[:count]
-            keep[own] = False
-            self.sending.skipped += own.size
-            self.sending.skip[lane] = count - own.size
+            skipped = np.flatnonzero(keys == self.sending.targets.key_of(lane))[:count]
+            keep[skipped] = False
+            self.sending.skipped += skipped.size
+            self.sending.skip[lane] = count - skipped.size
             if not self.sending.skip[lane]:
                 del self.sending.skip[lane]
         return batch.filter(pa.array(keep)), keys[keep]
@@ -254,13 +254,15 @@ class RowReplay:
         """Rows that are due together, encoded. This runs ahead, in a thread of its own, and talks to the cluster by other connections."""
         for batch, keys in self._rows(by_time(self.streams, self.sending.left)):
             times = batch.column("timestamp")
-            known = times.is_valid().to_numpy(zero_copy_only=False)
-            due = self.schedule.due(pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), known)
+            has_time = times.is_valid().to_numpy(zero_copy_only=False)
+            due = self.schedule.due(pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), has_time)
             batch = self.sending.retimed(batch)
             for start, stop in self.schedule.ticks(due):
                 parts = self.assignment.divided(batch.slice(start, stop - start), keys[start:stop])
-                made = [(target, one) for target, part in parts for one in self.sending.encoded(target, part)]
-                yield Tick(due[start:stop], made)
+                outgoing = [
+                    (target, encoded) for target, part in parts for encoded in self.sending.encoded(target, part)
+                ]
+                yield Tick(due[start:stop], outgoing)
 
     def _paced(self) -> bool:
         """Send each tick when it is due; the time in between goes to answers."""

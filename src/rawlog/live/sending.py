@@ -33,31 +33,31 @@ class Sending:
     """
 
     def __init__(
-        self, cluster: Cluster, asked: Asked, is_stopped: Callable[[], bool], on_new: Callable[[], None]
+        self, cluster: Cluster, options: Asked, is_stopped: Callable[[], bool], on_new: Callable[[], None]
     ) -> None:
-        self.cluster, self.asked, self.is_stopped = cluster, asked, is_stopped
+        self.cluster, self.asked, self.is_stopped = cluster, options, is_stopped
         #: Whether whoever looks up topics in another thread shall give up.
         self.is_ending = False
         self._lookups = cluster  # of another thread, where records are due at a time
-        if asked.is_paced:
+        if options.is_paced:
             self._lookups = connected(cluster.settings, lambda: self.is_ending or is_stopped())
         self.targets = Targets(
             self._lookups,
-            create=asked.create_topics,
-            partitions=asked.partitions,
-            timestamps=asked.timestamps,
-            dry_run=asked.dry_run,
+            create=options.create_topics,
+            partitions=options.partitions,
+            timestamps=options.timestamps,
+            dry_run=options.dry_run,
         )
         self.producer = writer(cluster, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._acknowledged)
         self.transactions = Transactions(self.producer, uuid.uuid4().hex[:16], on_new)
-        self.schedule = Schedule(rate=asked.rate, speed=asked.speed)
+        self.schedule = Schedule(rate=options.rate, speed=options.speed)
         self.left = Left()
         self.notes: list[str] = []
         self.read = self.read_bytes = self.bytes = self.skipped = 0
         #: Records of each partition that were sent before and are to be left out.
         self.skip: dict[TopicPartition, int] = {}
         #: Milliseconds that are added to the times of records; None until the first record is known.
-        self.shift: int | None = 0 if asked.timestamps != "shift" else None
+        self.shift: int | None = 0 if options.timestamps != "shift" else None
         self._latencies: list[float] = []
         self._counted = Histogram()
 
@@ -100,15 +100,15 @@ class Sending:
             return
         most = self.targets.limit(target.topic)
         room = min(TARGET_BYTES, most) - BATCH.size
-        made = encode_rows(RowBuffers.of(batch, 0), Batching(bytes=room))
-        for one in outgoing(made.frames, made.head):
-            if len(one) > most:
-                offset = batch.column("offset")[one.next_offset - 1].as_py()
+        encoded = encode_rows(RowBuffers.of(batch, 0), Batching(bytes=room))
+        for ready in outgoing(encoded.frames, encoded.head):
+            if len(ready) > most:
+                offset = batch.column("offset")[ready.next_offset - 1].as_py()
                 where = "" if offset is None else f"offset {offset:,}: "
                 raise EncodeError(
-                    f"{where}a record of {len(one):,} bytes in its batch; topic {target.topic} takes {most:,}"
+                    f"{where}a record of {len(ready):,} bytes in its batch; topic {target.topic} takes {most:,}"
                 )
-            yield one
+            yield ready
 
     def _acknowledged(self, sent: Sent, base_offset: int, now: float) -> None:
         self._latencies.append((now - sent.sent_at) * 1000)

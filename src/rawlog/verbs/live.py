@@ -138,7 +138,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         given.get("brokers"),
         config=given.get("config"),
         profile=given.get("profile"),
-        given=given.get("setting"),
+        options=given.get("setting"),
         note=given.get("note"),
     )
     return replace(found, client=client)
