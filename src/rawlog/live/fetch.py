@@ -50,7 +50,7 @@ EMPTY = frozenset({Status.OK, Status.TRUNCATED, Status.PADDING, Status.FULL})
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBatches:
     """Batches of one partition, in a buffer that the next `poll` overwrites."""
 
     partition: TopicPartition
@@ -68,7 +68,7 @@ class Fetched:
         """The offset after the last batch."""
         return int(self.head["last_offset"][-1]) + 1
 
-    def first(self, count: int) -> Fetched:
+    def first(self, count: int) -> FetchedBatches:
         """Only the first batches."""
         return replace(self, frames=self.frames.slice(0, count), head=self.head.slice(0, count))
 
@@ -142,7 +142,7 @@ class Fetcher:
 
     # Polling ------------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float) -> list[Fetched]:
+    def poll(self, timeout: float) -> list[FetchedBatches]:
         """What one broker sent; empty if nothing came in time. Cancelled if we are asked to stop during a retry."""
         try:
             waiting = self._ask_all()
@@ -235,7 +235,7 @@ class Fetcher:
         ready = poller.poll(timeout * 1000)
         return nodes[ready[0][0]] if ready else None
 
-    def _receive(self, node: int, connection: Connection) -> list[Fetched]:
+    def _receive(self, node: int, connection: Connection) -> list[FetchedBatches]:
         try:
             answer = connection.receive(self._buffer, self.cluster.settings.largest_response)
         except BrokerError:
@@ -244,7 +244,7 @@ class Fetcher:
         if answer["errorCode"]:
             raise refusal(f"{connection.named}: Fetch", answer["errorCode"])
         self._check_topics(answer)
-        fetched: list[Fetched] = []
+        fetched: list[FetchedBatches] = []
         problem: BrokerError | None = None
         for topic in answer["responses"]:
             name = topic["topic"] if "topic" in topic else self._names.get(bytes(topic["topicId"]))
@@ -297,7 +297,7 @@ class Fetcher:
 
     # One partition ------------------------------------------------------------------------------------------------------
 
-    def _taken(self, partition: TopicPartition, row: Message) -> Iterable[Fetched]:
+    def _taken(self, partition: TopicPartition, row: Message) -> Iterable[FetchedBatches]:
         code = row["errorCode"]
         if code == OUT_OF_RANGE:
             self._skip_deleted(partition)
@@ -329,7 +329,7 @@ class Fetcher:
         aborted = tuple(
             (transaction["firstOffset"], transaction["producerId"]) for transaction in row["abortedTransactions"] or ()
         )
-        return (Fetched(partition, frames, head, aborted),)
+        return (FetchedBatches(partition, frames, head, aborted),)
 
     def _whole(self, partition: TopicPartition, records: memoryview) -> tuple[Frames, Heads]:
         """The whole batches of a response, checked; those that we have already are left out."""
@@ -373,7 +373,7 @@ class Aborts:
     def __init__(self) -> None:
         self._open: dict[TopicPartition, set[int]] = {}
 
-    def committed(self, fetched: Fetched) -> tuple[Frames, Heads]:
+    def committed(self, fetched: FetchedBatches) -> tuple[Frames, Heads]:
         """The batches without those of aborted transactions; markers stay."""
         open_aborts, waiting = self._open.setdefault(fetched.partition, set()), sorted(fetched.aborted)
         if not waiting and not open_aborts:
@@ -393,7 +393,7 @@ class Aborts:
 
 def written_after(
     cluster: Cluster, partition: TopicPartition, ids: Mapping[str, bytes], start: int
-) -> Iterator[Fetched]:
+) -> Iterator[FetchedBatches]:
     """What a partition has from an offset on up to where it ends now."""
     stop = cluster.offsets({partition: END}, {partition.topic: ids.get(partition.topic, b"")})[partition]
     fetcher = Fetcher(cluster, {partition: start}, ids, stops={partition: stop})

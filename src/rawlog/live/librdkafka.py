@@ -18,7 +18,7 @@ from rawlog.formats.kafka.internal.codec import Message
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
 from rawlog.kernels import byte_view
-from rawlog.live.batches import Outgoing, stamp
+from rawlog.live.batches import OutgoingBatch, stamp
 from rawlog.live.client import (
     UNKNOWN_TOPIC,
     BrokerError,
@@ -32,8 +32,8 @@ from rawlog.live.cluster import (
     Cluster,
     TopicPartition,
 )
-from rawlog.live.fetch import Fetched, Fetcher
-from rawlog.live.produce import Producer, Sent, Writer
+from rawlog.live.fetch import FetchedBatches, Fetcher
+from rawlog.live.produce import Producer, SentBatch, Writer
 from rawlog.live.settings import Settings
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.format import File, Place, Want
@@ -132,7 +132,7 @@ class Library(Cluster):
         if self._error is None or error.code() != _library().KafkaError._ALL_BROKERS_DOWN:
             self._error = error
 
-    def made(self, kind: str, more: Mapping[str, Any]) -> Any:
+    def make_client(self, kind: str, more: Mapping[str, Any]) -> Any:
         """A client of librdkafka. OptionError for properties that this build of it does not take."""
         library = _library()
         kinds = {"admin": library.admin.AdminClient, "consumer": library.Consumer, "producer": library.Producer}
@@ -155,10 +155,10 @@ class Library(Cluster):
     @property
     def admin(self) -> Any:
         if self._admin is None:
-            self._admin = self.made("admin", {})
+            self._admin = self.make_client("admin", {})
         return self._admin
 
-    def asked(self, what: str, ask: Callable[[], Any]) -> Any:
+    def answer_of(self, what: str, ask: Callable[[], Any]) -> Any:
         """The answer of librdkafka. BrokerError if there is none."""
         library = _library()
         self._error = None
@@ -170,7 +170,7 @@ class Library(Cluster):
     # What Cluster asks by itself -----------------------------------------------------------------------------------------
 
     def metadata(self, names: Sequence[str] | None) -> Message:
-        metadata = self.asked("metadata", lambda: self._metadata())
+        metadata = self.answer_of("metadata", lambda: self._metadata())
         self.id = metadata.cluster_id
         self.brokers = {number: (broker.host, broker.port) for number, broker in metadata.brokers.items()}
         rows: list[Message] = []
@@ -219,7 +219,7 @@ class Library(Cluster):
         offsets = {}
         for partition_request, future in futures.items():
             partition = TopicPartition(partition_request.topic, partition_request.partition)
-            offsets[partition] = self.asked(f"partition {partition}: its offsets", future.result).offset
+            offsets[partition] = self.answer_of(f"partition {partition}: its offsets", future.result).offset
         return offsets
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -234,9 +234,9 @@ class Library(Cluster):
 
     def _of_group(self, group: str, what: str, ask: Callable[[Any], Any]) -> Any:
         """What the coordinator of a group answers; a new broker may still be looking for one."""
-        consumer = self.made("consumer", CONSUMER | {"group.id": group})
+        consumer = self.make_client("consumer", CONSUMER | {"group.id": group})
         try:
-            return self.retried(lambda: self.asked(f"group {group!r}{what}", lambda: ask(consumer)))
+            return self.retried(lambda: self.answer_of(f"group {group!r}{what}", lambda: ask(consumer)))
         finally:
             consumer.close()
 
@@ -244,7 +244,7 @@ class Library(Cluster):
         new = _library().admin.NewTopic(name, partitions, -1, config=dict(configs or {}))
         [future] = self.admin.create_topics([new], request_timeout=self.settings.timeout).values()
         try:
-            self.asked(f"topic {name}: create", future.result)
+            self.answer_of(f"topic {name}: create", future.result)
         except BrokerError as error:
             if error.code != _library().KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -254,7 +254,7 @@ class Library(Cluster):
         admin = _library().admin
         [future] = self.admin.describe_configs([admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic)]).values()
         try:
-            settings = self.asked(f"topic {topic}: settings", future.result)
+            settings = self.answer_of(f"topic {topic}: settings", future.result)
         except BrokerError:
             return {}  # we may not ask
         return {name: settings[name].value for name in names if name in settings and settings[name].value is not None}
@@ -270,14 +270,14 @@ class LibraryFetcher(Fetcher):
         super().__init__(cluster, positions, ids, **options)
         level = "read_committed" if self.isolation else "read_uncommitted"
         self._library, self._source = _library(), cluster
-        self._consumer = cluster.made("consumer", CONSUMER | {"group.id": GROUP, "isolation.level": level})
+        self._consumer = cluster.make_client("consumer", CONSUMER | {"group.id": GROUP, "isolation.level": level})
         wanted = [
             self._library.TopicPartition(*partition, self.positions[partition]) for partition in sorted(self._active)
         ]
         self._consumer.assign(wanted)
         cluster.consumers.append(self._consumer)
 
-    def poll(self, timeout: float) -> list[Fetched]:
+    def poll(self, timeout: float) -> list[FetchedBatches]:
         """What came, as batches of each partition; empty if nothing came in time."""
         messages = self._consumer.consume(AT_ONCE, timeout)
         by_partition: dict[TopicPartition, list[Any]] = {}
@@ -299,7 +299,7 @@ class LibraryFetcher(Fetcher):
             if (fetched := self._encoded(partition, received)) is not None
         ]
 
-    def _encoded(self, partition: TopicPartition, messages: list[Any]) -> Fetched | None:
+    def _encoded(self, partition: TopicPartition, messages: list[Any]) -> FetchedBatches | None:
         stop = self.stops.get(partition, 1 << 62)
         self.positions[partition] = max(self.positions[partition], messages[-1].offset() + 1)
         if self._is_done(partition):
@@ -308,7 +308,7 @@ class LibraryFetcher(Fetcher):
         if not wanted:
             return None
         encoded = encode_rows(Rows.of(_table(wanted)), Batching())
-        return Fetched(partition, encoded.frames, encoded.head)
+        return FetchedBatches(partition, encoded.frames, encoded.head)
 
 
 def _table(messages: list[Any]) -> pa.RecordBatch:
@@ -335,17 +335,17 @@ class LibraryProducer(Producer):
         """Make it. librdkafka gets its id by itself."""
         assert isinstance(self.cluster, Library)
         self._library, self._target = _library(), self.cluster
-        self._sender = self.cluster.made("producer", PRODUCER)
-        self._missing: dict[Sent, int] = {}
+        self._sender = self.cluster.make_client("producer", PRODUCER)
+        self._missing: dict[SentBatch, int] = {}
         self._problem: BrokerError | None = None
         self.plain = Writer(None, 0, 0)
 
-    def put(self, partition: TopicPartition, batch: Outgoing, writer: Writer | None = None) -> None:
+    def put(self, partition: TopicPartition, batch: OutgoingBatch, writer: Writer | None = None) -> None:
         """Hand the records of a batch to librdkafka; blocks while much is waiting."""
         assert writer is None
         lane = self.lane(partition)
         stamp(batch.data, 0, 0, 0)
-        sent = Sent(partition, batch, self.plain, 0, time.monotonic())
+        sent = SentBatch(partition, batch, self.plain, 0, time.monotonic())
         lane.records += batch.count
         lane.unacknowledged.append(sent)
         self._missing[sent] = batch.count
@@ -374,7 +374,7 @@ class LibraryProducer(Producer):
             except self._library.KafkaException as error:
                 raise self._target.failure(f"partition {partition}", error) from None
 
-    def _delivered(self, sent: Sent, error: Any, message: Any) -> None:
+    def _delivered(self, sent: SentBatch, error: Any, message: Any) -> None:
         if error is not None:
             failed = self._target.failure(f"partition {sent.partition}", self._library.KafkaException(error))
             self._problem = self._problem or failed

@@ -24,8 +24,8 @@ from rawlog.live.sending import Sending
 from rawlog.live.sources import (
     NOT_TRANSACTIONAL,
     LakePartition,
-    Left,
     NativePartition,
+    Omissions,
     Piece,
     first_repeated,
     magic_runs,
@@ -46,7 +46,7 @@ VERSION = 2
 
 
 @dataclass(slots=True)
-class Reached:
+class PartitionProgress:
     """How far a partition of the target is. The keys are producers of the source, -1 for records of no transaction."""
 
     #: Records of the source, in their order.
@@ -71,7 +71,7 @@ class Checkpoint:
     run: str
     producer_id: int
     writers: dict[int, tuple[int, int]]
-    partitions: dict[TopicPartition, Reached]
+    partitions: dict[TopicPartition, PartitionProgress]
 
     def write(self, path: str) -> None:
         """Replace the file."""
@@ -113,7 +113,9 @@ class Checkpoint:
                 producer_id=int(state["producer_id"]),
                 writers={int(row[0]): (int(row[1]), int(row[2])) for row in state["writers"]},
                 partitions={
-                    TopicPartition(str(row[0]), int(row[1])): Reached(int(row[2]), int(row[3]), *map(_dict, row[4:7]))
+                    TopicPartition(str(row[0]), int(row[1])): PartitionProgress(
+                        int(row[2]), int(row[3]), *map(_dict, row[4:7])
+                    )
                     for row in state["partitions"]
                 },
             )
@@ -146,7 +148,7 @@ class Checkpoint:
                 state.end = max(state.end, fetched.stop_offset)
 
 
-def _count(state: Reached, source: int, stop: int) -> None:
+def _count(state: PartitionProgress, source: int, stop: int) -> None:
     """Records of a producer up to a sequence are in the target."""
     new = (stop - state.sequences.get(source, 0)) % SEQUENCES
     if new >= SEQUENCES // 2:
@@ -175,7 +177,7 @@ class Checkpoints:
 
     def __init__(self, sending: Sending, source: str, replay: Callable[[], str]) -> None:
         self.sending, self.source, self._replay = sending, source, replay
-        self.path = None if sending.asked.dry_run else sending.asked.checkpoint
+        self.path = None if sending.options.dry_run else sending.options.checkpoint
         self._before: dict[TopicPartition, int] = {}
         self._writer = ThreadPoolExecutor(1, "rawlog-checkpoint")  # starts its thread when it is used
         self._writing: Future[None] | None = None
@@ -216,7 +218,7 @@ class Checkpoints:
         for partition in {*self.sending.producer.lanes, *self._before}:
             lane = self.sending.producer.lane(partition)
             records = self._before.get(partition, 0) + lane.acknowledged - lane.repeated
-            partitions[partition] = Reached(
+            partitions[partition] = PartitionProgress(
                 records, lane.end_offset, dict(lane.sequences), dict(lane.open), dict(lane.to_repeat)
             )
         return Checkpoint(
@@ -276,7 +278,7 @@ class PartitionReplay:
         step: Callable[[], None],
     ) -> None:
         self.sending, self.checkpoints, self.partitions = sending, checkpoints, partitions
-        self.asked, self.transactions = sending.asked, sending.transactions
+        self.options, self.transactions = sending.options, sending.transactions
         self._keeps, self._step = keeps, step
         self._plan = Plan(())
         self._early: Counter[tuple[TopicPartition, int]] = Counter()
@@ -339,7 +341,7 @@ class PartitionReplay:
 
     def _partition(self, source: NativePartition | LakePartition) -> Iterator[Stop | None]:
         """Pass on a partition, a window of its file at a time. Yields where it has to wait for other partitions."""
-        target, is_real = self._lane(source), not self.asked.dry_run
+        target, is_real = self._lane(source), not self.options.dry_run
         left = skipped = self.sending.skip.pop(target, 0)
         again = (
             first_repeated(source, left, self.sending.producer.lane(target).to_repeat)
@@ -349,15 +351,15 @@ class PartitionReplay:
         merger = Merger(
             self.sending.targets.limit(target.topic),
             named=str(source.partition),
-            keep_batches=self.asked.keep_batches,
+            keep_batches=self.options.keep_batches,
             shift_ms=self.sending.shift or 0,
             skip=left,
         )
         sender, seen = NOT_TRANSACTIONAL, Counter[int]()
         damage: list[DataError] = []
-        windows = source.windows(self.asked.selection, self.sending.left, keep_transactions=self._keeps)
+        windows = source.windows(self.options.selection, self.sending.left, keep_transactions=self._keeps)
         for size, pieces in up_to_damage(windows, damage):
-            merger.fixed_time = int(time.time() * 1000) if self.asked.timestamps == "now" else None
+            merger.fixed_time = int(time.time() * 1000) if self.options.timestamps == "now" else None
             for piece in pieces:
                 producer = piece.producer
                 if producer != sender or piece.is_control or again:
@@ -437,10 +439,10 @@ class PartitionReplay:
             return []
         first_times = []
         for partition in partitions:
-            windows = partition.windows(self.asked.selection, Left(), keep_transactions=self._keeps)
+            windows = partition.windows(self.options.selection, Omissions(), keep_transactions=self._keeps)
             times = (piece.first_time for _, pieces in windows for piece in pieces if not piece.is_control)
             first_times += [time for time in (next(times, None),) if time is not None]
         return first_times
 
     def _lane(self, source: NativePartition | LakePartition) -> TopicPartition:
-        return self.asked.lane_of(source.partition)
+        return self.options.lane_of(source.partition)

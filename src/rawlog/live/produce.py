@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from rawlog.formats.kafka.internal.codec import Message
 from rawlog.live import client
-from rawlog.live.batches import Outgoing, stamp
+from rawlog.live.batches import OutgoingBatch, stamp
 from rawlog.live.client import (
     DUPLICATE,
     RETRIABLE,
@@ -52,11 +52,11 @@ class Writer:
 
 
 @dataclass(slots=True, eq=False)
-class Sent:
+class SentBatch:
     """A batch that is waiting or on its way."""
 
     partition: TopicPartition
-    batch: Outgoing
+    batch: OutgoingBatch
     writer: Writer
     sequence: int
     sent_at: float = 0.0
@@ -66,8 +66,8 @@ class Sent:
 class Lane:
     """One partition: what waits, what is on its way, and what was acknowledged."""
 
-    waiting: deque[Sent] = field(default_factory=deque)
-    unacknowledged: deque[Sent] = field(default_factory=deque)
+    waiting: deque[SentBatch] = field(default_factory=deque)
+    unacknowledged: deque[SentBatch] = field(default_factory=deque)
     acknowledged: int = 0
     records: int = 0
     #: By `Writer.source`: the sequence after the last record that was acknowledged.
@@ -98,7 +98,7 @@ class Producer:
         ids: Mapping[str, bytes],
         *,
         end_of: Callable[[TopicPartition], int],
-        on_acknowledged: Callable[[Sent, int, float], None] | None = None,
+        on_acknowledged: Callable[[SentBatch, int, float], None] | None = None,
         in_flight: int = IN_FLIGHT,
     ) -> None:
         self.cluster, self.ids, self.in_flight = cluster, ids, in_flight
@@ -108,7 +108,7 @@ class Producer:
         self.waiting_bytes = 0
         self._on_acknowledged, self._end_of = on_acknowledged, end_of
         self._leaders: dict[TopicPartition, int] = {}
-        self._flights: dict[int, deque[list[Sent]]] = {}
+        self._flights: dict[int, deque[list[SentBatch]]] = {}
         self._backoff = cluster.backoff()
         self._turn: deque[TopicPartition] = deque()
 
@@ -134,7 +134,7 @@ class Producer:
             self.lanes[partition] = Lane(end_offset=self._end_of(partition))
         return self.lanes[partition]
 
-    def put(self, partition: TopicPartition, batch: Outgoing, writer: Writer | None = None) -> None:
+    def put(self, partition: TopicPartition, batch: OutgoingBatch, writer: Writer | None = None) -> None:
         """Send a batch when its turn comes, as the idempotent producer unless another one is given. Blocks while much is waiting."""
         lane, writer = self.lane(partition), writer or self.plain
         sequence = writer.sequences.get(partition, 0)
@@ -143,7 +143,7 @@ class Producer:
         lane.records += batch.count
         if not lane.waiting:
             self._turn.append(partition)
-        lane.waiting.append(Sent(partition, batch, writer, sequence))
+        lane.waiting.append(SentBatch(partition, batch, writer, sequence))
         self.waiting_bytes += len(batch)
         if self.waiting_bytes >= WAITING_BYTES:
             while self.waiting_bytes >= WAITING_BYTES // 2:
@@ -201,7 +201,7 @@ class Producer:
         while True:
             waiting = list(self._turn)
             self._find_leaders(waiting)
-            requests: dict[int, list[Sent]] = {}
+            requests: dict[int, list[SentBatch]] = {}
             sizes: dict[int, int] = {}
             for partition in waiting:
                 node, lane = self._leaders[partition], self.lanes[partition]
@@ -228,7 +228,7 @@ class Producer:
             if all(self.cluster.node(node).wants_login for node in requests):
                 return
 
-    def _send(self, node: int, connection: Connection, batches: list[Sent]) -> None:
+    def _send(self, node: int, connection: Connection, batches: list[SentBatch]) -> None:
         named = batches[0].writer.transactional_id
         version = connection.version_of(client.PRODUCE, TRANSACTIONAL_MOST if named is not None else None)
         if version >= TOPIC_IDS and not all(any(self.ids.get(sent.partition.topic, b"")) for sent in batches):
@@ -286,7 +286,7 @@ class Producer:
             if flights and time.monotonic() - flights[0][0].sent_at > self.cluster.settings.timeout:
                 raise Disconnected(f"{self.cluster.node(node).named}: no answer in time")
 
-    def _take(self, flights: deque[list[Sent]], answer: Message) -> None:
+    def _take(self, flights: deque[list[SentBatch]], answer: Message) -> None:
         batches = {sent.partition: sent for sent in flights.popleft()}
         names = {bytes(number): name for name, number in dict(self.ids).items()}  # another thread may add some
         now = time.monotonic()
@@ -299,7 +299,7 @@ class Producer:
         for sent in batches.values():
             raise BrokerError(f"partition {sent.partition}: the broker did not say whether it took a batch")
 
-    def _settle(self, sent: Sent, row: Message, now: float) -> None:
+    def _settle(self, sent: SentBatch, row: Message, now: float) -> None:
         lane, code = self.lanes[sent.partition], row["errorCode"]
         if lane.has_failed:
             return  # it is sent again, after the one that failed
@@ -327,7 +327,7 @@ class Producer:
         lane.has_failed = True
         self._failure = refusal(f"partition {sent.partition}", code, text)
 
-    def _finish(self, lane: Lane, sent: Sent, end_offset: int) -> None:
+    def _finish(self, lane: Lane, sent: SentBatch, end_offset: int) -> None:
         lane.acknowledged += sent.batch.count
         source, count = sent.writer.source, sent.batch.count
         lane.sequences[source] = (sent.sequence + count) % SEQUENCES

@@ -20,7 +20,7 @@ from rawlog.reading.select import Selection
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordOptions:
     """What to record, and when it is enough. `rows` chooses records by key, text or expression; only some forms can do that."""
 
     topics: tuple[str, ...]
@@ -60,7 +60,7 @@ class Bounds:
 
 
 def find_bounds(
-    cluster: Cluster, topics: Mapping[str, Topic], options: Asked, resumed: Mapping[TopicPartition, int]
+    cluster: Cluster, topics: Mapping[str, Topic], options: RecordOptions, resumed: Mapping[TopicPartition, int]
 ) -> Bounds:
     """The first and last offset of each partition that the options mean."""
     selection = options.selection
@@ -136,4 +136,4 @@ def stops_at(
     }
 
 
-__all__ = ["Asked", "Bounds", "find_bounds", "stops_at"]
+__all__ = ["Bounds", "RecordOptions", "find_bounds", "stops_at"]

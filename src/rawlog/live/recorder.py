@@ -23,9 +23,9 @@ from rawlog.live.cluster import (
     ids_of,
     interrupted,
 )
-from rawlog.live.fetch import Fetched
+from rawlog.live.fetch import FetchedBatches
 from rawlog.live.librdkafka import NOTE, connected, reader
-from rawlog.live.record_options import Asked, find_bounds, stops_at
+from rawlog.live.record_options import RecordOptions, find_bounds, stops_at
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import NativeSink, ReplaySink, Sink
 from rawlog.model.errors import (
@@ -48,7 +48,7 @@ PROGRESS_SECONDS = 0.2
 
 def record(
     settings: Settings,
-    options: Asked,
+    options: RecordOptions,
     to: str,
     *,
     form: str = "native",
@@ -78,7 +78,7 @@ def record(
 
 
 @contextlib.contextmanager
-def _opened(to: str, form: str, limits: Limits, options: Asked) -> Iterator[Sink]:
+def _opened(to: str, form: str, limits: Limits, options: RecordOptions) -> Iterator[Sink]:
     """Where a recording of a form goes, open as long as the block lasts."""
     output = Output(to)
     sink: Sink
@@ -100,13 +100,13 @@ class _Recording:
         self,
         cluster: Cluster,
         topics: Mapping[str, Topic],
-        options: Asked,
+        options: RecordOptions,
         sink: Sink,
         to: str,
         is_stopped: Callable[[], bool] | None,
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.cluster, self.asked, self.sink, self.to = cluster, options, sink, to
+        self.cluster, self.options, self.sink, self.to = cluster, options, sink, to
         self.ids = ids_of(topics)
         if options.resume:
             sink.find(topics)
@@ -153,7 +153,7 @@ class _Recording:
         while self.fetcher.active:
             if self._is_stopped():
                 return True
-            if self.asked.seconds is not None and time.monotonic() - self.begun >= self.asked.seconds:
+            if self.options.seconds is not None and time.monotonic() - self.begun >= self.options.seconds:
                 return False
             self._meet_time()
             for fetched in self.fetcher.poll(self._patience()):
@@ -163,8 +163,8 @@ class _Recording:
             self._now_and_then()
         return False
 
-    def _store(self, fetched: Fetched) -> None:
-        limit, most = self.asked.selection.limit, self.asked.max_bytes
+    def _store(self, fetched: FetchedBatches) -> None:
+        limit, most = self.options.selection.limit, self.options.max_bytes
         left = None if limit is None else limit - self.sink.records
         if left is not None and left <= 0:
             return
@@ -172,17 +172,17 @@ class _Recording:
         self.stored[fetched.partition] = self.sink.add(fetched, left, size)
 
     def _is_enough(self) -> bool:
-        limit, most = self.asked.selection.limit, self.asked.max_bytes
+        limit, most = self.options.selection.limit, self.options.max_bytes
         return (limit is not None and self.sink.records >= limit) or (most is not None and self.sink.bytes >= most)
 
     def _patience(self) -> float:
-        if self.asked.seconds is None:
+        if self.options.seconds is None:
             return WAIT
-        return max(0.0, min(WAIT, self.begun + self.asked.seconds - time.monotonic()))
+        return max(0.0, min(WAIT, self.begun + self.options.seconds - time.monotonic()))
 
     def _meet_time(self) -> None:
         """A time to stop at that lay in the future when we began is now."""
-        until = self.asked.selection.until
+        until = self.options.selection.until
         if until is None or self.fetcher.stops.keys() >= self.fetcher.active or time.time() * 1_000_000 < until:
             return
         partitions = list(self.fetcher.active)
@@ -208,18 +208,18 @@ class _Recording:
             f"{rate:,.0f} records/s",
             f"lag {lag:,}",
         ]
-        if self.asked.until_end and rate:
+        if self.options.until_end and rate:
             words.append(f"{lag / rate:,.0f} s left")
         return "recording  " + "  ".join(words)
 
     def _commit(self) -> None:
-        if self.asked.group is not None:
+        if self.options.group is not None:
             changed = {
                 partition: offset
                 for partition, offset in self.stored.items()
                 if self._committed.get(partition) != offset
             }
-            self.cluster.commit(self.asked.group, changed)
+            self.cluster.commit(self.options.group, changed)
             self._committed |= changed
 
     def _finish(self, report: Report, error: Exception | None) -> None:
@@ -262,7 +262,7 @@ class _Recording:
             )
             report.add(Action.LOST, f"{error}; not recorded: {where}; --resume continues", self.to)
             report.facts["error"] = str(error)
-        elif was_stopped and self.asked.has_end:
+        elif was_stopped and self.options.has_end:
             report.add(Action.LOST, "interrupted before all was recorded; --resume continues", self.to)
             report.facts["interrupted"] = True
         report.facts |= {

@@ -17,7 +17,7 @@ PACES = ("max", "recorded")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReplayOptions:
     """How to replay. `topic` is the target of all records whose topic is not in `topic_map`.
 
     With `keep_transactions` those of native partitions are repeated where batches are passed on; elsewhere the selection says which
@@ -92,4 +92,4 @@ class Source:
         return sum(partition.size for partition in self.native or ())
 
 
-__all__ = ["Asked", "Source"]
+__all__ = ["ReplayOptions", "Source"]

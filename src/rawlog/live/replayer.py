@@ -16,7 +16,7 @@ from rawlog.live.client import BrokerError, Disconnected
 from rawlog.live.cluster import Cancelled, Cluster, interrupted
 from rawlog.live.librdkafka import connected
 from rawlog.live.partition_replay import Checkpoints, PartitionReplay
-from rawlog.live.replay_options import Asked, Source
+from rawlog.live.replay_options import ReplayOptions, Source
 from rawlog.live.row_replay import RowReplay
 from rawlog.live.sending import Sending
 from rawlog.live.settings import Settings
@@ -33,7 +33,7 @@ SAVE_SECONDS, PROGRESS_SECONDS = 1.0, 0.2
 def replay(
     settings: Settings,
     source: Source,
-    options: Asked,
+    options: ReplayOptions,
     *,
     is_stopped: Callable[[], bool] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -56,11 +56,11 @@ class _Replay:
         self,
         cluster: Cluster,
         source: Source,
-        options: Asked,
+        options: ReplayOptions,
         is_stopped: Callable[[], bool],
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.cluster, self.source, self.asked, self._progress = cluster, source, options, progress
+        self.cluster, self.source, self.options, self._progress = cluster, source, options, progress
         self._whole = self._partitions()
         self._keeps = self._may_keep and self._whole is not None
         self.sending = Sending(cluster, options, is_stopped, lambda: self.checkpoints.save())
@@ -85,14 +85,14 @@ class _Replay:
         error: Exception | None = None
         was_stopped = False
         if whole := [*(self.source.native or ()), *(self.source.lake or ())]:
-            check_topic_map(self.asked.topic_map, {partition.partition.topic for partition in whole})
+            check_topic_map(self.options.topic_map, {partition.partition.topic for partition in whole})
         self.cluster.retried(lambda: self.cluster.metadata([]))
-        lanes = [self.asked.lane_of(partition.partition) for partition in self._whole or self.source.native or ()]
+        lanes = [self.options.lane_of(partition.partition) for partition in self._whole or self.source.native or ()]
         for target in sorted(lanes, key=lambda lane: -lane.partition):
             # The largest first: a topic that is created gets so many.
-            needed = target.partition if self.asked.partition_by == "original" else 0
+            needed = target.partition if self.options.partition_by == "original" else 0
             self.sending.targets.need(target.topic, needed, target.partition)
-        if not self.asked.dry_run:
+        if not self.options.dry_run:
             self.producer.begin()
             self.checkpoints.resume()
         try:
@@ -114,7 +114,7 @@ class _Replay:
 
     def _partitions(self) -> list[NativePartition | LakePartition] | None:
         """The partitions that are passed on whole, each to a partition that gets nothing else; None if rows have to be looked at."""
-        options = self.asked
+        options = self.options
         if options.is_paced or not is_plain(options.selection) or options.partition_by != "original":
             return None
         partitions = [*(self.source.native or ()), *(self.source.lake or () if self._may_keep else ())]
@@ -127,11 +127,11 @@ class _Replay:
     @property
     def _may_keep(self) -> bool:
         """A checkpoint counts the records of all rounds together, so it does not say where a transaction of a round began."""
-        return self.asked.keep_transactions and (self.asked.loop == 1 or not self.asked.checkpoint)
+        return self.options.keep_transactions and (self.options.loop == 1 or not self.options.checkpoint)
 
     def _rounds(self) -> bool:
         rounds = 0
-        while self.asked.loop == 0 or rounds < self.asked.loop:
+        while self.options.loop == 0 or rounds < self.options.loop:
             before = self.sending.read
             self.sending.schedule.restart()
             was_stopped = self.partitions.run() if self._whole else self.rows.run()
@@ -144,7 +144,7 @@ class _Replay:
 
     def _wind_down(self, error: Exception | None) -> None:
         """After a stop or an error: what is on its way is waited for as far as the brokers answer, open transactions are aborted."""
-        if self.asked.dry_run or isinstance(error, Disconnected):
+        if self.options.dry_run or isinstance(error, Disconnected):
             return
         self.cluster.is_stopped = None
         with contextlib.suppress(RawlogError, Cancelled):
@@ -156,7 +156,7 @@ class _Replay:
         now = time.monotonic()
         if now - self._saved >= SAVE_SECONDS:
             self._saved = now
-            self.checkpoints.save(in_background=self.asked.is_paced)  # a slow disk must not delay what is due
+            self.checkpoints.save(in_background=self.options.is_paced)  # a slow disk must not delay what is due
         if self._progress is not None and now - self._shown >= PROGRESS_SECONDS:
             self._shown = now
             self._progress(Progress(size=self.sending.read_bytes, rows=self.sending.read, phase=self._state(now)))
@@ -169,15 +169,15 @@ class _Replay:
             f"{acknowledged / seconds:,.0f} records/s",
             size_text(self.sending.read_bytes),
         ]
-        total = self.source.size * max(self.asked.loop, 1)
-        if total and self.sending.read_bytes and self.asked.loop:
+        total = self.source.size * max(self.options.loop, 1)
+        if total and self.sending.read_bytes and self.options.loop:
             words.append(f"{100 * self.sending.read_bytes // total} %")
             words.append(f"{seconds * max(0, total - self.sending.read_bytes) / self.sending.read_bytes:,.0f} s left")
         return "replaying  " + "  ".join(words)
 
     def _fingerprint(self) -> str:
         """What a checkpoint must agree in. Where the source has transactions, replays that repeat them send other records."""
-        options = self.asked
+        options = self.options
         keeps = self._keeps and any(partition.has_transactions for partition in self._whole or ())
         parts = (
             self.source.named,
@@ -190,7 +190,7 @@ class _Replay:
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def _summary(self, error: Exception | None, was_stopped: bool) -> Report:
-        report = Report("replay", self.source.named, self.cluster.settings.named, is_dry_run=self.asked.dry_run)
+        report = Report("replay", self.source.named, self.cluster.settings.named, is_dry_run=self.options.dry_run)
         seconds = time.monotonic() - self.begun
         acknowledged, left = self.producer.acknowledged, self.sending.left
         put = sum(lane.records for lane in self.producer.lanes.values())
@@ -231,7 +231,7 @@ class _Replay:
                 f"{error or 'not acknowledged'}; {acknowledged:,} records are acknowledged, nothing after them is: {where}",
             )
             report.facts["error"] = str(error)
-        elif was_stopped and self.asked.loop:
+        elif was_stopped and self.options.loop:
             report.add(Action.LOST, f"interrupted: {acknowledged:,} records are acknowledged, the rest was not sent")
             report.facts["interrupted"] = True
         report.facts |= {
@@ -252,7 +252,7 @@ class _Replay:
             for partition, lane in sorted(self.producer.lanes.items())
             if lane.end_offset >= 0
         }
-        if not self.asked.dry_run:
+        if not self.options.dry_run:
             report.notes.append(f"{acknowledged / max(seconds, 1e-9):,.0f} records/s, {seconds:,.1f} s")
         return report
 

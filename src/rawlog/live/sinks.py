@@ -31,8 +31,8 @@ from rawlog.io.output import Folder
 from rawlog.io.storage import read_regular
 from rawlog.live.client import UNKNOWN_TOPIC
 from rawlog.live.cluster import END, Cluster, Leader, Topic, TopicPartition, ids_of
-from rawlog.live.fetch import Aborts, Fetched
-from rawlog.live.record_options import Asked
+from rawlog.live.fetch import Aborts, FetchedBatches
+from rawlog.live.record_options import RecordOptions
 from rawlog.model.errors import AccessError, CorruptError, OptionError, unknown
 from rawlog.model.format import File, Place, Want
 from rawlog.model.frames import Frames
@@ -63,7 +63,7 @@ class Sink(Protocol):
         """The partitions to come, their first offsets, and where they end; ends may be added later."""
         ...
 
-    def add(self, fetched: Fetched, records: int | None, size: int | None) -> int:
+    def add(self, fetched: FetchedBatches, records: int | None, size: int | None) -> int:
         """Store batches, at most so many records or bytes, cut where the form can be cut; the offset after what is stored."""
         ...
 
@@ -128,7 +128,7 @@ class NativeSink:
                 self._open(partition, topics[partition.topic].id, start)
             self.starts[partition] = start
 
-    def add(self, fetched: Fetched, records: int | None, size: int | None) -> int:
+    def add(self, fetched: FetchedBatches, records: int | None, size: int | None) -> int:
         fetched = _enough_of(fetched, records, size)
         self.writers[fetched.partition].append(fetched.frames, fetched.head)
         self.records += _data_records(fetched.head)
@@ -191,7 +191,7 @@ def _data_counts(head: Heads) -> NDArray[np.int64]:
     return np.where(count < 0, 1, count)
 
 
-def _enough_of(fetched: Fetched, records: int | None, size: int | None) -> Fetched:
+def _enough_of(fetched: FetchedBatches, records: int | None, size: int | None) -> FetchedBatches:
     """The batches up to the one with which so many records or bytes are there: a response may hold many more."""
     is_more = np.zeros(len(fetched.frames), np.bool_)
     for most, each in ((records, _data_counts(fetched.head)), (size, fetched.frames.sizes)):
@@ -209,8 +209,8 @@ class ReplaySink:
     Next to it, a file says up to where the recording goes: to continue it, what came after that is cut off.
     """
 
-    def __init__(self, file: FileIO, path: str, options: Asked) -> None:
-        self.file, self.path, self.asked = file, path, options
+    def __init__(self, file: FileIO, path: str, options: RecordOptions) -> None:
+        self.file, self.path, self.options = file, path, options
         self._size = 0
         self._saved: tuple[int, int, dict[TopicPartition, int]] = (0, 0, {})
         self.records = self.bytes = 0
@@ -262,9 +262,9 @@ class ReplaySink:
         self.starts, self.stops = starts, stops
         self.save(starts)
 
-    def add(self, fetched: Fetched, records: int | None, size: int | None) -> int:
+    def add(self, fetched: FetchedBatches, records: int | None, size: int | None) -> int:
         left = records
-        is_committed = self.asked.selection.isolation == "read_committed"
+        is_committed = self.options.selection.isolation == "read_committed"
         frames = self._aborts.committed(fetched)[0] if is_committed else fetched.frames
         for batch in self._rows(fetched.partition, frames):
             if left is not None and batch.num_rows >= left:

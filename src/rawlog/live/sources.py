@@ -55,7 +55,7 @@ RowStream = Callable[[Callable[[str], None]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(slots=True)
-class Left:
+class Omissions:
     """What a replay leaves out: records of aborted or open transactions, the markers, and damage that it was asked to skip."""
 
     aborted: int = 0
@@ -109,7 +109,7 @@ class NativePartition:
         return sum(file.size for file in self.segments)
 
     def batches(
-        self, selection: Selection, left: Left, *, keep_transactions: bool = False
+        self, selection: Selection, left: Omissions, *, keep_transactions: bool = False
     ) -> Iterator[tuple[Frames, Heads]]:
         """Sound batches of data in order, as a read_committed consumer gets them unless the selection says otherwise; what lies before the
         log start is left out. With `keep_transactions` they are all batches, and markers too. DataError at damage.
@@ -153,7 +153,7 @@ class NativePartition:
                     )
 
     def windows(
-        self, selection: Selection, left: Left, *, keep_transactions: bool
+        self, selection: Selection, left: Omissions, *, keep_transactions: bool
     ) -> Iterator[tuple[int, Iterator[Piece]]]:
         """The same in pieces, a window of a file at a time, with its size in bytes."""
         floor = self.floor
@@ -180,7 +180,7 @@ class NativePartition:
                             yield marker
 
 
-def _without_damage(frames: Frames, head: Heads, file: File, left: Left) -> tuple[Frames, Heads]:
+def _without_damage(frames: Frames, head: Heads, file: File, left: Omissions) -> tuple[Frames, Heads]:
     """The sound batches; each of the others is noted."""
     if head.all_sound:
         return frames, head
@@ -190,7 +190,7 @@ def _without_damage(frames: Frames, head: Heads, file: File, left: Left) -> tupl
     return only(frames, head.sound), head.only(head.sound)
 
 
-def _note_gaps(frames: Frames, reached: int, file: File, left: Left) -> int:
+def _note_gaps(frames: Frames, reached: int, file: File, left: Omissions) -> int:
     """Note the bytes that belong to no batch; where the last batch ends."""
     if not len(frames):
         return reached
@@ -248,7 +248,7 @@ class LakePartition:
         return sum(file.size for file in self.files)
 
     def windows(
-        self, selection: Selection, left: Left, *, keep_transactions: bool
+        self, selection: Selection, left: Omissions, *, keep_transactions: bool
     ) -> Iterator[tuple[int, Iterator[Piece]]]:
         """The rows in pieces. Transactions are kept: what keeps none reads the table `records`."""
         assert keep_transactions
@@ -259,7 +259,7 @@ class LakePartition:
 
     def markers(self) -> Iterator[Marker]:
         """The ends of transactions, in order."""
-        for _, pieces in self.windows(Selection(), Left(), keep_transactions=True):
+        for _, pieces in self.windows(Selection(), Omissions(), keep_transactions=True):
             yield from (piece.marker for piece in pieces if piece.marker is not None)
 
 
@@ -291,7 +291,7 @@ def first_repeated(partition: NativePartition | LakePartition, sent: int, again:
     """Of the first `sent` records of a partition, at which offset the last so many of each producer begin."""
     recent: dict[int, deque[tuple[int, int]]] = {producer: deque() for producer, count in again.items() if count}
     totals = dict.fromkeys(recent, 0)
-    for _, pieces in partition.windows(Selection(), Left(), keep_transactions=True) if recent else ():
+    for _, pieces in partition.windows(Selection(), Omissions(), keep_transactions=True) if recent else ():
         for piece in pieces:
             if piece.is_control or sent <= 0:
                 continue
@@ -426,12 +426,12 @@ def _of_files(tree: Tree, selection: Selection) -> RowStream:
     return stream
 
 
-def in_turn(streams: Iterable[RowStream], left: Left) -> Iterator[pa.RecordBatch]:
+def in_turn(streams: Iterable[RowStream], left: Omissions) -> Iterator[pa.RecordBatch]:
     """All rows, stream after stream."""
     return chain.from_iterable(stream(left.note) for stream in streams)
 
 
-def by_time(streams: list[RowStream], left: Left) -> Iterator[pa.RecordBatch]:
+def by_time(streams: list[RowStream], left: Omissions) -> Iterator[pa.RecordBatch]:
     """The rows of all streams by their times; those of one stream stay in their order."""
     if len(streams) == 1:
         yield from streams[0](left.note)

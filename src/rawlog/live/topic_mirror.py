@@ -25,12 +25,11 @@ from rawlog.live.cluster import (
     ids_of,
     interrupted,
 )
-from rawlog.live.fetch import Aborts, Fetched, record_at
+from rawlog.live.fetch import Aborts, FetchedBatches, record_at
 from rawlog.live.librdkafka import connected, reader, writer
 from rawlog.live.pacing import Histogram
-from rawlog.live.produce import Sent
-from rawlog.live.record_options import Asked as Recorded
-from rawlog.live.record_options import Bounds, find_bounds
+from rawlog.live.produce import SentBatch
+from rawlog.live.record_options import Bounds, RecordOptions, find_bounds
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import Targets, check_topic_map
 from rawlog.model.errors import EncodeError, OptionError, RawlogError
@@ -43,10 +42,10 @@ COMMIT_SECONDS, PROGRESS_SECONDS = 5.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MirrorOptions:
     """What to mirror: the topics and bounds of a recording; the topics that get other names."""
 
-    source: Recorded
+    source: RecordOptions
     topic_map: Mapping[str, str] = field(default_factory=dict)
     exact: bool = False
     create_topics: bool = False
@@ -55,7 +54,7 @@ class Asked:
 def mirror(
     settings: Settings,
     target: Settings,
-    options: Asked,
+    options: MirrorOptions,
     *,
     is_stopped: Callable[[], bool] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -71,7 +70,7 @@ def mirror(
 def _mirror(
     source: Cluster,
     other: Cluster,
-    options: Asked,
+    options: MirrorOptions,
     is_stopped: Callable[[], bool] | None,
     progress: Callable[[Progress], None] | None,
 ) -> Report:
@@ -93,11 +92,11 @@ class _Mirror:
         source: Cluster,
         other: Cluster,
         topics: Mapping[str, Topic],
-        options: Asked,
+        options: MirrorOptions,
         is_stopped: Callable[[], bool],
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.source, self.other, self.topics, self.asked = source, other, topics, options
+        self.source, self.other, self.topics, self.options = source, other, topics, options
         self.is_stopped, self._progress = is_stopped, progress
         self.targets = Targets(other, create=options.create_topics)
         #: The partitions that are not mirrored, or not to their end, and why.
@@ -120,15 +119,15 @@ class _Mirror:
         """
         lanes: dict[TopicPartition, TopicPartition] = {}
         for name, topic in self.topics.items():
-            target = self.asked.topic_map.get(name, name)
+            target = self.options.topic_map.get(name, name)
             lanes |= {
                 TopicPartition(name, number): TopicPartition(target, number) for number in sorted(topic.partitions)
             }
-        if len(set(lanes.values())) < len(lanes) and (self.asked.exact or self.asked.source.group is not None):
-            option = "--exact" if self.asked.exact else "--group"
+        if len(set(lanes.values())) < len(lanes) and (self.options.exact or self.options.source.group is not None):
+            option = "--exact" if self.options.exact else "--group"
             raise OptionError(f"{option} needs a target of its own for each topic: two of them have the same one")
         for target in dict.fromkeys(lane.topic for lane in lanes.values()):
-            if not self.asked.create_topics or self.targets.exists(target):
+            if not self.options.create_topics or self.targets.exists(target):
                 self.targets.need(target, max(lane.partition for lane in lanes.values() if lane.topic == target))
         return lanes
 
@@ -140,11 +139,11 @@ class _Mirror:
     def _bounds(self) -> Bounds:
         """Where each partition begins and ends. The reason of the first one, if none of them can be mirrored."""
         resumed: dict[TopicPartition, int] = {}
-        if self.asked.exact:  # the target says how far it is
+        if self.options.exact:  # the target says how far it is
             resumed = {partition: self.targets.end(lane) for partition, lane in self.lanes.items()}
-        bounds = find_bounds(self.source, self.topics, self.asked.source, resumed)
+        bounds = find_bounds(self.source, self.topics, self.options.source, resumed)
         self.refused |= bounds.refused
-        if self.asked.exact:
+        if self.options.exact:
             for partition, (wanted, first) in bounds.late.items():
                 self.refused[partition] = OptionError(
                     f"partition {partition} begins at offset {first:,}, its target would continue at {wanted:,}: offsets cannot be kept; "
@@ -212,7 +211,7 @@ class _Mirror:
                 self._create(target)
 
     def _loop(self) -> bool:
-        seconds = self.asked.source.seconds
+        seconds = self.options.source.seconds
         while self.fetcher.active:
             if self.is_stopped():
                 return True
@@ -228,14 +227,14 @@ class _Mirror:
             self._now_and_then()
         return False
 
-    def _pass_on(self, fetched: Fetched) -> None:
+    def _pass_on(self, fetched: FetchedBatches) -> None:
         """Send what was fetched. EncodeError where the target cannot get what follows; what comes before it is sent."""
         lane = self.lanes[fetched.partition]
         frames, head = self._data(fetched)
-        whole = self._continued(fetched, head) if self.asked.exact else len(frames)
+        whole = self._continued(fetched, head) if self.options.exact else len(frames)
         if whole:
             self._send(fetched.partition, lane, frames.slice(0, whole), head.slice(0, whole))
-        if self.asked.exact and self.expected[fetched.partition] != fetched.stop_offset:
+        if self.options.exact and self.expected[fetched.partition] != fetched.stop_offset:
             raise EncodeError(
                 f"partition {fetched.partition}: from offset {self.expected[fetched.partition]:,} on offsets cannot be kept: records are "
                 f"missing there (compaction), or it is a transaction; mirror without --exact, or use `rawlog record` and `rawlog restore`"
@@ -255,7 +254,7 @@ class _Mirror:
                 self.producer.put(lane, batch)
         self.read += int(head["record_count"].sum())
 
-    def _data(self, fetched: Fetched) -> tuple[Frames, Heads]:
+    def _data(self, fetched: FetchedBatches) -> tuple[Frames, Heads]:
         """The batches to send."""
         frames, head = self.aborts.committed(fetched)
         self.left_out += len(fetched.frames) - len(frames)
@@ -265,7 +264,7 @@ class _Mirror:
             frames, head = only(frames, ~control), head.only(~control)
         return frames, head
 
-    def _continued(self, fetched: Fetched, head: Heads) -> int:
+    def _continued(self, fetched: FetchedBatches, head: Heads) -> int:
         """How many batches follow one another without a gap, and so keep their offsets; `expected` is set to the end of them."""
         starts, stops = head["base_offset"], head["last_offset"] + 1
         expected = np.concatenate(([self.expected[fetched.partition]], stops))
@@ -274,10 +273,10 @@ class _Mirror:
         self.expected[fetched.partition] = int(expected[whole])
         return whole
 
-    def _acknowledged(self, sent: Sent, base_offset: int, now: float) -> None:
+    def _acknowledged(self, sent: SentBatch, base_offset: int, now: float) -> None:
         self.latencies.add(np.array([(now - sent.sent_at) * 1000]))
         expected = sent.batch.next_offset - sent.batch.count
-        if self.asked.exact and base_offset >= 0 and base_offset != expected:
+        if self.options.exact and base_offset >= 0 and base_offset != expected:
             raise EncodeError(
                 f"partition {sent.partition}: a record of offset {expected:,} got {base_offset:,}: somebody else writes to the target"
             )
@@ -301,7 +300,7 @@ class _Mirror:
 
     def _commit(self) -> None:
         """Commit what is acknowledged for the group that the mirror reads as."""
-        group = self.asked.source.group
+        group = self.options.source.group
         if group is None:
             return
         lanes = self.producer.lanes
@@ -333,7 +332,7 @@ class _Mirror:
                 f"{error or 'not acknowledged'}; {acknowledged:,} records are acknowledged, nothing after them is",
             )
             report.facts["error"] = str(error)
-        elif was_stopped and self.asked.source.has_end:
+        elif was_stopped and self.options.source.has_end:
             report.add(Action.LOST, f"interrupted: {acknowledged:,} records are acknowledged, the rest was not sent")
             report.facts["interrupted"] = True
         report.facts |= {"seconds": round(seconds, 3), "retries": self.producer.retries, "lag": self.fetcher.lag}
@@ -343,4 +342,4 @@ class _Mirror:
         return report
 
 
-__all__ = ["Asked", "mirror"]
+__all__ = ["MirrorOptions", "mirror"]
