@@ -43,7 +43,7 @@ from rawlog.model.table import (
 from rawlog.reading.inspect import Checked, near
 from rawlog.reading.parts import (
     Part,
-    asked_of,
+    context_options,
     cut,
     whole,
 )
@@ -245,7 +245,7 @@ class Plan:
         """
         formats = registry.formats()
         tables = [(table, self.selection.suited(table), self.starts[table.name]) for table in self.tables]
-        wishes = [(table, chosen, asked_of(table, chosen), starts) for table, chosen, starts in tables if starts]
+        wishes = [(table, chosen, context_options(table, chosen), starts) for table, chosen, starts in tables if starts]
         all_spans: list[Span] = []
         for file in sorted(self.whole, key=_order_of_place) if wishes else ():
             path, group, is_new = file.path, self.whole.group_of(file), True

@@ -104,7 +104,7 @@ def spark_schema(request: Request, schema: StructType) -> tuple[Request, pa.Sche
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    table = request.selection.made(request.whole_table)
+    table = request.selection.transformed(request.whole_table)
     if not schema.fields:
         raise OptionError(f"the schema names no column of {table.name}; these are: {', '.join(table.names)}")
     arrow = to_arrow_schema(schema, timezone="UTC")

@@ -277,7 +277,7 @@ class Files:
     @property
     def table(self) -> Table:
         """The table as queries see it: decoded, if that is asked for."""
-        return self.directory.reading.made(self.stored)
+        return self.directory.reading.transformed(self.stored)
 
     def parts(self, bounds: Bounds = ALL) -> list[Part]:
         """What there is to read, one part of a file each; within bounds, only what may have such rows."""
