@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rawlog.io.output import scratch
 from rawlog.model.errors import AccessError, OptionError
-from rawlog.model.job import Done, Job, Progress, Split, Stage
+from rawlog.model.job import Job, Progress, Split, SplitResult, Stage
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def settings(conf: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
 # The local engine: a job's splits in threads of this process. Kernels, codecs and Arrow let go of the interpreter's lock.
 
 
-D = TypeVar("D", bound=Done)
+D = TypeVar("D", bound=SplitResult)
 O = TypeVar("O")  # noqa: E741
 
 #: Seconds between two calls of `progress`.

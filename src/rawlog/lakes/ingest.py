@@ -52,7 +52,7 @@ from rawlog.model.plan import Reading
 from rawlog.model.report import Entry
 from rawlog.model.store import Store, joined, unread_size
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
-from rawlog.reading.inspect import Checked, Chosen, check_file, file_rows, inspect_group, inspect_tree
+from rawlog.reading.inspect import FileCheck, RuleChoice, check_file, file_rows, inspect_group, inspect_tree
 from rawlog.reading.parts import choose, facts_of
 from rawlog.reading.rows import Decoder, decode_streams
 from rawlog.reading.select import Selection, Tally
@@ -113,7 +113,7 @@ class Ingest(Job[Decoded, Ingested]):
         self.damaged: frozenset[str] = frozenset()
         self._plan: Plan | None = None
         self._splits = 0
-        self._merged: list[Checked] | None = None
+        self._merged: list[FileCheck] | None = None
         self._is_replaced = self._is_settled = False
         #: The splits that decode spans, by number.
         self._decoding: dict[int, IngestSplit] = {}
@@ -345,7 +345,7 @@ class Ingest(Job[Decoded, Ingested]):
         rows: list[dict[str, Any]] = []
         for file in content.files:
             checked = check_file(
-                file, Chosen(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
+                file, RuleChoice(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
             )
             findings = _finish(checked, rows)
             lost += losing(findings, file)
@@ -402,7 +402,7 @@ class Ingest(Job[Decoded, Ingested]):
         files: list[File] = []
         damaged: list[str] = []
         summaries: dict[str, Any] = {}
-        splits: list[tuple[int, Checked]] = []
+        splits: list[tuple[int, FileCheck]] = []
         rows: list[dict[str, Any]] = []
         references = References(f"{content.run}/{stage.name}")
         decoded: Tally = Counter()
@@ -531,16 +531,16 @@ class _Taking:
         self.failure: BaseException | None = None
         self.is_gone = False
 
-    def run(self) -> Checked | None:
+    def run(self) -> FileCheck | None:
         """Read the span; the result of verification, if it is to be checked. Raises what writing raised."""
         file, part = self.span.file, self.span.parts[0][1]
-        checked: Checked | None = None
+        checked: FileCheck | None = None
         error: RawlogError | None = None
         if self.span.is_checked:
             store = Store((file, *self.span.near))
             checked = check_file(
                 file,
-                Chosen(),
+                RuleChoice(),
                 self.guarded,
                 store=store,
                 start=part.start,
@@ -684,11 +684,11 @@ def _narrowed(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
     return decode.for_topics([topic for topic in topics if topic is not None])
 
 
-def _finish(checked: Checked, rows: list[dict[str, Any]]) -> Findings:
+def _finish(checked: FileCheck, rows: list[dict[str, Any]]) -> Findings:
     """The findings on a file that was read whole; its row of `files` is added to others."""
     assert checked.measure is not None
     rows.append(checked.measure.values())
-    return checked.finish(Chosen())
+    return checked.finish(RuleChoice())
 
 
 def _add(findings: Findings, file_findings: Findings, file: File) -> list[str]:
@@ -697,9 +697,9 @@ def _add(findings: Findings, file_findings: Findings, file: File) -> list[str]:
     return [file.path] if file_findings.errors else []
 
 
-def _merged(results: Sequence[Decoded], again: list[File]) -> list[Checked]:
+def _merged(results: Sequence[Decoded], again: list[File]) -> list[FileCheck]:
     """The files that were read in splits, each merged; those whose splits do not fit together are added to `again`."""
-    splits: dict[str, list[tuple[int, Checked]]] = {}
+    splits: dict[str, list[tuple[int, FileCheck]]] = {}
     for result in results:
         for start, checked in result.checked:
             splits.setdefault(checked.file.path, []).append((start, checked))
@@ -707,7 +707,7 @@ def _merged(results: Sequence[Decoded], again: list[File]) -> list[Checked]:
     for parts in splits.values():
         parts.sort(key=lambda pair: pair[0])
         first = parts[0][1]
-        if all(first.merge(following, Chosen()) for _, following in parts[1:]):
+        if all(first.merge(following, RuleChoice()) for _, following in parts[1:]):
             merged.append(first)
         else:
             again.append(first.file)

@@ -11,8 +11,8 @@ from rawlog.lakes import values
 from rawlog.lakes.ingest_plan import Plan
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import JOBS, data_path, lake_name
-from rawlog.lakes.parquet import Sheets, Written
-from rawlog.lakes.state import RowRange, Taken
+from rawlog.lakes.parquet import Sheets, WrittenFile
+from rawlog.lakes.state import RowRange, SourceProgress
 from rawlog.lakes.values import (
     Decoded,
     Distrusted,
@@ -28,7 +28,7 @@ from rawlog.model.table import (
     RECORDS,
     Table,
 )
-from rawlog.reading.inspect import Checked, Chosen, file_rows
+from rawlog.reading.inspect import FileCheck, RuleChoice, file_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class Commit:
         lake: Lake,
         planned: Plan,
         results: Sequence[Decoded],
-        merged: Sequence[Checked] = (),
+        merged: Sequence[FileCheck] = (),
         records: Table = RECORDS,
     ) -> None:
         """`merged` are files that were read in splits: their rows of `files` and `findings` are written here. `records` is the table of
@@ -57,7 +57,7 @@ class Commit:
         self.losses = [entry for result in results for entry in result.absent]
         self.losses += [entry for _, reading in sorted(readings.items()) for entry in reading.entries]
         self.rows: dict[str, int] = {}
-        self.files: dict[str, list[Written]] = {}
+        self.files: dict[str, list[WrittenFile]] = {}
         self.damaged = {path for result in results for path in result.damaged}
         #: Data files from which rows are removed, by table, and the files with the rest of their rows.
         self.old: dict[str, list[str]] = {}
@@ -68,7 +68,7 @@ class Commit:
                 self.old.setdefault(thinned.table, []).append(thinned.url)
                 self.files.setdefault(thinned.table, []).extend(thinned.written)
 
-    def _count(self, written: Written) -> None:
+    def _count(self, written: WrittenFile) -> None:
         self.files.setdefault(written.table, []).append(written)
         self.rows[written.table] = self.rows.get(written.table, 0) + written.rows
 
@@ -97,7 +97,7 @@ class Commit:
             self._write_job(outcome)
         return outcome
 
-    def _commit_rows(self, table: Table, sources: Mapping[str, Taken]) -> None:
+    def _commit_rows(self, table: Table, sources: Mapping[str, SourceProgress]) -> None:
         """Add what was decoded to a table; rows of sources that were rewritten are removed by the same commit."""
         recorded, removed = self.plan.histories[table.name].sources, self.plan.rewritten.removed.get(table.name, ())
         rows: dict[str, list[RowRange]] | None = None
@@ -117,7 +117,7 @@ class Commit:
             rows=rows,
         )
 
-    def _commit_inspected(self, table: Table, seen: Mapping[str, Taken], **more: Any) -> None:
+    def _commit_inspected(self, table: Table, seen: Mapping[str, SourceProgress], **more: Any) -> None:
         """Add the rows of files that were inspected, in place of their earlier ones."""
         recorded, gone = self.plan.histories[table.name].sources, self.plan.rewritten.removed.get(table.name, ())
         self._commit(
@@ -131,7 +131,7 @@ class Commit:
             **more,
         )
 
-    def _commit(self, table: Table, sources: Mapping[str, Taken], **more: Any) -> None:
+    def _commit(self, table: Table, sources: Mapping[str, SourceProgress], **more: Any) -> None:
         table = self.records if table.name == RECORDS.name else table
         if sources or more.get("removed"):
             self.lake.commit(
@@ -163,7 +163,7 @@ class Commit:
         )
         return True
 
-    def _sources(self, table: Table) -> dict[str, Taken]:
+    def _sources(self, table: Table) -> dict[str, SourceProgress]:
         """How far every source of a table is ingested now. Recut if the parts of a file do not fit together."""
         by_path: dict[str, list[Reached]] = {}
         for result in self.done:
@@ -171,7 +171,7 @@ class Commit:
                 if reached.table == table.name:
                     by_path.setdefault(reached.part.file.path, []).append(reached)
         gaps: set[str] = set()
-        progress: dict[str, Taken] = {}
+        progress: dict[str, SourceProgress] = {}
         for path, parts in by_path.items():
             parts.sort(key=lambda reached: reached.part.start or 0)
             gaps |= {path for reached in parts[:-1] if reached.stop != reached.part.stop}
@@ -181,7 +181,7 @@ class Commit:
             stop, mark = parts[-1].stop, parts[-1].mark
             if before is not None and before.stop > stop:
                 stop, mark = before.stop, before.mark
-            progress[path] = Taken(file.size, file.modified, stop, frames, mark)
+            progress[path] = SourceProgress(file.size, file.modified, stop, frames, mark)
         if gaps:
             raise Recut(gaps)
         return progress
@@ -202,7 +202,7 @@ class Commit:
         for checked in self.merged:
             assert checked.measure is not None
             rows.append(checked.measure.values())
-            findings = checked.finish(Chosen())
+            findings = checked.finish(RuleChoice())
             self.losing += values.losing(findings, checked.file)
             all_findings.add(findings)
             self.damaged |= {checked.file.path} if findings.errors else set()
@@ -270,7 +270,7 @@ def _order(table: Table) -> tuple[bool, bool]:
     return is_of_messages, table.name != RECORDS.name
 
 
-def _looked_at(file: File, taken: Taken | None) -> Taken:
+def _looked_at(file: File, taken: SourceProgress | None) -> SourceProgress:
     """The state of a file that was inspected; `taken` is that of its rows in another table, if it was read for one."""
     stop, mark = (file.size, 0) if taken is None else (taken.stop, taken.mark)
-    return Taken(file.size, file.modified, stop, 0, mark)
+    return SourceProgress(file.size, file.modified, stop, 0, mark)

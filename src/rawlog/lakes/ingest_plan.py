@@ -12,7 +12,7 @@ from typing import Any
 from rawlog import registry
 from rawlog.io.storage import below
 from rawlog.lakes import values
-from rawlog.lakes.ingest_replicas import Earlier
+from rawlog.lakes.ingest_replicas import LakeReplicas
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import Cut, cuts_of, lake_name, parse_cuts, parse_order
 from rawlog.lakes.parquet import order_of
@@ -29,7 +29,7 @@ from rawlog.lakes.rewritten import (
     read_marks,
     replaced,
 )
-from rawlog.lakes.state import History, Memory, Taken, history_of
+from rawlog.lakes.state import History, Memory, SourceProgress, history_of
 from rawlog.lakes.values import Decoded, Span
 from rawlog.model.errors import OptionError
 from rawlog.model.format import File
@@ -40,7 +40,7 @@ from rawlog.model.table import (
     RECORDS,
     Table,
 )
-from rawlog.reading.inspect import Checked, near
+from rawlog.reading.inspect import FileCheck, near
 from rawlog.reading.parts import (
     Part,
     context_options,
@@ -96,7 +96,9 @@ class Plan:
         self.tree, self.whole = _renamed(tree, names), _renamed(whole, names)
         self.chosen_replicas = tuple(replica_notes)
         takes_all = selection.replicas == "all"
-        self.earlier = Earlier() if takes_all else Earlier.find(self.whole, self.histories, loaded[FILES.name])
+        self.earlier = (
+            LakeReplicas() if takes_all else LakeReplicas.find(self.whole, self.histories, loaded[FILES.name])
+        )
         self.cuts = {table.name: _cuts(loaded[table.name], table, partition_by) for table in self.tables}
         self.orders = {
             table.name: _order(loaded[table.name], table, sort_by) for table in (*self.tables, FILES, FINDINGS)
@@ -126,7 +128,7 @@ class Plan:
         self.old_files = self._removals(lake, loaded)
         self.refused = self.rewritten.refused
         pending = {table.name: self._pending(table) for table in self.tables}
-        self.starts: dict[str, dict[str, Taken | None]] = {
+        self.starts: dict[str, dict[str, SourceProgress | None]] = {
             name: {path: taken for path, taken in starts.items() if path not in self.refused}
             for name, starts in pending.items()
         }
@@ -173,7 +175,7 @@ class Plan:
         """The data files of the lake's table `findings`, which may have findings on several files together."""
         return lake.data_files(lake_name(FINDINGS)) if joint_codes() else []
 
-    def replace_inspected(self, lake: Lake, results: Sequence[Decoded], merged: Sequence[Checked]) -> list[OldFile]:
+    def replace_inspected(self, lake: Lake, results: Sequence[Decoded], merged: Sequence[FileCheck]) -> list[OldFile]:
         """The data files of `files` and `findings` that may have rows of the files that were inspected, which the new rows replace."""
         inspected = {file.path for result in results for file in result.files} | {result.file.path for result in merged}
         if not inspected:
@@ -202,13 +204,13 @@ class Plan:
         pairs = {pair for result in results for pair in result.joint}
         return frozenset(pair for pair in pairs if pair[1] in (grouped if pair[0] in in_groups else wanted_paths))
 
-    def _pending(self, table: Table) -> dict[str, Taken | None]:
+    def _pending(self, table: Table) -> dict[str, SourceProgress | None]:
         """The files of which a table lacks some bytes, each with what it has."""
         able, selection = registry.formats_with(table), self.selection.suited(table)
         sources = self.histories[table.name].sources
         removed = self.rewritten.removed.get(table.name, set())
         kept = {path: taken for (name, path), taken in self.rewritten.kept.items() if name == table.name}
-        pending: dict[str, Taken | None] = {}
+        pending: dict[str, SourceProgress | None] = {}
         for file in self.whole:
             path = file.path
             if file.format not in able and path not in removed and path not in kept:
@@ -235,7 +237,7 @@ class Plan:
                     pending[file.path] = rest
         return pending
 
-    def _twin(self, file: File, sources: Mapping[str, Taken]) -> Taken | None:
+    def _twin(self, file: File, sources: Mapping[str, SourceProgress]) -> SourceProgress | None:
         """What a table has of another file with the same bytes: local and remote copies of a segment are taken once."""
         return next((sources[path] for path in self.twins.get(file.path, ()) if path in sources), None)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rawlog import registry
 from rawlog.io.walk import walk
-from rawlog.lakes.state import History, Taken
+from rawlog.lakes.state import History, SourceProgress
 from rawlog.model.errors import DataError
 from rawlog.model.format import File
 from rawlog.model.store import Store
@@ -26,7 +26,7 @@ SHOWN = 5
 
 
 @dataclass(slots=True)
-class Earlier:
+class LakeReplicas:
     """Which stores of a tree are replicas of stores that a lake has from other directories. Directories of the tree are the keys."""
 
     #: The directories that the lake has.
@@ -45,7 +45,7 @@ class Earlier:
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
-    def find(cls, tree: Tree, histories: Mapping[str, History], files: Any) -> Earlier:
+    def find(cls, tree: Tree, histories: Mapping[str, History], files: Any) -> LakeReplicas:
         """The replicas that a lake with these histories has. `files` is its table of that name, None if there is none."""
         replicas = cls()
         files_by_path = {file.path: file for file in tree}
@@ -93,13 +93,13 @@ class Earlier:
             return None
         return next((other for other in self.others.get(name, ()) if name not in units and other in units), name)
 
-    def rest(self, table: str, file: File, store: Store, taken: Taken | None) -> Taken | None:
+    def rest(self, table: str, file: File, store: Store, taken: SourceProgress | None) -> SourceProgress | None:
         """What a table has of a file, in this or another replica; None: nothing."""
         end = self.ends.get((table, store.path))
         if end is None:
             return taken
         format, start = registry.formats()[str(file.format)], file.place.start_offset
-        everything = Taken(file.size, file.modified, file.size, 0, 0)
+        everything = SourceProgress(file.size, file.modified, file.size, 0, 0)
         if start is None or format.by_position:
             return everything
         if start >= end:
@@ -108,7 +108,9 @@ class Earlier:
         if not format.ordered or not format.can("spans") or (following is not None and following <= end):
             return everything
         position = position_of(file, store, end)
-        return taken if taken is not None and taken.stop >= position else Taken(file.size, None, position, 0, 0)
+        return (
+            taken if taken is not None and taken.stop >= position else SourceProgress(file.size, None, position, 0, 0)
+        )
 
     def notes(self) -> list[str]:
         """What was found, in words."""
@@ -133,12 +135,12 @@ def among(column: str, values: Sequence[str]) -> Any:
     return make(column, values)
 
 
-def _sources(histories: Mapping[str, History]) -> Iterable[tuple[str, Taken]]:
+def _sources(histories: Mapping[str, History]) -> Iterable[tuple[str, SourceProgress]]:
     """The sources of all tables, each once."""
     return {path: taken for history in histories.values() for path, taken in history.sources.items()}.items()
 
 
-def known_file(path: str, taken: Taken) -> File | None:
+def known_file(path: str, taken: SourceProgress) -> File | None:
     """A source as a file, recognised by its place; it may not exist any more."""
     for format in registry.formats().values():
         place = format.match(path) if format.match is not None else None

@@ -15,14 +15,14 @@ from rawlog.io.storage import file_system
 from rawlog.lakes import commits
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import Cut, data_path, known_tables, order_id, parse_cuts, parse_order
-from rawlog.lakes.parquet import ROW_GROUP, Sheets, Written, check_order, merged, order_of
+from rawlog.lakes.parquet import ROW_GROUP, Sheets, WrittenFile, check_order, merged, order_of
 from rawlog.lakes.payload import fitted, stored
 from rawlog.lakes.state import history_of
 from rawlog.model.errors import AccessError
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     packed,
 )
@@ -55,15 +55,15 @@ class Lot:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined(Done):
+class JoinResult(SplitResult):
     """The files of a lot, and those with their rows."""
 
     table: str
     old: tuple[str, ...]
-    written: tuple[Written, ...]
+    written: tuple[WrittenFile, ...]
 
 
-class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
+class Join(Job[JoinResult, Mapping[str, tuple[int, int]]]):
     """Joins the small data files of some tables of a lake that is open for writing. The outcome: how many there were and are, by table."""
 
     def __init__(
@@ -156,7 +156,7 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
         assert self.lake.writer is not None, "only inside `with`"
         return [Split(number, lot.size, lot) for number, lot in enumerate(self.lots())]
 
-    def work(self, split: Split, stage: Stage) -> Joined:
+    def work(self, split: Split, stage: Stage) -> JoinResult:
         """Write the rows of a lot. AccessError if a data file cannot be read."""
         import pyarrow as pa
 
@@ -169,14 +169,14 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
                 for batch in _Merge(lot, folder).rows() if lot.order else _all_rows(lot):
                     sheets.add(table, batch)
             stage.advance(lot.size)
-            return Joined(split.number, lot.table, lot.urls, sheets.close())
+            return JoinResult(split.number, lot.table, lot.urls, sheets.close())
         except BaseException as error:
             sheets.discard()
             if isinstance(error, (OSError, pa.ArrowException)) and not isinstance(error, AccessError):
                 raise AccessError(f"{lot.table}: {str(error).splitlines()[0]}") from None
             raise
 
-    def commit(self, results: Sequence[Joined]) -> Mapping[str, tuple[int, int]]:
+    def commit(self, results: Sequence[JoinResult]) -> Mapping[str, tuple[int, int]]:
         """Exchange the files, one commit per table. AccessError if another run changed them meanwhile."""
         counts: dict[str, tuple[int, int]] = {}
         assert self.lake is not None
@@ -195,7 +195,7 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
         for run in filter(None, self.runs.values()):
             self.lake.sweep(run)
 
-    def _exchange(self, name: str, old: set[str], joined: list[Written]) -> None:
+    def _exchange(self, name: str, old: set[str], joined: list[WrittenFile]) -> None:
         lake = self.lake
         assert lake is not None
         summary = {"rawlog.joined": self.runs[name]}

@@ -36,10 +36,19 @@ from rawlog.lakes.names import (
     set_order,
     unit_mark,
 )
-from rawlog.lakes.parquet import Written
+from rawlog.lakes.parquet import WrittenFile
 from rawlog.lakes.payload import Payloads, is_narrow, schema_of, stored, with_decoded
 from rawlog.lakes.removal import Removal, old_files
-from rawlog.lakes.state import Folded, History, RowRange, Taken, history_of, is_replacing, newest_first, summary_of
+from rawlog.lakes.state import (
+    History,
+    RowRange,
+    SourceProgress,
+    UnitSources,
+    history_of,
+    is_replacing,
+    newest_first,
+    summary_of,
+)
 from rawlog.model.errors import AccessError, OptionError, RawlogError
 from rawlog.model.table import RECORDS, Table
 
@@ -444,13 +453,13 @@ class Lake:
         self,
         table: Table,
         run: str,
-        files: Sequence[Written],
-        sources: Mapping[str, Taken],
+        files: Sequence[WrittenFile],
+        sources: Mapping[str, SourceProgress],
         *,
-        before: Mapping[str, Taken | None] | None = None,
+        before: Mapping[str, SourceProgress | None] | None = None,
         selection: str = "",
-        units: Mapping[str, Folded] | None = None,
-        units_before: Mapping[str, Folded | None] | None = None,
+        units: Mapping[str, UnitSources] | None = None,
+        units_before: Mapping[str, UnitSources | None] | None = None,
         cuts: Sequence[Cut] = (),
         order: Sequence[str] = (),
         removed: Collection[str] = (),

@@ -45,7 +45,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """Rows of `records`, and for each row that was looked for which of them it is; -1: it was not found, or looked for nothing."""
 
     place: Rows
@@ -83,7 +83,7 @@ class Lookup:
         self.kept.clear()
         self.known.clear()
 
-    def find(self, files: Iterable[DataFile], splits: pa.Array, numbers: Rows, bounds: Bounds) -> Found:
+    def find(self, files: Iterable[DataFile], splits: pa.Array, numbers: Rows, bounds: Bounds) -> LookupResult:
         """The rows with these splits (null: nothing is looked for) and numbers, as many as fit into memory; `bounds` are those of other
         columns of theirs. AccessError if a file cannot be read.
         """
@@ -112,7 +112,7 @@ class Lookup:
             if count >= wanted.size:
                 break
         place[referring] = where[inverse]
-        return Found(place, tables)
+        return LookupResult(place, tables)
 
     def _candidates(
         self, files: Iterable[DataFile], names: Sequence[str], bounds: Bounds

@@ -1,6 +1,6 @@
 """Rows on their way into a format: brought to the columns of `records`, restored, and judged for what would be lost.
 
-`write` is the whole way for one writer; those who write in shares go it share by share and add up the `Lost` of each.
+`write` is the whole way for one writer; those who write in shares go it share by share and add up the `ColumnLoss` of each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH_ROWS, BATCH_BYTES = 10_000, 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ColumnLoss:
     """A column that would be lost or changed: in how many rows, and where the first of them is."""
 
     column: str
@@ -46,7 +46,7 @@ class Lost:
 class LossError(EncodeError):
     """Rows that a format can hold only with a loss that was not accepted."""
 
-    def __init__(self, format: str, lost: Iterable[Lost], rows: int, accepted: Iterable[str] = ()) -> None:
+    def __init__(self, format: str, lost: Iterable[ColumnLoss], rows: int, accepted: Iterable[str] = ()) -> None:
         self.format, self.lost, self.rows = format, tuple(lost), rows
         self.accepted = frozenset(accepted)
         super().__init__(format, self.lost, rows, self.accepted)
@@ -76,7 +76,7 @@ def writable(name: str) -> Format:
     return format
 
 
-class Passage:
+class LossCheck:
     """Rows passing into a format, counted and judged. What is lost is known in full when they are through.
 
     At the first loss that was not accepted the rows end for whoever writes them, and LossError follows once the rest is judged.
@@ -88,10 +88,10 @@ class Passage:
         self.accepted = frozenset(RECORDS.column(name).name for name in accepted)
         self.judge = format.codec.losses(options) if format.can("losses") else None
         self.rows = 0
-        self.lost: dict[str, Lost] = {}
+        self.lost: dict[str, ColumnLoss] = {}
 
     @property
-    def refused(self) -> list[Lost]:
+    def refused(self) -> list[ColumnLoss]:
         return [loss for name, loss in self.lost.items() if name not in self.accepted]
 
     def over(self, batches: Iterable[pa.RecordBatch], *, restore: bool = True) -> Iterator[pa.RecordBatch]:
@@ -124,7 +124,7 @@ class Passage:
             if count and name in self.lost:
                 self.lost[name] = replace(self.lost[name], rows=self.lost[name].rows + count)
             elif count:
-                self.lost[name] = Lost(name, count, self._place(batch, int(mask.argmax())))
+                self.lost[name] = ColumnLoss(name, count, self._place(batch, int(mask.argmax())))
 
     def _place(self, batch: pa.RecordBatch, row: int) -> str:
         topic, partition, offset = (
@@ -158,9 +158,9 @@ def _marked_rows(batch: pa.RecordBatch, marks: Marks) -> dict[str, NDArray[np.bo
     return masks
 
 
-def added(parts: Iterable[Mapping[str, Lost]]) -> dict[str, Lost]:
+def total_losses(parts: Iterable[Mapping[str, ColumnLoss]]) -> dict[str, ColumnLoss]:
     """What several shares lost together."""
-    losses: dict[str, Lost] = {}
+    losses: dict[str, ColumnLoss] = {}
     for part in parts:
         for name, loss in part.items():
             losses[name] = replace(losses[name], rows=losses[name].rows + loss.rows) if name in losses else loss
@@ -183,7 +183,7 @@ def is_directory(format: Format, path: str) -> bool:
 
 
 def write(
-    passage: Passage,
+    check: LossCheck,
     batches: Iterable[pa.RecordBatch],
     path: str,
     options: Mapping[str, str],
@@ -195,17 +195,17 @@ def write(
 
     With `dry_run` rows are encoded, so that what cannot be raises EncodeError, and nothing is written.
     """
-    format = passage.format
+    format = check.format
     if is_directory(format, path):
         if is_remote(path):
             raise OptionError(f"{path}: {format.name} is written as a directory, which needs a local path")
         with Output(path, overwrite=overwrite, dry_run=dry_run) as output:
-            format.codec.write(passage.over(batches), output, options)
-        return passage.rows
+            format.codec.write(check.over(batches), output, options)
+        return check.rows
     with open(os.devnull, "wb") if dry_run else writing(path, overwrite=overwrite) as file:
-        for piece in format.codec.encode(passage.over(batches), options):
+        for piece in format.codec.encode(check.over(batches), options):
             file.write(piece)
-    return passage.rows
+    return check.rows
 
 
 def batches_of(records: Any) -> Iterator[pa.RecordBatch]:

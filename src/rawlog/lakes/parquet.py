@@ -205,7 +205,7 @@ MOST_HELD, MOST_OPEN = 4 * ROW_GROUP, 200
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """A data file that is complete: its table, path, number of rows, partition (name and value of each cut) and order of rows."""
 
     table: str
@@ -240,7 +240,7 @@ class Sheet:
         self.size = 0
         self._writer: pq.ParquetWriter | None = None
         #: The files that ended before this one, the rows of this one so far, and the key of the last of them.
-        self.earlier: list[Written] = []
+        self.earlier: list[WrittenFile] = []
         self._flushed = 0
         self._last: Key | None = None
 
@@ -254,7 +254,7 @@ class Sheet:
         if self.size >= ROW_GROUP:
             self.flush()
 
-    def close(self, *, empty: bool = False) -> Written | None:
+    def close(self, *, empty: bool = False) -> WrittenFile | None:
         """Finish the file; None if it has no row, unless an `empty` file is wanted."""
         if not self.rows and not empty:
             return None
@@ -265,11 +265,11 @@ class Sheet:
         except OSError as error:
             raise self._unwritable(error) from None
 
-    def _end(self) -> Written:
+    def _end(self) -> WrittenFile:
         """Finish the file of this moment."""
         assert self._writer is not None
         self._writer.close()
-        return Written(self.table.name, self.path, self._flushed, self.partition, self.order)
+        return WrittenFile(self.table.name, self.path, self._flushed, self.partition, self.order)
 
     def discard(self) -> None:
         """Remove the file, if it was begun, and those before it."""
@@ -431,7 +431,7 @@ class Sheets:
     ) -> None:
         self.path_of, self.name, self.cuts, self.orders = path_of, name, cuts or {}, orders or {}
         self.open: dict[tuple[object, ...], Sheet] = {}
-        self.written: list[Written] = []
+        self.written: list[WrittenFile] = []
         self.count = 0
 
     def add(self, table: Table, batch: pa.RecordBatch, unit: str = "") -> None:
@@ -445,7 +445,7 @@ class Sheets:
         if cuts:
             self._slim()
 
-    def close(self) -> tuple[Written, ...]:
+    def close(self) -> tuple[WrittenFile, ...]:
         """Finish all files."""
         for key in list(self.open):
             self._close(key)

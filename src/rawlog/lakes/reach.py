@@ -20,9 +20,9 @@ from rawlog.lakes.names import same_files
 from rawlog.lakes.state import everything, newest_first
 from rawlog.model.errors import AccessError
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     packed,
 )
@@ -49,7 +49,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Done):
+class LookResult(SplitResult):
     """What a split saw of a table."""
 
     table: str
@@ -62,14 +62,14 @@ class Seen(Done):
 
 
 @dataclass(frozen=True, slots=True)
-class Unlisted:
+class UnlistedFiles:
     """What a job found in a table: how many snapshots it expired, and which files nobody needs any more, with their sizes."""
 
     expired: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
 
 
-class _Reach(Job[Seen, Mapping[str, Unlisted]]):
+class _Reach(Job[LookResult, Mapping[str, UnlistedFiles]]):
     """What the two jobs that look for files have in common: lists of manifests are read first, then manifests, each once."""
 
     def __init__(self, lake: Lake, names: Sequence[str] | None, grace: float) -> None:
@@ -98,7 +98,7 @@ class _Reach(Job[Seen, Mapping[str, Unlisted]]):
         named = [(snapshot.manifest_list, is_kept) for snapshot, is_kept in snapshots]
         return [Look(name, table.io, lists=some) for some in packed(named, lambda _: 1, LISTS)]
 
-    def _manifests(self, results: Sequence[Seen]) -> list[Look]:
+    def _manifests(self, results: Sequence[LookResult]) -> list[Look]:
         """Each manifest once: one that any kept snapshot lists is kept."""
         by_table: dict[str, dict[str, tuple[Any, bool]]] = {}
         for result in results:
@@ -118,7 +118,7 @@ class _Reach(Job[Seen, Mapping[str, Unlisted]]):
     #: Whether manifests are read although all of them are kept.
     _needs_kept = False
 
-    def work(self, split: Split, stage: Stage) -> Seen:
+    def work(self, split: Split, stage: Stage) -> LookResult:
         """Read the split's part of the metadata, or list its directory. AccessError if that is not possible."""
         look: Look = split.content
         try:
@@ -133,17 +133,17 @@ class _Reach(Job[Seen, Mapping[str, Unlisted]]):
         return seen
 
     @abstractmethod
-    def commit(self, done: Sequence[Seen]) -> Mapping[str, Unlisted]:
+    def commit(self, done: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """What was found, by table."""
 
 
-def _look(number: int, look: Look) -> Seen:
+def _look(number: int, look: Look) -> LookResult:
     from pyiceberg.manifest import read_manifest_list
 
     if look.folder is not None:
         entries = owned_listing(look.lake, look.folder)
         sizes = {entry.path: entry.size for entry in entries if entry.modified is None or entry.modified < look.until}
-        return Seen(number, look.table, there=sizes)
+        return LookResult(number, look.table, there=sizes)
     manifests: dict[str, tuple[Any, bool]] = {}
     for path, is_kept in look.lists:
         for manifest in read_manifest_list(look.io.new_input(path)):
@@ -157,7 +157,7 @@ def _look(number: int, look: Look) -> Seen:
                 kept.add(str(entry.data_file.file_path))
             else:
                 others[str(entry.data_file.file_path)] = int(entry.data_file.file_size_in_bytes)
-    return Seen(number, look.table, manifests, frozenset(kept), others)
+    return LookResult(number, look.table, manifests, frozenset(kept), others)
 
 
 class Expire(_Reach):
@@ -189,14 +189,14 @@ class Expire(_Reach):
                 looks += self._lists(name, table, snapshots)
         return self._numbered(looks)
 
-    def follow(self, results: Sequence[Seen]) -> list[Split]:
+    def follow(self, results: Sequence[LookResult]) -> list[Split]:
         """The manifests, of tables where some are listed by old snapshots only."""
         if self.are_read:
             return []
         self.are_read = True
         return self._numbered(self._manifests(results))
 
-    def commit(self, results: Sequence[Seen]) -> Mapping[str, Unlisted]:
+    def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """Expire the snapshots, one table after another."""
         lake = self.lake
         assert lake is not None
@@ -218,7 +218,7 @@ class Expire(_Reach):
             files |= dict.fromkeys(self.lists[name], 0)
             if not self.dry_run:
                 _forget(lake, name, old)
-            unlisted[name] = Unlisted(len(old), _removable(lake, name, files, kept))
+            unlisted[name] = UnlistedFiles(len(old), _removable(lake, name, files, kept))
         return unlisted
 
 
@@ -277,7 +277,7 @@ class Orphans(_Reach):
             Look(name, folder=lake.folder_of(name), lake=lake.path, until=until) for name in self._tables()
         )
 
-    def follow(self, results: Sequence[Seen]) -> list[Split]:
+    def follow(self, results: Sequence[LookResult]) -> list[Split]:
         """The metadata, once everything is listed: what is committed from now on is not among it."""
         assert self.lake is not None
         if not self.io:
@@ -293,7 +293,7 @@ class Orphans(_Reach):
         self.are_read = True
         return self._numbered(self._manifests(results))
 
-    def commit(self, results: Sequence[Seen]) -> Mapping[str, Unlisted]:
+    def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """What was found; nothing is removed."""
         unlisted = {}
         for name, table in self.tables.items():
@@ -303,13 +303,13 @@ class Orphans(_Reach):
             listed |= {path for result in table_results for path in (*result.manifests, *result.kept)}
             named = same_files(listed)
             sizes = {path: size for result in table_results for path, size in result.there.items()}
-            unlisted[name] = Unlisted(
+            unlisted[name] = UnlistedFiles(
                 0, {path: size for path, size in sizes.items() if not same_files([path]) <= named}
             )
         return unlisted
 
 
-class Remove(Job[Done, None]):
+class Remove(Job[SplitResult, None]):
     """Deletes files of a lake, in tasks. One that is gone already is fine."""
 
     def __init__(self, lake: Lake, files: Mapping[str, Iterable[str]]) -> None:
@@ -330,15 +330,15 @@ class Remove(Job[Done, None]):
             contents += [(io, share) for share in packed(paths, lambda _: 1, FILES)]
         return [Split(number, len(content[1]), content) for number, content in enumerate(contents)]
 
-    def work(self, split: Split, stage: Stage) -> Done:
+    def work(self, split: Split, stage: Stage) -> SplitResult:
         """Delete the files of a split."""
         io, paths = split.content
         for path in paths:
             remove_file(self.path, path, io)
             stage.advance(1)
-        return Done(split.number)
+        return SplitResult(split.number)
 
-    def commit(self, results: Sequence[Done]) -> None:
+    def commit(self, results: Sequence[SplitResult]) -> None:
         """Nothing is left to do."""
 
 

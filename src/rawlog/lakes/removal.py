@@ -15,7 +15,7 @@ import numpy as np
 
 from rawlog.io.storage import file_system
 from rawlog.lakes.lookup import ROW, SPLIT
-from rawlog.lakes.parquet import Sheets, Written
+from rawlog.lakes.parquet import Sheets, WrittenFile
 from rawlog.lakes.payload import fitted, stored
 from rawlog.lakes.state import History, RowRange
 from rawlog.model.errors import AccessError
@@ -100,13 +100,13 @@ class OldFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Thinned:
+class ThinnedFile:
     """A data file that held rows to be removed, how many, and the files with the rest of its rows."""
 
     table: str
     url: str
     rows: int
-    written: tuple[Written, ...] = field(default=())
+    written: tuple[WrittenFile, ...] = field(default=())
 
 
 def findings_among(urls: Iterable[str], codes: Collection[str]) -> set[tuple[str, str]]:
@@ -171,7 +171,7 @@ def _between(values: Sequence[str], least: bytes | None, greatest: bytes | None)
     return values[start:stop]
 
 
-def thin(old: OldFile, sheets: Sheets) -> Thinned | None:
+def thin(old: OldFile, sheets: Sheets) -> ThinnedFile | None:
     """Write the rows of a data file that stay to `sheets`, which has nothing else; None if no row of it is to be removed.
 
     AccessError if it cannot be read.
@@ -195,7 +195,7 @@ def thin(old: OldFile, sheets: Sheets) -> Thinned | None:
         if isinstance(error, AccessError):
             raise
         raise AccessError(f"{old.url}: {str(error).splitlines()[0]}") from None
-    return Thinned(old.table, old.url, count, sheets.close())
+    return ThinnedFile(old.table, old.url, count, sheets.close())
 
 
 def rows_of(

@@ -23,12 +23,12 @@ from rawlog.io.storage import (
     place_of,
 )
 from rawlog.lakes.ingest_replicas import (
-    Earlier,
+    LakeReplicas,
     among,
     known_file,
     position_of,
 )
-from rawlog.lakes.state import History, Taken
+from rawlog.lakes.state import History, SourceProgress
 from rawlog.model.errors import AccessError, unknown
 from rawlog.model.format import File
 from rawlog.model.store import Store
@@ -123,7 +123,7 @@ def _renamed(file: File, folder: str, other: str) -> File | None:
 
 
 @dataclass(slots=True)
-class Rewritten:
+class RewritePlan:
     """What a run does about sources that were rewritten."""
 
     policy: str
@@ -132,7 +132,7 @@ class Rewritten:
     #: The sources whose rows are removed, by table.
     removed: dict[str, set[str]] = field(default_factory=dict)
     #: Where files continue whose earlier rows stay, by table and path.
-    kept: dict[tuple[str, str], Taken] = field(default_factory=dict)
+    kept: dict[tuple[str, str], SourceProgress] = field(default_factory=dict)
 
     def refuse(self, path: str, why: str) -> None:
         """Leave a file out of all tables; its rows stay."""
@@ -169,7 +169,7 @@ class Comparison:
     #: Whether the selection of the run takes a file for a table; and the selection as the lake records it.
     takes: Callable[[File, Table], bool]
     selection: str
-    earlier: Earlier
+    earlier: LakeReplicas
     #: The lake's table `files`, None if there is none.
     lake_files: Any
     #: Files that were rewritten and are damaged now.
@@ -177,9 +177,9 @@ class Comparison:
     #: Other paths of the same bytes, such as those of a copy in remote storage, by path.
     twins: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def run(self, tables: Sequence[Table]) -> Rewritten:
+    def run(self, tables: Sequence[Table]) -> RewritePlan:
         """What was rewritten, and what is done about it in some tables."""
-        rewrites = Rewritten(self.policy)
+        rewrites = RewritePlan(self.policy)
         changed = {table: self._changed(table) for table in (*tables, FILES, FINDINGS)}
         marks = read_marks(
             {
@@ -204,7 +204,7 @@ class Comparison:
         self._supersede(rewrites, tables, {path for files in rewritten.values() for path in files})
         return rewrites
 
-    def _changed(self, table: Table) -> list[tuple[File, Taken]]:
+    def _changed(self, table: Table) -> list[tuple[File, SourceProgress]]:
         sources = self.histories[table.name].sources
         return [
             (file, sources[file.path])
@@ -215,7 +215,7 @@ class Comparison:
             and (table.name in _ABOUT_FILES or self.takes(file, table))
         ]
 
-    def _is_refused(self, rewrites: Rewritten, file: File, table: Table, why: str) -> bool:
+    def _is_refused(self, rewrites: RewritePlan, file: File, table: Table, why: str) -> bool:
         able = file.format in registry.formats_with(table) and file.place.state is None
         is_lasting = file.format in registry.formats_with(RECORDS)
         if file.path in self.damaged:
@@ -231,13 +231,13 @@ class Comparison:
         rewrites.refuse(file.path, why)
         return True
 
-    def _decide(self, rewrites: Rewritten, table: Table, rewritten: Mapping[str, File]) -> None:
+    def _decide(self, rewrites: RewritePlan, table: Table, rewritten: Mapping[str, File]) -> None:
         """Replace the rows of rewritten files, or continue after them."""
         is_log = registry.formats_with(RECORDS)
         kept: list[File] = []
         for path, file in rewritten.items():
             if self.policy == "keep" and file.format in is_log and self._is_other(file):
-                rewrites.kept[table.name, path] = Taken(file.size, None, 0, 0, 0)
+                rewrites.kept[table.name, path] = SourceProgress(file.size, None, 0, 0, 0)
                 continue
             # Of what the lake has from other replicas too, no row is removed: it would not be taken again.
             is_shared = file.place.group in self.earlier.others
@@ -251,7 +251,7 @@ class Comparison:
             end, following = ends.get(str(file.place.group), 0), store.following(file)
             done = following is not None and following <= end
             position = file.size if done else position_of(file, store, end)
-            rewrites.kept[table.name, file.path] = Taken(file.size, None, position, 0, 0)
+            rewrites.kept[table.name, file.path] = SourceProgress(file.size, None, position, 0, 0)
 
     def _is_other(self, file: File) -> bool:
         """Whether the directory of a file is another unit of data than it was, such as a topic that was created again."""
@@ -276,7 +276,7 @@ class Comparison:
 
     # Files that are gone ----------------------------------------------------------------------------------------------
 
-    def _supersede(self, rewrites: Rewritten, tables: Sequence[Table], rewritten: set[str]) -> None:
+    def _supersede(self, rewrites: RewritePlan, tables: Sequence[Table], rewritten: set[str]) -> None:
         """Remove the rows of files that are gone because a log has their offsets now: one that was rewritten, or one that is new or
         has grown, where a log of its own is gone.
         """
@@ -375,7 +375,7 @@ NARROWER = "it was ingested with another selection, so that replacing its rows m
 UNREADABLE = "cannot be read, so that it is not known whether it was rewritten"
 
 
-def replaced(file: File, taken: Taken, marks: Mapping[tuple[str, int], int | None]) -> str | None:
+def replaced(file: File, taken: SourceProgress, marks: Mapping[tuple[str, int], int | None]) -> str | None:
     """Why a file is no longer the one that was ingested, or None if it may have grown."""
     if file.size < taken.stop:
         return f"has {file.size:,} bytes, {taken.stop:,} were ingested: it was truncated or replaced"

@@ -17,7 +17,7 @@ from rawlog.lakes.reach import (
     Orphans,
     Remove,
     Run,
-    Unlisted,
+    UnlistedFiles,
     loaded,
     run_here,
 )
@@ -84,7 +84,7 @@ def expire(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False
     """Expire snapshots of a table that were replaced longer ago than the time of grace, here and now, and remove what only they listed;
     how many snapshots.
     """
-    unlisted = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, Unlisted())
+    unlisted = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, UnlistedFiles())
     if not dry_run:
         run_here(Remove(lake, {name: unlisted.files}))
     return int(unlisted.expired)
@@ -124,7 +124,7 @@ def keep(
     if compact:
         for name, counts in _joined(lake, run, target, sort_by, dry_run=dry_run).items():
             changes[name].joined, changes[name].made = counts
-    outcomes: list[Mapping[str, Unlisted]] = []
+    outcomes: list[Mapping[str, UnlistedFiles]] = []
     if expire_after is not None:
         outcomes.append(run(Expire(lake, list(changes), expire_after, dry_run=dry_run)))
         _remove(lake, run, outcomes[-1], dry_run=dry_run)
@@ -158,6 +158,6 @@ def _joined(
         job.clean()
 
 
-def _remove(lake: Lake, run: Run, unlisted: Mapping[str, Unlisted], *, dry_run: bool) -> None:
+def _remove(lake: Lake, run: Run, unlisted: Mapping[str, UnlistedFiles], *, dry_run: bool) -> None:
     if not dry_run and any(files.files for files in unlisted.values()):
         run(Remove(lake, {name: files.files for name, files in unlisted.items()}))

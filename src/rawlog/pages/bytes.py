@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclass(slots=True)
-class Numbered:
+class NumberedField:
     """A field with its number in the page: how deep it is, the number of the last field below it, and what it was decompressed from."""
 
     node: Node
@@ -52,7 +52,7 @@ def explain_page(file: File, nodes: Sequence[Node]) -> str:
 
 def explained(nodes: Sequence[Node]) -> Safe:
     """The bytes of a frame next to its fields, as a part of a page."""
-    fields: list[Numbered] = []
+    fields: list[NumberedField] = []
     for top in nodes:
         _number(top, 0, None, fields)
     if not fields:
@@ -63,16 +63,16 @@ def explained(nodes: Sequence[Node]) -> Safe:
     return frame.section("Bytes and fields", tag("div", hexes, tree, class_="explained"), about=about)
 
 
-def _number(node: Node, depth: int, inside: str | None, fields: list[Numbered]) -> None:
+def _number(node: Node, depth: int, inside: str | None, fields: list[NumberedField]) -> None:
     """Number a field and all below it, in order."""
-    numbered = Numbered(node, depth, 0, inside or node.inside)
+    numbered = NumberedField(node, depth, 0, inside or node.inside)
     fields.append(numbered)
     for child in node.children:
         _number(child, depth + 1, numbered.inside, fields)
     numbered.last = len(fields) - 1
 
 
-def _blocks(fields: Sequence[Numbered]) -> list[Block]:
+def _blocks(fields: Sequence[NumberedField]) -> list[Block]:
     """The bytes of all fields: those of the file first, then what was decompressed."""
     blocks: list[Block] = []
     for inside in dict.fromkeys([None, *(numbered.inside for numbered in fields)]):
@@ -126,13 +126,13 @@ def _line(block: Block, start: int, stop: int) -> Safe:
     return Safe(f'<span class="at">{block.first + start:>{place}}</span>  {" ".join(digits)}{gap}  {"".join(plain)}\n')
 
 
-def _tree(fields: Sequence[Numbered]) -> Safe:
+def _tree(fields: Sequence[NumberedField]) -> Safe:
     rows = joined(_row(at, numbered) for at, numbered in enumerate(fields))
     head = tag("tr", *(tag("th", name, scope="col") for name in ("field", "value", "meaning", "type", "byte", "size")))
     return tag("table", tag("caption", "Fields", class_="sr"), tag("thead", head), tag("tbody", rows), class_="fields")
 
 
-def _row(at: int, numbered: Numbered) -> Safe:
+def _row(at: int, numbered: NumberedField) -> Safe:
     node, value, depth = numbered.node, numbered.node.value, numbered.depth
     shown = "" if value is None else printable(value) if isinstance(value, (bytes, str)) else printable(to_json(value))
     covers = None if node.covers is None else f"{node.covers[0]}-{node.covers[1]}"

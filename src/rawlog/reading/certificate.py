@@ -24,7 +24,7 @@ from rawlog.model.table import RECORDS
 from rawlog.model.text import counted, printable
 from rawlog.reading.erasure import (
     Erasure,
-    Searched,
+    SearchText,
     look,
     search_file,
     shown,
@@ -241,17 +241,17 @@ def _lacking(content: Any, shape: Any, name: str = "content") -> str | None:
 
 
 @dataclass(slots=True)
-class Examined:
+class Examination:
     """What a result has: records that were to be erased, the hashes over the others, and texts that were asked for."""
 
     remains: list[Place] = field(default_factory=list)
     kept: tuple[dict[str, Any], ...] = ()
-    mentions: list[tuple[Searched, str]] = field(default_factory=list)
+    mentions: list[tuple[SearchText, str]] = field(default_factory=list)
 
 
-def examine(files: Sequence[File], store: StoreEvidence, erasure: Erasure) -> Examined:
+def examine(files: Sequence[File], store: StoreEvidence, erasure: Erasure) -> Examination:
     """Read the records of a store of the result. DataError at damage."""
-    outcome = Examined()
+    outcome = Examination()
     evidence = look(
         files,
         erasure,
@@ -264,7 +264,7 @@ def examine(files: Sequence[File], store: StoreEvidence, erasure: Erasure) -> Ex
     return outcome
 
 
-def _still(outcome: Examined, erasure: Erasure, system: str) -> Callable[[pa.RecordBatch], NDArray[np.bool_]]:
+def _still(outcome: Examination, erasure: Erasure, system: str) -> Callable[[pa.RecordBatch], NDArray[np.bool_]]:
     """Which rows are asked for and are still there; content that was erased is zeros."""
     import numpy as np
 
@@ -290,7 +290,7 @@ class Checkup:
     tree: Tree
     root: str
     transforms: tuple[Transform, ...] = ()
-    _examined: dict[str, Examined] = field(default_factory=dict)
+    _examined: dict[str, Examination] = field(default_factory=dict)
 
     @property
     def erasure(self) -> Erasure:
@@ -300,7 +300,7 @@ class Checkup:
     def stores(self) -> list[StoreEvidence]:
         return [StoreEvidence.from_json(store) for store in self.certificate["stores"]]
 
-    def examined(self, store: StoreEvidence) -> Examined:
+    def examined(self, store: StoreEvidence) -> Examination:
         """What a store of the result has, read once for all rules."""
         if store.name not in self._examined:
             base = f"{self.root}/{store.name}" if store.name else self.root
@@ -427,7 +427,7 @@ def _texts(seen: Checkup, *, is_strict: bool) -> Iterator[Mark]:
                 yield Mark(f"{_quoted(text)} in the bytes of the file", position=position, path=file.path)
 
 
-def _quoted(searched: Searched) -> str:
+def _quoted(searched: SearchText) -> str:
     return repr(searched.text.decode("utf-8", "backslashreplace"))
 
 

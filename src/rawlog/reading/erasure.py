@@ -137,22 +137,22 @@ class Erasure:
         ).replace(**{name: request.get(name) for name in names})
         return cls(chosen, frozenset(map(hidden, request.get("keys", ()))), tuple(request.get("ids", ())))
 
-    def searched(self) -> list[Searched]:
+    def searched(self) -> list[SearchText]:
         """The texts to look for in the bytes of the result. Those of keys and of `where` may be there for another reason."""
         limits = self.selection
         is_everywhere = limits.replace(text=None).takes_every_row and not (
             limits.topics or limits.topic_pattern or limits.partitions or self.keys or self.ids
         )
-        texts = [] if limits.text is None else [Searched(limits.text, is_everywhere)]
-        texts += [Searched(key, False) for key in sorted(self.keys)]
-        texts += [Searched(text.encode(), False) for text in (texts_of(limits.where) if limits.where else ())]
+        texts = [] if limits.text is None else [SearchText(limits.text, is_everywhere)]
+        texts += [SearchText(key, False) for key in sorted(self.keys)]
+        texts += [SearchText(text.encode(), False) for text in (texts_of(limits.where) if limits.where else ())]
         return [
             searched for searched in dict.fromkeys(texts) if len(searched.text) >= LEAST_SEARCHED or searched.is_strict
         ][:MOST_SEARCHED]
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class SearchText:
     """A text that is looked for in bytes. If it is strict it may be nowhere; else only as a whole word, as a hint."""
 
     text: bytes
@@ -186,7 +186,7 @@ def _parts(value: Any) -> list[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedRecord:
     """A record that was erased: its place, and a hash of what it held."""
 
     topic: str | None
@@ -202,11 +202,11 @@ class Removed:
 class Evidence:
     """What a pass over the records of a store found."""
 
-    removed: list[Removed] = field(default_factory=list)
+    removed: list[RemovedRecord] = field(default_factory=list)
     kept: dict[tuple[str | None, int | None], Digest] = field(default_factory=dict)
     met: set[bytes | str] = field(default_factory=set)
     #: Records that mention a text that was looked for: the text, topic, partition and offset of the first ones.
-    mentions: list[tuple[Searched, str]] = field(default_factory=list)
+    mentions: list[tuple[SearchText, str]] = field(default_factory=list)
 
     def kept_json(self) -> list[dict[str, Any]]:
         """The records that were kept, by partition."""
@@ -338,7 +338,7 @@ def look(
     system: str,
     choose: Callable[[pa.RecordBatch], NDArray[np.bool_]],
     *,
-    searched: Sequence[Searched] = (),
+    searched: Sequence[SearchText] = (),
     gone: frozenset[tuple[str | None, int | None, int]] = frozenset(),
     readings: Mapping[str, Reading] | None = None,
 ) -> Evidence:
@@ -354,7 +354,7 @@ def look(
             evidence.met |= erasure.met(erased, system, wanted - evidence.met)
             for row in erased.select(["topic", "partition", "offset", "key", "value", "headers"]).to_pylist():
                 place = row["topic"], row["partition"], row["offset"]
-                evidence.removed.append(Removed(*place, record_hash(row)))
+                evidence.removed.append(RemovedRecord(*place, record_hash(row)))
         rest = ~chosen & _bools(pc.is_valid(batch.column("value"))) if rewrite.content_only else ~chosen
         kept = batch.filter(pa.array(rest))
         _add_kept(evidence, kept, with_offsets=not rewrite.renumbers)
@@ -385,12 +385,12 @@ def _add_kept(evidence: Evidence, batch: pa.RecordBatch, *, with_offsets: bool) 
         evidence.kept.setdefault(place, Digest()).add(rows, with_offsets=with_offsets)
 
 
-def search_file(path: str, searched: Sequence[Searched]) -> Iterator[tuple[Searched, int]]:
+def search_file(path: str, searched: Sequence[SearchText]) -> Iterator[tuple[SearchText, int]]:
     """Where texts are in the bytes of a file, the first places of each."""
     if not searched:
         return
     overlap = max(len(text.text) for text in searched) + 1
-    listed: dict[Searched, set[int]] = {text: set() for text in searched}
+    listed: dict[SearchText, set[int]] = {text: set() for text in searched}
     with Source(path) as source:
         position = 0
         while position < source.size:

@@ -473,7 +473,7 @@ def check_table(table: Table) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _FileState:
     """What a file looked like when it was read."""
 
     size: int
@@ -512,7 +512,7 @@ class Following:
         self.first: Iterator[pa.RecordBatch] = iter(())
         self._follower = Follower(table, self.selection, self.selection.errors, strict=False, note=note)
         self._marks = from_position(position)
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _FileState] = {}
         self._refused: set[str] = set()
 
     @property
@@ -630,9 +630,9 @@ class Following:
             self.note(f"{file.path}: {what}")
 
 
-def _seen(file: File) -> _Seen:
+def _seen(file: File) -> _FileState:
     identity = None
     if not is_remote(file.path):
         with contextlib.suppress(OSError):
             identity = os.stat(local_path(file.path)).st_ino
-    return _Seen(file.size, file.modified, identity)
+    return _FileState(file.size, file.modified, identity)

@@ -51,14 +51,16 @@ if TYPE_CHECKING:
     from rawlog.reading.profile import FileProfile
 
 
-def inspect_file(file: File, chosen: Chosen | None = None, seen: Callable[[Frames], None] | None = None) -> Findings:
+def inspect_file(
+    file: File, chosen: RuleChoice | None = None, seen: Callable[[Frames], None] | None = None
+) -> Findings:
     """All findings on one file alone. `seen` is shown every window of frames once the rules have looked at it."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     return check_file(file, chosen, seen).finish(chosen)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RuleChoice:
     """Which rules to run: all, only some, or all but some, by code or by a code's first words; and the limits of reading."""
 
     only: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ class Chosen:
 
 
 @dataclass(slots=True)
-class Checked:
+class FileCheck:
     """What one pass over a file, or over a split of it, found. Splits of one file merge in order."""
 
     file: File
@@ -101,7 +103,7 @@ class Checked:
     #: Whether the split ends where the next one begins. If not, the file must be checked in one.
     fits: bool = True
 
-    def merge(self, following: Checked, chosen: Chosen) -> bool:
+    def merge(self, following: FileCheck, chosen: RuleChoice) -> bool:
         """Take in the split that follows; False if the file must be checked in one."""
         if not self.fits or not following.fits:
             return False
@@ -122,7 +124,7 @@ class Checked:
         self.frames += following.frames
         return self.summary is None or self.summary.rises
 
-    def finish(self, chosen: Chosen) -> Findings:
+    def finish(self, chosen: RuleChoice) -> Findings:
         """The findings on the file as a whole."""
         for frame_rule in rules_of(self.file, chosen):
             memory = self.memories.get(frame_rule.code)
@@ -189,7 +191,7 @@ def _own_store(store: Store, family: Family) -> Store:
     return mine
 
 
-def rules_of(file: File, chosen: Chosen) -> list[Rule[Inspection]]:
+def rules_of(file: File, chosen: RuleChoice) -> list[Rule[Inspection]]:
     """The rules for the frames of a file."""
     format = None if file.problem is not None or file.format is None else registry.formats()[file.format]
     if format is None or not format.can("scan"):
@@ -199,7 +201,7 @@ def rules_of(file: File, chosen: Chosen) -> list[Rule[Inspection]]:
 
 def check_file(
     file: File,
-    chosen: Chosen,
+    chosen: RuleChoice,
     seen: Callable[[Frames], None] | None = None,
     *,
     store: Sequence[File] | None = None,
@@ -208,11 +210,11 @@ def check_file(
     first: int = 0,
     measure: bool = False,
     profile: FileProfile | None = None,
-) -> Checked:
+) -> FileCheck:
     """Run the rules over a file, or over the bytes from `start` to `stop`: one pass, which also makes what checks of its `store` need, and
     measures it, or fills a `profile` of its records, if asked.
     """
-    result = Checked(file, measure=Measure(file) if measure else None, profile=profile)
+    result = FileCheck(file, measure=Measure(file) if measure else None, profile=profile)
     if not start:
         for plain in FILE_RULES:
             if chosen.takes(plain.code):
@@ -352,9 +354,11 @@ def _sized(mark: Mark, size: int) -> Mark:
     return Mark(mark.message, mark.position, size, mark.offset, mark.expected, mark.found)
 
 
-def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: list[Panel] | None = None) -> Findings:
+def inspect_group(
+    files: Sequence[File], chosen: RuleChoice | None = None, panels: list[Panel] | None = None
+) -> Findings:
     """What the rules over one group of files find; the files alone are not looked at. `panels` gets what families show of the group."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     result = Findings()
     for family in registry.families():
         store = own_store(files, family)
@@ -373,9 +377,9 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: l
     return result
 
 
-def inspect_replicas(replicas: Replicas, rules: Sequence[Rule[Any]], chosen: Chosen | None = None) -> Findings:
+def inspect_replicas(replicas: Replicas, rules: Sequence[Rule[Any]], chosen: RuleChoice | None = None) -> Findings:
     """What rules over two replicas find; neither is looked at alone."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     result = Findings()
     for replica_rule in rules:
         if chosen.takes(replica_rule.code):
@@ -392,9 +396,9 @@ def _guarded(rule: Rule[Any], files: Sequence[File], subject: Any = None) -> lis
         return [Finding(unreadable.code, Severity.ERROR, where, None, None, None, None, str(error).splitlines()[0])]
 
 
-def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[str, Any] | None = None) -> Findings:
+def inspect_tree(tree: Tree, chosen: RuleChoice | None = None, summaries: Mapping[str, Any] | None = None) -> Findings:
     """What the rules over several files find in a tree; the files alone are not looked at. `summaries` are what passes over files found."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     result = Findings()
     for family in registry.families():
         files = Store(family.files_for(None, tree))
@@ -410,9 +414,9 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
     return result
 
 
-def inspect_files(tree: Tree, chosen: Chosen | None = None) -> Findings:
+def inspect_files(tree: Tree, chosen: RuleChoice | None = None) -> Findings:
     """Every finding on each file alone. The stores of the tree then have summaries, so that `inspect_group` need not read data again."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     result = Findings()
     for file in tree:
         store = tree.group_of(file)

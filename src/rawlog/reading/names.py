@@ -13,7 +13,7 @@ from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection, partition_column
 from rawlog.reading.tree import Tree
 
-Known = set[tuple[str, int | None]]
+PartitionNames = set[tuple[str, int | None]]
 
 
 def check_names(
@@ -23,7 +23,7 @@ def check_names(
     note: Callable[[str], None] | None = None,
     *,
     may_come: bool = False,
-    more: Iterable[Known] = (),
+    more: Iterable[PartitionNames] = (),
 ) -> None:
     """OptionError with the nearest name for a topic or partition that is in none of the trees; `note` is given a pattern that matches
     nothing. With `may_come`, as in a log that is followed, such names are noted, too.
@@ -38,7 +38,7 @@ def check_names(
     chosen = selection.suited(table)
     if not (chosen.topics or chosen.topic_pattern or chosen.partitions):
         return
-    names: Known = set()
+    names: PartitionNames = set()
     for tree in trees:
         names |= _by_place(tree)
     problems = list(_problems(chosen, names))
@@ -69,9 +69,9 @@ def _check_ids(trees: Sequence[Tree], table: Table) -> None:
         raise OptionError(f"--id: {here} has no ids; only {ids} have ids")
 
 
-def _by_place(tree: Tree) -> Known:
+def _by_place(tree: Tree) -> PartitionNames:
     """The topics and partitions that the places of files and the settings of stores tell."""
-    names: Known = {(file.place.topic, file.place.partition) for file in tree if file.place.topic is not None}
+    names: PartitionNames = {(file.place.topic, file.place.partition) for file in tree if file.place.topic is not None}
     for family in registry.families():
         files = [file for file in tree if file.system == family.name]
         if family.topics is not None and files:
@@ -82,7 +82,7 @@ def _by_place(tree: Tree) -> Known:
     return names
 
 
-def _by_rows(tree: Tree, table: Table, selection: Selection) -> Known:
+def _by_rows(tree: Tree, table: Table, selection: Selection) -> PartitionNames:
     """The topics and partitions of the rows, where no place tells them."""
     if table.name in ("files", "findings") or table.name not in tree.tables:
         return set()
@@ -97,7 +97,7 @@ def _by_rows(tree: Tree, table: Table, selection: Selection) -> Known:
     if not undecided or "topic" not in names:
         return set()
     columns = Selection(columns=tuple(map(str, names)), errors="skip", options=selection.options)
-    found_names: Known = set()
+    found_names: PartitionNames = set()
     try:
         for batch in Rows(Tree(tree.roots, tree.files if folded else tuple(undecided)), table, columns).batches():
             rows = zip(*(batch.column(at).to_pylist() for at in range(len(names))), strict=True)
@@ -107,7 +107,7 @@ def _by_rows(tree: Tree, table: Table, selection: Selection) -> Known:
     return found_names
 
 
-def _problems(selection: Selection, names: Known) -> Iterator[OptionError | str]:
+def _problems(selection: Selection, names: PartitionNames) -> Iterator[OptionError | str]:
     topics = {topic for topic, _ in names}
     yield from missing_topics(selection.topics, topics)
     if selection.topic_pattern is not None and not any(map(selection.takes_topic, topics)):

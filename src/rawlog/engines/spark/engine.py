@@ -28,10 +28,10 @@ from rawlog.engines.spark.shipping import ship
 from rawlog.io.output import scratch
 from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.job import (
-    Done,
     Job,
     Progress,
     Split,
+    SplitResult,
     Stage,
 )
 from rawlog.model.text import counted, size_text
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-D = TypeVar("D", bound=Done)
+D = TypeVar("D", bound=SplitResult)
 O = TypeVar("O")  # noqa: E741
 
 INTERVAL = 0.25
@@ -156,7 +156,7 @@ def _attempts(spark: SparkSession) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The result of a split: its Done, or the error that it ended with."""
+    """The result of a split: its SplitResult, or the error that it ended with."""
 
     number: int
     result: Any

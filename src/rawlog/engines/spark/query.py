@@ -80,7 +80,7 @@ def _ends_early(bounds: Bounds, parts: Sequence[Part]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedTable:
     """A table as it was at some time: the columns that were decoded, and the file they are in, None if it is too large."""
 
     state: int
@@ -93,11 +93,11 @@ class Stage:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="stage-", dir=scratch()))
-        self._held: dict[tuple[int, Bounds], Staged] = {}
+        self._held: dict[tuple[int, Bounds], StagedTable] = {}
         self._lock = threading.Lock()
         self._count = 0
 
-    def get(self, files: Files, columns: Sequence[str], bounds: Bounds = ALL) -> Staged:
+    def get(self, files: Files, columns: Sequence[str], bounds: Bounds = ALL) -> StagedTable:
         """The table with these columns, from before if its files are what they were. Only rows within bounds need to be in it.
 
         DataError at damage, as the files say.
@@ -114,7 +114,7 @@ class Stage:
                 columns = [name for name in files.table.names if name in {*columns, *held.columns}]
             if held is not None and held.path is not None:
                 held.path.unlink(missing_ok=True)
-            staged = Staged(state, tuple(columns), self._write(files, columns, bounds))
+            staged = StagedTable(state, tuple(columns), self._write(files, columns, bounds))
             self._held[id(files), bounds] = staged
             if len(self._held) > MOST:
                 oldest = self._held.pop(next(key for key in self._held if key[1] != ALL))

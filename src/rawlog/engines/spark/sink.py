@@ -27,15 +27,15 @@ from rawlog.io.stages import remove_stage
 from rawlog.io.storage import Source, exists, is_remote
 from rawlog.lakes.loss_check import (
     LossError,
-    added,
     as_records,
     check_columns,
+    total_losses,
 )
 from rawlog.lakes.targets import (
     PLAIN,
     FormatOutlet,
     WrittenSplit,
-    made_directory,
+    make_stage_directory,
     outlet,
 )
 from rawlog.model.errors import AccessError, OptionError, unknown
@@ -188,7 +188,7 @@ def _join(target: FormatOutlet, messages: Iterable[Message | None], folder: str)
     splits = [message.split for message in written]
     if not target.divides:
         splits = [target.write(spilled(splits), folder, "rows")]
-    lost = added(split.lost for split in splits)
+    lost = total_losses(split.lost for split in splits)
     refused = [loss for name, loss in lost.items() if name not in target.accepted]
     if refused:
         error = LossError(target.format, refused, sum(split.rows for split in splits), target.accepted)
@@ -198,7 +198,7 @@ def _join(target: FormatOutlet, messages: Iterable[Message | None], folder: str)
 
 def spill(batches: Iterable[pa.RecordBatch], folder: str) -> WrittenSplit:
     """Lay rows aside. AccessError if they cannot be written."""
-    made_directory(folder)
+    make_stage_directory(folder)
     path, rows = os.path.join(folder, SPILL), 0
     try:
         options = pa.ipc.IpcWriteOptions(compression="lz4")

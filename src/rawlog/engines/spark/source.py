@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from rawlog import registry
 from rawlog.engines.spark import daemon, options, splits
 from rawlog.engines.spark.options import LATEST, MODES, Offsets, Request
-from rawlog.engines.spark.splits import Chosen
+from rawlog.engines.spark.splits import Subtree
 from rawlog.model.errors import AccessError, OptionError, unknown
 from rawlog.model.format import File
 from rawlog.reading import parts
@@ -275,7 +275,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task."""
         return splits.read(partition, self.request, self.schema)
 
-    def _read(self, marks: Mapping[str, Mark]) -> Chosen:
+    def _read(self, marks: Mapping[str, Mark]) -> Subtree:
         """The files that are read: of replicas the one that was read before, else the best."""
         request, tree = self.request, self.frozen or self._tree()
         read = choose_replicas(tree, request.selection, table=request.whole_table, prefer=are_marked(marks))

@@ -47,7 +47,7 @@ class Splits(InputPartition):
 
 
 @dataclass(frozen=True, repr=False)
-class Chosen(Tree):
+class Subtree(Tree):
     """Some files of a tree, which still know the others of their group."""
 
     _: KW_ONLY
@@ -58,14 +58,14 @@ class Chosen(Tree):
         return self.whole.group_of(file)
 
 
-def choose(tree: Tree, request: Request, files: Iterable[File] | None = None) -> Chosen:
+def choose(tree: Tree, request: Request, files: Iterable[File] | None = None) -> Subtree:
     """The files of a tree that a request wants by their names."""
     names = tuple(
         file
         for file in (tree.files if files is None else files)
         if request.glob is None or fnmatch.fnmatchcase(_name(file.path), request.glob)
     )
-    return Chosen(tree.roots, names, tree.unread, whole=tree)
+    return Subtree(tree.roots, names, tree.unread, whole=tree)
 
 
 def _name(path: str) -> str:
