@@ -110,7 +110,7 @@ def scratch_stage(kind: str = "") -> Stage:
 
 def is_staged(path: Path) -> bool:
     """Whether a path is inside a stage."""
-    return any(_STAGE.search(one.name) for one in path.parents)
+    return any(_STAGE.search(folder.name) for folder in path.parents)
 
 
 def remove_stage(path: str) -> None:
@@ -207,9 +207,9 @@ def _put_back(stage: str, final: Path) -> None:
     if old.exists() and not os.path.lexists(final):
         os.rename(old, final)
     folder = Path(stage) / REPLACED_IN
-    for one in folder.iterdir() if folder.is_dir() else ():
-        if final.is_dir() and not os.path.lexists(final / one.name):
-            os.rename(one, final / one.name)
+    for replaced in folder.iterdir() if folder.is_dir() else ():
+        if final.is_dir() and not os.path.lexists(final / replaced.name):
+            os.rename(replaced, final / replaced.name)
 
 
 # Locks and their processes -----------------------------------------------------------------------------------------------

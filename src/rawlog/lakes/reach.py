@@ -20,9 +20,9 @@ from rawlog.lakes.names import same_files
 from rawlog.lakes.state import everything, newest_first
 from rawlog.model.errors import AccessError
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     packed,
 )
@@ -49,7 +49,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Done):
+class LookResult(SplitResult):
     """What a split saw of a table."""
 
     table: str
@@ -62,14 +62,14 @@ class Seen(Done):
 
 
 @dataclass(frozen=True, slots=True)
-class Unlisted:
+class UnlistedFiles:
     """What a job found in a table: how many snapshots it expired, and which files nobody needs any more, with their sizes."""
 
     expired: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
 
 
-class _Reach(Job[Seen, Mapping[str, Unlisted]]):
+class _Reach(Job[LookResult, Mapping[str, UnlistedFiles]]):
     """What the two jobs that look for files have in common: lists of manifests are read first, then manifests, each once."""
 
     def __init__(self, lake: Lake, names: Sequence[str] | None, grace: float) -> None:
@@ -89,35 +89,36 @@ class _Reach(Job[Seen, Mapping[str, Unlisted]]):
         return list(self.names) if self.names is not None else self.lake.tables()
 
     def _numbered(self, looks: Iterable[Look]) -> list[Split]:
-        made = [Split(self.count + number, 1, look) for number, look in enumerate(looks)]
-        self.count += len(made)
-        return made
+        splits = [Split(self.count + number, 1, look) for number, look in enumerate(looks)]
+        self.count += len(splits)
+        return splits
 
     def _lists(self, name: str, table: Any, snapshots: Iterable[tuple[Any, bool]]) -> list[Look]:
         self.io[name] = table.io
         named = [(snapshot.manifest_list, is_kept) for snapshot, is_kept in snapshots]
         return [Look(name, table.io, lists=some) for some in packed(named, lambda _: 1, LISTS)]
 
-    def _manifests(self, done: Sequence[Seen]) -> list[Look]:
+    def _manifests(self, results: Sequence[LookResult]) -> list[Look]:
         """Each manifest once: one that any kept snapshot lists is kept."""
-        found: dict[str, dict[str, tuple[Any, bool]]] = {}
-        for one in done:
-            own = found.setdefault(one.table, {})
-            for path, (manifest, is_kept) in one.manifests.items():
-                own[path] = manifest, is_kept or (path in own and own[path][1])
+        by_table: dict[str, dict[str, tuple[Any, bool]]] = {}
+        for result in results:
+            manifests = by_table.setdefault(result.table, {})
+            for path, (manifest, is_kept) in result.manifests.items():
+                manifests[path] = manifest, is_kept or (path in manifests and manifests[path][1])
         looks = []
-        for name, own in found.items():
-            if all(is_kept for _, is_kept in own.values()) and not self._needs_kept:
+        for name, manifests in by_table.items():
+            if all(is_kept for _, is_kept in manifests.values()) and not self._needs_kept:
                 continue
             looks += [
-                Look(name, self.io[name], manifests=some) for some in packed(list(own.values()), lambda _: 1, MANIFESTS)
+                Look(name, self.io[name], manifests=share)
+                for share in packed(list(manifests.values()), lambda _: 1, MANIFESTS)
             ]
         return looks
 
     #: Whether manifests are read although all of them are kept.
     _needs_kept = False
 
-    def work(self, split: Split, stage: Stage) -> Seen:
+    def work(self, split: Split, stage: Stage) -> LookResult:
         """Read the split's part of the metadata, or list its directory. AccessError if that is not possible."""
         look: Look = split.content
         try:
@@ -132,22 +133,22 @@ class _Reach(Job[Seen, Mapping[str, Unlisted]]):
         return seen
 
     @abstractmethod
-    def commit(self, done: Sequence[Seen]) -> Mapping[str, Unlisted]:
+    def commit(self, done: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """What was found, by table."""
 
 
-def _look(number: int, look: Look) -> Seen:
+def _look(number: int, look: Look) -> LookResult:
     from pyiceberg.manifest import read_manifest_list
 
     if look.folder is not None:
         entries = owned_listing(look.lake, look.folder)
-        there = {one.path: one.size for one in entries if one.modified is None or one.modified < look.until}
-        return Seen(number, look.table, there=there)
+        sizes = {entry.path: entry.size for entry in entries if entry.modified is None or entry.modified < look.until}
+        return LookResult(number, look.table, there=sizes)
     manifests: dict[str, tuple[Any, bool]] = {}
     for path, is_kept in look.lists:
         for manifest in read_manifest_list(look.io.new_input(path)):
-            known = manifests.get(manifest.manifest_path)
-            manifests[manifest.manifest_path] = manifest, is_kept or (known is not None and known[1])
+            earlier = manifests.get(manifest.manifest_path)
+            manifests[manifest.manifest_path] = manifest, is_kept or (earlier is not None and earlier[1])
     kept: set[str] = set()
     others: dict[str, int] = {}
     for manifest, is_kept in look.manifests:
@@ -156,7 +157,7 @@ def _look(number: int, look: Look) -> Seen:
                 kept.add(str(entry.data_file.file_path))
             else:
                 others[str(entry.data_file.file_path)] = int(entry.data_file.file_size_in_bytes)
-    return Seen(number, look.table, manifests, frozenset(kept), others)
+    return LookResult(number, look.table, manifests, frozenset(kept), others)
 
 
 class Expire(_Reach):
@@ -183,40 +184,42 @@ class Expire(_Reach):
             self.old[name] = expirable(table, self.grace)
             if self.old[name]:
                 old = set(self.old[name])
-                snapshots = [(one, one.snapshot_id not in old) for one in table.snapshots()]
-                self.lists[name] = [one.manifest_list for one, is_kept in snapshots if not is_kept]
+                snapshots = [(snapshot, snapshot.snapshot_id not in old) for snapshot in table.snapshots()]
+                self.lists[name] = [snapshot.manifest_list for snapshot, is_kept in snapshots if not is_kept]
                 looks += self._lists(name, table, snapshots)
         return self._numbered(looks)
 
-    def follow(self, done: Sequence[Seen]) -> list[Split]:
+    def follow(self, results: Sequence[LookResult]) -> list[Split]:
         """The manifests, of tables where some are listed by old snapshots only."""
         if self.are_read:
             return []
         self.are_read = True
-        return self._numbered(self._manifests(done))
+        return self._numbered(self._manifests(results))
 
-    def commit(self, done: Sequence[Seen]) -> Mapping[str, Unlisted]:
+    def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """Expire the snapshots, one table after another."""
         lake = self.lake
         assert lake is not None
-        found = {}
+        unlisted = {}
         for name, old in self.old.items():
             if not old:
                 continue
-            own = [one for one in done if one.table == name]
-            kept = same_files(path for one in own for path in one.kept)
-            files = {path: size for one in own for path, size in one.others.items()}
+            table_results = [result for result in results if result.table == name]
+            kept = same_files(path for result in table_results for path in result.kept)
+            files = {path: size for result in table_results for path, size in result.others.items()}
             manifests: dict[str, tuple[Any, bool]] = {}
-            for one in own:
-                for path, (manifest, is_kept) in one.manifests.items():
+            for result in table_results:
+                for path, (manifest, is_kept) in result.manifests.items():
                     manifests[path] = manifest, is_kept or (path in manifests and manifests[path][1])
             kept |= same_files(path for path, (_, is_kept) in manifests.items() if is_kept)
-            files |= {path: int(one.manifest_length) for path, (one, is_kept) in manifests.items() if not is_kept}
+            files |= {
+                path: int(manifest.manifest_length) for path, (manifest, is_kept) in manifests.items() if not is_kept
+            }
             files |= dict.fromkeys(self.lists[name], 0)
             if not self.dry_run:
                 _forget(lake, name, old)
-            found[name] = Unlisted(len(old), _removable(lake, name, files, kept))
-        return found
+            unlisted[name] = UnlistedFiles(len(old), _removable(lake, name, files, kept))
+        return unlisted
 
 
 def expirable(table: Any, grace: float) -> list[int]:
@@ -231,7 +234,7 @@ def _forget(lake: Lake, name: str, old: Sequence[int]) -> None:
 
     def forget(table: Any, _: object) -> None:
         present = {snapshot.snapshot_id for snapshot in table.snapshots()}
-        table.maintenance.expire_snapshots().by_ids([one for one in old if one in present]).commit()
+        table.maintenance.expire_snapshots().by_ids([number for number in old if number in present]).commit()
 
     lake.change(lambda: loaded(lake, name), None, forget)
 
@@ -240,12 +243,12 @@ def _removable(lake: Lake, name: str, files: Mapping[str, int], kept: set[str]) 
     """Of files that old snapshots list, those that no other one does, and that are the table's own."""
     (below,) = same_files([f"{lake.folder_of(name)}/x"])
     root = below.removesuffix("x")
-    made = {}
+    removable = {}
     for path, size in files.items():
-        (known,) = same_files([path])
-        if known not in kept and known.startswith(root):
-            made[path] = size
-    return made
+        (identity,) = same_files([path])
+        if identity not in kept and identity.startswith(root):
+            removable[path] = size
+    return removable
 
 
 class Orphans(_Reach):
@@ -267,14 +270,14 @@ class Orphans(_Reach):
         """A split for the directory of each table; the tree is not used."""
         assert self.lake is not None
         lake = self.lake
-        own = None if lake.writer is None else lake.writer.name
-        busy = not is_remote(lake.path) and any(name != own for name in living(lake.path))
-        until = time.time() - (max(self.grace, YOUNG) if busy else self.grace)
+        own_name = None if lake.writer is None else lake.writer.name
+        is_busy = not is_remote(lake.path) and any(name != own_name for name in living(lake.path))
+        until = time.time() - (max(self.grace, YOUNG) if is_busy else self.grace)
         return self._numbered(
             Look(name, folder=lake.folder_of(name), lake=lake.path, until=until) for name in self._tables()
         )
 
-    def follow(self, done: Sequence[Seen]) -> list[Split]:
+    def follow(self, results: Sequence[LookResult]) -> list[Split]:
         """The metadata, once everything is listed: what is committed from now on is not among it."""
         assert self.lake is not None
         if not self.io:
@@ -282,29 +285,31 @@ class Orphans(_Reach):
             for name in self._tables():
                 table = loaded(self.lake, name)
                 self.tables[name] = table
-                looks += self._lists(name, table, [(one, True) for one in table.snapshots()])
+                looks += self._lists(name, table, [(snapshot, True) for snapshot in table.snapshots()])
             if looks:
                 return self._numbered(looks)
         if self.are_read:
             return []
         self.are_read = True
-        return self._numbered(self._manifests(done))
+        return self._numbered(self._manifests(results))
 
-    def commit(self, done: Sequence[Seen]) -> Mapping[str, Unlisted]:
+    def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """What was found; nothing is removed."""
-        found = {}
+        unlisted = {}
         for name, table in self.tables.items():
-            own = [one for one in done if one.table == name]
+            table_results = [result for result in results if result.table == name]
             listed = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
             listed |= {snapshot.manifest_list for snapshot in table.snapshots()}
-            listed |= {path for one in own for path in (*one.manifests, *one.kept)}
+            listed |= {path for result in table_results for path in (*result.manifests, *result.kept)}
             named = same_files(listed)
-            there = {path: size for one in own for path, size in one.there.items()}
-            found[name] = Unlisted(0, {path: size for path, size in there.items() if not same_files([path]) <= named})
-        return found
+            sizes = {path: size for result in table_results for path, size in result.there.items()}
+            unlisted[name] = UnlistedFiles(
+                0, {path: size for path, size in sizes.items() if not same_files([path]) <= named}
+            )
+        return unlisted
 
 
-class Remove(Job[Done, None]):
+class Remove(Job[SplitResult, None]):
     """Deletes files of a lake, in tasks. One that is gone already is fine."""
 
     def __init__(self, lake: Lake, files: Mapping[str, Iterable[str]]) -> None:
@@ -319,21 +324,21 @@ class Remove(Job[Done, None]):
     def plan(self, tree: Tree) -> list[Split]:
         """Splits of some hundred files each; the tree is not used."""
         assert self.lake is not None
-        made: list[tuple[Any, tuple[str, ...]]] = []
+        contents: list[tuple[Any, tuple[str, ...]]] = []
         for name, paths in self.files.items():
             io = loaded(self.lake, name).io if paths else None
-            made += [(io, some) for some in packed(paths, lambda _: 1, FILES)]
-        return [Split(number, len(content[1]), content) for number, content in enumerate(made)]
+            contents += [(io, share) for share in packed(paths, lambda _: 1, FILES)]
+        return [Split(number, len(content[1]), content) for number, content in enumerate(contents)]
 
-    def work(self, split: Split, stage: Stage) -> Done:
+    def work(self, split: Split, stage: Stage) -> SplitResult:
         """Delete the files of a split."""
         io, paths = split.content
         for path in paths:
             remove_file(self.path, path, io)
             stage.advance(1)
-        return Done(split.number)
+        return SplitResult(split.number)
 
-    def commit(self, done: Sequence[Done]) -> None:
+    def commit(self, results: Sequence[SplitResult]) -> None:
         """Nothing is left to do."""
 
 

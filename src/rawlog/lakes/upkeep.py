@@ -17,7 +17,7 @@ from rawlog.lakes.reach import (
     Orphans,
     Remove,
     Run,
-    Unlisted,
+    UnlistedFiles,
     loaded,
     run_here,
 )
@@ -84,18 +84,18 @@ def expire(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False
     """Expire snapshots of a table that were replaced longer ago than the time of grace, here and now, and remove what only they listed;
     how many snapshots.
     """
-    found = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, Unlisted())
+    unlisted = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, UnlistedFiles())
     if not dry_run:
-        run_here(Remove(lake, {name: found.files}))
-    return int(found.expired)
+        run_here(Remove(lake, {name: unlisted.files}))
+    return int(unlisted.expired)
 
 
 def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> list[tuple[str, int]]:
     """Remove the files below a table that no snapshot lists, here and now. Path and size of each."""
-    found = run_here(Orphans(lake, [name], grace))[name]
+    unlisted = run_here(Orphans(lake, [name], grace))[name]
     if not dry_run:
-        run_here(Remove(lake, {name: found.files}))
-    return list(found.files.items())
+        run_here(Remove(lake, {name: unlisted.files}))
+    return list(unlisted.files.items())
 
 
 def join(lake: Lake, name: str) -> tuple[int, int]:
@@ -124,15 +124,15 @@ def keep(
     if compact:
         for name, counts in _joined(lake, run, target, sort_by, dry_run=dry_run).items():
             changes[name].joined, changes[name].made = counts
-    found: list[Mapping[str, Unlisted]] = []
+    outcomes: list[Mapping[str, UnlistedFiles]] = []
     if expire_after is not None:
-        found.append(run(Expire(lake, list(changes), expire_after, dry_run=dry_run)))
-        _remove(lake, run, found[-1], dry_run=dry_run)
+        outcomes.append(run(Expire(lake, list(changes), expire_after, dry_run=dry_run)))
+        _remove(lake, run, outcomes[-1], dry_run=dry_run)
     if clean_after is not None:
-        found.append(run(Orphans(lake, list(changes), clean_after)))
-        _remove(lake, run, found[-1], dry_run=dry_run)
-    for one in found:
-        for name, unlisted in one.items():
+        outcomes.append(run(Orphans(lake, list(changes), clean_after)))
+        _remove(lake, run, outcomes[-1], dry_run=dry_run)
+    for outcome in outcomes:
+        for name, unlisted in outcome.items():
             change = changes[name]
             change.expired += unlisted.expired
             change.removed += [path for path in unlisted.files if path not in change.removed]
@@ -147,8 +147,10 @@ def _joined(
     if dry_run:
         lots = job.lots()
         names = dict.fromkeys(lot.table for lot in lots)
-        own = {name: [lot for lot in lots if lot.table == name] for name in names}
-        return {name: (sum(len(lot.urls) for lot in some), len(some)) for name, some in own.items()}
+        by_table = {name: [lot for lot in lots if lot.table == name] for name in names}
+        return {
+            name: (sum(len(lot.urls) for lot in table_lots), len(table_lots)) for name, table_lots in by_table.items()
+        }
     try:
         done: Mapping[str, tuple[int, int]] = run(job)
         return done
@@ -156,6 +158,6 @@ def _joined(
         job.clean()
 
 
-def _remove(lake: Lake, run: Run, found: Mapping[str, Unlisted], *, dry_run: bool) -> None:
-    if not dry_run and any(one.files for one in found.values()):
-        run(Remove(lake, {name: one.files for name, one in found.items()}))
+def _remove(lake: Lake, run: Run, unlisted: Mapping[str, UnlistedFiles], *, dry_run: bool) -> None:
+    if not dry_run and any(files.files for files in unlisted.values()):
+        run(Remove(lake, {name: files.files for name, files in unlisted.items()}))

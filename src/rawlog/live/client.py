@@ -158,17 +158,17 @@ def _bearer(settings: Settings) -> Conversation:
 def token(settings: Settings) -> str:
     """The token to log in with: from a file, an OAuth server, or one without a signature, for tests. BrokerError if there is none."""
     if settings.token is not None:
-        found = settings.token.reveal()
+        text = settings.token.reveal()
     elif settings.token_url is not None:
-        found = _fetched(settings)
+        text = _fetched(settings)
     else:
         assert settings.unsecured is not None
         now = int(time.time())
         claims = {"iat": now, "exp": now + 3600, **settings.unsecured}
-        found = ".".join((_segment({"alg": "none"}), _segment(claims), ""))
-    if not re.fullmatch(r"[!-~]+", found):
+        text = ".".join((_segment({"alg": "none"}), _segment(claims), ""))
+    if not re.fullmatch(r"[!-~]+", text):
         raise BrokerError("login: the token is empty or has characters that no token has")
-    return found
+    return text
 
 
 def _segment(value: object) -> str:
@@ -186,11 +186,11 @@ def _fetched(settings: Settings) -> str:
     if not url.startswith(("https://", "http://")):
         raise BrokerError("login: sasl.oauthbearer.token.endpoint.url must begin with https://, http:// or file://")
     secret = "" if settings.oauth_secret is None else settings.oauth_secret.reveal()
-    asked = {"grant_type": "client_credentials"} | ({"scope": settings.oauth_scope} if settings.oauth_scope else {})
+    form = {"grant_type": "client_credentials"} | ({"scope": settings.oauth_scope} if settings.oauth_scope else {})
     user = f"{settings.oauth_client}:{secret}"
     try:
-        found = json.loads(fetch(url, user=user, form=asked, seconds=settings.connect_timeout, largest=LARGEST_TOKEN))
-        return str(found["access_token"])
+        answer = json.loads(fetch(url, user=user, form=form, seconds=settings.connect_timeout, largest=LARGEST_TOKEN))
+        return str(answer["access_token"])
     except (WebError, ValueError, KeyError, TypeError) as error:
         why = str(error) if isinstance(error, WebError) else type(error).__name__
         raise BrokerError(f"login: {urllib.parse.urlparse(url).hostname}: no token could be had: {why}") from None
@@ -257,9 +257,9 @@ def _fields(lines: list[tuple[int, str]], depth: int) -> Iterator[SchemaField]:
 
 def _schema(name: str, versions: Versions, flexible: Versions, text: str) -> Schema:
     lines = [(len(line) - len(line.lstrip()), line.strip()) for line in text.splitlines() if line.strip()]
-    made = Schema(name, versions, flexible, tuple(_fields(lines, lines[0][0]) if lines else ()))
+    schema = Schema(name, versions, flexible, tuple(_fields(lines, lines[0][0]) if lines else ()))
     assert not lines, lines
-    return made
+    return schema
 
 
 def _api(name: str, key: int, versions: str, flexible: int, request: str, response: str) -> Api:

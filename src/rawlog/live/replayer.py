@@ -16,7 +16,7 @@ from rawlog.live.client import BrokerError, Disconnected
 from rawlog.live.cluster import Cancelled, Cluster, interrupted
 from rawlog.live.librdkafka import connected
 from rawlog.live.partition_replay import Checkpoints, PartitionReplay
-from rawlog.live.replay_options import Asked, Source
+from rawlog.live.replay_options import ReplayOptions, Source
 from rawlog.live.row_replay import RowReplay
 from rawlog.live.sending import Sending
 from rawlog.live.settings import Settings
@@ -33,7 +33,7 @@ SAVE_SECONDS, PROGRESS_SECONDS = 1.0, 0.2
 def replay(
     settings: Settings,
     source: Source,
-    asked: Asked,
+    options: ReplayOptions,
     *,
     is_stopped: Callable[[], bool] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -44,7 +44,7 @@ def replay(
     """
     with connected(settings, is_stopped) as cluster:
         try:
-            return _Replay(cluster, source, asked, is_stopped or (lambda: False), progress).run()
+            return _Replay(cluster, source, options, is_stopped or (lambda: False), progress).run()
         except Cancelled:
             return interrupted("replay", source.named, settings.named)
 
@@ -56,14 +56,14 @@ class _Replay:
         self,
         cluster: Cluster,
         source: Source,
-        asked: Asked,
+        options: ReplayOptions,
         is_stopped: Callable[[], bool],
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.cluster, self.source, self.asked, self._progress = cluster, source, asked, progress
+        self.cluster, self.source, self.options, self._progress = cluster, source, options, progress
         self._whole = self._partitions()
         self._keeps = self._may_keep and self._whole is not None
-        self.sending = Sending(cluster, asked, is_stopped, lambda: self.checkpoints.save())
+        self.sending = Sending(cluster, options, is_stopped, lambda: self.checkpoints.save())
         self.producer, self.transactions = self.sending.producer, self.sending.transactions
         self.checkpoints = Checkpoints(self.sending, source.named, self._fingerprint)
         self.rows = RowReplay(self.sending, self.checkpoints, source.streams, self._now_and_then)
@@ -85,14 +85,14 @@ class _Replay:
         error: Exception | None = None
         was_stopped = False
         if whole := [*(self.source.native or ()), *(self.source.lake or ())]:
-            check_topic_map(self.asked.topic_map, {one.partition.topic for one in whole})
+            check_topic_map(self.options.topic_map, {partition.partition.topic for partition in whole})
         self.cluster.retried(lambda: self.cluster.metadata([]))
-        lanes = [self.asked.lane_of(one.partition) for one in self._whole or self.source.native or ()]
-        for target in sorted(lanes, key=lambda one: -one.partition):
+        lanes = [self.options.lane_of(partition.partition) for partition in self._whole or self.source.native or ()]
+        for target in sorted(lanes, key=lambda lane: -lane.partition):
             # The largest first: a topic that is created gets so many.
-            needed = target.partition if self.asked.partition_by == "original" else 0
+            needed = target.partition if self.options.partition_by == "original" else 0
             self.sending.targets.need(target.topic, needed, target.partition)
-        if not self.asked.dry_run:
+        if not self.options.dry_run:
             self.producer.begin()
             self.checkpoints.resume()
         try:
@@ -100,34 +100,38 @@ class _Replay:
             self.producer.flush()
         except (Cancelled, KeyboardInterrupt):
             was_stopped = True
-        except RawlogError as found:
+        except RawlogError as problem:
             if not any(lane.records for lane in self.producer.lanes.values()):
                 raise  # nothing was sent
-            error = found
+            error = problem
         if error is not None or was_stopped:
             self._wind_down(error)
         try:
             self.checkpoints.save()
-        except RawlogError as found:
-            error = error or found
+        except RawlogError as problem:
+            error = error or problem
         return self._summary(error, was_stopped)
 
     def _partitions(self) -> list[NativePartition | LakePartition] | None:
         """The partitions that are passed on whole, each to a partition that gets nothing else; None if rows have to be looked at."""
-        asked = self.asked
-        if asked.is_paced or not is_plain(asked.selection) or asked.partition_by != "original":
+        options = self.options
+        if options.is_paced or not is_plain(options.selection) or options.partition_by != "original":
             return None
-        found = [*(self.source.native or ()), *(self.source.lake or () if self._may_keep else ())]
-        return found if found and len({asked.lane_of(one.partition) for one in found}) == len(found) else None
+        partitions = [*(self.source.native or ()), *(self.source.lake or () if self._may_keep else ())]
+        return (
+            partitions
+            if partitions and len({options.lane_of(partition.partition) for partition in partitions}) == len(partitions)
+            else None
+        )
 
     @property
     def _may_keep(self) -> bool:
         """A checkpoint counts the records of all rounds together, so it does not say where a transaction of a round began."""
-        return self.asked.keep_transactions and (self.asked.loop == 1 or not self.asked.checkpoint)
+        return self.options.keep_transactions and (self.options.loop == 1 or not self.options.checkpoint)
 
     def _rounds(self) -> bool:
         rounds = 0
-        while self.asked.loop == 0 or rounds < self.asked.loop:
+        while self.options.loop == 0 or rounds < self.options.loop:
             before = self.sending.read
             self.sending.schedule.restart()
             was_stopped = self.partitions.run() if self._whole else self.rows.run()
@@ -140,7 +144,7 @@ class _Replay:
 
     def _wind_down(self, error: Exception | None) -> None:
         """After a stop or an error: what is on its way is waited for as far as the brokers answer, open transactions are aborted."""
-        if self.asked.dry_run or isinstance(error, Disconnected):
+        if self.options.dry_run or isinstance(error, Disconnected):
             return
         self.cluster.is_stopped = None
         with contextlib.suppress(RawlogError, Cancelled):
@@ -152,37 +156,41 @@ class _Replay:
         now = time.monotonic()
         if now - self._saved >= SAVE_SECONDS:
             self._saved = now
-            self.checkpoints.save(in_background=self.asked.is_paced)  # a slow disk must not delay what is due
+            self.checkpoints.save(in_background=self.options.is_paced)  # a slow disk must not delay what is due
         if self._progress is not None and now - self._shown >= PROGRESS_SECONDS:
             self._shown = now
             self._progress(Progress(size=self.sending.read_bytes, rows=self.sending.read, phase=self._state(now)))
 
     def _state(self, now: float) -> str:
         seconds = max(now - self.begun, 1e-9)
-        done = self.producer.acknowledged
-        words = [counted(done, "record"), f"{done / seconds:,.0f} records/s", size_text(self.sending.read_bytes)]
-        total = self.source.size * max(self.asked.loop, 1)
-        if total and self.sending.read_bytes and self.asked.loop:
+        acknowledged = self.producer.acknowledged
+        words = [
+            counted(acknowledged, "record"),
+            f"{acknowledged / seconds:,.0f} records/s",
+            size_text(self.sending.read_bytes),
+        ]
+        total = self.source.size * max(self.options.loop, 1)
+        if total and self.sending.read_bytes and self.options.loop:
             words.append(f"{100 * self.sending.read_bytes // total} %")
             words.append(f"{seconds * max(0, total - self.sending.read_bytes) / self.sending.read_bytes:,.0f} s left")
         return "replaying  " + "  ".join(words)
 
     def _fingerprint(self) -> str:
         """What a checkpoint must agree in. Where the source has transactions, replays that repeat them send other records."""
-        asked = self.asked
-        keeps = self._keeps and any(one.has_transactions for one in self._whole or ())
+        options = self.options
+        keeps = self._keeps and any(partition.has_transactions for partition in self._whole or ())
         parts = (
             self.source.named,
-            sorted(asked.topic_map.items()),
-            asked.topic,
-            asked.partition_by,
-            repr(asked.selection),
+            sorted(options.topic_map.items()),
+            options.topic,
+            options.partition_by,
+            repr(options.selection),
             keeps,
         )
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def _summary(self, error: Exception | None, was_stopped: bool) -> Report:
-        report = Report("replay", self.source.named, self.cluster.settings.named, is_dry_run=self.asked.dry_run)
+        report = Report("replay", self.source.named, self.cluster.settings.named, is_dry_run=self.options.dry_run)
         seconds = time.monotonic() - self.begun
         acknowledged, left = self.producer.acknowledged, self.sending.left
         put = sum(lane.records for lane in self.producer.lanes.values())
@@ -215,15 +223,15 @@ class _Replay:
             report.add(Action.LOST, f"not sent: {text}")
         if error is not None or failed:
             where = "; ".join(
-                f"{one} has {lane.acknowledged:,} of {lane.records:,} that were sent"
-                for one, lane in sorted(self.producer.lanes.items())[:8]
+                f"{partition} has {lane.acknowledged:,} of {lane.records:,} that were sent"
+                for partition, lane in sorted(self.producer.lanes.items())[:8]
             )
             report.add(
                 Action.LOST,
                 f"{error or 'not acknowledged'}; {acknowledged:,} records are acknowledged, nothing after them is: {where}",
             )
             report.facts["error"] = str(error)
-        elif was_stopped and self.asked.loop:
+        elif was_stopped and self.options.loop:
             report.add(Action.LOST, f"interrupted: {acknowledged:,} records are acknowledged, the rest was not sent")
             report.facts["interrupted"] = True
         report.facts |= {
@@ -232,23 +240,25 @@ class _Replay:
             "retries": self.producer.retries,
         }
         if latencies := self.sending.latencies():
-            report.facts["acknowledgement_ms"] = found = latencies.summary()
-            report.notes.append(f"acknowledged after {_percentiles(found)}")
+            report.facts["acknowledgement_ms"] = percentiles = latencies.summary()
+            report.notes.append(f"acknowledged after {_percentiles(percentiles)}")
         if self.sending.schedule.errors:
-            report.facts["pacing_error_ms"] = found = self.sending.schedule.errors.summary()
+            report.facts["pacing_error_ms"] = percentiles = self.sending.schedule.errors.summary()
             report.facts["most_in_100_ms"] = self.sending.schedule.most_in_window
-            report.notes.append(f"error of the pace {_percentiles(found)}")
+            report.notes.append(f"error of the pace {_percentiles(percentiles)}")
         report.facts["throttled_ms"] = self.cluster.throttled_ms
         report.facts["end_offsets"] = {
-            str(one): lane.end_offset for one, lane in sorted(self.producer.lanes.items()) if lane.end_offset >= 0
+            str(partition): lane.end_offset
+            for partition, lane in sorted(self.producer.lanes.items())
+            if lane.end_offset >= 0
         }
-        if not self.asked.dry_run:
+        if not self.options.dry_run:
             report.notes.append(f"{acknowledged / max(seconds, 1e-9):,.0f} records/s, {seconds:,.1f} s")
         return report
 
 
-def _percentiles(found: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:,.1f} ms" for name, value in found.items())
+def _percentiles(percentiles: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:,.1f} ms" for name, value in percentiles.items())
 
 
 __all__ = ["replay"]

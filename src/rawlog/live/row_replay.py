@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from rawlog.kernels import byte_view
 from rawlog.kernels.hashes import murmur2_spans
-from rawlog.live.batches import Outgoing
+from rawlog.live.batches import OutgoingBatch
 from rawlog.live.cluster import TopicPartition
 from rawlog.live.partition_replay import Checkpoints
-from rawlog.live.replay_options import Asked
+from rawlog.live.replay_options import ReplayOptions
 from rawlog.live.sending import Sending
 from rawlog.live.sinks import Targets
 from rawlog.live.sources import RowStream, by_time, in_turn
@@ -111,23 +111,23 @@ class Ahead(Generic[T]):
 class Assignment:
     """Gives each row the number of its target: by its own partition, by its key as Java's default partitioner does, or in turn."""
 
-    def __init__(self, asked: Asked, targets: Targets) -> None:
-        self.asked, self.targets = asked, targets
+    def __init__(self, options: ReplayOptions, targets: Targets) -> None:
+        self.options, self.targets = options, targets
         #: Topics of the map that no record is of, so far.
-        self.unmapped = set(asked.topic_map)
+        self.unmapped = set(options.topic_map)
         self._turn = 0
 
     def targets_of(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """The number of the target of each row. OptionError for a topic that does not exist or has too few partitions."""
         topics = batch.column("topic").dictionary_encode()
         self.unmapped.difference_update(topics.dictionary.to_pylist())
-        names = [self.asked.target_of(name) for name in topics.dictionary.to_pylist()]
+        names = [self.options.target_of(name) for name in topics.dictionary.to_pylist()]
         codes = pc.fill_null(topics.indices, -1).to_numpy(zero_copy_only=False)
         if (codes < 0).any():
-            names.append(self.asked.target_of(None))
+            names.append(self.options.target_of(None))
             codes = np.where(codes < 0, len(names) - 1, codes)
         largest = -1
-        if self.asked.partition_by == "original" and batch.num_rows:
+        if self.options.partition_by == "original" and batch.num_rows:
             largest = pc.max(batch.column("partition")).as_py() or 0
         counts = np.array([len(self.targets.need(name, 0, largest).partitions) for name in names], np.int64)
         room = counts[codes] if counts.size else np.zeros(0, np.int64)
@@ -143,7 +143,7 @@ class Assignment:
     def _numbers(self, batch: pa.RecordBatch, room: NDArray[np.int64]) -> NDArray[np.int64]:
         """The partition of each row."""
         turns = (self._turn + np.arange(batch.num_rows)) % np.maximum(room, 1)
-        by = self.asked.partition_by
+        by = self.options.partition_by
         column = batch.column("partition")
         if by == "round-robin" or (by == "original" and column.null_count == batch.num_rows):
             self._turn += batch.num_rows
@@ -157,8 +157,8 @@ class Assignment:
             return numbers
         self._turn += batch.num_rows
         hashes = _murmur2(batch.column("key"))
-        known = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
-        return np.where(known, (hashes & 0x7FFF_FFFF) % np.maximum(room, 1), turns)
+        has_key = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
+        return np.where(has_key, (hashes & 0x7FFF_FFFF) % np.maximum(room, 1), turns)
 
     def divided(
         self, batch: pa.RecordBatch, keys: NDArray[np.int64]
@@ -192,7 +192,7 @@ class Tick:
     """Rows that are sent at the same time: when each of them is due, and their batches."""
 
     due: NDArray[np.float64]
-    batches: list[tuple[TopicPartition, Outgoing]]
+    batches: list[tuple[TopicPartition, OutgoingBatch]]
 
     @property
     def size(self) -> int:
@@ -206,13 +206,13 @@ class RowReplay:
         self, sending: Sending, checkpoints: Checkpoints, streams: list[RowStream], step: Callable[[], None]
     ) -> None:
         self.sending, self.checkpoints, self.streams = sending, checkpoints, streams
-        self.asked, self.producer, self.schedule = sending.asked, sending.producer, sending.schedule
-        self.assignment = Assignment(sending.asked, sending.targets)
+        self.options, self.producer, self.schedule = sending.options, sending.producer, sending.schedule
+        self.assignment = Assignment(sending.options, sending.targets)
         self._step = step
 
     def run(self) -> bool:
         """One round; True if somebody stopped it."""
-        if self.asked.is_paced:
+        if self.options.is_paced:
             return self._paced()
         for batch, keys in self._rows(in_turn(self.streams, self.sending.left)):
             if self.sending.is_stopped():
@@ -225,13 +225,13 @@ class RowReplay:
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
         """Rows that are to be sent, and the number of the target of each."""
-        for batch in limited(batches, self.asked.selection.limit):
+        for batch in limited(batches, self.options.selection.limit):
             self.sending.read += batch.num_rows
             self.sending.read_bytes += batch.nbytes
             keys = self.assignment.targets_of(batch)
             if self.sending.skip:
                 batch, keys = self._without_skipped(batch, keys)
-            if self.asked.timestamps == "shift":
+            if self.options.timestamps == "shift":
                 times = batch.column("timestamp").drop_null().cast(pa.int64())
                 self.sending.find_shift(times.slice(0, 1).to_pylist())
             if batch.num_rows:
@@ -242,10 +242,10 @@ class RowReplay:
     ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         keep = np.ones(keys.size, np.bool_)
         for lane, count in list(self.sending.skip.items()):
-            own = np.flatnonzero(keys == self.sending.targets.key_of(lane))[:count]
-            keep[own] = False
-            self.sending.skipped += own.size
-            self.sending.skip[lane] = count - own.size
+            skipped = np.flatnonzero(keys == self.sending.targets.key_of(lane))[:count]
+            keep[skipped] = False
+            self.sending.skipped += skipped.size
+            self.sending.skip[lane] = count - skipped.size
             if not self.sending.skip[lane]:
                 del self.sending.skip[lane]
         return batch.filter(pa.array(keep)), keys[keep]
@@ -254,13 +254,15 @@ class RowReplay:
         """Rows that are due together, encoded. This runs ahead, in a thread of its own, and talks to the cluster by other connections."""
         for batch, keys in self._rows(by_time(self.streams, self.sending.left)):
             times = batch.column("timestamp")
-            known = times.is_valid().to_numpy(zero_copy_only=False)
-            due = self.schedule.due(pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), known)
+            has_time = times.is_valid().to_numpy(zero_copy_only=False)
+            due = self.schedule.due(pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), has_time)
             batch = self.sending.retimed(batch)
             for start, stop in self.schedule.ticks(due):
                 parts = self.assignment.divided(batch.slice(start, stop - start), keys[start:stop])
-                made = [(target, one) for target, part in parts for one in self.sending.encoded(target, part)]
-                yield Tick(due[start:stop], made)
+                outgoing = [
+                    (target, encoded) for target, part in parts for encoded in self.sending.encoded(target, part)
+                ]
+                yield Tick(due[start:stop], outgoing)
 
     def _paced(self) -> bool:
         """Send each tick when it is due; the time in between goes to answers."""
@@ -277,7 +279,7 @@ class RowReplay:
             tick = ahead.take(0.0 if self.producer.unfinished else LONGEST_WAIT)
             if tick is None:
                 self.producer.pump(SHORT_WAIT)
-            elif not self.asked.dry_run:
+            elif not self.options.dry_run:
                 for target in {target for target, _ in tick.batches} - self.producer.lanes.keys():
                     self.checkpoints.announce([target])
                     self.producer.find_leader(target)
@@ -303,7 +305,7 @@ class RowReplay:
                 time.sleep(min(wait, LONGEST_WAIT))
 
     def _send(self, tick: Tick) -> None:
-        now = int(time.time() * 1000) if self.asked.timestamps == "now" else None
+        now = int(time.time() * 1000) if self.options.timestamps == "now" else None
         for target, batch in tick.batches:
             if now is not None:
                 batch.set_time(now)

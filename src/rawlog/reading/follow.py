@@ -121,7 +121,7 @@ def _folder(file: File) -> str:
 def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
     """The lines of a tree that hold wanted rows, by a lasting key. AccessError for a file that cannot be read."""
     able, selection = registry.formats_with(table), selection.suited(table)
-    found: dict[str, list[File]] = {}
+    files_by_line: dict[str, list[File]] = {}
     for file in tree:
         if file.format not in able or file.place.state is not None or not selection.takes_file(file):
             continue
@@ -131,10 +131,10 @@ def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
             raise AccessError(f"{file.path}: {file.problem}")
         # Files that continue one another are in one folder; a group may be wider: all queues of a store.
         numbered = file.place.group is not None and file.place.start_offset is not None
-        found.setdefault(f"{file.format} {_folder(file) if numbered else file.path}", []).append(file)
+        files_by_line.setdefault(f"{file.format} {_folder(file) if numbered else file.path}", []).append(file)
     return {
         key: Line(key, registry.formats()[str(files[0].format)], tuple(files), tree.group_of(files[0]))
-        for key, files in sorted(found.items())
+        for key, files in sorted(files_by_line.items())
     }
 
 
@@ -225,14 +225,14 @@ class Follower:
             self.lost(f"{line.key}: {offset_range(mark.offset, earliest)} deleted before they were read")
         elif size is not None and mark.position > size and index == len(line.files) - 1:
             self.lost(f"{line.files[index].path}: was read up to byte {mark.position:,} and is now {size:,} bytes")
-        found = self.seek(line, mark.offset)
-        if found is not None and (found.file, found.position) == (mark.file, mark.position):
+        place = self.seek(line, mark.offset)
+        if place is not None and (place.file, place.position) == (mark.file, mark.position):
             return mark
-        if found is None:
+        if place is None:
             self.lost(f"{line.key}: {mark.file} was read up to byte {mark.position:,} and is gone")
             later = [file for file in line.files if (file.place.start_offset or 0) > mark.offset]
-            found = Mark.before(later[0] if later else line.files[-1])
-        return found
+            place = Mark.before(later[0] if later else line.files[-1])
+        return place
 
     def _continues(self, line: Line, index: int, mark: Mark) -> bool:
         """Whether the frame at a mark, if there is one already, is certainly the one that should follow."""
@@ -264,9 +264,9 @@ class Follower:
         if not line.format.can("spans") or not line.is_numbered:
             return None
         index = max((i for i, file in enumerate(line.files) if (file.place.start_offset or 0) <= offset), default=0)
-        found = Mark.before(line.files[index])
+        mark = Mark.before(line.files[index])
         for file in line.files[index:]:
-            found = Mark(_name(file), offset=offset)
+            mark = Mark(_name(file), offset=offset)
             start = line.format.codec.seek(file, line.group, offset, None) if line.format.can("seek") else None
             for frames in walk(file, line.format, start=start, errors="stop"):
                 if not len(frames):
@@ -277,9 +277,9 @@ class Follower:
                 beyond = np.flatnonzero(stops > offset)
                 if beyond.size:
                     at = int(beyond[0])
-                    return replace(found, position=int(frames.positions[at]), frames=frames.first + at)
-                found = replace(found, position=frames.reached_in_file, frames=frames.first + len(frames))
-        return found
+                    return replace(mark, position=int(frames.positions[at]), frames=frames.first + at)
+                mark = replace(mark, position=frames.reached_in_file, frames=frames.first + len(frames))
+        return mark
 
     def stable(self, line: Line, start: Mark, reached: Mark) -> Mark:
         """The mark `reached`, or for `read_committed` the place of the first open transaction after `start`, if that comes first."""
@@ -332,7 +332,7 @@ class Follower:
         allowance: _Allowance | None = None,
     ) -> tuple[Mark, bool]:
         """The same in one file; and whether nothing more will be written to it."""
-        begun = any(self._is_begun(line, one) for one in following)
+        begun = any(self._is_begun(line, later) for later in following)
         if not begun and self._is_blank(file, mark.position):
             return mark, False  # space allocated in advance: nothing is written there yet
         limit = file.size if size is None else min(file.size, mark.position + size)
@@ -447,8 +447,8 @@ def _stop_offsets(layout: Format, frames: Frames, file: File) -> NDArray[np.int6
         stops = np.full(len(frames), -1, np.int64)
         for index in range(len(frames)):
             with contextlib.suppress(DataError):
-                own = layout.codec.spans(frames.slice(index, index + 1), file).stop_offset
-                stops[index] = -1 if own is None else own[0]
+                stop = layout.codec.spans(frames.slice(index, index + 1), file).stop_offset
+                stops[index] = -1 if stop is None else stop[0]
         return stops
 
 
@@ -473,7 +473,7 @@ def check_table(table: Table) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _FileState:
     """What a file looked like when it was read."""
 
     size: int
@@ -512,7 +512,7 @@ class Following:
         self.first: Iterator[pa.RecordBatch] = iter(())
         self._follower = Follower(table, self.selection, self.selection.errors, strict=False, note=note)
         self._marks = from_position(position)
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _FileState] = {}
         self._refused: set[str] = set()
 
     @property
@@ -630,9 +630,9 @@ class Following:
             self.note(f"{file.path}: {what}")
 
 
-def _seen(file: File) -> _Seen:
+def _seen(file: File) -> _FileState:
     identity = None
     if not is_remote(file.path):
         with contextlib.suppress(OSError):
             identity = os.stat(local_path(file.path)).st_ino
-    return _Seen(file.size, file.modified, identity)
+    return _FileState(file.size, file.modified, identity)

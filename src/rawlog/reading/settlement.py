@@ -39,13 +39,19 @@ def settles(file: File, table: Table) -> bool:
     format = registry.formats().get(str(file.format))
     if format is None or file.place.state is not None or file.problem is not None:
         return False
-    is_log = any(one is RECORDS for one in format.tables) and any(one.name == table.name for one in format.tables)
+    is_log = any(other is RECORDS for other in format.tables) and any(
+        other.name == table.name for other in format.tables
+    )
     return is_log and _family_of((file,)) is not None
 
 
 def _family_of(files: Sequence[File]) -> Family | None:
     """The family that settles a store. One that keeps its logs among those of another comes first."""
-    able = [one for one in registry.families() if one.reading is not None and one.files_for(None, files)]
+    able = [
+        candidate
+        for candidate in registry.families()
+        if candidate.reading is not None and candidate.files_for(None, files)
+    ]
     return min(able, key=lambda family: family.host is None, default=None)
 
 
@@ -133,8 +139,8 @@ class PartFold:
 
     def close(self) -> PartSummary:
         """The summary. There is no summary of a part that was not read to its end."""
-        made = self.summaries.close() if self.summaries is not None and self.is_ended else None
-        return PartSummary(self.part.file, self.part.start or 0, self.part.stop, made, self.fits)
+        summaries = self.summaries.close() if self.summaries is not None and self.is_ended else None
+        return PartSummary(self.part.file, self.part.start or 0, self.part.stop, summaries, self.fits)
 
 
 class StoreFold:
@@ -166,7 +172,7 @@ def merged(parts: Iterable[PartSummary]) -> dict[str, Summaries]:
     by_path: dict[str, list[PartSummary]] = {}
     for part in parts:
         by_path.setdefault(part.file.path, []).append(part)
-    found: dict[str, Summaries] = {}
+    whole_files: dict[str, Summaries] = {}
     for path, several in by_path.items():
         several.sort(key=lambda part: part.start)
         position: int | None = 0
@@ -179,8 +185,8 @@ def merged(parts: Iterable[PartSummary]) -> dict[str, Summaries]:
         else:
             is_whole = position is None or position >= several[0].file.size
             if whole is not None and is_whole and (len(several) == 1 or whole.rises):
-                found[path] = whole
-    return found
+                whole_files[path] = whole
+    return whole_files
 
 
 # What is read again -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rawlog import registry
 from rawlog.io.output import Folder, Output, unwritable
 from rawlog.io.storage import below, exists
-from rawlog.lakes.loss_check import LossError, Lost, added
+from rawlog.lakes.loss_check import ColumnLoss, LossError, total_losses
 from rawlog.lakes.targets import (
     FormatOutlet,
     Outlet,
@@ -27,9 +27,9 @@ from rawlog.model.errors import EncodeError, OptionError
 from rawlog.model.format import File, Keep
 from rawlog.model.frames import Frames
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     packed,
 )
@@ -131,7 +131,7 @@ class ConvertSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Written(Done):
+class Written(SplitResult):
     """The result of one split."""
 
     split: WrittenSplit
@@ -141,7 +141,7 @@ class Written(Done):
     #: What transforms of the rows counted.
     tallies: tuple[Tally, ...] = ()
     #: Rows of aborted and of open transactions (UNDONE) that are plain ones now.
-    plain: Mapping[str, Lost] = field(default_factory=dict)
+    plain: Mapping[str, ColumnLoss] = field(default_factory=dict)
     #: What the diagnosis of stores needs to know of the parts that were read, and the stores with rows that were passed over or misplaced.
     summaries: tuple[PartSummary, ...] = ()
     troubled: frozenset[str] = frozenset()
@@ -479,7 +479,7 @@ class Convert(Job[Written, Report]):
         readings = {key: reading for one in done for key, reading in one.readings.items()}
         absent = [entry for one in done for entry in one.absent]
         done = self._results(done)
-        lost = added(one.split.lost for one in done)
+        lost = total_losses(one.split.lost for one in done)
         rows = sum(one.split.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
         notes += tuple(self.selection.judge(one.tallies for one in done if one.tallies))
@@ -504,7 +504,7 @@ class Convert(Job[Written, Report]):
             report.add(
                 Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
             )
-        for name, one in added(one.plain for one in done).items():
+        for name, one in total_losses(one.plain for one in done).items():
             kind, hint = UNDONE[name]
             report.facts[name] = {"rows": one.rows, "first": one.place}
             what = f"{counted(one.rows, 'record')} of {kind}, first {one.place}"
@@ -561,7 +561,7 @@ class _Reading:
         self.notes: list[str] = []
         self.selection = job.selection.begun()
         self.dropping = _Dropping(job.drop)
-        self.plain: dict[str, Lost] = {}
+        self.plain: dict[str, ColumnLoss] = {}
         self.summaries: list[PartSummary] = []
         #: The stores with rows that were passed over or misplaced, and the one that is read.
         self.troubled: set[str] = set()
@@ -624,7 +624,7 @@ class _Reading:
                 topic, partition, offset = (
                     batch.column(column)[int(rows[0])].as_py() for column in ("topic", "partition", "offset")
                 )
-                first = self.plain.get(name, Lost(name, 0, f"{topic}-{partition} offset {offset}"))
+                first = self.plain.get(name, ColumnLoss(name, 0, f"{topic}-{partition} offset {offset}"))
                 self.plain[name] = replace(first, rows=first.rows + int(rows.size))
 
 

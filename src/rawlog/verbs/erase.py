@@ -250,7 +250,7 @@ class Erasing(Rewriting):
         chosen, tallies = self.erasure.selection, [one.tallies for one in erased if one.tallies]
         report.notes += chosen.judge(tallies)
         if chosen.where is not None:
-            tested = columns_of(chosen.where, chosen.made(RECORDS))
+            tested = columns_of(chosen.where, chosen.transformed(RECORDS))
             report.notes += [note for note in Decode.unseen(itertools.chain(*tallies)) if note.side in tested]
         if absent:
             texts = ", ".join(str(shown(one)) for one in absent[:SHOWN])

@@ -28,10 +28,10 @@ from rawlog.engines.spark.shipping import ship
 from rawlog.io.output import scratch
 from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.job import (
-    Done,
     Job,
     Progress,
     Split,
+    SplitResult,
     Stage,
 )
 from rawlog.model.text import counted, size_text
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-D = TypeVar("D", bound=Done)
+D = TypeVar("D", bound=SplitResult)
 O = TypeVar("O")  # noqa: E741
 
 INTERVAL = 0.25
@@ -59,7 +59,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     check_endpoint(spark, tree.roots)
     with job.timed("plan"):
         splits = job.plan(tree)
-    done: list[D] = []
+    results: list[D] = []
     before = latest = Progress()
 
     def add(now: Progress) -> None:
@@ -72,13 +72,13 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     while splits:
         rounds += 1
         with job.timed("work"), _described(spark, _description(job, splits, rounds)):
-            done += _round(job, splits, spark, None if progress is None else add)
+            results += _round(job, splits, spark, None if progress is None else add)
         before = latest
-        done.sort(key=lambda one: one.number)
+        results.sort(key=lambda result: result.number)
         with job.timed("plan"):
-            splits = job.follow(done)
+            splits = job.follow(results)
     with job.timed("commit"):
-        return job.commit(done)
+        return job.commit(results)
 
 
 def _description(job: Job[D, O], splits: list[Split], rounds: int) -> str:
@@ -120,11 +120,11 @@ def _round(
         except Exception as error:
             raise AccessError(f"the job failed on Spark: {reason(error)}") from error
         # Our own driver process wrote them a moment ago.
-        given: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
-    for answer in sorted(given, key=lambda one: one.number):
+        results: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
+    for answer in sorted(results, key=lambda answered: answered.number):
         if isinstance(answer.result, BaseException):
             raise answer.result
-    return [answer.result for answer in given]
+    return [answer.result for answer in results]
 
 
 def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path, reports: Path) -> None:
@@ -156,7 +156,7 @@ def _attempts(spark: SparkSession) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The result of a split: its Done, or the error that it ended with."""
+    """The result of a split: its SplitResult, or the error that it ended with."""
 
     number: int
     result: Any
@@ -234,7 +234,7 @@ class _Teller:
         self.path, self.sums, self.last = path, [0, 0, 0], 0.0
 
     def __call__(self, *more: int) -> None:
-        self.sums = [one + other for one, other in zip(self.sums, more, strict=True)]
+        self.sums = [total + added for total, added in zip(self.sums, more, strict=True)]
         now = time.monotonic()
         if now - self.last >= INTERVAL:
             self.last = now

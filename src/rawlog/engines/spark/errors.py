@@ -49,8 +49,8 @@ class translated:  # noqa: N801
         if _TRACEBACK in text:
             return AccessError(f"Spark failed: {reason(error)}")
         condition = error.getCondition() if hasattr(error, "getCondition") else None
-        if condition is None and (found := _CONDITION.search(text)):  # inside a stack trace
-            condition, text = found[1], text[found.start() :]
+        if condition is None and (match := _CONDITION.search(text)):  # inside a stack trace
+            condition, text = match[1], text[match.start() :]
             text = text[: frame.start()] if (frame := _FRAME.search(text)) else text
         line = re.sub(r"^\[[\w.]+\] ", "", text.strip().partition("\n")[0])
         line = re.sub(r"\s*SQLSTATE: \w+.*", "", line).strip().removesuffix(".")
@@ -69,10 +69,10 @@ class translated:  # noqa: N801
         quoted = re.search(r"(?:`[^`]+`\.?)+", line)
         if kind is None or quoted is None:
             return None
-        name, known = quoted[0].replace("`", ""), self.known[kind]()
-        if kind == "column" and "." in name and name not in known:
+        name, names = quoted[0].replace("`", ""), self.known[kind]()
+        if kind == "column" and "." in name and name not in names:
             name = name.rpartition(".")[2]
-        return unknown(kind, name, known) if known else None
+        return unknown(kind, name, names) if names else None
 
 
 def reason(error: BaseException) -> str:
@@ -93,17 +93,17 @@ def reason(error: BaseException) -> str:
 
 def _raised(text: str) -> RawlogError | None:
     """The error that our own code raised inside a Python worker of Spark's, from the traceback."""
-    every = list(_RAISED.finditer(text))
-    if not every:
+    matches = list(_RAISED.finditer(text))
+    if not matches:
         return None
-    found = every[-1]
-    kind = getattr(errors, found[1], None)
+    match = matches[-1]
+    kind = getattr(errors, match[1], None)
     if not (isinstance(kind, type) and issubclass(kind, RawlogError)):
         return None
     if issubclass(kind, DataError):
-        context = list(_hex_lines(text[found.end() :].lstrip("\n").split("\n")))
-        return kind(found[2], context="\n".join(context) or None)
-    return kind(found[2])
+        context = list(_hex_lines(text[match.end() :].lstrip("\n").split("\n")))
+        return kind(match[2], context="\n".join(context) or None)
+    return kind(match[2])
 
 
 def _hex_lines(lines: Sequence[str]) -> Iterator[str]:

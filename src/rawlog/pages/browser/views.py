@@ -573,9 +573,9 @@ def _patience() -> Callable[[object], None]:
 
 def _found_between(file: File, start: int, stop: int, checks: Checks) -> list[Finding]:
     row = Row({}, file, start, stop - start)
-    from rawlog.reading.inspect import Chosen, check_file
+    from rawlog.reading.inspect import RuleChoice, check_file
 
-    found = check_file(file, Chosen(), start=start, stop=stop).findings if stop > start else []
+    found = check_file(file, RuleChoice(), start=start, stop=stop).findings if stop > start else []
     by_path = {file.path: [one for one in found if one.position is not None]}
     return _findings_of(row, by_path, checks)
 
