@@ -257,12 +257,12 @@ def outline(files: Sequence[File], known: Mapping[str, Extent] | None = None) ->
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
     if gaps:
-        point = _cleaned_up_to(files, extents, max(extent.mark for extent in extents))
+        point = _cleaned_up_to(files, max(extent.mark for extent in extents))
         shown = index_traces(every, {extent.first for extent in extents if extent.has_batches}) if point else []
         gaps = [gap for gap in gaps if gap.first >= point or any(gap.first <= offset <= gap.last for offset in shown)]
     inside = [] if any(extent.is_cleaned for extent in extents) else _holes(extents)
     if inside:
-        point = _cleaned_up_to(files, extents, NONE)
+        point = _cleaned_up_to(files, NONE)
         inside = [gap for gap in inside if gap.first >= point]
     gaps += inside
     is_damaged = _has_damage(extents, placed)
@@ -539,7 +539,7 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
 
 
-def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent], mark: int) -> int:
+def _cleaned_up_to(files: Sequence[File], mark: int) -> int:
     """The offset up to which compaction may have taken out what is missing; 0 if nothing shows that the topic is compacted. `mark` is the
     last offset of a batch that shows it, or -1.
     """
@@ -553,7 +553,7 @@ def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent], mark: int) 
             return HUGE if mark >= dirty else dirty
         if mark == NONE and is_compacted_topic(folder, place.topic):
             return HUGE
-    return HUGE if mark != NONE or any(one.is_marked_inside() for one in extents) else 0
+    return HUGE if mark != NONE else 0
 
 
 def _lost(
