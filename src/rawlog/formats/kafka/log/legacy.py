@@ -292,6 +292,11 @@ def opened(frames: Frames, head: Heads) -> Heads:
     return with_contents
 
 
+def is_opened(frames: Frames) -> bool:
+    """Whether somebody opened the wrappers among frames already."""
+    return frames.shared(_contents) is not None
+
+
 def _contents(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The numbers of the wrappers that can be opened, how far the last offset in each is from the first, and how many entries it has."""
     head = take(frames.data, frames.starts, frames.stops, check_crc=False)

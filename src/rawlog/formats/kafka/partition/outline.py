@@ -41,6 +41,7 @@ from rawlog.model.frames import Frames
 from rawlog.model.outline import Run, SetAside, extend
 from rawlog.model.report import Action
 from rawlog.model.status import Status
+from rawlog.model.store import Store
 
 UNDECIDED = "cannot tell compaction from loss"
 
@@ -462,19 +463,20 @@ def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
     return runs
 
 
-def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
-    """Whether offsets that are missing between two segments are lost. The log is read only where names, checkpoints and settings do not
-    say that compaction may have taken them out.
+def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
+    """The ranges of offsets from `first` to before `stop` that are lost. The log is read, once, only where names, checkpoints and settings
+    do not say that compaction may have removed what is missing.
     """
-    place = files[0].place
-    if place.topic in INTERNAL.values():
-        return False
-    if place.topic is not None and place.partition is not None and place.group is not None:
-        folder = parent_of(place.group)
-        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
-        if (dirty is not None and stop <= dirty) or is_compacted_topic(folder, place.topic):
-            return False
-    return any(gap.is_lost and gap.first < stop and first <= gap.last for gap in outline(files).gaps)
+    filled = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
+    is_named = any(first <= offset < stop for offset in index_traces(files, filled))
+    if not is_named and stop <= _cleaned_up_to(files, NONE):
+        return []
+    gaps = Store.of(files).share(_outline).gaps
+    return [(gap.first, gap.last + 1) for gap in gaps if gap.is_lost and gap.first < stop and first <= gap.last]
+
+
+def _outline(store: Store) -> Outline:
+    return outline(store.files)
 
 
 def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:
