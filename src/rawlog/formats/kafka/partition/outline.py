@@ -26,6 +26,7 @@ from rawlog.formats.kafka.partition.extents import Extent, Span, bytes_of, read_
 from rawlog.formats.kafka.partition.identity import Identity, is_compacted_topic, parent_of
 from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.partition.sound_batches import (
+    FARTHEST,
     HUGE,
     NEAR,
     PADDING,
@@ -350,12 +351,15 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
         for index, extent in enumerate(extents)
         if len(extent.covered)
     }
+    # What is further from all segments than an index can name is no batch of the log: bytes of a damaged one may look like one.
+    top = max([extent.first for extent in extents] + [high for _, high in blocks.values()]) + FARTHEST
     # The files that are displaced as a whole come first: nothing but their names says that they belong elsewhere.
     for index in sorted(range(len(extents)), key=lambda index: (index in blocks, -len(extents[index].strays))):
         extent, own = extents[index], blocks.get(index)
+        strays = {number: span for number, span in extent.strays.items() if span[1] <= top}
         # What is missing at the beginning of another segment is not in a file after it, unless that goes up to where the other one begins.
-        is_before = own is None and any(low < extent.first for low, _ in extent.strays.values())
-        reached = max((high for _, high in extent.strays.values()), default=NONE) + 1
+        is_before = own is None and any(low < extent.first for low, _ in strays.values())
+        reached = max((high for _, high in strays.values()), default=NONE) + 1
         claims = {
             owner
             for owner, (low, _) in blocks.items()
@@ -367,18 +371,18 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
             if owner != index
         )
         slots: dict[int, list[int]] = {}
-        for number, (low, high) in extent.strays.items():
+        for number, (low, high) in strays.items():
             at = bisect_right(others, (low, HUGE))
             if (not at or others[at - 1][1] < low) and (at == len(others) or high < others[at][0]):
                 slots.setdefault(at, []).append(number)
         slot = max(slots, key=lambda at: len(slots[at]), default=0) if own is None else bisect_right(others, own)
         fitting = slots.get(slot, [])
-        if own is None and len(extent.strays) - len(fitting) > min(1, len(fitting) - 1):
+        if own is None and len(strays) - len(fitting) > min(1, len(fitting) - 1):
             continue
         end = max((high for _, high in blocks.values()), default=NONE)
-        lows, highs = ({number: span[side] for number, span in extent.strays.items()} for side in (0, 1))
+        lows, highs = ({number: span[side] for number, span in strays.items()} for side in (0, 1))
         for number in longest(sorted(fitting), lows, highs):
-            low, high = extent.strays[number]
+            low, high = strays[number]
             if not blocks or low <= end + 1 or _in_run(extent, number, end):
                 before = blocks.get(index, (low, high))
                 blocks[index] = (min(before[0], low), max(before[1], high))
