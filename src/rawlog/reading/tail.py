@@ -58,12 +58,18 @@ def _scan(part: Part, selection: Selection) -> _Scanned:
     """Walk a part's frames once and cut it into pieces of a few megabytes. AccessError if it cannot be read."""
     result = _Scanned(reached=part.start)
     format = registry.formats()[str(part.file.format)]
+    end: int | None = None  # of the offsets of the window before
     try:
         for frames in walk(
             part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors
         ):
             if result.reached is not None and frames.base > result.reached:
                 result.notes.append(skipped(part.file, result.reached, frames.base))
+            if len(frames) and format.can("offsets"):
+                first = int(format.codec.offsets(frames.slice(0, 1), part.file).first[0])
+                if end is not None and end < first and frames.base == result.reached:
+                    result.notes.append(Gap.inside(part.file, end, first))
+                end = int(format.codec.offsets(frames.slice(len(frames) - 1, len(frames)), part.file).stop[0])
             if len(frames):
                 result.pieces.append(replace(part, start=frames.base, stop=frames.reached_in_file, first=frames.first))
             result.reached = reached = frames.reached_in_file

@@ -62,7 +62,7 @@ COMMIT_LOG = Format(
         "resync": _in("commitlog", "resync"),
         "fault": _in("commitlog", "fault"),
         "offsets": _in("commitlog", "addresses"),
-        "is_lost": _in("commitlog", "is_lost"),
+        "lost_offsets": _in("commitlog", "lost_offsets"),
         "misplaced": _in("commitlog", "misplaced"),
         "context": _in("commitlog", "context"),
         "pick": _in("lookup", "pick"),

@@ -30,7 +30,7 @@ from rawlog.io import compression
 from rawlog.kernels import byte_view, columns
 from rawlog.kernels.gather import SLACK
 from rawlog.model.errors import CorruptError, DataError, UnsupportedError
-from rawlog.model.format import NO_TIME, File, Spans, Want
+from rawlog.model.format import NO_TIME, File, Offsets, Spans, Want
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
 from rawlog.model.table import HEADERS, arrow_type
@@ -257,15 +257,15 @@ def spans(frames: Frames, file: File) -> Spans:
     return Spans(min_time=low, max_time=high, records=records)
 
 
-def addresses(frames: Frames, file: File) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def addresses(frames: Frames, file: File) -> Offsets:
     """Where each entry begins and ends in the whole commit log, by the name of its file."""
     base = frames.base + (file.place.start_offset or 0)
-    return frames.starts + base, frames.stops + base
+    return Offsets(frames.starts + base, frames.stops + base)
 
 
-def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
-    """Whether bytes between two files of a commit log are lost. Always: brokers delete only its oldest files."""
-    return True
+def lost_offsets(files: Sequence[File], first: int, stop: int) -> Sequence[tuple[int, int]]:
+    """The bytes between two files of a commit log that are lost: all of them, brokers delete only its oldest files."""
+    return [(first, stop)]
 
 
 def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
