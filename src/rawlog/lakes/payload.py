@@ -22,7 +22,7 @@ from rawlog.lakes.lookup import BOUNDED, ROW, SPLIT, DataFile, Lookup, LookupRes
 from rawlog.lakes.parquet import dataset
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import RECORDS, Column, Table
-from rawlog.values.nested import join
+from rawlog.values.fields import join
 from rawlog.values.transform import added_columns, fields_column
 
 if TYPE_CHECKING:

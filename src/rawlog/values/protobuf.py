@@ -1,5 +1,6 @@
-"""Protobuf bodies as JSON. A schema's text is compiled once, by protoc in a process of its own, to descriptors that can be sent anywhere.
+"""Protobuf: schemas, and single bodies as JSON by the library.
 
+A schema's text is compiled once, by protoc in a process of its own, to descriptors that can be sent anywhere.
 Registries write text that protoc refuses: explicit map entries, and reserved numbers next to reserved names. Both are taken out of the text
 and, where they matter, put back into the descriptors.
 """
@@ -14,14 +15,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from rawlog.io.output import Folder, scratch, why_unsafe
 from rawlog.model.text import to_json as line_of
+from rawlog.values import wire_kernels as k
 from rawlog.values.avro import SchemaError
-from rawlog.values.protobuf_values import Layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
 
 MAIN, READY, SOURCES = "rawlog_schema.proto", "rawlog_ready.pb", "sources"
 #: A number that no field may have marks messages that are map entries, while protoc reads the text.
@@ -54,8 +62,62 @@ class BadIndex(ValueError):
     """Message indexes that lead to no message of the schema."""
 
 
+TIMESTAMP = "google.protobuf.Timestamp"
+#: Messages that hold one value, which JSON shows instead of them.
+WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+# The types of fields, as descriptors number them.
+DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING, GROUP = range(1, 11)
+MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = range(11, 19)
+_WIRES = {
+    **dict.fromkeys((INT64, UINT64, INT32, BOOL, UINT32, ENUM, SINT32, SINT64), k.VARINT),
+    **dict.fromkeys((DOUBLE, FIXED64, SFIXED64), k.FIXED64),
+    **dict.fromkeys((FLOAT, FIXED32, SFIXED32), k.FIXED32),
+    **dict.fromkeys((STRING, BYTES, MESSAGE), k.BYTES),
+}
+
+
+class Layout:
+    """The fields of a message, sorted by number. What its fields hold is looked up when it is met: a message may contain itself."""
+
+    def __init__(self, descriptor: Any) -> None:
+        """SchemaError for a message that may have fields of other files."""
+        if descriptor.is_extendable:
+            raise SchemaError(f"message {descriptor.full_name} has extensions")
+        self.name = str(descriptor.full_name)
+        self.declared = list(descriptor.fields)
+        self.fields = sorted(self.declared, key=lambda one: int(one.number))
+        oneofs = {one.full_name: number for number, one in enumerate(descriptor.oneofs)}
+        self.numbers = _numbers(one.number for one in self.fields)
+        self.wires = _numbers(_WIRES.get(one.type, -1) for one in self.fields)
+        self.is_repeated = _numbers(one.is_repeated for one in self.fields)
+        self.choice = _numbers(
+            -1 if one.containing_oneof is None else oneofs[one.containing_oneof.full_name] for one in self.fields
+        )
+        self.choices = len(oneofs)
+        self.required = [place for place, one in enumerate(self.fields) if one.is_required]
+        self._inner: dict[int, Layout] = {}
+
+    def inner(self, place: int) -> Layout:
+        """The messages of a field."""
+        if place not in self._inner:
+            self._inner[place] = Layout(self.fields[place].message_type)
+        return self._inner[place]
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether it is a well-known type, which the library shows in its own way."""
+        return self.name.startswith("google.protobuf.")
+
+
+def _numbers(values: Any) -> Numbers:
+    return np.array([int(one) for one in values], np.int64)
+
+
 @dataclass(slots=True)
-class Compiled:
+class MessageSchema:
     """Descriptors of a schema and everything it imports, and its messages by index path. Picklable."""
 
     files: bytes
@@ -147,7 +209,7 @@ def held_message(message: Any) -> Any:
     return held
 
 
-def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> Compiled:
+def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> MessageSchema:
     """Compile a schema; `referenced` are the names and texts of the files that it imports. SchemaError with what protoc says."""
     from google.protobuf import descriptor_pb2
 
@@ -160,10 +222,10 @@ def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> Com
     for one in found.file:
         for message in one.message_type:
             _restore_maps(message)
-    return Compiled(found.SerializeToString(), messages)
+    return MessageSchema(found.SerializeToString(), messages)
 
 
-def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> Compiled:
+def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> MessageSchema:
     """The same for a schema that is stored as a descriptor: every message in it counts, entries of maps too."""
     from google.protobuf import descriptor_pb2
 
@@ -178,7 +240,7 @@ def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> C
     main.name = MAIN
     found.file.append(main)
     messages = dict(_every_path(main.message_type, (), f"{main.package}." if main.package else ""))
-    return Compiled(found.SerializeToString(), messages)
+    return MessageSchema(found.SerializeToString(), messages)
 
 
 def _every_path(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:

@@ -10,15 +10,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rawlog.values.avro_edit import (
-    Edit,
-    Misfit,
-    about,
-    dropped,
-)
-from rawlog.values.mask import EVERY, Number, Step
-from rawlog.values.protobuf import Compiled, held_message
-from rawlog.values.protobuf_values import WRAPPERS
+from rawlog.values.documents import EVERY, Number, Step
+from rawlog.values.masker import Edit, Misfit, UnknownType
+from rawlog.values.protobuf import WRAPPERS, MessageSchema, held_message
 
 #: By the numbers that descriptors have: the kinds of scalars, and the ranges of whole numbers.
 _SIGNED, _UNSIGNED = {3: 63, 5: 31, 15: 31, 16: 63, 17: 31, 18: 63}, {4: 64, 6: 64, 7: 32, 13: 32}
@@ -34,15 +28,11 @@ _STRUCT, _VALUE, _LIST, _ANY = (f"{_OWN}{name}" for name in ("Struct", "Value", 
 _EXACT = 1 << 53
 
 
-class UnknownType(Misfit):
-    """An Any of a type that the schema does not have: it is not known which fields it holds."""
-
-
 class MessageEditor:
     """Changes fields of the bodies of one Protobuf message."""
 
-    def __init__(self, compiled: Compiled, path: tuple[int, ...]) -> None:
-        self.message = compiled.message(path)
+    def __init__(self, schema: MessageSchema, path: tuple[int, ...]) -> None:
+        self.message = schema.message(path)
 
     def edit(self, body: bytes, edits: Sequence[Edit]) -> tuple[bytes, list[bool]]:
         """A body with changed fields, and for each change whether it has the field. Fields that the schema does not know stay. ValueError
@@ -55,11 +45,11 @@ class MessageEditor:
             message.ParseFromString(body)
         except DecodeError as error:
             raise ValueError(str(error)) from None
-        found = []
-        for one in edits:
-            with about(one):
-                found.append(_edit_message(message, one.steps, one))
-        return (message.SerializeToString(deterministic=True) if any(found) else body), found
+        has_field = []
+        for edit in edits:
+            with edit.named():
+                has_field.append(_edit_message(message, edit.steps, edit))
+        return (message.SerializeToString(deterministic=True) if any(has_field) else body), has_field
 
 
 def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
@@ -74,7 +64,7 @@ def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
     if field is None or not any(one is field or one.number == field.number for one, _ in message.ListFields()):
         return False
     if not rest:
-        if dropped(edit):
+        if edit.is_drop:
             if field.is_required:
                 raise Misfit(_field_type(field), "it is required")
             message.ClearField(field.name)
@@ -89,7 +79,7 @@ def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
     if not isinstance(rest[0], int):
         return False
     places = [*range(len(held))] if rest[0] == EVERY else [rest[0]] if rest[0] < len(held) else []
-    if not rest[1:] and places and dropped(edit):
+    if not rest[1:] and places and edit.is_drop:
         raise Misfit(_field_type(field), "an item has no null; drop the whole list")
     found = False
     for place in places:
@@ -108,7 +98,7 @@ def _edit_map(held: Any, item: Any, steps: tuple[Step, ...], edit: Edit) -> bool
             found |= item.type == _MESSAGE and _edit_message(held[key], steps[1:], edit)
             continue
         found = True
-        if dropped(edit):
+        if edit.is_drop:
             del held[key]
         else:
             _mask_item(held, key, item, edit)
@@ -197,7 +187,7 @@ def _edit_struct(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
         return False
     if rest:
         return _edit_value(message.fields[step], rest, edit)
-    if dropped(edit):
+    if edit.is_drop:
         del message.fields[step]
     else:
         _mask_value(message.fields[step], edit)
@@ -214,7 +204,7 @@ def _edit_list(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
             found |= _edit_value(item, rest, edit)
             continue
         found = True
-        if dropped(edit):
+        if edit.is_drop:
             item.null_value = 0  # the items after it keep their places
         else:
             _mask_value(item, edit)
@@ -239,7 +229,7 @@ def _edit_any(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
             rest = steps[1:]
         if rest:
             return _edit_message(held, rest, edit)
-        if dropped(edit):
+        if edit.is_drop:
             held.Clear()
         else:
             _mask_message(held, edit)

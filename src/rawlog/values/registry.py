@@ -80,7 +80,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SchemaUse:
     """The schema that a record names, and what is known of it. `remark` says why it may be the wrong one."""
 
     schema: Schema
@@ -178,7 +178,7 @@ class Catalog:
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
-    def find(self, id: int, topic: str | None, side: str) -> list[Found]:
+    def find(self, id: int, topic: str | None, side: str) -> list[SchemaUse]:
         """The schemas that an id may mean in a record of a topic (`side` is key or value), the most credible first; none if unknown."""
         own = f"{topic}-{side}"
         contexts = self._contexts.get(id, [])
@@ -201,15 +201,17 @@ class Catalog:
         if len(schemas) > 1:
             found.sort(key=lambda one: one.state != "live")
             return [
-                Found(one.schema, one.subject, one.version, one.state, f"id {id} was given to several schemas")
+                SchemaUse(one.schema, one.subject, one.version, one.state, f"id {id} was given to several schemas")
                 for one in found
             ]
         return found
 
-    def _without_id(self, subject: str) -> list[Found]:
+    def _without_id(self, subject: str) -> list[SchemaUse]:
         """The schema of a file that is named after a subject: nothing tells ids, so it is taken for all of them that are not known."""
         return [
-            Found(one.schema, one.name, one.version, one.state, f"ids are not known: {one.name} is used for its topic")
+            SchemaUse(
+                one.schema, one.name, one.version, one.state, f"ids are not known: {one.name} is used for its topic"
+            )
             for number in sorted(self._numbers.get((DEFAULT, subject), ()))
             if (one := self.versions[DEFAULT, subject, number]).schema.id is None
         ]
@@ -219,16 +221,16 @@ class Catalog:
         numbers = self._numbers.get((context, subject), ())
         return any(self.versions[context, subject, number].schema.id == id for number in numbers)
 
-    def find_guid(self, guid: bytes, topic: str | None, side: str) -> list[Found]:
+    def find_guid(self, guid: bytes, topic: str | None, side: str) -> list[SchemaUse]:
         """The schema with a GUID; none if unknown."""
         schema = self.by_guid.get(guid)
         return [] if schema is None else [self._found(schema, topic, side, None)]
 
-    def _found(self, schema: Schema, topic: str | None, side: str, remark: str | None) -> Found:
+    def _found(self, schema: Schema, topic: str | None, side: str, remark: str | None) -> SchemaUse:
         chosen = self.used(schema, topic, side)
         if chosen is None:
-            return Found(schema, None, None, "hard_deleted", remark)
-        return Found(schema, chosen.name, chosen.version, chosen.state, remark)
+            return SchemaUse(schema, None, None, "hard_deleted", remark)
+        return SchemaUse(schema, chosen.name, chosen.version, chosen.state, remark)
 
     def used(self, schema: Schema, topic: str | None, side: str, name: str = "") -> Version | None:
         """The version that a producer of a topic most likely used for a schema; `name` is that of the record or message."""

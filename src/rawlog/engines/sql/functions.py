@@ -20,7 +20,7 @@ from rawlog.io.checksums import crc32c_spans
 from rawlog.kernels import byte_view, hashes
 from rawlog.reading.field_paths import parse_path
 from rawlog.reading.fields import field_of
-from rawlog.values.nested import to_json
+from rawlog.values.documents import to_json
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _POSITIVE = 0x7FFF_FFFF
