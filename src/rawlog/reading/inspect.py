@@ -160,8 +160,8 @@ def summaries_of(file: File, format: Format, store: Sequence[File], start: int, 
     """What checks over several files need of this one: of its own family, and of others that look at it."""
     makers = {format.family: format.codec.summary} if format.can("summary") else {}
     for family in registry.families():
-        if family.summary is not None and family.name != format.family and family.files_for(None, [file]):
-            makers[family.name] = family.summary
+        if family.name != format.family and family.files_for(None, [file]):
+            makers[family.name] = family.store_class.summary
     made = {name: make(file, store, start, stop) for name, make in makers.items()}
     made = {name: one for name, one in made.items() if one is not None}
     return Summaries(made) if made else None
@@ -182,7 +182,8 @@ def _own_stores(store: Store) -> dict[str, Store]:
 
 
 def _own_store(store: Store, family: Family) -> Store:
-    mine = Store(family.files_for(None, store), store.name)
+    files = family.files_for(None, store)
+    mine = (family.store_class if files else Store)(files, store.name)
     mine.summaries = own_summaries(store.summaries, family)
     return mine
 
@@ -356,18 +357,19 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: l
     result = Findings()
     for family in registry.families():
         mine = own_store(files, family)
-        for one in family.all_group_rules if mine else ():
+        if not mine:
+            continue
+        for one in mine.rules():
             if chosen.takes(one.code):
                 result.items += _guarded(one, mine)
-        if panels is not None and mine and family.overview is not None:
+        if panels is not None:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                panels += family.overview(mine)
-        if chosen.complete and mine and family.accounts is not None:
+                panels += mine.overview()
+        if chosen.complete:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                result.accounts += family.accounts(mine)
-        if mine and family.predictions is not None:
-            with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                result.predictions += family.predictions(mine)
+                result.accounts += mine.accounts()
+        with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
+            result.predictions += mine.predictions()
     return result
 
 
@@ -396,15 +398,16 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
     result = Findings()
     for family in registry.families():
         files = Store(family.files_for(None, tree))
+        if not files:
+            continue
         files.summaries = own_summaries(summaries or {}, family)
-        for one in family.all_rules if files else ():
+        for one in family.store_class.tree_rules():
             if chosen.takes(one.code):
                 result.items += _guarded(one, files)
         with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-            if chosen.complete and files and family.absent is not None:
-                result.accounts += family.absent(files)
-            if files and family.startups is not None:
-                result.startups += family.startups(files)
+            if chosen.complete:
+                result.accounts += family.store_class.absent(files)
+            result.startups += family.store_class.startups(files)
     return result
 
 

@@ -86,7 +86,7 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
             parts.append(Part(tuple(files), context=ALL_TOGETHER))
         return parts
     for family in registry.families():
-        if table.name in family.folds:
+        if family.makes(table):
             # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
             by_row = {"topic", "partition"} & set(table.names)
             files = family.files_for(table.name, tree)
@@ -94,7 +94,7 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
                 file for file in files if not reads_itself(file, table) and (by_row or selection.takes_file(file))
             )
             own = [file for file in files if reads_itself(file, table)]
-            units = family.units_for(table.name, folded).values() if folded else ()
+            units = family.store_class.units(table.name, folded).values() if folded else ()
             return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, own, table, selection, split_size)]
     return _plan_files(tree, tree, table, selection, split_size)
 
@@ -231,19 +231,17 @@ class Choice(str):
 
 def copies(stores: Iterable[Store]) -> list[Copies]:
     """The units of data of which there are several replicas among some stores; each with its replicas, the best first."""
-    every = list(stores)
+    every = [(store, {file.system for file in store}) for store in stores]
     found: list[Copies] = []
     for family in registry.families():
-        if family.store_name is None or family.copies is None:
-            continue
         named: dict[str, list[Store]] = {}
-        for store in every:
-            name = family.store_name(store)
+        for store in (store for store, systems in every if any(map(family.looks_at, systems))):
+            name = family.store_class.of(store).system_name()
             if name is not None:
                 named.setdefault(name, []).append(store)
         several = [store for some in named.values() if len(some) > 1 for store in some]
         if several:
-            found += family.copies(several)
+            found += family.store_class.copies(several)
     return found
 
 
@@ -251,7 +249,7 @@ def facts_of(store: Store) -> tuple[str, ...]:
     """What identifies a store besides its name; a fact that is not known is empty, and there may be none."""
     system = next((file.system for file in store if file.system is not None), None)
     family = next((one for one in registry.families() if one.name == system), None)
-    return family.facts(store) if family is not None and family.facts is not None else ()
+    return family.store_class.of(store).facts() if family is not None else ()
 
 
 def contradict(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -312,15 +310,15 @@ def _is_united(one: Copies, table: Table) -> bool:
     """Whether a table is made from all replicas together: its family chooses what they know of one state."""
     files = [file for store in one.stores for file in store]
     for family in registry.families():
-        if table.name in family.folds and family.units is not None:
-            return len(family.units_for(table.name, family.files_for(table.name, files))) == 1
+        if family.makes(table) and family.store_class.can("units"):
+            return len(family.store_class.units(table.name, family.files_for(table.name, files))) == 1
     return False
 
 
 def _has_rows(store: Store, table: Table, selection: Selection) -> bool:
     """Whether a store has files that are read for a table."""
     for family in registry.families():
-        if table.name in family.folds and family.files_for(table.name, store):
+        if family.makes(table) and family.files_for(table.name, store):
             return True
     able, chosen = registry.formats_with(table), selection.suited(table)
     return any(file.format in able and file.place.state is None and chosen.takes_file(file) for file in store)

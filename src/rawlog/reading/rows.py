@@ -146,11 +146,11 @@ def read(
         yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in found)
         return
     for family in registry.families():
-        if table.name in family.folds and not reads_itself(part.file, table):
+        if family.makes(table) and not reads_itself(part.file, table):
             wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
             if note is not None and selection.errors != "raise":
                 _tell_losses(part, selection, note)
-            for batch in family.folds[table.name](part.files, wanted):
+            for batch in family.store_class(part.files).rows_of(table.name, wanted):
                 yield selection.apply(batch.select(list(selection.needed(table).names)), table)
             return
     if part.reading is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from rawlog.model.format import File, Keep, Origin, Want
 from rawlog.model.frames import Frames
 from rawlog.model.report import Action, Report
 from rawlog.model.status import Status
-from rawlog.model.store import Store
+from rawlog.model.store import Rewrite, Store
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 
@@ -95,27 +96,6 @@ class Recorded:
         return self
 
 
-def accounts(files: Sequence[File]) -> list[Account]:
-    """The account of a recording. Every place where entries are missing counts as one."""
-    made = []
-    for one in _recorded(files):
-        if one.reached is None:  # its header cannot be read, which is a finding
-            continue
-        lost = one.missing.count
-        there = one.entries - one.zeros
-        made.append(
-            Account(
-                system="replay",
-                path=one.file.path,
-                unit="entry",
-                stop=there + lost,
-                present=there,
-                unexplained=lost,
-            )
-        )
-    return made
-
-
 def _recorded(files: Sequence[File]) -> list[Recorded]:
     return Store.of(files).share(_summaries)
 
@@ -147,35 +127,70 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
         yield from one.missing
 
 
-def rules() -> Sequence[Rule[Sequence[File]]]:
-    """The rules over a recording."""
-    return (unexplained,)
-
-
 NO_TIME = {
     0: b"0001-01-01T00:00:00.000000Z",
     **{kind: NO_TIME_SECONDS.to_bytes(8, "big", signed=True) for kind in VERSIONS},
 }
 
 
-def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
-    """Write a repaired copy of a recording. DataError for a header of no known version, unless all that follows are entries of one."""
-    [file] = store
-    report = Report(facts={"files": [store.name]}, counts={"entries_kept": 0})
-    with folder.create(store.name.rpartition("/")[2]) as out:
-        out.writelines(_repaired(file, report))
-    return report
+class Recording(Store):
+    """A recording, which is one file."""
 
+    def accounts(self) -> list[Account]:
+        """The account of a recording. Every place where entries are missing counts as one."""
+        made = []
+        for one in _recorded(self):
+            if one.reached is None:  # its header cannot be read, which is a finding
+                continue
+            lost = one.missing.count
+            there = one.entries - one.zeros
+            made.append(
+                Account(
+                    system="replay",
+                    path=one.file.path,
+                    unit="entry",
+                    stop=there + lost,
+                    present=there,
+                    unexplained=lost,
+                )
+            )
+        return made
 
-def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep | None = None) -> Report:
-    """Write a copy of a recording without the entries that `keep` says no to. DataError for damage, which `repair` handles."""
-    [file] = store
-    report = Report(facts={"files": [store.name]}, counts={"records": 0, "removed": 0})
-    with folder.create(store.name.rpartition("/")[2]) as out:
-        out.writelines(_without(file, keep, report))
-    if report.counts["removed"]:
-        report.add(Action.REMOVED, counted(report.counts["removed"], "entry", "entries"), file.path)
-    return report
+    @classmethod
+    def rules(cls) -> Sequence[Rule[Any]]:
+        """The rules over a recording."""
+        return (unexplained,)
+
+    @Rewrite()
+    def repair(self, folder: Folder, options: Mapping[str, str]) -> Report:
+        """Write a repaired copy of a recording. DataError for a header of no known version, unless all that follows are entries of one."""
+        [file] = self
+        report = Report(facts={"files": [self.name]}, counts={"entries_kept": 0})
+        with folder.create(self.name.rpartition("/")[2]) as out:
+            out.writelines(_repaired(file, report))
+        return report
+
+    @Rewrite(keeps=True, renumbers=True)
+    def erase(self, folder: Folder, options: Mapping[str, str], keep: Keep | None = None) -> Report:
+        """Write a copy of a recording without the entries that `keep` says no to. DataError for damage, which `repair` handles."""
+        [file] = self
+        report = Report(facts={"files": [self.name]}, counts={"records": 0, "removed": 0})
+        with folder.create(self.name.rpartition("/")[2]) as out:
+            out.writelines(_without(file, keep, report))
+        if report.counts["removed"]:
+            report.add(Action.REMOVED, counted(report.counts["removed"], "entry", "entries"), file.path)
+        return report
+
+    @classmethod
+    def join(cls, verb: str, stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
+        """The report on all recordings."""
+        if verb != "repair":
+            return super().join(verb, stores, reports, folder)
+        made = Report(facts={"files": [store.name for store in stores]})
+        for store, report in zip(stores, reports, strict=True):
+            made.parts[store.name] = report
+            made.count("entries_kept", report.counts["entries_kept"])
+        return made
 
 
 def _without(file: File, keep: Keep | None, report: Report) -> Iterator[bytes]:
@@ -196,15 +211,6 @@ def _without(file: File, keep: Keep | None, report: Report) -> Iterator[bytes]:
             if frames.last and frames.reached_in_file < opened.size:
                 place = {"start": frames.reached_in_file, "stop": opened.size}
                 report.add(Action.DROPPED, "an unfinished entry", file.path, is_expected=True, **place)
-
-
-def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
-    """The report on all recordings."""
-    made = Report(facts={"files": [store.name for store in stores]})
-    for store, report in zip(stores, reports, strict=True):
-        made.parts[store.name] = report
-        made.count("entries_kept", report.counts["entries_kept"])
-    return made
 
 
 def _repaired(file: File, report: Report) -> Iterator[bytes]:
