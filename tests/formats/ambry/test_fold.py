@@ -132,10 +132,10 @@ def test_folding_is_what_a_live_store_does(done: list[tuple[Any, ...]], drop: bo
         entries = plain[reference.order(catalog.key(int(folded.first[blob])))]
         state = reference.find(entries)
         put = next((entry for entry in reversed(entries) if entry.acts == "PUT"), None)
-        where = int(folded.found[blob])
+        where = int(folded.answer[blob])
         assert (where < 0) == (state is None)
         if state is not None:
-            assert (folded.found_flags[blob], folded.found_expires[blob]) == (state.flags, state.expires)
+            assert (folded.answer_flags[blob], folded.answer_expires[blob]) == (state.flags, state.expires)
             assert (int(catalog.segment[where]), int(catalog.offset[where])) == state.place
         where = int(folded.put[blob])
         assert (None if where < 0 else (int(catalog.segment[where]), int(catalog.offset[where]))) == (put and put.place)

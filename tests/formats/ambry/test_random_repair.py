@@ -78,7 +78,7 @@ def states_of(folder: str) -> dict[Identity, State]:
     folded = store.state
     logs = [Path(file.path).read_bytes() for file in store.logs]
     found: dict[Identity, State] = {}
-    for blob, row in enumerate(folded.found.tolist()):
+    for blob, row in enumerate(folded.answer.tolist()):
         if row < 0:
             continue
         put, content = int(folded.put[blob]), None
@@ -87,8 +87,8 @@ def states_of(folder: str) -> dict[Identity, State]:
             content = logs[int(folded.catalog.segment[put])][start : start + size]
         found[reference.order(folded.catalog.key(int(folded.first[blob])))] = State(
             bool(folded.is_deleted[blob]),
-            bool(folded.found_flags[blob] & 2),
-            int(folded.found_expires[blob]),
+            bool(folded.answer_flags[blob] & 2),
+            int(folded.answer_expires[blob]),
             int(folded.life_version[row]),
             content,
         )

@@ -19,7 +19,7 @@ from rawlog.formats.ambry.index import IndexSummary
 from rawlog.formats.ambry.store.state import (
     LogSummary,
     read_log,
-    summarised,
+    summarise,
     summary,
 )
 from rawlog.io.storage import Source
@@ -57,7 +57,7 @@ def split(file: Any, start: int | None, stop: int | None) -> LogSummary:
 def test_summaries_of_any_cut_are_that_of_the_whole_segment(name: str, seed: int) -> None:
     chance = random.Random(seed)
     file = chance.choice([one for one in open_tree(store_path(name)).files if one.format == LOG.name])
-    whole = summarised(file, summary(file, (), 0, None))
+    whole = summarise(file, summary(file, (), 0, None))
     starts = whole.columns["offset"].tolist()[1:]
     cuts = sorted(chance.sample(starts, min(len(starts), chance.randint(0, 6))))
     parts = [split(file, start, stop) for start, stop in pairwise([None, *cuts, None])]

@@ -116,10 +116,10 @@ def test_a_broker_conf_of_another_store_is_not_taken(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"mappedFileSizeConsumeQueue=4000\nstorePathRootDir={tmp_path / 'other'}\n")
     shutil.rmtree(root / "consumequeue")
-    assert "queue" not in sizes_of(rawlog.open(root).files).known
+    assert "queue" not in sizes_of(rawlog.open(root).files).known_fields
     conf.write_text(f"mappedFileSizeConsumeQueue=4000\nstorePathRootDir={root}\n")
     sizes = sizes_of(rawlog.open(root).files)
-    assert (sizes.queue, "queue" in sizes.known) == (4000, True)
+    assert (sizes.queue, "queue" in sizes.known_fields) == (4000, True)
 
 
 # ------------------------------------------------------------------ sizes
@@ -148,9 +148,9 @@ def test_a_lone_short_file_does_not_show_the_size_of_the_log(tmp_path: Path) -> 
     first, *others = log_files(root)
     for path in others:
         path.unlink()
-    assert "commit_log" in sizes_of(rawlog.open(root).files).known, "a blank entry says how large the file is"
+    assert "commit_log" in sizes_of(rawlog.open(root).files).known_fields, "a blank entry says how large the file is"
     first.write_bytes(first.read_bytes()[:30_001])
-    assert "commit_log" not in sizes_of(rawlog.open(root).files).known
+    assert "commit_log" not in sizes_of(rawlog.open(root).files).known_fields
     report = repaired(root, tmp_path / "out", dry_run=True)
     assert "commitlog_size" in said(report)
     report = repaired(root, tmp_path / "out", {"commitlog_size": "65536"})

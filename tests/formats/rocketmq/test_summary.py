@@ -17,9 +17,9 @@ from rawlog.engines import choice
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.store.store import (
     LogSummary,
-    Packed,
+    PackedRows,
     View,
-    summarised,
+    summarise,
     summary,
 )
 from rawlog.io.storage import Source
@@ -69,7 +69,7 @@ def test_a_log_gives_the_same_summary_for_any_cut(name: str, data: st.DataObject
     [file] = rawlog.open(path).files
     starts = [int(at) for frames in walk(file, COMMIT_LOG) for at in frames.positions]
     cuts = sorted(data.draw(st.sets(st.sampled_from(starts[1:] or [file.size]), max_size=6)))
-    assert facts(in_splits(file, cuts)) == facts(summarised(file))
+    assert facts(in_splits(file, cuts)) == facts(summarise(file))
 
 
 @pytest.mark.parametrize("damage", [flip_body, zero_page, leave_stale_entry])
@@ -79,7 +79,7 @@ def test_a_damaged_log_gives_the_same_summary_for_any_cut(damage: Any, tmp_path:
     for path in log_files(root):
         [file] = rawlog.open(path).files
         starts = [int(at) for frames in walk(file, COMMIT_LOG, errors="skip") for at in frames.positions]
-        whole = facts(summarised(file))
+        whole = facts(summarise(file))
         for at in starts[1::7]:
             assert facts(in_splits(file, [at])) == whole, at
 
@@ -87,7 +87,7 @@ def test_a_damaged_log_gives_the_same_summary_for_any_cut(damage: Any, tmp_path:
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=50), st.integers(1, 3))
 def test_packed_numbers_are_unpacked_as_they_were(values: list[int], rows: int) -> None:
     array = np.array([values] * rows, np.int64).reshape(rows, len(values))
-    assert Packed.of(array).unpack().tolist() == (array.tolist() if values else [])
+    assert PackedRows.of(array).unpack().tolist() == (array.tolist() if values else [])
 
 
 def test_a_summary_is_small(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_summary_is_small(tmp_path: Path) -> None:
         for number in range(count)
     ]  # fmt: skip
     written(table(rows), tmp_path / "out", {"index_entries": "50000"})
-    summaries = [summarised(file) for file in rawlog.open(tmp_path / "out").files if file.format == COMMIT_LOG.name]
+    summaries = [summarise(file) for file in rawlog.open(tmp_path / "out").files if file.format == COMMIT_LOG.name]
     assert sum(one.messages for one in summaries) == count
     assert sum(one.size for one in summaries) < 30 * count
     assert sum(len(pickle.dumps(one)) for one in summaries) < 30 * count

@@ -110,10 +110,10 @@ def make(keys: Iterable[bytes], elements: int, probability: float = 0.01, *, by_
     if probability not in BLOOM_TABLE:
         raise OptionError(f"bloom probability {probability}: one of {', '.join(map(str, BLOOM_TABLE))} expected")
     hash_count, per_element = BLOOM_TABLE[probability]
-    found = Bloom(hash_count, np.zeros(((elements * per_element + BLOOM_SPARE - 1) >> 6) + 1, np.uint64))
+    bloom = Bloom(hash_count, np.zeros(((elements * per_element + BLOOM_SPARE - 1) >> 6) + 1, np.uint64))
     for raw in keys:
-        found.add(uuid_bytes(raw) if by_uuid else raw)
-    return found
+        bloom.add(uuid_bytes(raw) if by_uuid else raw)
+    return bloom
 
 
 def read_bloom(cursor: Cursor) -> Bloom:
@@ -395,24 +395,24 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     whole = frames
     try:
         entries = read_entries(frames)
-    except CorruptError as found:
-        error = found
-        frames = frames.slice(0, int(np.searchsorted(frames.positions, found.position or 0)))
+    except CorruptError as damage:
+        error = damage
+        frames = frames.slice(0, int(np.searchsorted(frames.positions, damage.position or 0)))
         entries = read_entries(frames)
     if len(frames):
-        made: dict[str, pa.Array] = {}
+        arrays: dict[str, pa.Array] = {}
         for column in want.table.columns:
             if column.name == "path":
-                made["path"] = columns.constant(want.file.path, "string", len(frames))
+                arrays["path"] = columns.constant(want.file.path, "string", len(frames))
             elif column.name == "key":
-                made["key"] = columns.spans(entries.data, entries.starts, entries.sizes)
+                arrays["key"] = columns.spans(entries.data, entries.starts, entries.sizes)
             elif column.name == "kind":
-                made["kind"] = KINDS.take(pa.array(entries.kind))
+                arrays["kind"] = KINDS.take(pa.array(entries.kind))
             else:
-                made[column.name] = columns.integers(
+                arrays[column.name] = columns.integers(
                     getattr(entries, _FIELD.get(column.name, column.name)), column.type
                 )
-        yield columns.batch(want.table, made, len(frames))
+        yield columns.batch(want.table, arrays, len(frames))
     if error is not None:
         raise error
     if whole.last:
@@ -633,7 +633,7 @@ def _sorted(run: Entries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _values(run: Entries, version: int) -> NDArray[np.uint8]:
     """The values of entries, a row of bytes each."""
     layout = VALUES[version]
-    made = np.zeros(len(run), layout.dtype)
+    values = np.zeros(len(run), layout.dtype)
     expires = run.expires.astype(np.int64)
     by_name = {
         "size": run.size,
@@ -647,8 +647,8 @@ def _values(run: Entries, version: int) -> NDArray[np.uint8]:
         "life_version": run.life_version,
     }
     for name in layout.dtype.names or ():
-        made[name] = by_name[name]
-    return made.view(np.uint8).reshape(len(run), layout.size)
+        values[name] = by_name[name]
+    return values.view(np.uint8).reshape(len(run), layout.size)
 
 
 def bloom_of(
@@ -660,10 +660,10 @@ def bloom_of(
     by_uuid: bool = False,
 ) -> Bloom:
     """The bloom of a sealed index file; `like` gives its dimensions, else the store's settings do."""
-    found = make((), max(max_entries, len(run)), probability)
+    bloom = make((), max(max_entries, len(run)), probability)
     if like is not None:
-        found = Bloom(like.hash_count, like.words * 0)
+        bloom = Bloom(like.hash_count, like.words * 0)
     distinct = np.unique(_sorted(run)[0])
     starts, sizes = run.uuid_spans if by_uuid else (run.starts, run.sizes)
-    found.add_keys(run.data, starts[distinct], sizes[distinct])
-    return found
+    bloom.add_keys(run.data, starts[distinct], sizes[distinct])
+    return bloom

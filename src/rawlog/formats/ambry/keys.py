@@ -52,8 +52,8 @@ class Key:
 
     @property
     def id_type(self) -> str:
-        known = self.version >= 3
-        return ID_TYPES[self.flags & KeyFlag.ID_TYPE] if known else ID_TYPES[0]
+        has_type = self.version >= 3
+        return ID_TYPES[self.flags & KeyFlag.ID_TYPE] if has_type else ID_TYPES[0]
 
     @property
     def is_encrypted(self) -> bool:
@@ -84,9 +84,12 @@ def parse(data: bytes, start: int = 0) -> Key:
         if field.name != "uuid"
     }
     if number["partition_version"] != PARTITION_VERSION:
-        found = number["partition_version"]
+        partition_version = number["partition_version"]
         raise CorruptError(
-            f"partition version {found}, 1 expected", position=start, field="partition_version", found=found
+            f"partition version {partition_version}, 1 expected",
+            position=start,
+            field="partition_version",
+            found=partition_version,
         )
     flags = number.get("flags", 0)
     if version >= 3 and flags & KeyFlag.ID_TYPE >= len(ID_TYPES):
@@ -190,9 +193,9 @@ class Identities:
     def numbers(self) -> NDArray[np.int64]:
         """A number for each row, the same for rows of one blob."""
         order = self.sorted()
-        made = np.empty(order.size, np.int64)
-        made[order] = np.cumsum(self.begins(order)) - 1
-        return made
+        numbers = np.empty(order.size, np.int64)
+        numbers[order] = np.cumsum(self.begins(order)) - 1
+        return numbers
 
     def take(self, rows: Any) -> Identities:
         return Identities(self.group[rows], self.high[rows], self.low[rows])
@@ -215,16 +218,16 @@ def identities(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64])
     """Which blob each key in `data` is of; the keys must have been parsed or scanned."""
     data = byte_view(data)
     starts, sizes = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
-    found = Identities(np.empty(starts.size, np.int8), *(np.empty(starts.size, np.int64) for _ in range(2)))
-    if kernels.identify(data, starts, sizes, found.group, found.high, found.low):
-        for row in np.flatnonzero(found.group == kernels.ODD).tolist():
+    result = Identities(np.empty(starts.size, np.int8), *(np.empty(starts.size, np.int64) for _ in range(2)))
+    if kernels.identify(data, starts, sizes, result.group, result.high, result.low):
+        for row in np.flatnonzero(result.group == kernels.ODD).tolist():
             at = int(starts[row])
             raw = data[at : at + int(sizes[row])].tobytes()
             digest = hashlib.blake2b(order(raw), digest_size=16).digest()
-            found.group[row] = max(GROUPS.values()) + GROUPS[raw[1]]
-            found.high[row] = int.from_bytes(digest[:8], "big", signed=True)
-            found.low[row] = int.from_bytes(digest[8:], "big", signed=True)
-    return found
+            result.group[row] = max(GROUPS.values()) + GROUPS[raw[1]]
+            result.high[row] = int.from_bytes(digest[:8], "big", signed=True)
+            result.low[row] = int.from_bytes(digest[8:], "big", signed=True)
+    return result
 
 
 def identity_of(raw: bytes) -> tuple[int, int, int]:
@@ -296,7 +299,7 @@ def rows_by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
     import pyarrow.compute as pc
 
     if "key" in batch.schema.names:
-        found = pc.equal(batch.column("key"), pa.scalar(raw, pa.binary()))
+        matches = pc.equal(batch.column("key"), pa.scalar(raw, pa.binary()))
     else:
-        found = pc.equal(batch.column("blob_id"), id.rstrip("="))
-    return pc.fill_null(found, False)
+        matches = pc.equal(batch.column("blob_id"), id.rstrip("="))
+    return pc.fill_null(matches, False)

@@ -182,9 +182,9 @@ class Messages:
         """When a PUT expires, milliseconds; -1 never. As Utils.addSecondsToEpochTime: both must be known."""
         ttl, created = self["time_to_live"], self["creation_time"]
         most = MOST_MS // 2
-        known = (ttl != NONE) & (created != NONE) & (ttl > -most // 1000) & (ttl < most // 1000)
-        known &= (created > -most) & (created < most)
-        return np.where(known, created + np.where(known, ttl, 0) * 1000, NONE)
+        valid = (ttl != NONE) & (created != NONE) & (ttl > -most // 1000) & (ttl < most // 1000)
+        valid &= (created > -most) & (created < most)
+        return np.where(valid, created + np.where(valid, ttl, 0) * 1000, NONE)
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -198,7 +198,7 @@ def checked(frames: Frames) -> Messages:
 _ROW = {name: row for row, name in enumerate(kernels.FIELDS)}
 
 
-def trouble(messages: Messages, index: int) -> CorruptError:
+def message_error(messages: Messages, index: int) -> CorruptError:
     """The error for a message that is not sound."""
     frames = messages.frames
     position = int(frames.positions[index])
@@ -220,12 +220,12 @@ def spans(frames: Frames, file: File) -> Spans:
     messages = Messages(frames)
     sound = messages.sound
     if not sound.all():
-        raise trouble(messages, int(np.argmin(sound)))
+        raise message_error(messages, int(np.argmin(sound)))
     at = frames.positions + (file.place.start_offset or 0)
     micros, valid = microseconds(messages.times)
-    known = np.where(valid, micros, NO_TIME)
+    stamps = np.where(valid, micros, NO_TIME)
     # The end of a message is where the next one begins, and what a reader goes on from.
-    return Spans(at, at + frames.sizes, known, known, np.ones(len(frames), np.int64))
+    return Spans(at, at + frames.sizes, stamps, stamps, np.ones(len(frames), np.int64))
 
 
 def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
@@ -257,7 +257,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
             bad = int(np.argmin(good))
             if bad:
                 yield _batch(messages.slice(0, bad), want)
-            raise trouble(messages, bad)
+            raise message_error(messages, bad)
 
 
 def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
@@ -281,8 +281,8 @@ def _runs(frames: Frames, wants: Sequence[Want]) -> Iterator[Messages]:
 
 
 def _batch(messages: Messages, want: Want) -> pa.RecordBatch:
-    made = _Columns(messages, want)
-    arrays = {column.name: made.column(column.name, column.type) for column in want.table.columns}
+    builder = _Columns(messages, want)
+    arrays = {column.name: builder.column(column.name, column.type) for column in want.table.columns}
     batch = columns.batch(want.table, arrays, len(messages))
     far = "timestamp" in arrays and arrays["timestamp"].null_count > int((messages.times == NONE).sum())
     return columns.marked(batch, columns.Marks(far=far))
@@ -347,17 +347,19 @@ class _Columns:
         if not both.size or (both == both[0]).all():
             name = f"{account[0]}/{container[0]}" if both.size else ""
             return columns.constant(name, "string", len(self.messages), compact=self.want.compact)
-        known, inverse = np.unique(both, return_inverse=True)
-        pairs = zip((known >> 32).tolist(), (known << 32 >> 32).tolist(), strict=True)
-        return pa.array([f"{one}/{other}" for one, other in pairs], pa.string()).take(pa.array(inverse))
+        distinct, inverse = np.unique(both, return_inverse=True)
+        pairs = zip((distinct >> 32).tolist(), (distinct << 32 >> 32).tolist(), strict=True)
+        return pa.array([f"{account_id}/{container_id}" for account_id, container_id in pairs], pa.string()).take(
+            pa.array(inverse)
+        )
 
     def _ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Account and container as the record says, by the key where it says nothing."""
         messages = self.messages
-        known = (messages["account_id"] != NONE) | (messages["container_id"] != NONE)
+        in_record = (messages["account_id"] != NONE) | (messages["container_id"] != NONE)
         return (
-            np.where(known, messages["account_id"], messages["key_account"]),
-            np.where(known, messages["container_id"], messages["key_container"]),
+            np.where(in_record, messages["account_id"], messages["key_account"]),
+            np.where(in_record, messages["container_id"], messages["key_container"]),
         )
 
     def _account_id(self) -> pa.Array:
@@ -441,7 +443,7 @@ def headers(messages: Messages) -> pa.Array:
         _buffer(4 * (size + 1)) for size in (count, count * texts.COUNT, count * texts.COUNT)
     )
     keys, values = _buffer(count * texts.NAME_BYTES + SLACK), _buffer(text + count * _NUMBER_ROOM + SLACK)
-    made, _, _ = texts.write_headers(
+    header_count, _, _ = texts.write_headers(
         messages.data,
         messages.fields,
         _numbers(lists),
@@ -453,8 +455,8 @@ def headers(messages: Messages) -> pa.Array:
     )
     pairs = pa.StructArray.from_arrays(
         [
-            pa.Array.from_buffers(pa.string(), made, [None, key_ends, keys]),
-            pa.Array.from_buffers(pa.binary(), made, [None, value_ends, values]),
+            pa.Array.from_buffers(pa.string(), header_count, [None, key_ends, keys]),
+            pa.Array.from_buffers(pa.binary(), header_count, [None, value_ends, values]),
         ],
         fields=list(_TYPE.value_type),
     )
@@ -499,10 +501,10 @@ def _numbers(buffer: pa.Buffer) -> NDArray[np.int32]:
 def index_starts(file: File, group: Sequence[File]) -> list[int]:
     """Where the index files of a log segment begin, in order."""
     segment = segment_of(file.path)
-    found = {
+    starts = {
         start_of(other.path) for other in group if other.format == "ambry.index" and segment_of(other.path) == segment
     }
-    return sorted(start for start in found if 0 < start < file.size)
+    return sorted(start for start in starts if 0 < start < file.size)
 
 
 def begins_message(source: Source, position: int) -> bool:

@@ -72,17 +72,17 @@ def split(path: str) -> tuple[str, str]:
 def segment_of(path: str) -> Segment | None:
     """The log segment that a log, index or bloom file belongs to."""
     name = split(path)[1]
-    found = _LOG.fullmatch(name) or _INDEXED.fullmatch(name)
-    if found is None:
+    match = _LOG.fullmatch(name) or _INDEXED.fullmatch(name)
+    if match is None:
         return None
-    return Segment() if found.group(1) is None else Segment(int(found.group(1)), int(found.group(2)))
+    return Segment() if match.group(1) is None else Segment(int(match.group(1)), int(match.group(2)))
 
 
 def start_of(path: str) -> int:
     """Where the messages begin that an index or bloom file is for."""
-    found = _INDEXED.fullmatch(split(path)[1])
-    assert found is not None, path
-    return int(found.group(3))
+    match = _INDEXED.fullmatch(split(path)[1])
+    assert match is not None, path
+    return int(match.group(3))
 
 
 def store_place(folder: str, state: str | None = None) -> Place:
@@ -103,8 +103,8 @@ def store_name(store: Store) -> str | None:
 def is_log(path: str) -> Place | None:
     """A log segment; one that a compaction has not committed yet is not loaded."""
     folder, name = split(path)
-    found = _LOG.fullmatch(name)
-    return None if found is None else store_place(folder, "temp" if found.group(3) else None)
+    match = _LOG.fullmatch(name)
+    return None if match is None else store_place(folder, "temp" if match.group(3) else None)
 
 
 def indexed(kind: str) -> Callable[[str], Place | None]:
@@ -112,8 +112,8 @@ def indexed(kind: str) -> Callable[[str], Place | None]:
 
     def match(path: str) -> Place | None:
         folder, name = split(path)
-        found = _INDEXED.fullmatch(name)
-        return store_place(folder) if found is not None and found.group(4) == kind else None
+        name_match = _INDEXED.fullmatch(name)
+        return store_place(folder) if name_match is not None and name_match.group(4) == kind else None
 
     return match
 
@@ -126,8 +126,8 @@ def is_compaction_log(path: str) -> Place | None:
 
 def is_current_compaction(path: str) -> bool:
     """Whether a compaction log is that of one under way."""
-    found = _COMPACTION_LOG.fullmatch(split(path)[1])
-    return found is not None and found.group(2) is None
+    match = _COMPACTION_LOG.fullmatch(split(path)[1])
+    return match is not None and match.group(2) is None
 
 
 def file_named(*names: str) -> Callable[[str], Place | None]:

@@ -42,7 +42,7 @@ _PLACES = {
 }
 
 
-def parsed(seen: Inspection) -> Messages:
+def messages_of(seen: Inspection) -> Messages:
     """The messages of a window, checksums compared; computed once for all rules."""
     return seen.frames.share(checked)
 
@@ -83,7 +83,7 @@ def record_crc(seen: Inspection) -> Iterator[Mark]:
     What the record holds is not what was written. Ambry refuses to read the blob, and refuses to start if it meets the message in
     recovery. Take the blob from another replica; `rawlog repair` drops the message.
     """
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     for index, position, name, message in _records(messages, messages["crc_bad"] & ~messages["crc_high"]):
         stored, computed, _ = _stored(messages, index, position - seen.frames.base)
         yield Mark(
@@ -101,7 +101,7 @@ def crc_upper(seen: Inspection) -> Iterator[Mark]:
 
     Bytes were damaged that no checksum covers, or another program wrote the message.
     """
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     for index, position, name, message in _records(messages, messages["crc_high"]):
         stored, computed, at = _stored(messages, index, position - seen.frames.base)
         text = f"checksum field of the {name} with a non-zero upper half (message at byte {message:,})"
@@ -114,7 +114,7 @@ def unreadable_record(seen: Inspection) -> Iterator[Mark]:
 
     The header is sound, so the messages after this one can be read; this one cannot.
     """
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     for index in np.flatnonzero(messages["fault"]).tolist():
         position = seen.frames.base + int(messages["fault_at"][index])
         stop = int(seen.frames.positions[index] + seen.frames.sizes[index])
@@ -127,7 +127,7 @@ def wrong_offsets(seen: Inspection) -> Iterator[Mark]:
 
     Ambry's recovery reads records in sequence and does not notice; its GETs go by the offsets and return wrong bytes or an error.
     """
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     for index, position, name, message in _records(messages, messages["mismatch"] & ~kernels.IN_PAYLOAD):
         text = f"the header puts the {name} elsewhere than it is"
         yield Mark(text, *_place(seen.frames, index), expected=position - message)
@@ -140,15 +140,15 @@ def wrong_payload(seen: Inspection) -> Iterator[Mark]:
     Ambry's recovery places every later index entry by the header's size, so at wrong positions. (A size that leads to no other
     message is reported as `ambry.log.framing`.)
     """
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     for index in np.flatnonzero(messages["mismatch"] & kernels.IN_PAYLOAD).tolist():
-        found = int(messages["payload"][index])
-        yield Mark("records that end before their message does", *_place(seen.frames, index), found=found)
+        payload = int(messages["payload"][index])
+        yield Mark("records that end before their message does", *_place(seen.frames, index), found=payload)
 
 
-def _same_partition(one: dict[str, Any], following: dict[str, Any]) -> dict[str, Any] | None:
+def _same_partition(first: dict[str, Any], following: dict[str, Any]) -> dict[str, Any] | None:
     """The memory of two splits whose first messages are of the same partition; None: the segment must be checked in one."""
-    return one if one == following else None
+    return first if first == following else None
 
 
 @rule("ambry.log.partition", Severity.WARNING, merge=_same_partition)
@@ -157,15 +157,15 @@ def foreign_partition(seen: Inspection) -> Iterator[Mark]:
 
     A store holds blobs of one partition only: the file was put into the wrong directory, or a key is damaged (no checksum covers it).
     """
-    messages, memory = seen.share(parsed), seen.memory
+    messages, memory = seen.share(messages_of), seen.memory
     if not len(messages):
         return
     expected = seen.file.place.partition
     if expected is None:
         expected = memory.setdefault("partition", int(messages["partition"][0]))
     for index in np.flatnonzero(messages["partition"] != expected).tolist():
-        place, found = _span(messages, index, "key"), int(messages["partition"][index])
-        yield Mark("a blob id of another partition", *place, expected=expected, found=found)
+        place, partition = _span(messages, index, "key"), int(messages["partition"][index])
+        yield Mark("a blob id of another partition", *place, expected=expected, found=partition)
 
 
 @rule("ambry.log.time", Severity.WARNING)
@@ -175,11 +175,11 @@ def early_time(seen: Inspection) -> Iterator[Mark]:
     Ambry reads the blob as long as the message is in the index. When it has to recover the message from the log, after a crash or without
     index files, it refuses to start.
     """
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     times = messages.times
     for index in np.flatnonzero((times < NONE) & messages.sound).tolist():
-        place, found = _place(seen.frames, index), int(times[index])
-        yield Mark("a time before 1970", *place, expected="-1 or more", found=found)
+        place, time = _place(seen.frames, index), int(times[index])
+        yield Mark("a time before 1970", *place, expected="-1 or more", found=time)
 
 
 @rule("ambry.log.far-timestamp", Severity.INFO)
@@ -188,11 +188,11 @@ def far_time(seen: Inspection) -> Iterator[Mark]:
 
     Many tools cannot show the time; beyond the year 294247 it does not fit a column of timestamps and reads as null.
     """
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     times = messages.times
     for index in np.flatnonzero((times > LAST_DAY // 1000) & messages.sound).tolist():
-        found = int(times[index])
-        yield Mark(f"a message of the time {plain_time(found * 1000)}", *_place(seen.frames, index), found=found)
+        time = int(times[index])
+        yield Mark(f"a message of the time {plain_time(time * 1000)}", *_place(seen.frames, index), found=time)
 
 
 @rule("ambry.log.padding", Severity.ERROR)
@@ -215,7 +215,7 @@ def _hidden(messages: Messages, index: int) -> bool:
 
 def _envelopes(seen: Inspection) -> list[tuple[Mark, DataError]]:
     """The compressed contents that do not open, and why."""
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     marks = []
     for index in np.flatnonzero((messages["is_compressed"] == 1) & messages.sound).tolist():
         if _hidden(messages, index):
@@ -257,7 +257,7 @@ def bad_metadata(seen: Inspection) -> Iterator[Mark]:
 
     The blob whose chunks it lists cannot be read. Encrypted and zeroed content is not looked at.
     """
-    messages = seen.share(parsed)
+    messages = seen.share(messages_of)
     wanted = (messages["kind"] == Kind.PUT) & (messages["blob_type"] == 1) & messages.sound & (messages["zeros"] == 0)
     for index in np.flatnonzero(wanted & (messages["is_compressed"] != 1)).tolist():
         if _hidden(messages, index):
@@ -323,11 +323,11 @@ def index_entry(seen: Inspection) -> Iterator[Mark]:
             end = seen.memory["end"] = read_header(Cursor(source.read(0, 4096))).log_end
     past = (entries.offset < 0) | (entries.size <= 0) | (entries.offset > end - entries.size)
     for index in np.flatnonzero(past).tolist():
-        text, found = (
+        text, entry_end = (
             "an entry past the end of what the index covers",
             int(entries.offset[index]) + int(entries.size[index]),
         )
-        yield Mark(text, *_place(frames, index), expected=f"at most {end}", found=found)
+        yield Mark(text, *_place(frames, index), expected=f"at most {end}", found=entry_end)
 
 
 @rule("ambry.index.order", Severity.ERROR)

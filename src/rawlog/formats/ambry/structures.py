@@ -81,14 +81,14 @@ class Cursor:
         self._add(raw, name, f"int{len(raw) * 8}", value, meaning if isinstance(meaning, str) else meaning(value))
         return value
 
-    def version(self, known: tuple[int, ...], name: str = "version") -> int:
+    def version(self, supported: tuple[int, ...], name: str = "version") -> int:
         value = self.number(name, "i16")
-        if value not in known:
+        if value not in supported:
             raise UnsupportedError(
-                f"{name} {value}, {' or '.join(map(str, known))} expected",
+                f"{name} {value}, {' or '.join(map(str, supported))} expected",
                 position=self.base + self.position - 2,
                 field=name,
-                expected=known,
+                expected=supported,
                 found=value,
             )
         return value
@@ -254,9 +254,9 @@ class Descriptor:
 def read_descriptor(cursor: Cursor) -> Descriptor:
     """`StoreDescriptor`."""
     cursor.version((0,))
-    found = Descriptor(cursor.text("incarnation id"))
-    found.crc_ok = cursor.crc()
-    return found
+    descriptor = Descriptor(cursor.text("incarnation id"))
+    descriptor.crc_ok = cursor.crc()
+    return descriptor
 
 
 @dataclass(slots=True)
@@ -273,9 +273,9 @@ class CleanupToken:
 def read_cleanup_token(cursor: Cursor) -> CleanupToken:
     """`cleanuptoken`."""
     version = cursor.version((0, 1))
-    found = CleanupToken(read_token(cursor, "start token"), read_token(cursor, "end token"))
+    token = CleanupToken(read_token(cursor, "start token"), read_token(cursor, "end token"))
     if version == 1:
-        found.paused = cursor.number("paused", "i8") == 1
+        token.paused = cursor.number("paused", "i8") == 1
     count = cursor.number("count", "i32", "blobs about to be zeroed")
     for _ in range(_credible(cursor, count)):
         with cursor.group("blob read options"):
@@ -285,7 +285,7 @@ def read_cleanup_token(cursor: Cursor) -> CleanupToken:
                 cursor.number("offset", "i64")
             cursor.number("message size", "i64")
             cursor.number("expires at", "i64", "milliseconds, -1 never")
-            found.pending.append(cursor.key())
+            token.pending.append(cursor.key())
     for _ in range(count):
         with cursor.group("recovery info"):
             cursor.number("info size", "i32")
@@ -296,8 +296,8 @@ def read_cleanup_token(cursor: Cursor) -> CleanupToken:
                 cursor.number("blob type", "i16")
             cursor.number("blob size", "i64")
             cursor.key()
-    found.crc_ok = cursor.crc()
-    return found
+    token.crc_ok = cursor.crc()
+    return token
 
 
 def _credible(cursor: Cursor, count: int) -> int:
@@ -347,17 +347,17 @@ def read_compaction(cursor: Cursor) -> Compaction:
     start = cursor.number("start time", "i64", milliseconds)
     if version >= 1 and cursor.number("has start offset", "i8") == 1:
         read_offset(cursor, "start offset of the last index segment")
-    found = Compaction(start, cursor.number("current cycle", "i32"))
+    compaction = Compaction(start, cursor.number("current cycle", "i32"))
     for number in range(_credible(cursor, cursor.number("cycles", "i32"))):
         with cursor.group(f"cycle {number}") as node:
-            found.cycles.append(_read_cycle(cursor))
-            node.meaning = found.cycles[-1].phase
+            compaction.cycles.append(_read_cycle(cursor))
+            node.meaning = compaction.cycles[-1].phase
     if version >= 2:
         for _ in range(_credible(cursor, cursor.number("offsets", "i32", "before and after, for tokens"))):
             read_offset(cursor, "before")
             read_offset(cursor, "after")
-    found.crc_ok = cursor.crc()
-    return found
+    compaction.crc_ok = cursor.crc()
+    return compaction
 
 
 def _read_cycle(cursor: Cursor) -> Cycle:
@@ -388,20 +388,20 @@ class Tracker:
 def read_tracker(cursor: Cursor) -> Tracker:
     """`remoteTokenTracker`: entries until the checksum is all that is left."""
     cursor.version((0,))
-    found = Tracker()
+    tracker = Tracker()
     while cursor.left > CRC_SIZE:
         with cursor.group("peer"):
             name = cursor.text("host and replica path")
             cursor.number("timestamp", "i64", milliseconds)
-            found.tokens.append((name, read_token(cursor)))
-    found.crc_ok = cursor.crc()
-    return found
+            tracker.tokens.append((name, read_token(cursor)))
+    tracker.crc_ok = cursor.crc()
+    return tracker
 
 
 def read_replica_tokens(cursor: Cursor) -> Tracker:
     """`replicaTokens` of a disk: how far the replicas on it have read their peers."""
     version = cursor.version((0, 1))
-    found = Tracker()
+    tracker = Tracker()
     while cursor.left > CRC_SIZE:
         with cursor.group("replica"):
             cursor.version((1,), "partition version")
@@ -411,9 +411,9 @@ def read_replica_tokens(cursor: Cursor) -> Tracker:
             cursor.number("total bytes read", "i64")
             if version == 1:
                 cursor.number("replica type", "i16", "0 disk, 1 cloud")
-            found.tokens.append((f"{number} {host}:{path}", read_token(cursor)))
-    found.crc_ok = cursor.crc()
-    return found
+            tracker.tokens.append((f"{number} {host}:{path}", read_token(cursor)))
+    tracker.crc_ok = cursor.crc()
+    return tracker
 
 
 # The same as formats: each file is one frame, sound to its checksum or damaged ---------------------------------------------
@@ -432,13 +432,13 @@ class Whole:
             return Frames(data, none, none, 0, Status.OK)
         cursor = Cursor(data.tobytes())
         try:
-            found = self.read(cursor)
+            structure = self.read(cursor)
         except TruncatedError:
             return Frames(data, none, none, 0, Status.TRUNCATED)
         except DataError as error:
             wrong_version = error.field is not None and "version" in error.field
             return Frames(data, none, none, 0, Status.BAD_MAGIC if wrong_version else Status.BAD_VALUE)
-        if not found.crc_ok:
+        if not structure.crc_ok:
             return Frames(data, none, none, 0, Status.BAD_CRC)
         if cursor.left:
             return Frames(data, none, none, 0, Status.TRAILING)
@@ -448,10 +448,10 @@ class Whole:
         """What is wrong with the file."""
         cursor = Cursor(frames.data.tobytes())
         try:
-            found = self.read(cursor)
+            structure = self.read(cursor)
         except DataError as error:
             return error
-        if not found.crc_ok:
+        if not structure.crc_ok:
             return CorruptError(f"checksum of the {self.name} does not match", position=0, field="crc")
         return CorruptError(f"{cursor.left:,} bytes after the {self.name}", position=0)
 
@@ -628,21 +628,21 @@ def copy_ids(batch: pa.RecordBatch) -> pa.Array:
     """The blob of each row, as bytes that are equal for equal blobs."""
     import pyarrow as pa
 
-    return pa.array([None if one is None else order(one) for one in batch.column("key").to_pylist()], pa.binary())
+    return pa.array([None if key is None else order(key) for key in batch.column("key").to_pylist()], pa.binary())
 
 
 def part_ids(batch: pa.RecordBatch) -> pa.Array:
     """The chunks of large blobs, which are blobs of their own. Of encrypted ones they are not known."""
     import pyarrow as pa
 
-    found = []
+    ids = []
     for headers, value in zip(batch.column("headers").to_pylist(), batch.column("value").to_pylist(), strict=True):
-        said = {one["key"]: one["value"] for one in headers or ()}
-        if value is None or said.get("blob_type") != BLOB_TYPES[1].encode():
+        fields = {header["key"]: header["value"] for header in headers or ()}
+        if value is None or fields.get("blob_type") != BLOB_TYPES[1].encode():
             continue
         try:
-            plain = open_envelope(value)[1] if said.get("is_compressed") == b"true" else value
-            found += [order(chunk.key) for chunk in parse_metadata(plain).chunks]
+            plain = open_envelope(value)[1] if fields.get("is_compressed") == b"true" else value
+            ids += [order(chunk.key) for chunk in parse_metadata(plain).chunks]
         except DataError:
             continue  # zeros of one that is erased already, or encrypted
-    return pa.array(found, pa.binary())
+    return pa.array(ids, pa.binary())

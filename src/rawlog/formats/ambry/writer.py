@@ -232,14 +232,14 @@ def hard_deleted(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
     """
     import numpy as np
 
-    from rawlog.formats.ambry.log import Messages, scan, trouble
+    from rawlog.formats.ambry.log import Messages, message_error, scan
 
     frames = scan(np.frombuffer(message, np.uint8), 0)
     messages = Messages(frames)
     if len(frames) != 1 or int(frames.stops[0]) != len(message) or messages["kind"][0] != Kind.PUT:
         raise CorruptError("not one whole PUT", position=0)
     if not messages.sound[0]:
-        raise trouble(messages, 0)
+        raise message_error(messages, 0)
     at, size = int(messages["user_metadata_at"][0]), int(messages["user_metadata_size"][0])
     content, version = int(messages["content_size"][0]), int(messages["blob_version"][0])
     blob = blob_record(bytes(content), version=version, blob_type=int(messages["blob_type"][0]))
@@ -278,10 +278,10 @@ class Choice:
             for name, bits in (("partition", 64), ("account", 16), ("container", 16), ("capacity", 64))
             if name in options
         }
-        made = cls(service=options.get("service", "rawlog"), **numbers)
-        if made.capacity <= SEGMENT_HEADER.size:
-            raise OptionError(f"capacity {made.capacity:,}: more than {SEGMENT_HEADER.size} expected")
-        return made
+        choice = cls(service=options.get("service", "rawlog"), **numbers)
+        if choice.capacity <= SEGMENT_HEADER.size:
+            raise OptionError(f"capacity {choice.capacity:,}: more than {SEGMENT_HEADER.size} expected")
+        return choice
 
 
 def _number(name: str, text: str, bits: int) -> int:
@@ -364,8 +364,8 @@ def _defaults(batch: pa.RecordBatch, first: int, choice: Choice) -> NDArray[np.i
     rows[:, kernels.ACCOUNT] = ids[:, 0] if choice.account is None else choice.account
     rows[:, kernels.CONTAINER] = ids[:, 1] if choice.container is None else choice.container
     rows[:, kernels.NAMED_PARTITION] = partitions
-    known = np.where(partitions == kernels.NO_PARTITION, 0, partitions)
-    rows[:, kernels.PARTITION] = known if choice.partition is None else choice.partition
+    named = np.where(partitions == kernels.NO_PARTITION, 0, partitions)
+    rows[:, kernels.PARTITION] = named if choice.partition is None else choice.partition
     rows[:, kernels.NAMED_OFFSET] = np.where(numbered, offsets, first + np.arange(batch.num_rows))
     return rows
 
@@ -398,46 +398,46 @@ def _headers(batch: pa.RecordBatch) -> tuple[Any, Any, Bytes, Any, Bytes, Any]:
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
     names, values = lists.flatten().flatten()
-    given = values.is_valid().to_numpy(zero_copy_only=False) & names.is_valid().to_numpy(zero_copy_only=False)
-    return ends, *_ends(names), *_ends(values), given
+    valid = values.is_valid().to_numpy(zero_copy_only=False) & names.is_valid().to_numpy(zero_copy_only=False)
+    return ends, *_ends(names), *_ends(values), valid
 
 
 def _topic_numbers(topics: pa.Array) -> NDArray[np.int64]:
     """Account and container of each row by its topic."""
     encoded = topics.dictionary_encode()
-    known = np.array([*map(_topic_ids, encoded.dictionary.to_pylist()), (NONE, NONE)], np.int64)
-    found: NDArray[np.int64] = known[pc.fill_null(encoded.indices, len(known) - 1).to_numpy()]
-    return found
+    pairs = np.array([*map(_topic_ids, encoded.dictionary.to_pylist()), (NONE, NONE)], np.int64)
+    ids: NDArray[np.int64] = pairs[pc.fill_null(encoded.indices, len(pairs) - 1).to_numpy()]
+    return ids
 
 
 def _topic_ids(topic: str | None) -> tuple[int, int]:
     """Account and container of a topic that looks like theirs."""
     account, _, container = (topic or "").partition("/")
     try:
-        found = int(account), int(container)
+        ids = int(account), int(container)
     except ValueError:
         return NONE, NONE
-    return found if all(-(1 << 15) <= one < 1 << 15 for one in found) else (NONE, NONE)
+    return ids if all(-(1 << 15) <= number < 1 << 15 for number in ids) else (NONE, NONE)
 
 
 def _row(batch: pa.RecordBatch, index: int) -> dict[str, Any]:
-    one = batch.slice(index, 1)
-    row: dict[str, Any] = one.drop_columns(["timestamp"]).to_pylist()[0]
-    return row | {"timestamp": one.column("timestamp").cast(pa.int64())[0].as_py()}
+    single = batch.slice(index, 1)
+    row: dict[str, Any] = single.drop_columns(["timestamp"]).to_pylist()[0]
+    return row | {"timestamp": single.column("timestamp").cast(pa.int64())[0].as_py()}
 
 
 def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
     """The message of one row of `records`, its timestamp in microseconds. EncodeError for what no message can hold."""
-    given = {item["key"]: item["value"] for item in row["headers"] or () if item and item["value"] is not None}
+    headers = {item["key"]: item["value"] for item in row["headers"] or () if item and item["value"] is not None}
 
     def integer(name: str, default: int) -> int:
         try:
-            return int(given[name]) if name in given else default
+            return int(headers[name]) if name in headers else default
         except ValueError:
             raise EncodeError(f"header {name} is no number") from None
 
     def text(name: str, default: str | None = None) -> str | None:
-        return given[name].decode("utf-8", "surrogateescape") if name in given else default
+        return headers[name].decode("utf-8", "surrogateescape") if name in headers else default
 
     try:
         ids = _topic_ids(row["topic"])
@@ -445,7 +445,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
         container = integer("container_id", ids[1] if choice.container is None else choice.container)
         key = _identity(row, number, choice, account, container)
         milliseconds = NONE if row["timestamp"] is None else row["timestamp"] // 1000
-        kind = given.get("kind", b"PUT").decode("ascii", "replace")
+        kind = headers.get("kind", b"PUT").decode("ascii", "replace")
         if kind not in Kind.__members__:
             raise EncodeError(f"header kind {kind!r}: {', '.join(Kind.__members__)} expected")
         life = integer("life_version", 0)
@@ -466,11 +466,11 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
             service_id=text("service_id", choice.service),
             owner_id=text("owner_id"),
             content_type=text("content_type", kernels.DEFAULT_TYPE.tobytes().decode()),
-            is_private=given.get("is_private") == b"true",
+            is_private=headers.get("is_private") == b"true",
             time_to_live=integer("time_to_live", NONE),
             account_id=account,
             container_id=container,
-            is_encrypted=given.get("is_encrypted") == b"true",
+            is_encrypted=headers.get("is_encrypted") == b"true",
             content_encoding=text("content_encoding"),
             filename=text("filename"),
             reserved_metadata_blob_id=text("reserved_metadata_blob_id"),
@@ -483,7 +483,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
             properties,
             content,
             blob_type=BLOB_TYPES.index(blob_type),
-            is_compressed=given.get("is_compressed") == b"true",
+            is_compressed=headers.get("is_compressed") == b"true",
             life_version=life,
         )
     except EncodeError as error:
@@ -587,11 +587,11 @@ def _lists_differ(old: pa.Array, new: pa.Array) -> NDArray[np.bool_]:
         column.flatten().filter(pa.array(np.repeat(~differ, size)))
         for column, size in zip((old, new), sizes, strict=True)
     ]
-    for one, other in zip(*(pair.flatten() for pair in pairs), strict=True):
-        differ[rows[_differ(one, other)]] = True
+    for old_part, new_part in zip(*(pair.flatten() for pair in pairs), strict=True):
+        differ[rows[_differ(old_part, new_part)]] = True
     return differ
 
 
 def _mask(test: Any) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
-    return found
+    mask: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
+    return mask

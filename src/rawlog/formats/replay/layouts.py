@@ -90,10 +90,10 @@ def sniff(head: bytes, size: int) -> bool:
     reserved_is_zero = not any(head[FILE_HEADER.at("reserved") : FILE_HEADER.size])
     if version not in VERSIONS:
         # A version of tomorrow, or one with a wrong bit: still a recording if what follows the zeros is an entry.
-        layouts = [ENTRY_LAYOUTS[known] for known in VERSIONS]
+        layouts = [ENTRY_LAYOUTS[supported] for supported in VERSIONS]
         return (
             reserved_is_zero
-            and (-1 <= version <= 15 or any((version ^ known).bit_count() == 1 for known in VERSIONS))
+            and (-1 <= version <= 15 or any((version ^ supported).bit_count() == 1 for supported in VERSIONS))
             and any(_credible(head, FILE_HEADER.size, layout, size, whole=True) for layout in layouts)
             and _credible_time(head)
         )

@@ -115,8 +115,8 @@ def spans(frames: Frames, file: File) -> Spans:
     """An entry is one record, numbered from 0."""
     number = np.arange(frames.first, frames.first + len(frames), dtype=np.int64)
     micros, valid = times(frames)
-    known = np.where(valid, micros, NO_TIME)
-    return Spans(number, number + 1, known, known, np.ones(len(frames), np.int64))
+    stamps = np.where(valid, micros, NO_TIME)
+    return Spans(number, number + 1, stamps, stamps, np.ones(len(frames), np.int64))
 
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
@@ -133,8 +133,13 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
         sound, micros = some.slice(0, good), micros[:good]
         if good:
             payload = _payload(sound, {name for want in wants for name in want.table.names})
-            made = (payload | _columns(sound, want, set(want.table.names) - payload.keys(), micros) for want in wants)
-            yield good, [columns.batch(want.table, one, good) for want, one in zip(wants, made, strict=True)]
+            column_sets = (
+                payload | _columns(sound, want, set(want.table.names) - payload.keys(), micros) for want in wants
+            )
+            yield (
+                good,
+                [columns.batch(want.table, arrays, good) for want, arrays in zip(wants, column_sets, strict=True)],
+            )
         if good < len(some):
             return
 
@@ -182,19 +187,19 @@ def _bad_time(frames: Frames, number: int) -> tuple[int, str]:
 
 def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int64] | None) -> dict[str, pa.Array]:
     count, kind = len(frames), frames.kind
-    made = _payload(frames, names)
+    arrays = _payload(frames, names)
     number = np.arange(frames.first, frames.first + count, dtype=np.int64)
     for name in ("offset", "number"):
         if name in names:
-            made[name] = columns.integers(number, "bigint")
+            arrays[name] = columns.integers(number, "bigint")
     if micros is not None:
-        made["timestamp"] = columns.timestamps(micros)
+        arrays["timestamp"] = columns.timestamps(micros)
     if "position" in names:
-        made["position"] = columns.integers(frames.positions, "bigint")
+        arrays["position"] = columns.integers(frames.positions, "bigint")
     if "size" in names:
-        made["size"] = columns.integers(frames.sizes, "bigint")
+        arrays["size"] = columns.integers(frames.sizes, "bigint")
     if "headers" in names:
-        made["headers"] = columns.empty_headers(count)
+        arrays["headers"] = columns.empty_headers(count)
     constants = {
         "path": want.file.path,
         "version": kind,
@@ -203,25 +208,25 @@ def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int
         "timestampType": 0,
     }
     for column in want.table.columns:
-        if column.name in constants and column.name not in made:
-            made[column.name] = columns.constant(constants[column.name], column.type, count, compact=want.compact)
-    return made
+        if column.name in constants and column.name not in arrays:
+            arrays[column.name] = columns.constant(constants[column.name], column.type, count, compact=want.compact)
+    return arrays
 
 
 def _payload(frames: Frames, names: set[str]) -> dict[str, pa.Array]:
     """The keys and values, as far as they are wanted."""
-    data, made = byte_view(frames.data), {}
+    data, arrays = byte_view(frames.data), {}
     if names & {"key", "value"}:
         head = heads(frames)
         value_sizes = head["value_size"].astype(np.int64)
         if "value" in names:
-            made["value"] = columns.spans(data, frames.stops - value_sizes, value_sizes)
+            arrays["value"] = columns.spans(data, frames.stops - value_sizes, value_sizes)
         if "key" in names and frames.kind == 2:
             key_sizes = head["key_size"].astype(np.int64)
-            made["key"] = columns.spans(data, frames.starts + ENTRY_LAYOUTS[2].size, key_sizes, key_sizes > 0)
+            arrays["key"] = columns.spans(data, frames.starts + ENTRY_LAYOUTS[2].size, key_sizes, key_sizes > 0)
         elif "key" in names:
-            made["key"] = columns.constant(None, "binary", len(frames))
-    return made
+            arrays["key"] = columns.constant(None, "binary", len(frames))
+    return arrays
 
 
 # Entries among damaged bytes: what verification reports, and repair keeps ---------------------------------------------------
@@ -231,8 +236,8 @@ def credible_times(frames: Frames) -> list[int]:
     """The times of entries, in seconds, as far as they are credible."""
     if frames.kind == 0 or not len(frames):
         return []
-    found = heads(frames)["timestamp"].astype(np.int64)
-    return found[(found > 0) & (found <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
+    seconds = heads(frames)["timestamp"].astype(np.int64)
+    return seconds[(seconds > 0) & (seconds <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
 
 
 def are_zeros(frames: Frames) -> NDArray[np.bool_]:
@@ -261,11 +266,11 @@ def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Itera
     for candidate in likely[likely < stop].tolist():
         if candidate < position:
             continue
-        found = scan(data[candidate:], kind)
-        count = int(np.argmin(np.append(np.isin(found.starts + candidate, likely), False)))
-        if count > 1 or (count == 1 and candidate + int(found.stops[0]) == data.size):
-            position = candidate + int(found.stops[count - 1])
-            yield replace(found.slice(0, count), base=candidate, status=Status.OK, last=False)
+        entries = scan(data[candidate:], kind)
+        count = int(np.argmin(np.append(np.isin(entries.starts + candidate, likely), False)))
+        if count > 1 or (count == 1 and candidate + int(entries.stops[0]) == data.size):
+            position = candidate + int(entries.stops[count - 1])
+            yield replace(entries.slice(0, count), base=candidate, status=Status.OK, last=False)
 
 
 def find_swallowed(frames: Frames) -> Frames | None:
@@ -278,13 +283,13 @@ def find_swallowed(frames: Frames) -> Frames | None:
         return None
     near = credible_times(frames)[-2:]
     data = frames.data[start + 1 : end + LARGEST_SEARCH]
-    for found in find_likely(data, end - start - 1, frames.kind, near):
-        edge = end - start - 1 - found.base
-        if ((found.starts < edge) & (edge < found.stops)).any():
+    for entries in find_likely(data, end - start - 1, frames.kind, near):
+        edge = end - start - 1 - entries.base
+        if ((entries.starts < edge) & (edge < entries.stops)).any():
             return replace(
-                found,
-                data=found.data.copy(),  # the walk reads on into the same buffer
-                base=frames.base + start + 1 + found.base,
+                entries,
+                data=entries.data.copy(),  # the walk reads on into the same buffer
+                base=frames.base + start + 1 + entries.base,
                 first=frames.first + len(frames) - 1,
                 last=frames.last,
                 status=frames.status,
@@ -405,11 +410,11 @@ def covered_entries(seen: Inspection) -> Iterator[Mark]:
     The finding covers the bytes up to the first entry inside it. `rawlog repair` leaves those bytes out and keeps the entries that follow.
     """
     frames = seen.frames
-    found = find_swallowed(frames) if ends_in_damage(frames) else None
-    if found is not None:
+    entries = find_swallowed(frames) if ends_in_damage(frames) else None
+    if entries is not None:
         start = int(frames.positions[-1])
         number = frames.first + len(frames) - 1
-        yield Mark("the length of this entry covers others", start, found.base - start, offset=number)
+        yield Mark("the length of this entry covers others", start, entries.base - start, offset=number)
 
 
 @rule("replay.recording.reserved", Severity.WARNING)
@@ -473,9 +478,9 @@ def rules() -> Sequence[Rule[Inspection]]:
 
 def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> Any:
     """What the checks of a recording as a store need of its bytes."""
-    from rawlog.formats.replay.store import Recorded
+    from rawlog.formats.replay.store import RecordingSummary
 
-    return Recorded(file, group, start, stop)
+    return RecordingSummary(file, group, start, stop)
 
 
 def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Iterator[bytes]:

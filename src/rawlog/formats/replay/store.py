@@ -46,7 +46,7 @@ from rawlog.model.text import counted
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordingSummary:
     """What a pass over a recording, or over a split of it, finds: how many entries there are, and where others must have been."""
 
     file: File
@@ -69,25 +69,25 @@ class Recorded:
         if frames.status is Status.BAD_HEADER:
             return  # a finding of its own
         if self.reached is not None and frames.base > self.reached:
-            self._lost(self.reached, frames.base)
+            self._lose(self.reached, frames.base)
         if len(frames) and frames.kind:
             sound = np.flatnonzero(~are_zeros(frames))
             self.zeros = len(frames) - 1 - int(sound[-1]) if sound.size else self.zeros + len(frames)
         self.entries += len(frames)
         self.reached = frames.reached_in_file
         if frames.last and frames.status.is_damage:
-            self._lost(self.reached, self.file.size)
+            self._lose(self.reached, self.file.size)
 
-    def _lost(self, start: int, stop: int) -> None:
+    def _lose(self, start: int, stop: int) -> None:
         message = f"{stop - start:,} bytes are no entry; nothing says how many entries are missing"
         self.missing.append(Mark(message, start, stop - start, self.entries, path=self.file.path))
 
-    def close(self) -> Recorded:
+    def close(self) -> RecordingSummary:
         """The same, without the files around it."""
         self.group = ()
         return self
 
-    def merge(self, following: Recorded) -> Recorded:
+    def merge(self, following: RecordingSummary) -> RecordingSummary:
         """Take in the split that follows."""
         self.zeros = following.zeros + (self.zeros if following.zeros == following.entries else 0)
         self.entries += following.entries
@@ -96,23 +96,23 @@ class Recorded:
         return self
 
 
-def _recorded(files: Sequence[File]) -> list[Recorded]:
+def _recordings(files: Sequence[File]) -> list[RecordingSummary]:
     return Store.of(files).share(_summaries)
 
 
-def _summaries(store: Store) -> list[Recorded]:
-    known = (store.summaries.get(file.path) for file in store if file.problem is None)
+def _summaries(store: Store) -> list[RecordingSummary]:
+    summaries = (store.summaries.get(file.path) for file in store if file.problem is None)
     return [
-        one if isinstance(one, Recorded) else _read(file)
-        for one, file in zip(known, (file for file in store if file.problem is None), strict=True)
+        summary if isinstance(summary, RecordingSummary) else _read(file)
+        for summary, file in zip(summaries, (file for file in store if file.problem is None), strict=True)
     ]
 
 
-def _read(file: File) -> Recorded:
-    made = Recorded(file)
+def _read(file: File) -> RecordingSummary:
+    recording = RecordingSummary(file)
     for frames in walk(file, RECORDING, errors="skip"):
-        made.see(frames)
-    return made.close()
+        recording.see(frames)
+    return recording.close()
 
 
 @rule("replay.complete.unexplained", Severity.ERROR)
@@ -123,8 +123,8 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     wrote, and does not count (`replay.recording.unfinished`). Entries that were cut out whole leave no trace, since the format has neither
     offsets nor a checksum.
     """
-    for one in _recorded(files):
-        yield from one.missing
+    for recording in _recordings(files):
+        yield from recording.missing
 
 
 NO_TIME = {
@@ -138,23 +138,23 @@ class Recording(Store):
 
     def accounts(self) -> list[Account]:
         """The account of a recording. Every place where entries are missing counts as one."""
-        made = []
-        for one in _recorded(self):
-            if one.reached is None:  # its header cannot be read, which is a finding
+        result = []
+        for recording in _recordings(self):
+            if recording.reached is None:  # its header cannot be read, which is a finding
                 continue
-            lost = one.missing.count
-            there = one.entries - one.zeros
-            made.append(
+            lost = recording.missing.count
+            present = recording.entries - recording.zeros
+            result.append(
                 Account(
                     system="replay",
-                    path=one.file.path,
+                    path=recording.file.path,
                     unit="entry",
-                    stop=there + lost,
-                    present=there,
+                    stop=present + lost,
+                    present=present,
                     unexplained=lost,
                 )
             )
-        return made
+        return result
 
     @classmethod
     def rules(cls) -> Sequence[Rule[Any]]:
@@ -167,7 +167,7 @@ class Recording(Store):
         [file] = self
         report = Report(facts={"files": [self.name]}, counts={"entries_kept": 0})
         with folder.create(self.name.rpartition("/")[2]) as out:
-            out.writelines(_repaired(file, report))
+            out.writelines(_repair_entries(file, report))
         return report
 
     @Rewrite(keeps=True, renumbers=True)
@@ -186,11 +186,11 @@ class Recording(Store):
         """The report on all recordings."""
         if verb != "repair":
             return super().join(verb, stores, reports, folder)
-        made = Report(facts={"files": [store.name for store in stores]})
+        combined = Report(facts={"files": [store.name for store in stores]})
         for store, report in zip(stores, reports, strict=True):
-            made.parts[store.name] = report
-            made.count("entries_kept", report.counts["entries_kept"])
-        return made
+            combined.parts[store.name] = report
+            combined.count("entries_kept", report.counts["entries_kept"])
+        return combined
 
 
 def _without(file: File, keep: Keep | None, report: Report) -> Iterator[bytes]:
@@ -213,7 +213,7 @@ def _without(file: File, keep: Keep | None, report: Report) -> Iterator[bytes]:
                 report.add(Action.DROPPED, "an unfinished entry", file.path, is_expected=True, **place)
 
 
-def _repaired(file: File, report: Report) -> Iterator[bytes]:
+def _repair_entries(file: File, report: Report) -> Iterator[bytes]:
     """The bytes of a repaired recording, in pieces; what is dropped and changed goes into the report."""
 
     def drop(start: int, stop: int, reason: str, is_expected: bool = False) -> None:
@@ -249,10 +249,10 @@ def _pieces(windows: Iterable[Frames], source: Source) -> Iterator[Frames]:
     reached: int | None = None
     seconds: list[int] = []
     for frames in _apart(windows):
-        found = credible_times(frames)
+        times = credible_times(frames)
         if reached is not None and frames.base > reached:
-            yield from _islands(source, reached, frames.base, frames.kind, [*seconds, *found[:1]])
-        reached, seconds = frames.reached_in_file, found[-1:] or seconds
+            yield from _islands(source, reached, frames.base, frames.kind, [*seconds, *times[:1]])
+        reached, seconds = frames.reached_in_file, times[-1:] or seconds
         ends = frames.last and frames.status.is_damage
         tail = list(_islands(source, reached, source.size, frames.kind, seconds)) if ends else []
         yield replace(frames, last=frames.last and not tail)
@@ -266,14 +266,14 @@ def _islands(source: Source, start: int, stop: int, kind: int, near: Sequence[in
     if LARGEST_SEARCH >= stop - start > ENTRY_LAYOUTS[kind].size:
         data = byte_view(source.read(start, stop - start))
         position = 0
-        while (found := next(find_likely(data[position:], data.size, kind, near), None)) is not None:
-            found = replace(found, base=position + found.base)
-            inside = find_swallowed(found)
+        while (entries := next(find_likely(data[position:], data.size, kind, near), None)) is not None:
+            entries = replace(entries, base=position + entries.base)
+            inside = find_swallowed(entries)
             if inside is not None:
-                found = replace(found.slice(0, len(found) - 1), reached=int(found.starts[-1]))
-            if len(found):
-                yield replace(found, base=start + found.base)
-            position = found.reached_in_file if inside is None else inside.base
+                entries = replace(entries.slice(0, len(entries) - 1), reached=int(entries.starts[-1]))
+            if len(entries):
+                yield replace(entries, base=start + entries.base)
+            position = entries.reached_in_file if inside is None else inside.base
 
 
 def _apart(windows: Iterable[Frames]) -> Iterator[Frames]:
@@ -285,14 +285,14 @@ def _apart(windows: Iterable[Frames]) -> Iterator[Frames]:
         if held is not None:  # up to where the walk goes on
             yield held.slice(0, int(np.searchsorted(held.stops, frames.base - held.base, side="right")))
             held = None
-        found = find_swallowed(frames) if ends_in_damage(frames) else None
-        if found is None:
+        covered = find_swallowed(frames) if ends_in_damage(frames) else None
+        if covered is None:
             yield frames
             continue
         before = frames.slice(0, len(frames) - 1)
         start = int(frames.starts[-1])
         yield replace(before, reached=start, status=Status.OK, last=False)
-        held = found
+        held = covered
     if held is not None:
         yield held
 
@@ -310,7 +310,7 @@ def _origin(file: File, source: Source, report: Report) -> Origin:
     try:
         origin = begin(head, source.size)
     except DataError as error:
-        origin = _guessed(file, source, head, error)
+        origin = _guess_origin(file, source, head, error)
         report.add(Action.CHANGED, "damaged file header rewritten", file.path, start=0, stop=origin.position)
         return origin
     if origin.kind and any(head[FILE_HEADER.at("reserved") : FILE_HEADER.size]):
@@ -319,7 +319,7 @@ def _origin(file: File, source: Source, report: Report) -> Origin:
     return origin
 
 
-def _guessed(file: File, source: Source, head: bytes, error: DataError) -> Origin:
+def _guess_origin(file: File, source: Source, head: bytes, error: DataError) -> Origin:
     version = int.from_bytes(head[: FILE_HEADER.after("version")], "big", signed=True)
     if source.size < FILE_HEADER.size:
         return Origin(source.size, version if version in VERSIONS else max(VERSIONS))

@@ -109,5 +109,5 @@ def losses(options: Mapping[str, str]) -> Judge:
 
 
 def _mask(test: Any) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
-    return found.copy()
+    mask: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
+    return mask.copy()

@@ -67,16 +67,16 @@ def as_text(array: pa.Array) -> tuple[pa.Array, frozenset[str]]:
     return text, frozenset()
 
 
-class Filled:
+class ColumnBuffers:
     """The columns of any size of a run of messages, filled by one pass over them.
 
-    `numbers` are positions and sizes by place (`kernels.fill.N_…`), `wanted` says which columns (`W_…`). Of properties `every` takes
+    `numbers` are positions and sizes by place (`kernels.fill.N_…`), `wanted` says which columns (`W_…`). Of properties `keep_all` takes
     all pieces in stored order; else what RocketMQ shows: of a repeated name the last, no empty values. `replaced` has the texts of each
     column whose bytes are not UTF-8.
     """
 
     def __init__(
-        self, data: Bytes, bodies: Bytes, numbers: Sequence[NDArray[np.int64]], wanted: int, *, every: bool
+        self, data: Bytes, bodies: Bytes, numbers: Sequence[NDArray[np.int64]], wanted: int, *, keep_all: bool
     ) -> None:
         self.rows = numbers[0].size
         assert not self.rows or data.size >= text_kernels.BLOCK, "less than a message"
@@ -89,7 +89,7 @@ class Filled:
                 bodies,
                 tuple(numbers),
                 wanted,
-                every,
+                keep_all,
                 tuple(_bytes_of(text) for text in self._texts),
                 tuple(_numbers_of(offsets) for offsets in self._offsets),
                 self._valid,
@@ -143,8 +143,8 @@ class Filled:
 
     def text(self, column: int) -> pa.Array:
         """A column as strings; what is not UTF-8 reads as in Java."""
-        known = column not in (fill.C_BODY, fill.C_TOPIC) and not self.totals[fill.T_HIGH]
-        if known or column >= fill.C_BORN_HOST:
+        is_ascii = column not in (fill.C_BODY, fill.C_TOPIC) and not self.totals[fill.T_HIGH]
+        if is_ascii or column >= fill.C_BORN_HOST:
             return string_view(self.bytes(column))
         text, self.replaced[column] = as_text(self.bytes(column))
         return text
@@ -279,8 +279,8 @@ def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
         if not (file.place.sealed or begins):
             stale &= ~leftovers
         wrong = stale | (wrong & ~leftovers)
-    found: NDArray[np.int64] = frames.positions[rows[kernels.F_FRAME][wrong]]
-    return found
+    positions: NDArray[np.int64] = frames.positions[rows[kernels.F_FRAME][wrong]]
+    return positions
 
 
 def context(file: File, group: object, options: dict[str, str]) -> str | None:
@@ -374,12 +374,12 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         yield from _decode_records(rows, want, names)
         return
     while len(rows):
-        found = bodies(rows, want.limit) if "body" in names else Bodies(rows.data, rows[0], rows[0], len(rows))
-        if found.fits:
-            yield _message_batch(rows.cut(0, found.fits), found, want, names)
-        if found.error is not None:
-            raise found.error
-        rows = rows.cut(found.fits, len(rows))
+        inflated = bodies(rows, want.limit) if "body" in names else Bodies(rows.data, rows[0], rows[0], len(rows))
+        if inflated.fits:
+            yield _message_batch(rows.cut(0, inflated.fits), inflated, want, names)
+        if inflated.error is not None:
+            raise inflated.error
+        rows = rows.cut(inflated.fits, len(rows))
 
 
 def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
@@ -388,29 +388,29 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
     It ends at the first damage, and leaves windows with entries that are rows of one table only, or several rows of it.
     """
     rows, done = Messages.take(frames, wants[0].file, with_crc=False), 0
-    own = next((want for want in wants if want.table.name == "records"), None)
+    records_want = next((want for want in wants if want.table.name == "records"), None)
     unusual = rows.odd[kernels.O_PACKED] or rows.odd[kernels.O_STALE] or rows.odd[kernels.O_FILLER]
-    if own is None or "value" not in own.table.names or unusual or _is_committed(own):
+    if records_want is None or "value" not in records_want.table.names or unusual or _is_committed(records_want):
         return
     while len(rows):
-        found = bodies(rows, own.limit)
-        if found.fits:
-            some = rows.cut(0, found.fits)
+        inflated = bodies(rows, records_want.limit)
+        if inflated.fits:
+            part = rows.cut(0, inflated.fits)
             try:
-                (records,) = _rows(some, found, own, set(own.table.names), packed=False)
+                (records,) = _rows(part, inflated, records_want, set(records_want.table.names), packed=False)
             except DataError:
                 return
-            known = {"body": records.column("value"), "crc_ok": columns.constant(True, "boolean", len(some))}
-            made = [
-                records if one is own else _message_batch(some, found, one, set(one.table.names), known)
-                for one in wants
+            shared = {"body": records.column("value"), "crc_ok": columns.constant(True, "boolean", len(part))}
+            batches = [
+                records if want is records_want else _message_batch(part, inflated, want, set(want.table.names), shared)
+                for want in wants
             ]
-            end = int(some[kernels.F_FRAME][-1]) + 1
-            yield end - done, made
+            end = int(part[kernels.F_FRAME][-1]) + 1
+            yield end - done, batches
             done = end
-        if found.error is not None:
+        if inflated.error is not None:
             return
-        rows = rows.cut(found.fits, len(rows))
+        rows = rows.cut(inflated.fits, len(rows))
     yield len(frames) - done, ()
 
 
@@ -424,12 +424,12 @@ def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.
             error, rows = rows.crc_error(int(wrong[0])), rows.cut(0, int(wrong[0]))
     rows = _for_records(rows, want)
     while len(rows):
-        found = bodies(rows, want.limit)
-        if found.fits:
-            yield from _record_batches(rows.cut(0, found.fits), found, want, names, packed=packed)
-        if found.error is not None:
-            raise found.error if rows.has_crc(found.fits) else rows.crc_error(found.fits)
-        rows = rows.cut(found.fits, len(rows))
+        inflated = bodies(rows, want.limit)
+        if inflated.fits:
+            yield from _record_batches(rows.cut(0, inflated.fits), inflated, want, names, packed=packed)
+        if inflated.error is not None:
+            raise inflated.error if rows.has_crc(inflated.fits) else rows.crc_error(inflated.fits)
+        rows = rows.cut(inflated.fits, len(rows))
     if error is not None:
         raise error
 
@@ -454,33 +454,33 @@ def _is_committed(want: Want) -> bool:
 
 
 def _record_batches(
-    rows: Messages, found: Bodies, want: Want, names: set[str], *, packed: bool
+    rows: Messages, inflated: Bodies, want: Want, names: set[str], *, packed: bool
 ) -> Iterator[pa.RecordBatch]:
     """Rows of `records`: a message each, inner batches taken apart. CorruptError for a wrong checksum, unless `packed` (asked before)."""
     count = len(rows)
     if not packed or not (inside := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
-        yield from _rows(rows, found, want, names, packed=packed)
+        yield from _rows(rows, inflated, want, names, packed=packed)
         return
     if count == 1:
-        for some in _inner_slices(rows, found):
-            yield from _rows(rows, found, want, names, some)
+        for some in _inner_slices(rows, inflated):
+            yield from _rows(rows, inflated, want, names, some)
         return
-    most = np.cumsum(np.where(inside, found.sizes[:count] // entries.SMALLEST, 1))
+    most = np.cumsum(np.where(inside, inflated.sizes[:count] // entries.SMALLEST, 1))
     if most[-1] > MOST_INNER:
         cut = min(max(int(np.searchsorted(most, MOST_INNER, side="right")), 1), count - 1)
         for start, stop in ((0, cut), (cut, count)):
-            part = Bodies(found.data, found.starts[start:stop], found.sizes[start:stop], stop - start)
+            part = Bodies(inflated.data, inflated.starts[start:stop], inflated.sizes[start:stop], stop - start)
             yield from _record_batches(rows.cut(start, stop), part, want, names, packed=packed)
         return
-    some, error = _unpack(rows, found, inside)
-    yield from _rows(rows, found, want, names, some)
+    some, error = _unpack(rows, inflated, inside)
+    yield from _rows(rows, inflated, want, names, some)
     if error is not None:
         raise error
 
 
 def _rows(
     rows: Messages,
-    found: Bodies,
+    inflated: Bodies,
     want: Want,
     names: set[str],
     some: NDArray[np.int64] | None = None,
@@ -488,7 +488,7 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of `records` for messages, or for `some` (`inner.I_…`) of those inside of them."""
     count = len(rows)
-    numbers = _numbers(rows, found, count)
+    numbers = _numbers(rows, inflated, count)
     parent: NDArray[np.int64] | None = None
     offsets = rows[kernels.F_QUEUE_OFFSET]
     error: DataError | None = None
@@ -508,47 +508,47 @@ def _rows(
         return rows[field] if parent is None else rows[field][parent]
 
     wanted = sum(bit for name, bit in _RECORD_PARTS if name in names) | (0 if packed else fill.W_CRC)
-    lone = _lone_body(found, numbers)
+    lone = _lone_body(inflated, numbers)
     if lone is not None:
         wanted &= ~fill.W_BODY
-    inside = found.data if found.large is None or some is None else found.large
-    filled = Filled(rows.data, inside, numbers, wanted, every=True)
+    inside = inflated.data if inflated.large is None or some is None else inflated.large
+    filled = ColumnBuffers(rows.data, inside, numbers, wanted, keep_all=True)
     if filled.totals[fill.T_BAD]:
         bad = int(np.argmin(filled.good))
         error, count = rows.crc_error(bad), bad
-    made: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     if "key" in names:
-        made["key"] = filled.bytes(fill.C_KEYS)
+        arrays["key"] = filled.bytes(fill.C_KEYS)
     if "headers" in names:
-        made["headers"] = filled.headers()
+        arrays["headers"] = filled.headers()
     if "value" in names:
-        made["value"] = filled.bytes(fill.C_BODY) if lone is None else lone
+        arrays["value"] = filled.bytes(fill.C_BODY) if lone is None else lone
     if "topic" in names:
-        made["topic"] = filled.text(fill.C_TOPIC)
+        arrays["topic"] = filled.text(fill.C_TOPIC)
     if "partition" in names:
-        made["partition"] = columns.integers(of_parent(kernels.F_QUEUE_ID), "int")
+        arrays["partition"] = columns.integers(of_parent(kernels.F_QUEUE_ID), "int")
     if "offset" in names:
-        made["offset"] = columns.integers(offsets, "bigint")
+        arrays["offset"] = columns.integers(offsets, "bigint")
     if "timestamp" in names:
-        made["timestamp"] = micros(of_parent(kernels.F_BORN_TIME))
+        arrays["timestamp"] = micros(of_parent(kernels.F_BORN_TIME))
     if "timestampType" in names:
-        made["timestampType"] = columns.constant(0, "int", filled.rows)
+        arrays["timestampType"] = columns.constant(0, "int", filled.rows)
     if count:
         odd = filled.replaced
-        far = "timestamp" in names and made["timestamp"].null_count > 0
+        far = "timestamp" in names and arrays["timestamp"].null_count > 0
         marks = columns.Marks(odd.get(fill.C_NAME, frozenset()), odd.get(fill.C_TOPIC, frozenset()), far)
-        yield columns.marked(columns.batch(want.table, made, filled.rows).slice(0, count), marks)
+        yield columns.marked(columns.batch(want.table, arrays, filled.rows).slice(0, count), marks)
     if error is not None:
         raise error
 
 
-def _lone_body(found: Bodies, numbers: Sequence[NDArray[np.int64]]) -> pa.Array | None:
+def _lone_body(inflated: Bodies, numbers: Sequence[NDArray[np.int64]]) -> pa.Array | None:
     """The column of one large body, which is not copied."""
-    if found.large is None or numbers[fill.N_BODY].size != 1:
+    if inflated.large is None or numbers[fill.N_BODY].size != 1:
         return None
     start, size = int(numbers[fill.N_BODY][0]), int(numbers[fill.N_BODY_SIZE][0])
     ends = pa.py_buffer(np.array([start, start + size], np.int32))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(found.large)])
+    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(inflated.large)])
 
 
 _RECORD_PARTS = (
@@ -559,10 +559,10 @@ _RECORD_PARTS = (
 )
 
 
-def _numbers(rows: Messages, found: Bodies, count: int) -> list[NDArray[np.int64]]:
-    """Positions and sizes as `text.Filled` takes them."""
+def _numbers(rows: Messages, inflated: Bodies, count: int) -> list[NDArray[np.int64]]:
+    """Positions and sizes as `ColumnBuffers` takes them."""
     numbers = [rows[field] for field in _NUMBER_FIELDS]
-    numbers[fill.N_BODY], numbers[fill.N_BODY_SIZE] = found.starts[:count], found.sizes[:count]
+    numbers[fill.N_BODY], numbers[fill.N_BODY_SIZE] = inflated.starts[:count], inflated.sizes[:count]
     return numbers
 
 
@@ -583,21 +583,21 @@ _NUMBER_FIELDS = (
 )
 
 
-def _unpack(rows: Messages, found: Bodies, inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], DataError | None]:
+def _unpack(rows: Messages, inflated: Bodies, inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], DataError | None]:
     """A column for every message, those inside of batches too (`inner.I_…`), and what is wrong with the batch after them."""
     count = len(rows)
-    starts, sizes = found.starts[:count], found.sizes[:count]
+    starts, sizes = inflated.starts[:count], inflated.sizes[:count]
     out = np.empty(
         (entries.INNER_FIELDS, int(sizes[inside].sum()) // entries.SMALLEST + 1 + int((~inside).sum())), np.int64
     )
-    made, bad, status = entries.unpack_inner(
-        found.data, starts, sizes, inside, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], out
+    unpacked, bad, status = entries.unpack_inner(
+        inflated.data, starts, sizes, inside, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], out
     )
     assert status != Status.FULL, "room for fewer messages than bodies can hold"
     if status == Status.OK:
-        return out[:, :made], None
-    made = int(np.searchsorted(out[entries.I_PARENT, :made], bad))
-    return out[:, :made], inner_error(rows, int(bad))
+        return out[:, :unpacked], None
+    unpacked = int(np.searchsorted(out[entries.I_PARENT, :unpacked], bad))
+    return out[:, :unpacked], inner_error(rows, int(bad))
 
 
 def inner_error(rows: Messages, row: int) -> CorruptError:
@@ -607,11 +607,11 @@ def inner_error(rows: Messages, row: int) -> CorruptError:
     )
 
 
-def _inner_slices(rows: Messages, found: Bodies) -> Iterator[NDArray[np.int64]]:
+def _inner_slices(rows: Messages, inflated: Bodies) -> Iterator[NDArray[np.int64]]:
     """The messages inside of a lone one, a bounded number at a time. CorruptError before any is given, if its body is not a run of them."""
-    for _ in walk_inner(rows, found, 0):
+    for _ in walk_inner(rows, inflated, 0):
         pass
-    for out in walk_inner(rows, found, 0):
+    for out in walk_inner(rows, inflated, 0):
         ends = np.cumsum(out[entries.I_BODY_SIZE] + out[entries.I_PROPERTIES_SIZE] * PAIR_COST)
         start = 0
         while start < out.shape[1]:
@@ -621,23 +621,23 @@ def _inner_slices(rows: Messages, found: Bodies) -> Iterator[NDArray[np.int64]]:
             start = stop
 
 
-def walk_inner(rows: Messages, found: Bodies, row: int) -> Iterator[NDArray[np.int64]]:
+def walk_inner(rows: Messages, inflated: Bodies, row: int) -> Iterator[NDArray[np.int64]]:
     """The messages inside of one (`inner.I_…`), at most MOST_INNER at a time. CorruptError where its body is not a run of them."""
-    data = found.data if found.large is None else found.large
-    position, size = int(found.starts[row]), int(found.sizes[row])
+    data = inflated.data if inflated.large is None else inflated.large
+    position, size = int(inflated.starts[row]), int(inflated.sizes[row])
     stop, number, nothing = position + size, 0, np.zeros(1, np.int64)
     while position < stop:
         out = np.empty((entries.INNER_FIELDS, min((stop - position) // entries.SMALLEST + 1, MOST_INNER)), np.int64)
         ends = np.array([position], np.int64), np.array([stop - position], np.int64)
-        made, _, status = entries.unpack_inner(data, *ends, np.ones(1, np.bool_), nothing, nothing, out)
+        unpacked, _, status = entries.unpack_inner(data, *ends, np.ones(1, np.bool_), nothing, nothing, out)
         if status not in (Status.OK, Status.FULL):
             raise inner_error(rows, row)
-        out = out[:, :made]
+        out = out[:, :unpacked]
         out[entries.I_NUMBER] += number
         yield out
         if status == Status.OK:
             return
-        number += int(made)
+        number += int(unpacked)
         position = int(out[entries.I_PROPERTIES, -1] + out[entries.I_PROPERTIES_SIZE, -1])
 
 
@@ -653,51 +653,51 @@ def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int, compa
 
 
 def _message_batch(
-    rows: Messages, found: Bodies, want: Want, names: set[str], known: Mapping[str, pa.Array] | None = None
+    rows: Messages, inflated: Bodies, want: Want, names: set[str], ready: Mapping[str, pa.Array] | None = None
 ) -> pa.RecordBatch:
-    """Rows of `rocketmq.messages`: one per entry. `known` are columns that need not be made."""
+    """Rows of `rocketmq.messages`: one per entry. `ready` are columns that need not be made."""
     flags, count = rows[kernels.F_SYS_FLAG], len(rows)
-    made: dict[str, pa.Array] = {name: column for name, column in (known or {}).items() if name in names}
-    names = names - made.keys()
+    arrays: dict[str, pa.Array] = {name: column for name, column in (ready or {}).items() if name in names}
+    names = names - arrays.keys()
     for name, field, type in _MESSAGE_NUMBERS:
         if name in names:
-            made[name] = columns.integers(rows[field], type)
+            arrays[name] = columns.integers(rows[field], type)
     if "position" in names:
-        made["position"] = columns.integers(rows.positions, "bigint")
+        arrays["position"] = columns.integers(rows.positions, "bigint")
     for name, field in (("born_timestamp", kernels.F_BORN_TIME), ("store_timestamp", kernels.F_STORE_TIME)):
         if name in names:
-            made[name] = micros(rows[field])
+            arrays[name] = micros(rows[field])
     if "stale" in names:
-        made["stale"] = columns.booleans(rows.leftovers(want.file))
+        arrays["stale"] = columns.booleans(rows.leftovers(want.file))
     if "codec" in names:
-        made["codec"] = _named(
+        arrays["codec"] = _named(
             _CODEC_NAMES, rows.codecs if rows.odd[kernels.O_COMPRESSED] else None, count, want.compact
         )
     if "transaction" in names:
         states = (flags & TRANSACTION_MASK) >> 2 if rows.odd[kernels.O_TRANSACTION] else None
-        made["transaction"] = _named(_TRANSACTION_NAMES, states, count, want.compact)
+        arrays["transaction"] = _named(_TRANSACTION_NAMES, states, count, want.compact)
     if "path" in names:
-        made["path"] = columns.constant(want.file.path, "string", count, compact=want.compact)
+        arrays["path"] = columns.constant(want.file.path, "string", count, compact=want.compact)
     wanted = sum(bit for name, bit, _ in _MESSAGE_PARTS if name in names)
     wanted |= (
         fill.W_BODY * ("body" in names) | fill.W_CRC * ("crc_ok" in names) | fill.W_PAIRS * ("properties" in names)
     )
-    numbers = _numbers(rows, found, count)
-    lone = _lone_body(found, numbers)
+    numbers = _numbers(rows, inflated, count)
+    lone = _lone_body(inflated, numbers)
     if lone is not None:
         wanted &= ~fill.W_BODY
     if wanted or lone is not None:
-        filled = Filled(rows.data, found.data, numbers, wanted, every=False)
+        filled = ColumnBuffers(rows.data, inflated.data, numbers, wanted, keep_all=False)
         for name, _, column in _MESSAGE_PARTS:
             if name in names:
-                made[name] = filled.text(column)
+                arrays[name] = filled.text(column)
         if "body" in names:
-            made["body"] = filled.bytes(fill.C_BODY) if lone is None else lone
+            arrays["body"] = filled.bytes(fill.C_BODY) if lone is None else lone
         if "properties" in names:
-            made["properties"] = filled.map()
+            arrays["properties"] = filled.map()
         if "crc_ok" in names:
-            made["crc_ok"] = columns.booleans(filled.good)
-    return columns.batch(want.table, made, count)
+            arrays["crc_ok"] = columns.booleans(filled.good)
+    return columns.batch(want.table, arrays, count)
 
 
 _MESSAGE_NUMBERS = (

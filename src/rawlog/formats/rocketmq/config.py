@@ -1,7 +1,7 @@
 """`config/*.json`: fastjson's text, which is not strict JSON, read as plain values.
 
-A file may be JSON and still not what a broker writes there: a list where a table belongs, text for a number. `checked` keeps what can be
-read and says what is wrong with the rest.
+A file may be JSON and still not what a broker writes there: a list where a table belongs, text for a number. `check_tables` keeps what
+can be read and says what is wrong with the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_PROBLEMS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConfig:
     """A file of settings: the part of it that can be read, and what is wrong with the rest, each with its place in the file.
 
     A broker refuses a file with `problems`. Names that are `repeated` in one table are only ambiguous.
@@ -58,14 +58,14 @@ def _parse(raw: bytes, twice: list[str]) -> Any:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CorruptError(f"not UTF-8: {error.reason}", position=error.start) from None
-    quoted = _TOKEN.sub(lambda found: found[0] if found[2] is None else f'{found[1]}"{found[2]}"{found[3]}:', text)
+    quoted = _TOKEN.sub(lambda match: match[0] if match[2] is None else f'{match[1]}"{match[2]}"{match[3]}:', text)
 
     def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
+        table = dict(pairs)
+        if len(table) < len(pairs):
             seen: set[str] = set()
             twice.extend(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        return made
+        return table
 
     try:
         value = json.loads(quoted, object_pairs_hook=collect, parse_constant=_constant)
@@ -88,8 +88,8 @@ def _is_deep(value: Any) -> bool:
     for _ in range(DEEPEST):
         level = [
             inner
-            for one in level
-            for inner in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ())
             if isinstance(inner, (dict, list))
         ]
         if not level:
@@ -173,8 +173,10 @@ def _record(**fields: Check) -> Check:
         kept = {}
         for name, each in value.items():
             try:
-                known = fields.get(name)
-                kept[name] = each if known is None or each is None else known(each, f"{place}.{name}", problems)
+                field_check = fields.get(name)
+                kept[name] = (
+                    each if field_check is None or each is None else field_check(each, f"{place}.{name}", problems)
+                )
             except _Wrong as error:
                 problems.append(f"{place}.{printable(name)}: {error}")
         return kept
@@ -227,7 +229,7 @@ SHAPES: dict[str, dict[str, Check]] = {
 """The tables of the files that rawlog reads, by name."""
 
 
-def checked(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
+def check_tables(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
     """The part of a parsed file of that name that a broker could read, and what is wrong with the rest."""
     if not isinstance(value, dict):
         return {}, [f"{_shown(value)} is not a table"]
@@ -247,12 +249,12 @@ def name_of(file: File) -> str:
     return parts(file.path)[0].removesuffix(".bak")
 
 
-def read(file: File) -> Loaded:
+def read(file: File) -> LoadedConfig:
     """A file of settings. CorruptError if it is not JSON."""
     twice: list[str] = []
-    kept, problems = checked(name_of(file), _value(file, twice))
+    kept, problems = check_tables(name_of(file), _value(file, twice))
     repeated = [f"{_shown(name)} occurs twice in one table; the last one counts" for name in dict.fromkeys(twice)]
-    return Loaded(file, kept, tuple(problems[:MOST_PROBLEMS]), tuple(repeated[:MOST_PROBLEMS]))
+    return LoadedConfig(file, kept, tuple(problems[:MOST_PROBLEMS]), tuple(repeated[:MOST_PROBLEMS]))
 
 
 def raw_tables(file: File) -> dict[str, Any]:
@@ -302,31 +304,31 @@ def load(files: Iterable[File], name: str) -> list[tuple[File, dict[str, Any]]]:
 
     Raises CorruptError if neither is JSON.
     """
-    found: dict[str, list[File]] = {}
+    by_store: dict[str, list[File]] = {}
     for file in files:
         if file.format == "rocketmq.config" and name_of(file) == name and file.problem is None:
-            found.setdefault(str(file.place.group), []).append(file)
+            by_store.setdefault(str(file.place.group), []).append(file)
     loaded = []
-    for group in found.values():
+    for group in by_store.values():
         group.sort(key=lambda file: file.place.state is not None)
-        one = best_of(group)
-        loaded.append((one.file, one.value))
+        best = best_of(group)
+        loaded.append((best.file, best.value))
     return loaded
 
 
-def best_of(group: Sequence[File]) -> Loaded:
+def best_of(group: Sequence[File]) -> LoadedConfig:
     """Of a file and its copies, in order, the first that a broker takes, else the first that is JSON. CorruptError if none is."""
     problem: DataError | None = None
-    refused: Loaded | None = None
+    refused: LoadedConfig | None = None
     for file in group:
         try:
-            one = read(file)
+            loaded = read(file)
         except DataError as error:
             problem = problem or error
             continue
-        if not one.is_refused:
-            return one
-        refused = refused or one
+        if not loaded.is_refused:
+            return loaded
+        refused = refused or loaded
     if refused is None:
         assert problem is not None
         raise problem

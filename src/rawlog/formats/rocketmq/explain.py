@@ -293,15 +293,15 @@ def explain_index_header(head: bytes, file: File) -> list[Node]:
     nodes = layout_nodes(layouts.INDEX_HEADER, np.frombuffer(head, np.uint8), 0, 0, _WORDS)
     header = Node(0, layouts.INDEX_HEADER.size, layouts.INDEX_HEADER.name, children=nodes)
     with Source(file.path) as source:
-        found = read_header(source)
+        index_header = read_header(source)
     slots = Node(
         header.size,
-        found.slots * layouts.SLOT.size,
+        index_header.slots * layouts.SLOT.size,
         "slots",
-        value=found.slots,
-        meaning=f"{found.used_slots:,} of them used",
+        value=index_header.slots,
+        meaning=f"{index_header.used_slots:,} of them used",
     )
-    unused = Node(found.entries_at, layouts.INDEX_ENTRY.size, "entry 0", meaning="never used")
+    unused = Node(index_header.entries_at, layouts.INDEX_ENTRY.size, "entry 0", meaning="never used")
     return [header, slots, unused]
 
 

@@ -170,7 +170,7 @@ def presume(source: Source) -> list[Origin]:
     unit = INDEX_ENTRY.size // SLOT.size
     usual = words // (1 + RATIO * unit)
     others = range(words % unit, words - unit, unit) if source.size <= SEARCHED else ()
-    slots = next((one for one in (usual, *others) if one > 0 and _leads(source, one)), None)
+    slots = next((count for count in (usual, *others) if count > 0 and _leads(source, count)), None)
     return [] if slots is None else [Origin(INDEX_HEADER.size + slots * SLOT.size + INDEX_ENTRY.size, slots)]
 
 
@@ -215,8 +215,8 @@ def resync(data: Bytes, position: int, kind: int) -> int:
     """The next entry of the same raster that can be, or -1."""
     first = -(-position // INDEX_ENTRY.size)
     rows = INDEX_ENTRY.view(np.ascontiguousarray(data[first * INDEX_ENTRY.size :]))
-    found = np.flatnonzero((rows["key_hash"] > 0) & (rows["previous"] >= 0))
-    return int(first + found[0]) * INDEX_ENTRY.size if found.size else -1
+    hits = np.flatnonzero((rows["key_hash"] > 0) & (rows["previous"] >= 0))
+    return int(first + hits[0]) * INDEX_ENTRY.size if hits.size else -1
 
 
 def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> int:
@@ -234,7 +234,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     begin = int(want.context or 0)
     times = rows["seconds"].astype(np.int64) * 1000 + begin
     numbers = (frames.positions - INDEX_HEADER.size - frames.kind * SLOT.size) // INDEX_ENTRY.size
-    made = {
+    arrays = {
         "path": columns.constant(want.file.path, "string", count),
         "key_hash": columns.integers(rows["key_hash"].astype(np.int64), "int"),
         "physical_offset": columns.integers(rows["physical_offset"].astype(np.int64), "bigint"),
@@ -242,7 +242,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         "previous": columns.integers(rows["previous"].astype(np.int64), "int"),
         "number": columns.integers(numbers, "int"),
     }
-    yield columns.batch(want.table, made, count)
+    yield columns.batch(want.table, arrays, count)
 
 
 def java_hash(text: str) -> int:
@@ -274,19 +274,19 @@ class Index:
     def look_up(self, hash: int) -> list[int]:
         """The physical offsets of a hash, the newest first. CorruptError if the chain leaves the file or does not descend."""
         header = self.header
-        found: list[int] = []
+        addresses: list[int] = []
         if not header.slots:
-            return found
+            return addresses
         slot = INDEX_HEADER.size + hash % header.slots * SLOT.size
         number = int.from_bytes(self.source.read(slot, SLOT.size), "big", signed=True)
         for _ in range(MOST_STEPS):
             if number <= 0:
-                return found
+                return addresses
             if number >= header.count:
                 break
             row = _entry(self.source, header.entries_at, number)
             if int(row["key_hash"]) == hash:
-                found.append(int(row["physical_offset"]))
+                addresses.append(int(row["physical_offset"]))
             previous = int(row["previous"])
             if previous >= number:
                 break

@@ -51,32 +51,32 @@ def by_key(batch: pa.RecordBatch, key: bytes) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = _is(_unique_keys(batch), key)
-    name = next((one for one in ("key", "keys") if one in batch.schema.names), None)
+    matches = _is(_unique_keys(batch), key)
+    name = next((column for column in ("key", "keys") if column in batch.schema.names), None)
     if name is None:
-        return found
+        return matches
     keys = batch.column(name).cast(pa.binary())
     # Most rows do not hold the bytes at all; the few that do are taken apart.
-    held = pc.fill_null(pc.match_substring(keys, key), False).to_numpy(zero_copy_only=False)
+    holds = pc.fill_null(pc.match_substring(keys, key), False).to_numpy(zero_copy_only=False)
     mask = np.zeros(batch.num_rows, np.bool_)
-    for row in np.flatnonzero(held).tolist():
+    for row in np.flatnonzero(holds).tolist():
         value = keys[row].as_py()
         mask[row] = value == key or (key != b"" and key in value.split(b" "))
-    return pc.or_(found, pa.array(mask))
+    return pc.or_(matches, pa.array(mask))
 
 
 def by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
     """Which rows have an id: the unique key, or the broker's message id where the table has it."""
     import pyarrow.compute as pc
 
-    found = _is(_unique_keys(batch), id.encode())
+    matches = _is(_unique_keys(batch), id.encode())
     for name in ("message_id", "source_message_id"):
         if name in batch.schema.names:
-            found = pc.or_(found, _is(batch.column(name), id.upper().encode()))
-    return found
+            matches = pc.or_(matches, _is(batch.column(name), id.upper().encode()))
+    return matches
 
 
-def frames(found: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
+def frames(window: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
     """Which messages have a broker's message id; None for text that is not one."""
     if address(id) is None:
         return None
@@ -84,12 +84,12 @@ def frames(found: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
     from rawlog.formats.rocketmq.tables import MESSAGES
     from rawlog.model.errors import DataError
 
-    mask = np.zeros(len(found), np.bool_)
+    mask = np.zeros(len(window), np.bool_)
     want = Want(MESSAGES.subset(("position", "message_id")), file, 0)
     try:
-        for batch in decode(found, want):
+        for batch in decode(window, want):
             hits = _is(batch.column("message_id"), id.upper().encode()).to_numpy(zero_copy_only=False)
-            at = np.searchsorted(found.positions, batch.column("position").to_numpy()[hits])
+            at = np.searchsorted(window.positions, batch.column("position").to_numpy()[hits])
             mask[at] = True
     except DataError:
         pass  # decoding the rows meets it again
@@ -190,20 +190,20 @@ def _indexes(group: Iterable[File]) -> list[File]:
 def _by_id(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
     """The one message at the position in a broker's message id, if one is there; else those that the index has for a unique key."""
     at = address(selection.id)
-    for one in group:
-        start = one.place.start_offset
+    for log in group:
+        start = log.place.start_offset
         if (
             at is None
-            or one.format != file.format
-            or one.problem is not None
+            or log.format != file.format
+            or log.problem is not None
             or start is None
-            or not start <= at < start + one.size
+            or not start <= at < start + log.size
         ):
             continue
-        with Source(one.path) as source:
+        with Source(log.path) as source:
             frame = _frame_of(source, at - start, at)
-        if frame is not None and _is_named(one, frame, selection.id):
-            return [frame] if one.path == file.path else []
+        if frame is not None and _is_named(log, frame, selection.id):
+            return [frame] if log.path == file.path else []
     return _by_key(file, group, selection, selection.id.encode())
 
 
@@ -212,8 +212,8 @@ def _is_named(file: File, frame: tuple[int, int], id: str) -> bool:
     from rawlog.formats.rocketmq import COMMIT_LOG
 
     return any(
-        (found := frames(one, file, id)) is not None and bool(found.any())
-        for one in walk(file, COMMIT_LOG, start=frame[0], stop=frame[1], errors="stop")
+        (mask := frames(window, file, id)) is not None and bool(mask.any())
+        for window in walk(file, COMMIT_LOG, start=frame[0], stop=frame[1], errors="stop")
     )
 
 
@@ -230,8 +230,8 @@ def _by_key(file: File, group: Sequence[File], selection: Any, key: bytes) -> Ra
     start, stop = file.place.start_offset or 0, (file.place.start_offset or 0) + file.size
     hits: set[int] = set()
     uncovered, reached = [], start
-    for found in _indexes(group):
-        with Index(found.path) as index:
+    for index_file in _indexes(group):
+        with Index(index_file.path) as index:
             header = index.header
             if header.count <= 1:
                 continue
@@ -257,7 +257,7 @@ def _by_key(file: File, group: Sequence[File], selection: Any, key: bytes) -> Ra
                 if first is None or last is None:
                     return None
                 ranges.append((first[0], last[0]))
-    return _merged(ranges)
+    return _merge(ranges)
 
 
 def _frame_of(source: Source, position: int, address: int) -> tuple[int, int] | None:
@@ -277,7 +277,7 @@ def _frame_of(source: Source, position: int, address: int) -> tuple[int, int] | 
     return position, position + size
 
 
-def _merged(ranges: Ranges) -> Ranges:
+def _merge(ranges: Ranges) -> Ranges:
     """Ranges in order, those that touch as one."""
     merged: Ranges = []
     for low, high in sorted(ranges, key=lambda pair: pair[0]):
@@ -376,8 +376,8 @@ def _last_unit(files: Sequence[File]) -> tuple[int, int, int] | None:
 def _by_time(file: File, group: Sequence[File], since: int) -> Ranges | None:
     """From the last message known to be stored before a time on. Store times do not fall, so nothing before it is wanted."""
     start, best = file.place.start_offset or 0, 0
-    for found in _indexes(group):
-        with Index(found.path) as index:
+    for index_file in _indexes(group):
+        with Index(index_file.path) as index:
             if index.header.begin_timestamp * 1000 >= since:
                 break
             best = max(best, index.last_before(since // 1000) or 0)

@@ -150,8 +150,8 @@ def _resync(data: Bytes, position: int, layout: Layout, names: tuple[str, ...]) 
     valid = np.ones(len(rows), np.bool_)
     for name in names:
         valid &= rows[name] >= (0 if name == "physical_offset" else 1)
-    found = np.flatnonzero(valid)
-    return int(first + found[0]) * layout.size if found.size else -1
+    hits = np.flatnonzero(valid)
+    return int(first + hits[0]) * layout.size if hits.size else -1
 
 
 def decode_plain(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
@@ -190,7 +190,7 @@ def _batch(
             else columns.constant(None, type, count)
         )
 
-    made = {
+    arrays = {
         "topic": columns.constant(want.file.place.topic, "string", count),
         "queue_id": columns.constant(want.file.place.partition, "int", count),
         "queue_offset": columns.constant(None, "bigint", count)
@@ -205,8 +205,8 @@ def _batch(
         "store_timestamp": columns.constant(None, "timestamp", count),
     }
     if "store_timestamp" in fields:
-        made["store_timestamp"] = micros(rows["store_timestamp"].astype(np.int64))
-    return columns.batch(want.table, made, count)
+        arrays["store_timestamp"] = micros(rows["store_timestamp"].astype(np.int64))
+    return columns.batch(want.table, arrays, count)
 
 
 def spans_plain(frames: Frames, file: File) -> Spans:
@@ -255,7 +255,7 @@ def decode_timer_log(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     rows, count = TIMER_UNIT.take(frames.data, frames.starts[keep]), int(keep.sum())
     written = rows["write_timestamp"].astype(np.int64)
     positions = frames.positions[keep] + (want.file.place.start_offset or 0)
-    made = {
+    arrays = {
         "path": columns.constant(want.file.path, "string", count),
         "timer_position": columns.integers(positions, "bigint"),
         "previous_position": columns.integers(rows["previous_position"].astype(np.int64), "bigint"),
@@ -266,7 +266,7 @@ def decode_timer_log(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         "size": columns.integers(rows["message_size"].astype(np.int64), "int"),
         "topic_hash": columns.integers(rows["topic_hash"].astype(np.int64), "int"),
     }
-    yield columns.batch(want.table, made, count)
+    yield columns.batch(want.table, arrays, count)
 
 
 def _held(times: NDArray[np.generic], most: int) -> NDArray[np.int64]:
@@ -286,7 +286,7 @@ def scan_wheel(data: Bytes, kind: int) -> Frames:
 def decode_wheel(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """Rows of `rocketmq.wheel`."""
     rows, count = WHEEL_SLOT.take(frames.data, frames.starts), len(frames)
-    made = {
+    arrays = {
         "path": columns.constant(want.file.path, "string", count),
         "position": columns.integers(frames.positions, "bigint"),
         "due_timestamp": micros(_held(rows["time"], MOST_MS // TIMER_PRECISION_MS + 1) * TIMER_PRECISION_MS),
@@ -295,7 +295,7 @@ def decode_wheel(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         "count": columns.integers(rows["count"].astype(np.int64), "int"),
         "magic": columns.integers(rows["magic"].astype(np.int64), "int"),
     }
-    yield columns.batch(want.table, made, count)
+    yield columns.batch(want.table, arrays, count)
 
 
 def _whole_file(layout: Layout) -> Callable[[Bytes, int], Frames]:
@@ -331,11 +331,11 @@ def foreign_bytes(frames: Frames) -> DataError:
 def decode_checkpoint(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """The row of `rocketmq.checkpoint`."""
     rows, count = CHECKPOINT.take(frames.data, frames.starts), len(frames)
-    made = {"path": columns.constant(want.file.path, "string", count)}
+    arrays = {"path": columns.constant(want.file.path, "string", count)}
     for field in CHECKPOINT.fields:
         values = rows[field.name].astype(np.int64)
-        made[field.name] = micros(values) if field.name.endswith("timestamp") else columns.integers(values, "bigint")
-    yield columns.batch(want.table, made, count)
+        arrays[field.name] = micros(values) if field.name.endswith("timestamp") else columns.integers(values, "bigint")
+    yield columns.batch(want.table, arrays, count)
 
 
 MOST_MS = ((1 << 63) - 1) // 1000
@@ -377,8 +377,8 @@ class Messages:
         return int(self.fields.shape[1])
 
     def __getitem__(self, field: int) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self.fields[field]
-        return found
+        values: NDArray[np.int64] = self.fields[field]
+        return values
 
     def cut(self, start: int, stop: int) -> Messages:
         return Messages(self.frames, self.data, self.fields[:, start:stop], self.start, self.odd)
@@ -399,45 +399,45 @@ class Messages:
 
     @property
     def crc_ok(self) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self[kernels.F_CRC_OK] != 0
-        return found
+        is_right: NDArray[np.bool_] = self[kernels.F_CRC_OK] != 0
+        return is_right
 
     @property
     def positions(self) -> NDArray[np.int64]:
         """Of the messages (not of DLedger's heads) in the file."""
-        found: NDArray[np.int64] = self[kernels.F_START] + self.frames.base
-        return found
+        positions: NDArray[np.int64] = self[kernels.F_START] + self.frames.base
+        return positions
 
     @property
     def stale(self) -> NDArray[np.bool_]:
         """Which messages say that they are at another place."""
         if self.start < 0 or not self.odd[kernels.O_STALE]:
             return np.zeros(len(self), np.bool_)
-        found: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start
-        return found
+        is_stale: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start
+        return is_stale
 
     def leftovers(self, file: File) -> NDArray[np.bool_]:
         """Which messages are copies that stay after the end of a log that was cut: they say that they are at another place, and the same
         message is there. Any other that is not at its place was moved there, or its address was changed.
         """
-        found = self.stale
-        if found.any():
-            starts = self[kernels.F_START][found].tolist()
+        is_leftover = self.stale
+        if is_leftover.any():
+            starts = self[kernels.F_START][is_leftover].tolist()
             heads = [bytes(self.data[start : start + HEAD.size]) for start in starts]
-            found[found] = are_copies(file, self.start, self[kernels.F_PHYSICAL][found], heads)
-        return found
+            is_leftover[is_leftover] = are_copies(file, self.start, self[kernels.F_PHYSICAL][is_leftover], heads)
+        return is_leftover
 
     @property
     def fillers(self) -> NDArray[np.bool_]:
         """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
         if not self.odd[kernels.O_FILLER]:
             return np.zeros(len(self), np.bool_)
-        found: NDArray[np.bool_] = self[kernels.F_FLAG] == FILLER_FLAG
-        if found.any():
-            rows = np.flatnonzero(found)
+        is_filler: NDArray[np.bool_] = self[kernels.F_FLAG] == FILLER_FLAG
+        if is_filler.any():
+            rows = np.flatnonzero(is_filler)
             host = self.data[self[kernels.F_BORN_HOST][rows][:, None] + np.arange(HOST_V4.size)]
-            found[rows] = (host == np.frombuffer(_FILLER_HOST, np.uint8)).all(axis=1)
-        return found
+            is_filler[rows] = (host == np.frombuffer(_FILLER_HOST, np.uint8)).all(axis=1)
+        return is_filler
 
     def entry_crcs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The messages that end with a checksum of the whole entry (`__CRC32#`), the one each has, and the one it should have."""
@@ -460,10 +460,10 @@ class Messages:
     @property
     def entry_crc_ok(self) -> NDArray[np.bool_]:
         """False where a checksum of the whole entry is there and wrong."""
-        found = np.ones(len(self), np.bool_)
+        is_right = np.ones(len(self), np.bool_)
         which, sums, stored = self.entry_crcs()
-        found[which] = sums == stored
-        return found
+        is_right[which] = sums == stored
+        return is_right
 
     @property
     def sound(self) -> NDArray[np.bool_]:
@@ -488,18 +488,18 @@ class Messages:
 
     def has_crc(self, row: int) -> bool:
         """Whether the body of one message has its checksum."""
-        found, stored = self._crc(row)
-        return found == stored
+        computed, stored = self._crc(row)
+        return computed == stored
 
     def crc_error(self, row: int) -> CorruptError:
-        found, stored = self._crc(row)
+        computed, stored = self._crc(row)
         return CorruptError(
-            f"body crc {found:08x}, stored {stored & 0xFFFF_FFFF:08x}",
+            f"body crc {computed:08x}, stored {stored & 0xFFFF_FFFF:08x}",
             position=self.frame_position(row),
             layout=HEAD.name,
             field="body_crc",
             expected=f"{stored & 0xFFFF_FFFF:08x}",
-            found=f"{found:08x}",
+            found=f"{computed:08x}",
         )
 
 

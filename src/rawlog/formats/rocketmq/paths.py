@@ -221,12 +221,12 @@ def settle(files: Sequence[File]) -> list[File]:
     Those known by their first bytes begin where their names say, whatever their directory is called. Directories of nothing else belong to
     the one store that has the rest, unless it has files of the same names.
     """
-    files = _grouped([_numbered(file) for file in files])
+    files = _group_logs([_number_log(file) for file in files])
     logs: dict[str, list[File]] = {}
     for file in files:
         if file.format == COMMIT_LOG_NAME and file.place.group is not None and file.place.start_offset is not None:
             logs.setdefault(file.place.group, []).append(file)
-    last = {group: _last_used(found) for group, found in logs.items()}
+    last = {group: _last_used(group_logs) for group, group_logs in logs.items()}
     return [
         replace(file, place=replace(file.place, sealed=True))
         if file.format == COMMIT_LOG_NAME and (file.place.start_offset or 0) < last.get(str(file.place.group), 0)
@@ -254,7 +254,7 @@ LOOKED_AT = 64 << 10
 """Zeros at the beginning of a file that are more than a damaged block: the file is not used yet."""
 
 
-def _grouped(files: list[File]) -> list[File]:
+def _group_logs(files: list[File]) -> list[File]:
     """Files of a commit log that has several directories, in the store that has the rest."""
     starts: dict[str, set[int | None]] = {}
     roots = {file.place.group for file in files if file.format != COMMIT_LOG_NAME and file.place.group is not None}
@@ -274,7 +274,7 @@ def _grouped(files: list[File]) -> list[File]:
     ]
 
 
-def _numbered(file: File) -> File:
+def _number_log(file: File) -> File:
     start = _number(parts(file.path)[0])
     if file.format != COMMIT_LOG_NAME or file.place.start_offset is not None or start is None:
         return file

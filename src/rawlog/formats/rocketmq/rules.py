@@ -39,8 +39,8 @@ def _rows(seen: Inspection) -> Messages:
 
 
 def _numbers(which: NDArray[Any]) -> list[int]:
-    found: list[int] = np.flatnonzero(which).tolist()
-    return found
+    rows: list[int] = np.flatnonzero(which).tolist()
+    return rows
 
 
 @rule("rocketmq.commitlog.crc", Severity.ERROR)
@@ -138,11 +138,13 @@ def _unreadable(seen: Inspection) -> list[tuple[Mark, DataError]]:
     rows = seen.share(_rows)
     rows = rows.where(rows.crc_ok & ~rows.stale)
     while len(rows):
-        found = bodies(rows, seen.limit)
-        if found.error is not None:
-            offset = int(rows[kernels.F_QUEUE_OFFSET][found.fits])
-            marks.append((Mark(found.error.message, position=found.error.position, offset=offset), found.error))
-        rows = rows.cut(found.fits + (found.error is not None), len(rows))
+        inflated = bodies(rows, seen.limit)
+        if inflated.error is not None:
+            offset = int(rows[kernels.F_QUEUE_OFFSET][inflated.fits])
+            marks.append(
+                (Mark(inflated.error.message, position=inflated.error.position, offset=offset), inflated.error)
+            )
+        rows = rows.cut(inflated.fits + (inflated.error is not None), len(rows))
     return marks
 
 
@@ -180,14 +182,14 @@ def inner_batches(seen: Inspection) -> Iterator[Mark]:
     if not len(rows):
         return
     while len(rows):
-        found = bodies(rows, seen.limit)
-        for row in range(found.fits):
+        inflated = bodies(rows, seen.limit)
+        for row in range(inflated.fits):
             try:
-                for _ in walk_inner(rows, found, row):
+                for _ in walk_inner(rows, inflated, row):
                     pass
             except CorruptError:
                 yield Mark("an inner batch whose lengths do not fit", position=rows.frame_position(row))
-        rows = rows.cut(found.fits + (found.error is not None), len(rows))
+        rows = rows.cut(inflated.fits + (inflated.error is not None), len(rows))
 
 
 @rule("rocketmq.commitlog.blank-size", Severity.WARNING)
@@ -223,13 +225,13 @@ def falling_times(seen: Inspection) -> Iterator[Mark]:
     rows = seen.share(_rows)
     rows = rows.where(rows.sound & ~rows.fillers)
     places = rows.frames.positions[rows[kernels.F_FRAME]]
-    found = np.stack((rows[kernels.F_STORE_TIME], places, rows[kernels.F_QUEUE_OFFSET]))
+    facts = np.stack((rows[kernels.F_STORE_TIME], places, rows[kernels.F_QUEUE_OFFSET]))
     if (kept := seen.memory.get("kept")) is not None:
-        found = np.concatenate((kept, found), axis=1)
+        facts = np.concatenate((kept, facts), axis=1)
     # One message is judged by the next; the first of a file by two.
-    first, count = seen.memory.get("decided", 0), found.shape[1]
+    first, count = seen.memory.get("decided", 0), facts.shape[1]
     stop = count if seen.frames.last else max(first, count - 1) if count > 2 else first
-    times = found[0]
+    times = facts[0]
     wrong = out_of_line(times)[first:stop]
     here = times[first:stop]
     highest = np.maximum.accumulate(np.concatenate(([seen.memory.get("time", 0)], np.where(wrong, 0, here))))
@@ -241,12 +243,12 @@ def falling_times(seen: Inspection) -> Iterator[Mark]:
             else "a store time that falls"
             if here[row] > 0
             else "a store time before 1970",
-            position=int(found[1, first + row]),
-            offset=int(found[2, first + row]),
+            position=int(facts[1, first + row]),
+            offset=int(facts[2, first + row]),
             expected=f"at most {int(times[first + row + 1])}" if is_late else f"at least {int(highest[row])}",
             found=int(here[row]),
         )
-    seen.memory.update(time=int(highest[-1]), kept=found[:, max(0, stop - 1) :], decided=min(1, stop))
+    seen.memory.update(time=int(highest[-1]), kept=facts[:, max(0, stop - 1) :], decided=min(1, stop))
 
 
 @rule("rocketmq.commitlog.far-timestamp", Severity.INFO)

@@ -80,7 +80,7 @@ def encode(keys: pa.Array, headers: pa.Array) -> pa.Array:
     marks: list[bytes] | NDArray[Any] = np.where(alone, KEY_ONLY, b"").tolist()
     for row in np.flatnonzero(~plain & ~alone).tolist():
         marks[row] = _marked(keys[row].as_py(), headers[row].as_py())
-    mark = pa.array([MARK + _BETWEEN + one + _BEHIND if one else b"" for one in marks], pa.binary())
+    mark = pa.array([MARK + _BETWEEN + text + _BEHIND if text else b"" for text in marks], pa.binary())
     return pc.binary_join_element_wise(native, shown, mark, b"")
 
 
@@ -97,20 +97,20 @@ def restore(batch: pa.RecordBatch) -> pa.RecordBatch:
     if not marked.any():
         return batch
     alone = marked & (sizes > 1 + summed) & _at(_is(names, KEYS), last - 1) & _at(_is(values, KEY_ONLY), last)
-    found = {row: _read(values[int(last[row])].as_py()) for row in np.flatnonzero(marked & ~alone).tolist()}
-    restored = {row: pair for row, pair in found.items() if pair is not None}
+    parsed = {row: _read(values[int(last[row])].as_py()) for row in np.flatnonzero(marked & ~alone).tolist()}
+    restored = {row: pair for row, pair in parsed.items() if pair is not None}
     drop = np.zeros(len(names), np.bool_)
     drop[last[alone]] = drop[last[alone] - 1] = True
     drop[ends[1:][alone & summed] - 1] = True
     kept = pa.array(~drop)
-    made = _lists(names.filter(kept), values.filter(kept), sizes - (2 + summed) * alone)
+    lists = _lists(names.filter(kept), values.filter(kept), sizes - (2 + summed) * alone)
     keys = batch.column("key")
     if restored:
-        keys_list, headers_list = keys.to_pylist(), made.to_pylist()
+        keys_list, headers_list = keys.to_pylist(), lists.to_pylist()
         for row, (key, pairs) in restored.items():
             keys_list[row], headers_list[row] = key, pairs
-        keys, made = pa.array(keys_list, pa.binary()), pa.array(headers_list, made.type)
-    arrays = {"key": keys, "headers": made}
+        keys, lists = pa.array(keys_list, pa.binary()), pa.array(headers_list, lists.type)
+    arrays = {"key": keys, "headers": lists}
     return pa.RecordBatch.from_arrays(
         [arrays.get(name, batch.column(name)) for name in batch.schema.names], schema=batch.schema
     )
@@ -137,8 +137,8 @@ def _storable(array: pa.Array) -> NDArray[np.bool_]:
 
 
 def _mask(test: Any) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
-    return found.copy()
+    mask: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
+    return mask.copy()
 
 
 def _is(array: pa.Array, text: bytes) -> NDArray[np.bool_]:
@@ -168,13 +168,13 @@ def _runs(pieces: pa.Array, ends: NDArray[np.int64]) -> pa.Array:
 
 def _last_named(names: pa.Array, values: pa.Array, ends: NDArray[np.int64], keys: pa.Array) -> NDArray[np.bool_]:
     """Whether a row's last header of the name KEYS, which reading takes for the key, is its key."""
-    found = np.flatnonzero(_is(names, KEYS))
+    positions = np.flatnonzero(_is(names, KEYS))
     same = np.zeros(ends.size - 1, np.bool_)
-    if found.size:
-        rows = np.searchsorted(ends, found, side="right") - 1
+    if positions.size:
+        rows = np.searchsorted(ends, positions, side="right") - 1
         latest = np.concatenate((rows[1:] != rows[:-1], [True]))
-        rows, found = rows[latest], found[latest]
-        same[rows] = _mask(pc.equal(values.take(pa.array(found)), keys.take(pa.array(rows))))
+        rows, positions = rows[latest], positions[latest]
+        same[rows] = _mask(pc.equal(values.take(pa.array(positions)), keys.take(pa.array(rows))))
     return same
 
 
@@ -199,7 +199,7 @@ def _read(text: bytes | None) -> tuple[bytes | None, list[dict[str, Any]]] | Non
     """What `_marked` wrote; None for anything else, which is then a header like others."""
     try:
         value = json.loads(text or b"")
-        pairs = [{"key": str(name), "value": _data(one)} for name, one in value["headers"]]
+        pairs = [{"key": str(name), "value": _data(data)} for name, data in value["headers"]]
         return _data(value["key"]), pairs
     except (ValueError, TypeError, KeyError):
         return None

@@ -32,20 +32,20 @@ def _wrapped(value: int) -> Any:
     return np.int64(value - (1 << 64) if value >> 63 else value)
 
 
-def _plain_plus(one: Any, other: Any) -> Any:
-    return _wrapped(int(one) + int(other))
+def _plain_plus(left: Any, right: Any) -> Any:
+    return _wrapped(int(left) + int(right))
 
 
-def _plain_times(one: Any, other: Any) -> Any:
-    return _wrapped(int(one) * int(other))
+def _plain_times(left: Any, right: Any) -> Any:
+    return _wrapped(int(left) * int(right))
 
 
-def _plus(one: Any, other: Any) -> Any:
-    return np.int64(one) + np.int64(other)
+def _plus(left: Any, right: Any) -> Any:
+    return np.int64(left) + np.int64(right)
 
 
-def _times(one: Any, other: Any) -> Any:
-    return np.int64(one) * np.int64(other)
+def _times(left: Any, right: Any) -> Any:
+    return np.int64(left) * np.int64(right)
 
 
 plus = twin(_plain_plus, lambda: _plus)

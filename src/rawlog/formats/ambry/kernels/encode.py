@@ -244,14 +244,14 @@ def read_rows(
     names: U8,
     value_ends: I32,
     values: U8,
-    given: Bools,
+    valid: Bools,
     keys: U8,
     service_size: Int,
     rows: OutI64x2,
 ) -> Any:
     """Put what headers say over the defaults in `rows`, and how large each message will be. -> rows that are odd
 
-    The headers of row `i` are those numbered `ends[i]` to `ends[i + 1]`; `given` is false where one has no value. Of several of one
+    The headers of row `i` are those numbered `ends[i]` to `ends[i + 1]`; `valid` is false where one has no value. Of several of one
     name the last counts. A row is odd if a number or word in it is not as usual: then its size does not count.
     """
     odd = 0
@@ -262,7 +262,7 @@ def read_rows(
             header = header_named(names, at, np.int64(name_ends[index + 1]) - at, guess)
             if header >= 0:
                 guess = header + 1 if header + 1 < COUNT else np.int64(0)
-                if given[index]:
+                if valid[index]:
                     start = np.int64(value_ends[index])
                     take_header(header, values, start, np.int64(value_ends[index + 1]) - start, rows, row)
         size = rows[row, KEY_SIZE]

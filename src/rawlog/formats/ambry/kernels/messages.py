@@ -342,16 +342,16 @@ def judge(kind: Any, life: Any, state_kind: Any, state_life: Any, state_flags: A
 
 @kernel
 def fold_entries(
-    order: I64, new: Bools, kind: I8, segment: I32, offset: I64, life: I16, known: Bools, use: Int, drop: Bool,
+    order: I64, new: Bools, kind: I8, segment: I32, offset: I64, life: I16, is_remembered: Bools, use: Int, drop: Bool,
     flags: OutU8, expires: OutI32, original: OutI64, account: OutI16, container: OutI16, wrong: OutI8, blob: OutI64,
-    first: OutI64, found: OutI64, put: OutI64, found_flags: OutU8, found_expires: OutI32,
+    first: OutI64, answer: OutI64, put: OutI64, answer_flags: OutU8, answer_expires: OutI32,
 ) -> Any:  # fmt: skip
     """Go through the messages blob by blob, each in log order, and make the entry of each from those before it. -> blobs
 
     `order` lists messages blob by blob, `new` says where a blob begins. `flags` to `container` hold what the message says, or what the old
-    index says where `known`, and are completed. `wrong` is what the message does to its blob's history; with `drop` such a message counts
-    for nothing. Of each blob: its `first` message, the entry that is its state (`found`, with flags and expiry as findKey gives them) and
-    the newest PUT; -1 without one.
+    index says where `is_remembered`, and are completed. `wrong` is what the message does to its blob's history; with `drop` such a
+    message counts for nothing. Of each blob: its `first` message, the `answer` of findKey (the entry that is its state, with flags and
+    expiry as findKey gives them) and the newest PUT; -1 without one.
     """
     blobs = np.int64(-1)
     latest = state = np.int64(-1)
@@ -359,7 +359,7 @@ def fold_entries(
         row = np.int64(order[at])
         if new[at]:
             blobs += 1
-            first[blobs], found[blobs], put[blobs] = row, -1, -1
+            first[blobs], answer[blobs], put[blobs] = row, -1, -1
             latest = state = np.int64(-1)
         blob[row] = blobs
         this = np.int64(kind[row])
@@ -372,7 +372,7 @@ def fold_entries(
             wrong[row] = judge(this, np.int64(life[row]), state_kind, np.int64(life[state]), state_flags)
             if drop and wrong[row] != SOUND and not (wrong[row] == LOWER_LIFE and this == UNDELETE):
                 continue
-        if known[row] and (use == ALWAYS or (use == ORPHANS and put[blobs] < 0 and this != PUT)):
+        if is_remembered[row] and (use == ALWAYS or (use == ORPHANS and put[blobs] < 0 and this != PUT)):
             pass
         elif this == PUT:
             flags[row], original[row] = 0, offset[row]
@@ -396,15 +396,15 @@ def fold_entries(
             else:
                 flags[row] = (before_flags | IS_UNDELETE) & ~IS_DELETE
         latest = row
-        made = kind_of(np.int64(flags[row]))
-        if made == PUT:
+        entry_kind = kind_of(np.int64(flags[row]))
+        if entry_kind == PUT:
             put[blobs] = row
-        if made != TTL_UPDATE:
+        if entry_kind != TTL_UPDATE:
             state = row
         if state >= 0:
-            found[blobs], found_flags[blobs], found_expires[blobs] = state, flags[state], expires[state]
+            answer[blobs], answer_flags[blobs], answer_expires[blobs] = state, flags[state], expires[state]
             if flags[latest] & IS_TTL and not flags[state] & IS_TTL:
-                found_flags[blobs], found_expires[blobs] = flags[state] | IS_TTL, expires[latest]
+                answer_flags[blobs], answer_expires[blobs] = flags[state] | IS_TTL, expires[latest]
     return blobs + 1
 
 

@@ -127,15 +127,15 @@ def _stays_outside(folded: Fold, task: Task) -> NDArray[np.bool_]:
 
 
 def _keeps_with_undelete(folded: Fold, kind: NDArray[np.int64], task: Task) -> NDArray[np.bool_]:
-    blob, found = folded.blob, folded.found
-    latest = np.maximum(found, 0)
+    blob, answer = folded.blob, folded.answer
+    row = np.maximum(answer, 0)
     deleted = folded.is_deleted
-    undeleted = (found >= 0) & ~deleted & (folded.found_flags & int(Flag.UNDELETE) != 0)
-    old = deleted & _is_old(folded.time[latest], task)
+    undeleted = (answer >= 0) & ~deleted & (folded.answer_flags & int(Flag.UNDELETE) != 0)
+    old = deleted & _is_old(folded.time[row], task)
     gone = folded.is_expired(task.now)
-    same_life = folded.life_version == folded.life_version[latest][blob]
+    same_life = folded.life_version == folded.life_version[row][blob]
     kept: NDArray[np.bool_] = np.select(
-        [found[blob] < 0, kind == PUT, kind == TTL_UPDATE, kind == DELETE],
+        [answer[blob] < 0, kind == PUT, kind == TTL_UPDATE, kind == DELETE],
         [
             kind != TTL_UPDATE,
             ~(old | gone)[blob],
@@ -214,8 +214,8 @@ def _with_damaged_index(store: BlobStore) -> frozenset[int]:
     """The segments, by number, that have an index or bloom file that is not sound."""
     sound = {index.path for _, index in store.sound_indexes} | {path for path, _ in store.blooms.values()}
     damaged = [file for file in (*store.index_files, *store.bloom_files) if file.path not in sound]
-    found = (store.numbers.get(segment_of(file.path) or Segment()) for file in damaged)
-    return frozenset(number for number in found if number is not None)
+    numbers = (store.numbers.get(segment_of(file.path) or Segment()) for file in damaged)
+    return frozenset(number for number in numbers if number is not None)
 
 
 def place_in_segments(sizes: NDArray[np.int64], most: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

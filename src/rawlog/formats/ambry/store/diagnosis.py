@@ -24,11 +24,11 @@ from rawlog.formats.ambry.store.evidence import (
     agrees,
     elect_partition,
     gather,
+    majority_partition,
     message_of,
-    most_named,
     named_in,
     partitions,
-    rekeyed,
+    replace_key,
     with_partition,
 )
 from rawlog.formats.ambry.store.rewrite import (
@@ -103,9 +103,9 @@ def is_sound(files: Store, store: BlobStore) -> bool:
 
 def _capacity(read: Sequence[LogSummary], options: Mapping[str, str]) -> int:
     """The capacity that most segment headers name."""
-    known = [one.capacity for one in read if one.capacity is not None]
-    largest = max((one.file.size for one in read), default=0)
-    default = max(set(known), key=known.count) if known else max(CAPACITY, largest)
+    capacities = [summary.capacity for summary in read if summary.capacity is not None]
+    largest = max((summary.file.size for summary in read), default=0)
+    default = max(set(capacities), key=capacities.count) if capacities else max(CAPACITY, largest)
     return number_option(options, "capacity", default) or default
 
 
@@ -134,7 +134,7 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptMessages:
     """What a repaired store has: its messages at their places in the source, and in `ranked` with the numbers of the new segments.
 
     `number` is that of each row's extra (-1: none), `entry_rows` the row of the message of each index entry (-1: none).
@@ -154,8 +154,8 @@ class Diagnosis:
         self.store, self.options, self.report = store, options, Report()
         self.read = self.read_logs()
         self.capacity = _capacity(self.read, options)
-        self.catalog = catalog_of([one.columns for one in self.read])
-        self.damages = [(number, damage) for number, one in enumerate(self.read) for damage in one.damages]
+        self.catalog = catalog_of([summary.columns for summary in self.read])
+        self.damages = [(number, damage) for number, summary in enumerate(self.read) for damage in summary.damages]
         self.evidence = gather(store)
         #: Messages that are not kept as they are, by row; what is written in their place, and more.
         self.dead = np.zeros(len(self.catalog), np.bool_)
@@ -180,7 +180,7 @@ class Diagnosis:
     def decide(self) -> None:
         """Decide all, and report it."""
         self._settle_partition()
-        headers = [number for number, one in enumerate(self.read) if one.lacks_header]
+        headers = [number for number, summary in enumerate(self.read) if summary.lacks_header]
         naming = Naming(self.store, self.catalog, self.evidence, self.rows, self.trusted, self.damages, headers)
         naming.settle()
         #: Names of the segments that are written; the first ones are those that were read, in their order.
@@ -189,7 +189,7 @@ class Diagnosis:
         for number, name, why in naming.renamed:
             path, size = self.store.logs[number].path, self.store.logs[number].size
             self.report.add(Action.MOVED, f"written as {name.log_name()}: {why}", path, start=0, stop=size)
-        self._find_known()
+        self._locate_entries()
         self._correct_ids()
         self._correct_partitions()
         self._check_blooms()
@@ -210,9 +210,9 @@ class Diagnosis:
         self.named = partitions(self.catalog.key_data, self.catalog.key_start)
         of_entries = partitions(evidence.entries.data, evidence.entries.starts)
         by_index = [
-            most_named(of_entries[evidence.is_sound & (evidence.file == n)]) for n in range(len(evidence.files))
+            majority_partition(of_entries[evidence.is_sound & (evidence.file == n)]) for n in range(len(evidence.files))
         ]
-        by_segment = [most_named(self.named[self.catalog.rows_in(number)]) for number in range(len(self.read))]
+        by_segment = [majority_partition(self.named[self.catalog.rows_in(number)]) for number in range(len(self.read))]
         self.partition = elect_partition(self.store.partition, [*by_index, *by_segment]) or 0
         #: Entries that say something of this store; those of another partition are of a file that does not belong here.
         self.trusted = evidence.is_sound & (of_entries == self.partition)
@@ -257,9 +257,9 @@ class Diagnosis:
         foreign[self.rows[self.trusted & (self.rows >= 0)]] = False
         if not foreign.any():
             return foreign
-        known = set(catalog.identity.take(np.flatnonzero(self.named == self.partition)).tuples)
+        blobs = set(catalog.identity.take(np.flatnonzero(self.named == self.partition)).tuples)
         rows = np.flatnonzero(foreign)
-        foreign[rows] = [blob not in known for blob in catalog.identity.take(rows).tuples]
+        foreign[rows] = [blob not in blobs for blob in catalog.identity.take(rows).tuples]
         for number in np.unique(catalog.segment[foreign]).tolist():
             inside = np.flatnonzero(foreign & (catalog.segment == number))
             others, counts = np.unique(self.named[inside], return_counts=True)
@@ -276,17 +276,18 @@ class Diagnosis:
             rows = self.catalog.rows_in(number)
             if rows.start < rows.stop:
                 alike.setdefault(self._fact(rows.start), []).append(number)
-        found: dict[int, int] = {}
+        originals: dict[int, int] = {}
         for numbers in alike.values():
             ranked = sorted(numbers, key=lambda number: (-self._indexed_messages(number), number))
             for number in ranked[1:]:
-                mine, other = self.catalog.rows_in(number), self.catalog.rows_in(ranked[0])
-                count = mine.stop - mine.start
-                if count <= other.stop - other.start and all(
-                    self._fact(mine.start + at) == self._fact(other.start + at) for at in range(count)
+                rows_of_copy, rows_of_original = self.catalog.rows_in(number), self.catalog.rows_in(ranked[0])
+                count = rows_of_copy.stop - rows_of_copy.start
+                if count <= rows_of_original.stop - rows_of_original.start and all(
+                    self._fact(rows_of_copy.start + at) == self._fact(rows_of_original.start + at)
+                    for at in range(count)
                 ):
-                    found[number] = ranked[0]
-        return found
+                    originals[number] = ranked[0]
+        return originals
 
     def _fact(self, row: int) -> tuple[int, ...]:
         """What tells a message from others, and its place in its segment."""
@@ -306,14 +307,14 @@ class Diagnosis:
         same = entries.identities.take(mine[there]).equal(self.catalog.identity.take(rows[there]))
         return int(same.sum())
 
-    def _find_known(self) -> None:
+    def _locate_entries(self) -> None:
         """The entries whose messages are in the segment that they name, in the order of segments and offsets."""
         evidence, rows = self.evidence, np.maximum(self.rows, 0)
         inside = (self.rows >= 0) & (self.catalog.segment[rows] == self.where) if len(self.catalog) else self.rows >= 0
         good = np.flatnonzero(inside)
-        self.known = good[np.lexsort((evidence.entries.offset[good], self.where[good]))]
+        self.located = good[np.lexsort((evidence.entries.offset[good], self.where[good]))]
         self.places = list(
-            zip(self.where[self.known].tolist(), evidence.entries.offset[self.known].tolist(), strict=True)
+            zip(self.where[self.located].tolist(), evidence.entries.offset[self.located].tolist(), strict=True)
         )
 
     # Blob ids
@@ -328,21 +329,21 @@ class Diagnosis:
         here = (int(self.where[entry]), int(self.evidence.entries.offset[entry]))
         at = bisect.bisect_left(self.places, here)
         return [
-            (int(self.catalog.offset[self.rows[self.known[place]]]), self.places[place][1])
+            (int(self.catalog.offset[self.rows[self.located[place]]]), self.places[place][1])
             for place in (at - 1, at)
             if 0 <= place < len(self.places) and self.places[place][0] == here[0]
         ]
 
     def _shifts(self, entry: int) -> list[int]:
         """By how many bytes the messages around an entry's are away from where their entries say; 0 first."""
-        return list(dict.fromkeys([0, *(found - expected for found, expected in self._neighbours(entry))]))
+        return list(dict.fromkeys([0, *(actual - expected for actual, expected in self._neighbours(entry))]))
 
     def _place(self, entry: int) -> int:
         """Where in its log segment the lost message of an entry was: after the known one before it, before the next one."""
         offset = int(self.evidence.entries.offset[entry])
         place = offset
-        for found, expected in self._neighbours(entry):
-            place = offset + found - expected if expected < offset else min(place, found - 1)
+        for actual, expected in self._neighbours(entry):
+            place = offset + actual - expected if expected < offset else min(place, actual - 1)
         return place
 
     def _sources(self) -> Iterator[tuple[int, Source]]:
@@ -366,7 +367,7 @@ class Diagnosis:
             for entry in np.flatnonzero(other & (self.where == number)).tolist():
                 row = int(self.rows[entry])
                 if int(self.catalog.segment[row]) == number:
-                    raw = rekeyed(source, int(self.catalog.offset[row]), entries.key(entry))
+                    raw = replace_key(source, int(self.catalog.offset[row]), entries.key(entry))
                     if raw is not None:
                         self._replace(number, row, int(self.catalog.offset[row]), raw, entry, evidence.name(entry))
             for entry in wanted[self.where[wanted] == number].tolist():
@@ -376,7 +377,7 @@ class Diagnosis:
         evidence = self.evidence
         key, offset = evidence.entries.key(entry), int(evidence.entries.offset[entry])
         for shift in self._shifts(entry):
-            raw = rekeyed(source, offset + shift, key)
+            raw = replace_key(source, offset + shift, key)
             if raw is None or not agrees(catalog_of_messages([(raw, 0, 0)]), 0, evidence, entry):
                 continue
             row = int(self.catalog.rows_at(number, np.array([offset + shift]))[0])
@@ -384,11 +385,11 @@ class Diagnosis:
                 continue
             bloom = evidence.bloom(entry)
             old = None if row < 0 else self.catalog.key(row)
-            known = bloom is not None and bloom.has_key(key)
+            confirmed = bloom is not None and bloom.has_key(key)
             denied = bloom is not None and old is not None and not bloom.has_key(old)
-            if (known or bloom is None) if evidence.is_sound[entry] else (known and (denied or old is None)):
+            if (confirmed or bloom is None) if evidence.is_sound[entry] else (confirmed and (denied or old is None)):
                 self._replace(number, row, offset + shift, raw, entry, evidence.name(entry))
-            elif not (bloom is not None and old is not None and bloom.has_key(old) and not known):
+            elif not (bloom is not None and old is not None and bloom.has_key(old) and not confirmed):
                 text = keys.text_of(key) if old is None else f"{keys.text_of(old)} or {keys.text_of(key)}"
                 reason = f"blob {text}: the message and {evidence.name(entry)} disagree on the id"
                 self._add(Action.LOST, reason, number, offset + shift, offset + shift + len(raw))
@@ -396,27 +397,27 @@ class Diagnosis:
 
     def _replace(self, number: int, row: int, position: int, raw: bytes, entry: int, why: str) -> None:
         """Write a message with another key in the place of what is there."""
-        made = catalog_of_messages([(raw, 0, 0)])
+        catalog = catalog_of_messages([(raw, 0, 0)])
         was = "it cannot be read"
         if row >= 0:
             self.dead[row] = True
             was = f"it was {keys.text_of(self.catalog.key(row))}"
-        reason = f"blob id corrected to {keys.text_of(made.key(0))} by {why}: {was}"
+        reason = f"blob id corrected to {keys.text_of(catalog.key(0))} by {why}: {was}"
         self._add(Action.CHANGED, reason, number, position, position + len(raw))
         self.extras.append(_Extra(raw, number, position, entry, is_there=True))
         self._uncover(number, position, position + len(raw))
 
     def _uncover(self, number: int, start: int, stop: int) -> None:
         """Bytes that are a message after all are not damaged."""
-        left = list[tuple[int, Damage]]()
-        for log, one in self.damages:
-            if log != number or one.stop <= start or one.start >= stop:
-                left.append((log, one))
+        remaining = list[tuple[int, Damage]]()
+        for log, damage in self.damages:
+            if log != number or damage.stop <= start or damage.start >= stop:
+                remaining.append((log, damage))
                 continue
-            for from_, to in ((one.start, start), (stop, one.stop)):
+            for from_, to in ((damage.start, start), (stop, damage.stop)):
                 if from_ < to:
-                    left.append((number, Damage(from_, to, "damaged bytes")))
-        self.damages = left
+                    remaining.append((number, Damage(from_, to, "damaged bytes")))
+        self.damages = remaining
 
     def _correct_partitions(self) -> None:
         """Keys of another partition than all the rest: right again where another message or entry has them so, or one byte differs."""
@@ -424,20 +425,23 @@ class Diagnosis:
         if not odd.size or odd.size * 2 >= len(self.catalog):
             return
         entries = self.evidence.entries
-        seen = {entries.key(entry) for entry in np.flatnonzero(self.trusted).tolist()}
+        stored_keys = {entries.key(entry) for entry in np.flatnonzero(self.trusted).tolist()}
         right = np.flatnonzero(self.named == self.partition)
         whole = {row: self.catalog.key(row) for row in right.tolist()}
-        seen |= set(whole.values())
+        stored_keys |= set(whole.values())
         same = dict(zip(self.catalog.identity.take(right).tuples, whole.values(), strict=True))
         for number, source in self._sources():
             for row in odd[self.catalog.segment[odd] == number].tolist():
                 old = self.catalog.key(row)
                 key = with_partition(old, self.partition)
-                if key not in seen:
+                if key not in stored_keys:
                     key = same.get(keys.identity_of(old), key)
-                if key not in seen and sum(one != two for one, two in zip(old, key, strict=True)) > 1:
+                if (
+                    key not in stored_keys
+                    and sum(old_byte != new_byte for old_byte, new_byte in zip(old, key, strict=True)) > 1
+                ):
                     continue
-                raw = rekeyed(source, int(self.catalog.offset[row]), key)
+                raw = replace_key(source, int(self.catalog.offset[row]), key)
                 if raw is not None:
                     entry = next(iter(np.flatnonzero(self.rows == row).tolist()), NONE)
                     why = "the partition of the other messages"
@@ -476,19 +480,19 @@ class Diagnosis:
         lost = lost[sound]
         identity = entries.identities.take(lost).tuples
         kept = self.catalog.take(np.flatnonzero(~self.dead & (self.catalog.kind == PUT)))
-        has_put = set(kept.identity.tuples) | {made for extra in self.extras for made in _put_identity(extra.raw)}
+        has_put = set(kept.identity.tuples) | {blob for extra in self.extras for blob in _put_identity(extra.raw)}
         gone = {
-            one for one, entry in zip(identity, lost.tolist(), strict=True) if int(entries.kind[entry]) == PUT
+            blob for blob, entry in zip(identity, lost.tolist(), strict=True) if int(entries.kind[entry]) == PUT
         } - has_put
         newest = self._newest(lost)
         seen = set[tuple[tuple[int, int, int], int, int]]()
-        for one, entry in zip(identity, lost.tolist(), strict=True):
+        for blob, entry in zip(identity, lost.tolist(), strict=True):
             kind = int(entries.kind[entry])
-            mark = (one, kind, int(entries.life_version[entry]))
+            mark = (blob, kind, int(entries.life_version[entry]))
             if mark in seen:
                 continue
             seen.add(mark)
-            if kind == PUT or (one in gone and not (kind == DELETE and newest[one] == entry)):
+            if kind == PUT or (blob in gone and not (kind == DELETE and newest[blob] == entry)):
                 self._report_lost(entry, "")
             else:
                 self._restore(entry)
@@ -497,16 +501,16 @@ class Diagnosis:
         """The last of the lost entries of each blob, NONE if a message after it is there."""
         evidence, entries = self.evidence, self.evidence.entries
         segments = [segment.order for segment in evidence.segments]
-        found: dict[tuple[int, int, int], tuple[tuple[int, int], int, int]] = {}
-        for one, entry in zip(entries.identities.take(lost).tuples, lost.tolist(), strict=True):
+        newest: dict[tuple[int, int, int], tuple[tuple[int, int], int, int]] = {}
+        for blob, entry in zip(entries.identities.take(lost).tuples, lost.tolist(), strict=True):
             place = (segments[int(evidence.segment[entry])], int(entries.offset[entry]), entry)
-            found[one] = max(found.get(one, place), place)
+            newest[blob] = max(newest.get(blob, place), place)
         names = [name.order for name in self.names]
-        for row, one in enumerate(self.catalog.identity.tuples):
-            if one in found and not self.dead[row] and int(self.catalog.kind[row]) != PUT:
+        for row, blob in enumerate(self.catalog.identity.tuples):
+            if blob in newest and not self.dead[row] and int(self.catalog.kind[row]) != PUT:
                 place = (names[int(self.catalog.segment[row])], int(self.catalog.offset[row]), NONE)
-                found[one] = max(found[one], place)
-        return {one: place[2] for one, place in found.items()}
+                newest[blob] = max(newest[blob], place)
+        return {blob: place[2] for blob, place in newest.items()}
 
     def _cut_segments(self) -> Iterator[int]:
         """The segments that end before their index does."""
@@ -555,19 +559,21 @@ class Diagnosis:
                 reason = f"capacity of {log.capacity:,} bytes changed to {self.capacity:,}, as the other segments have"
                 self._add(Action.CHANGED, reason, number, 0, SEGMENT_HEADER.size)
         for number, source in self._sources():
-            for one in sorted((one for log, one in self.damages if log == number), key=lambda one: one.start):
-                data = source.read(one.start, min(one.stop - one.start, MOST_SEARCHED))
-                named = [one.key] if one.key is not None else named_in(data, self.partition)
-                is_end = self._is_unconfirmed_end(number, one) and not (named and self.read[number].ends_in_damage)
-                place = {"start": one.start, "stop": one.stop}
-                reason = f"{one.reason} of blob {keys.text_of(named[0])}" if is_end and named else one.reason
+            for damage in sorted(
+                (damage for log, damage in self.damages if log == number), key=lambda damage: damage.start
+            ):
+                data = source.read(damage.start, min(damage.stop - damage.start, MOST_SEARCHED))
+                named = [damage.key] if damage.key is not None else named_in(data, self.partition)
+                is_end = self._is_unconfirmed_end(number, damage) and not (named and self.read[number].ends_in_damage)
+                place = {"start": damage.start, "stop": damage.stop}
+                reason = f"{damage.reason} of blob {keys.text_of(named[0])}" if is_end and named else damage.reason
                 self.report.add(Action.DROPPED, reason, self.store.logs[number].path, is_expected=is_end, **place)
                 for key in named if not is_end else ():
                     if keys.identity_of(key) not in self.reported:
                         self.reported.add(keys.identity_of(key))
                         reason = f"blob {keys.text_of(key)}: a damaged message names it; what it said is not known"
                         path = self.store.logs[number].path
-                        self._lose(Loss(key, None, None, path, one.start, one.stop, reason))
+                        self._lose(Loss(key, None, None, path, damage.start, damage.stop, reason))
         self._report_lost_segments()
         self._report_lost_positions()
 
@@ -610,7 +616,7 @@ class Diagnosis:
     def _report_lost_segments(self) -> None:
         evidence = self.evidence
         lost = np.unique(evidence.segment[(self.rows < 0) & (self.where < 0)]).tolist()
-        wanted = {evidence.segments[one] for one in lost}
+        wanted = {evidence.segments[number] for number in lost}
         for segment, files in self.store.lost_segments().items():
             if segment in self.names[: len(self.store.logs)]:
                 continue
@@ -624,18 +630,18 @@ class Diagnosis:
         """The index entries that count where the log says nothing."""
         return np.flatnonzero(self.trusted)
 
-    def _written(self) -> list[int]:
+    def _written_segments(self) -> list[int]:
         """The segments that are written, by number in their order: a foreign one only if messages are written again in its place."""
         left_out = self.foreign - {extra.segment for extra in self.extras}
         numbers = [number for number in range(len(self.names)) if number not in left_out] or [0]
         return sorted(numbers, key=lambda number: self.names[number].order)
 
-    def kept(self) -> Kept:
+    def kept(self) -> KeptMessages:
         """All messages of the result, in their order; those that Ambry refuses are dropped."""
-        order = self._written()
+        order = self._written_segments()
         rank = np.zeros(len(self.names), np.int64)
         rank[order] = np.arange(len(order))
-        merged, number, entry_rows = self._merged(rank)
+        merged, number, entry_rows = self._merge(rank)
         ranked = replace(merged, segment=rank[merged.segment].astype(np.int32))
         trusted = self.trusted_entries
         entries = self.evidence.entries.take(trusted)
@@ -645,13 +651,13 @@ class Diagnosis:
             reason = f"{VIOLATIONS[int(wrong[row])]} (blob {keys.text_of(merged.key(row))})"
             self._report_message(Action.DROPPED, reason, merged, row)
         rows = np.flatnonzero(~refused)
-        segments = [self.names[one] for one in order]
-        entry_rows = _renumbered(entry_rows, rows, len(ranked))
-        made = Kept(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
-        self._report_lost_puts(made.ranked, made.merged, entry_rows)
-        return made
+        segments = [self.names[index] for index in order]
+        entry_rows = _renumber(entry_rows, rows, len(ranked))
+        kept = KeptMessages(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
+        self._report_lost_puts(kept.ranked, kept.merged, entry_rows)
+        return kept
 
-    def pieces(self, kept: Kept) -> Iterator[Piece]:
+    def pieces(self, kept: KeptMessages) -> Iterator[Piece]:
         """Where the kept messages are in the source, in their order there. Those that are written again from an index entry are nowhere."""
         merged = kept.merged
         corrected = np.array([len(extra.raw) if extra.is_there else 0 for extra in self.extras], np.int64)
@@ -670,17 +676,17 @@ class Diagnosis:
 
     def patches(self) -> dict[str, tuple[Patch, ...]]:
         """The messages of the source whose blob ids are corrected, by path."""
-        found: dict[str, list[Patch]] = {}
+        by_path: dict[str, list[Patch]] = {}
         for extra in self.extras:
             if extra.is_there:
-                found.setdefault(self.store.logs[extra.segment].path, []).append((extra.offset, extra.raw))
-        return {path: tuple(sorted(patches)) for path, patches in found.items()}
+                by_path.setdefault(self.store.logs[extra.segment].path, []).append((extra.offset, extra.raw))
+        return {path: tuple(sorted(patches)) for path, patches in by_path.items()}
 
     def plan(self) -> Plan:
         """All messages that are written, in their order and at their new places."""
         return self.plan_of(self.kept())
 
-    def plan_of(self, kept: Kept) -> Plan:
+    def plan_of(self, kept: KeptMessages) -> Plan:
         """The same for messages that are known."""
         segments, final, number, entry_rows = kept.segments, kept.ranked, kept.number, kept.entry_rows
         trusted = self.trusted_entries
@@ -699,17 +705,17 @@ class Diagnosis:
         self.report.count("messages", len(final))
         numbers = {segment: place for place, segment in enumerate(segments)}
         files = self.evidence.files
-        known = [(numbers[index.segment], index) for index in files if index.crc_ok and index.segment in numbers]
+        indexes = [(numbers[index.segment], index) for index in files if index.crc_ok and index.segment in numbers]
         return Plan(
             self.store,
             segments,
             [self.capacity if segment.name else None for segment in segments],
             kept.merged,
             final.segment,
-            {row: self.extras[one].raw for row, one in enumerate(number.tolist()) if one >= 0},
+            {row: self.extras[extra].raw for row, extra in enumerate(number.tolist()) if extra >= 0},
             folded.entries,
             final.segment,
-            Style.of(self.store, known, self._starts(entry_rows, final.segment, final.offset), self.options),
+            Style.of(self.store, indexes, self._starts(entry_rows, final.segment, final.offset), self.options),
             **self._identity(),
         )
 
@@ -719,35 +725,37 @@ class Diagnosis:
         path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
         self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]))
 
-    def _merged(self, rank: NDArray[np.int64]) -> tuple[Catalog, NDArray[np.int64], NDArray[np.int64]]:
+    def _merge(self, rank: NDArray[np.int64]) -> tuple[Catalog, NDArray[np.int64], NDArray[np.int64]]:
         """Messages of the log and extras in the order of their segments' ranks; the number of each row's extra (-1: none), and the row
         of each entry.
         """
         count = len(self.catalog)
-        merged = self.catalog.join(catalog_of_messages([(one.raw, one.segment, one.offset) for one in self.extras]))
+        merged = self.catalog.join(
+            catalog_of_messages([(extra.raw, extra.segment, extra.offset) for extra in self.extras])
+        )
         number = np.concatenate([np.full(count, NONE, np.int64), np.arange(len(self.extras))])
         before, entry_rows = merged.offset.copy(), self.rows.copy()
-        for at, made in enumerate(self.extras):
-            if made.entry >= 0:
-                before[count + at] = self.evidence.entries.offset[made.entry]
-                entry_rows[made.entry] = count + at
+        for index, extra in enumerate(self.extras):
+            if extra.entry >= 0:
+                before[count + index] = self.evidence.entries.offset[extra.entry]
+                entry_rows[extra.entry] = count + index
         alive = np.concatenate([~self.dead, np.ones(len(self.extras), np.bool_)])
         rows = np.flatnonzero(alive)
         rows = rows[np.lexsort((before[rows], merged.offset[rows], rank[merged.segment[rows]]))]
-        return merged.take(rows), number[rows], _renumbered(entry_rows, rows, len(merged))
+        return merged.take(rows), number[rows], _renumber(entry_rows, rows, len(merged))
 
     def _starts(
         self, entry_rows: NDArray[np.int64], segment: NDArray[np.int32], offset: NDArray[np.int64]
     ) -> frozenset[tuple[int, int]]:
         """Where the store's own index files begin, at the new places of their first messages."""
-        found = set()
+        starts = set()
         for number, index in enumerate(self.evidence.files):
             rows = entry_rows[self.evidence.file == number]
             rows = rows[rows >= 0]
             if index.crc_ok and rows.size:
                 row = int(rows.min())
-                found.add((int(segment[row]), int(offset[row])))
-        return frozenset(found)
+                starts.add((int(segment[row]), int(offset[row])))
+        return frozenset(starts)
 
     def _identity(self) -> dict[str, Any]:
         """The store's descriptor, or a new one; and what shows that compactions have run."""
@@ -760,11 +768,11 @@ class Diagnosis:
         return {"files": {DESCRIPTOR_NAME: descriptor(str(uuid.uuid4()))}, "kept": shown}
 
 
-def _renumbered(rows: NDArray[np.int64], kept: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+def _renumber(rows: NDArray[np.int64], kept: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Numbers of rows after only `kept` of them are left, in that order; -1 for those that are not."""
-    found = np.full(count + 1, NONE, np.int64)
-    found[kept] = np.arange(kept.size)
-    return np.where(rows >= 0, found[rows], NONE)
+    numbers = np.full(count + 1, NONE, np.int64)
+    numbers[kept] = np.arange(kept.size)
+    return np.where(rows >= 0, numbers[rows], NONE)
 
 
 def _settle_places(final: Catalog, segments: list[Segment]) -> NDArray[np.bool_]:
@@ -780,8 +788,8 @@ def _settle_places(final: Catalog, segments: list[Segment]) -> NDArray[np.bool_]
 
 
 def _put_identity(raw: bytes) -> list[tuple[int, int, int]]:
-    made = catalog_of_messages([(raw, 0, 0)])
-    return made.identity.tuples if int(made.kind[0]) == PUT else []
+    catalog = catalog_of_messages([(raw, 0, 0)])
+    return catalog.identity.tuples if int(catalog.kind[0]) == PUT else []
 
 
 def _is_sound(file: File) -> bool:

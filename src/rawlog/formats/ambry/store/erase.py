@@ -17,10 +17,10 @@ from rawlog.formats.ambry.paths import Segment
 from rawlog.formats.ambry.store.repair import refuse_damage
 from rawlog.formats.ambry.store.rewrite import (
     Style,
-    as_it_is,
     carry_out,
     other_files,
     report_tails,
+    unchanged_plan,
 )
 from rawlog.formats.ambry.store.state import (
     DELETED,
@@ -57,43 +57,43 @@ def erase(files: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
     named = {keys.identity_of(keys.from_text(text)): text for text in texts}
     [store] = with_logs(files)
     refuse_damage(store)
-    wanted = {*named, *(_refused(store, keep) if keep is not None else ())}
-    if not wanted and keep is None:
+    blobs = {*named, *(_refused_blobs(store, keep) if keep is not None else ())}
+    if not blobs and keep is None:
         raise OptionError("no blob named: nothing to erase")
-    plan, report = as_it_is(store, kept=other_files(store)), Report()
+    plan, report = unchanged_plan(store, kept=other_files(store)), Report()
     report_tails(store, report)
-    catalog, made, met = store.catalog, dict[int, bytes](), set()
+    catalog, rewritten, met = store.catalog, dict[int, bytes](), set()
     puts = np.flatnonzero(catalog.kind == PUT)
     for row, identity in zip(puts.tolist(), catalog.identity.take(puts).tuples, strict=True):
-        if identity not in wanted:
+        if identity not in blobs:
             continue
         path, position, size = store.place(row)
         with Source(path) as source:
-            made[row] = hard_deleted(source.read(position, size), texts=("owner_id", "filename"))
+            rewritten[row] = hard_deleted(source.read(position, size), texts=("owner_id", "filename"))
         met.add(identity)
         blob = keys.text_of(catalog.key(row))
         report.add(Action.REMOVED, f"content of blob {blob}", path, start=position, stop=position + size)
     missing = [text for identity, text in named.items() if identity not in met]
     if missing:
         raise OptionError(f"{len(missing)} of the blobs have no content in this store: {', '.join(missing[:3])}")
-    report.count("erased", len(made))
+    report.count("erased", len(rewritten))
     deletes = list(_deletes(store, met, int(options.get("now", "0")), report))
     if deletes:
-        plan.segments, plan.capacities, added = _appended(store, [raw for _, raw in deletes])
-        made |= {len(catalog) + number: raw for number, (_, raw) in enumerate(deletes)}
+        plan.segments, plan.capacities, added = _append_messages(store, [raw for _, raw in deletes])
+        rewritten |= {len(catalog) + number: raw for number, (_, raw) in enumerate(deletes)}
         plan.catalog = catalog.join(added)
         plan.segment = plan.catalog.segment
     if deletes or len(store.sound_indexes) < len(store.index_files) or len(store.blooms) < len(store.bloom_files):
-        known = store.sound_indexes
-        plan.entries, plan.entry_segment = fold(plan.catalog, known, ORPHANS).entries, plan.segment
-        plan.style = Style.of(store, known, frozenset((number, index.start) for number, index in known), options)
+        indexes = store.sound_indexes
+        plan.entries, plan.entry_segment = fold(plan.catalog, indexes, ORPHANS).entries, plan.segment
+        plan.style = Style.of(store, indexes, frozenset((number, index.start) for number, index in indexes), options)
     else:
         plan.kept = [*store.index_files, *store.bloom_files, *plan.kept]
-    plan.made = made
+    plan.rewritten = rewritten
     return carry_out(plan, folder, report)
 
 
-def _refused(store: BlobStore, keep: Keep) -> Iterator[Identity]:
+def _refused_blobs(store: BlobStore, keep: Keep) -> Iterator[Identity]:
     """The blobs of which a row is not to stay."""
     columns = tuple(dict.fromkeys((*keep.columns, "key")))
     for file in store.logs:
@@ -108,14 +108,14 @@ def _deletes(store: BlobStore, erased: Collection[Identity], now: int, report: R
     """A DELETE for each erased blob that the store would still serve, or serve again after an undelete; with the row of its PUT."""
     folded = store.state
     states = folded.states(now)
-    there = np.flatnonzero((folded.found >= 0) & (folded.put >= 0))
+    stored = np.flatnonzero((folded.answer >= 0) & (folded.put >= 0))
     catalog = folded.catalog
-    identities = catalog.identity.take(folded.put[there]).tuples
-    for number, identity in zip(there.tolist(), identities, strict=True):
+    identities = catalog.identity.take(folded.put[stored]).tuples
+    for number, identity in zip(stored.tolist(), identities, strict=True):
         if identity not in erased or STATES[int(states[number])] == DELETED:
             continue
         put = int(folded.put[number])
-        life = int(folded.life_version[folded.found[number]])
+        life = int(folded.life_version[folded.answer[number]])
         owner = {"account_id": int(catalog.account_id[put]), "container_id": int(catalog.container_id[put])}
         raw = update_message(Kind.DELETE, catalog.key(put), time=now, life_version=life, **owner)
         report.add(Action.ADDED, f"a DELETE of blob {keys.text_of(catalog.key(put))}", is_expected=True)
@@ -123,7 +123,9 @@ def _deletes(store: BlobStore, erased: Collection[Identity], now: int, report: R
         yield put, raw
 
 
-def _appended(store: BlobStore, messages: Sequence[bytes]) -> tuple[Sequence[Segment], Sequence[int | None], Catalog]:
+def _append_messages(
+    store: BlobStore, messages: Sequence[bytes]
+) -> tuple[Sequence[Segment], Sequence[int | None], Catalog]:
     """The segments of a store with messages after its last one, and a catalog of these."""
     segments, capacities = list(store.segments), list(store.capacities)
     rows = store.catalog.rows_in(len(segments) - 1)

@@ -54,7 +54,7 @@ class Evidence:
     @cached_property
     def segments(self) -> list[Segment]:
         """The log segments that index files name, in order."""
-        return sorted({index.segment for index in self.files}, key=lambda one: one.order)
+        return sorted({index.segment for index in self.files}, key=lambda segment: segment.order)
 
     @cached_property
     def segment(self) -> NDArray[np.int64]:
@@ -93,15 +93,15 @@ class Evidence:
 
 def gather(store: BlobStore) -> Evidence:
     """What a store's index and bloom files know. Files that cannot be read are left out."""
-    found, unread = list(store.indexes), list(store.unread_indexes)
+    indexes, unread = list(store.indexes), list(store.unread_indexes)
     for files in store.lost_segments().values():
         for file in files:
             try:
-                found.append(read_index(file.path))
+                indexes.append(read_index(file.path))
             except RawlogError:
                 unread.append(file.path)
-    found.sort(key=lambda index: (index.segment.order, index.start))
-    evidence = Evidence(found, {place: bloom for place, (_, bloom) in store.blooms.items()}, frozenset(unread))
+    indexes.sort(key=lambda index: (index.segment.order, index.start))
+    evidence = Evidence(indexes, {place: bloom for place, (_, bloom) in store.blooms.items()}, frozenset(unread))
     for file in store.others:
         segment = segment_of(file.path) if file.format == "ambry.bloom" else None
         bloom = sound_bloom(file) if segment is not None else None
@@ -117,10 +117,10 @@ def partitions(data: Bytes, starts: NDArray[np.int64]) -> NDArray[np.int64]:
     return raw.view(">i8").astype(np.int64).reshape(-1)
 
 
-def most_named(partitions: NDArray[np.int64]) -> int | None:
+def majority_partition(partitions: NDArray[np.int64]) -> int | None:
     """The partition that most keys name; None without keys."""
-    known, counts = np.unique(partitions, return_counts=True)
-    return int(known[np.argmax(counts)]) if known.size else None
+    numbers, counts = np.unique(partitions, return_counts=True)
+    return int(numbers[np.argmax(counts)]) if numbers.size else None
 
 
 def elect_partition(directory: int | None, files: Iterable[int | None]) -> int | None:
@@ -138,7 +138,7 @@ def with_partition(key: bytes, partition: int) -> bytes:
     return key[:at] + partition.to_bytes(8, "big", signed=True) + key[at + 8 :]
 
 
-def rekeyed(source: Source, position: int, key: bytes) -> bytes | None:
+def replace_key(source: Source, position: int, key: bytes) -> bytes | None:
     """The message at a position with another key, if its header is sound and all its records are; None if not."""
     if position < 0 or position >= source.size:
         return None
@@ -155,11 +155,11 @@ def rekeyed(source: Source, position: int, key: bytes) -> bytes | None:
     if first - layout.size != len(key) or size > source.size - position:
         return None
     raw = source.read(position, size)
-    made = raw[: layout.size] + key + raw[first:]
-    frames = scan(np.frombuffer(made, np.uint8), 0)
+    message = raw[: layout.size] + key + raw[first:]
+    frames = scan(np.frombuffer(message, np.uint8), 0)
     if len(frames) != 1 or frames.reached != size:
         return None
-    return made if Messages(frames).is_whole[0] else None
+    return message if Messages(frames).is_whole[0] else None
 
 
 def agrees(catalog: Catalog, row: int, evidence: Evidence, entry: int) -> bool:
@@ -186,7 +186,7 @@ def message_of(entries: Entries, entry: int) -> bytes:
     for header in (3, 2, 1):
         for record in (3, 2, 1):
             try:
-                made = update_message(
+                message = update_message(
                     kind,
                     entries.key(entry),
                     time=time * 1000 if time >= 0 else NONE,
@@ -198,9 +198,9 @@ def message_of(entries: Entries, entry: int) -> bytes:
                 )
             except EncodeError:
                 continue
-            first = first or made
-            if len(made) == int(entries.size[entry]):
-                return made
+            first = first or message
+            if len(message) == int(entries.size[entry]):
+                return message
     assert first is not None, "header and record of version 3 hold every update"
     return first
 
@@ -208,18 +208,18 @@ def message_of(entries: Entries, entry: int) -> bytes:
 def named_in(data: bytes, partition: int) -> list[bytes]:
     """The blob ids of a partition that can be read in damaged bytes."""
     mark = b"\0\1" + partition.to_bytes(8, "big", signed=True)
-    found: dict[bytes, None] = {}
+    ids: dict[bytes, None] = {}
     at = data.find(mark)
     while at >= 0:
         for before in (KEY_V2.at("partition_version"), KEY_V1.at("partition_version")):
             start = at - before
             if start >= 0 and (data[start + 1] == 1) == (before == KEY_V1.at("partition_version")):
                 try:
-                    found.setdefault(keys.parse(data, start).raw)
+                    ids.setdefault(keys.parse(data, start).raw)
                 except RawlogError:
                     continue
         at = data.find(mark, at + 1)
-    return list(found)
+    return list(ids)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Naming:
         self.names = list(self.store.segments)
 
     @cached_property
-    def damaged(self) -> set[int]:
+    def damaged_segments(self) -> set[int]:
         return {number for number, _ in self.damages} | set(self.headers)
 
     def settle(self) -> None:
@@ -268,22 +268,22 @@ class Naming:
 
     def _by_index(self) -> list[Segment]:
         """The names that index files give: each segment's is that of the files that have most of its messages."""
-        own, evidence = self.store.segments, self.evidence
-        names = list(own)
+        segments, evidence = self.store.segments, self.evidence
+        names = list(segments)
         if not evidence.segments:
             return names
         good = (self.rows >= 0) & self.trusted
-        score = np.zeros((len(own), len(evidence.segments)), np.int64)
+        score = np.zeros((len(segments), len(evidence.segments)), np.int64)
         np.add.at(score, (self.catalog.segment[self.rows[good]], evidence.segment[good]), 1)
         total = np.bincount(evidence.segment[self.trusted], minlength=len(evidence.segments))
-        for number, segment in enumerate(own):
+        for number, segment in enumerate(segments):
             best = int(np.argmax(score[number]))
-            if score[number].max() * 2 < total[best] and number not in self.damaged:
+            if score[number].max() * 2 < total[best] and number not in self.damaged_segments:
                 continue  # most of these index files are not of this segment, which is sound
-            mine = score[number][evidence.segments.index(segment)] if segment in evidence.segments else 0
-            if score[number].max() > mine and score[:, best].argmax() == number:
+            current = score[number][evidence.segments.index(segment)] if segment in evidence.segments else 0
+            if score[number].max() > current and score[:, best].argmax() == number:
                 names[number] = evidence.segments[best]
-        return _distinct(names, own)
+        return _distinct(names, segments)
 
     def _find_logs(self) -> None:
         """The log segment, by number, that the entries of each index file are of; -1 for one that is lost.
@@ -296,21 +296,32 @@ class Naming:
         good = np.flatnonzero((self.rows >= 0) & (self.trusted | evidence.is_weak))
         score = np.zeros((len(evidence.files), len(sizes)), np.int64)
         np.add.at(score, (evidence.file[good], self.catalog.segment[self.rows[good]]), 1)
-        found = np.full(len(evidence.files), NONE, np.int64)
+        logs = np.full(len(evidence.files), NONE, np.int64)
         for number, index in enumerate(evidence.files):
-            mine = score[number]
-            own = named.get(index.segment, NONE)
-            found[number] = own if not mine.any() or (own >= 0 and mine[own] == mine.max()) else int(np.argmax(mine))
-            if not mine.any() and own >= 0 and own not in self.damaged and index.end <= sizes[own]:
-                found[number] = max(self.damaged, key=lambda log: self._overlap(log, index), default=own)
+            counts = score[number]
+            named_log = named.get(index.segment, NONE)
+            logs[number] = (
+                named_log
+                if not counts.any() or (named_log >= 0 and counts[named_log] == counts.max())
+                else int(np.argmax(counts))
+            )
+            if (
+                not counts.any()
+                and named_log >= 0
+                and named_log not in self.damaged_segments
+                and index.end <= sizes[named_log]
+            ):
+                logs[number] = max(self.damaged_segments, key=lambda log: self._overlap(log, index), default=named_log)
         #: The number of the segment of each entry, and of each index file.
-        self.where = found[evidence.file] if len(evidence.files) else np.empty(0, np.int64)
-        self.logs_of_files = found
+        self.where = logs[evidence.file] if len(evidence.files) else np.empty(0, np.int64)
+        self.logs_of_files = logs
 
     def _overlap(self, number: int, index: IndexFile) -> int:
         """How many damaged bytes of a segment are where an index file says that its messages are."""
         return sum(
-            max(0, min(one.stop, index.end) - max(one.start, index.start)) for log, one in self.damages if log == number
+            max(0, min(damage.stop, index.end) - max(damage.start, index.start))
+            for log, damage in self.damages
+            if log == number
         )
 
     def _rename(self, names: list[Segment], why: str) -> None:
@@ -324,7 +335,7 @@ class Naming:
         times = [self._time(number) for number in range(len(self.names))]
         order = sorted(range(len(self.names)), key=lambda number: (times[number], self.names[number].order))
         result = list(self.names)
-        for number, name in zip(order, sorted(self.names, key=lambda one: one.order), strict=True):
+        for number, name in zip(order, sorted(self.names, key=lambda segment: segment.order), strict=True):
             result[number] = name
         return result
 
@@ -341,17 +352,17 @@ class Naming:
         where = rank[self.catalog.segment]
         moved = self.catalog.take(np.lexsort((self.catalog.offset, where)))
         wrong = is_refused(moved, fold(moved, drop=True).wrong).sum() + updates_before_put(moved).sum()
-        times = [one for one in (self._time(number) for number in order) if one != float("inf")]
+        times = [time for time in (self._time(number) for number in order) if time != float("inf")]
         return int(wrong), sum(before > after for before, after in itertools.pairwise(times))
 
 
-def _distinct(names: list[Segment], own: list[Segment]) -> list[Segment]:
+def _distinct(names: list[Segment], stored: list[Segment]) -> list[Segment]:
     """Names of which no two are the same: a segment whose name another one gets takes one that is free now."""
-    taken = {new for new, old in zip(names, own, strict=True) if new != old}
-    free = [old for new, old in zip(names, own, strict=True) if new != old and old not in taken]
-    moved = [new == old and new in taken for new, old in zip(names, own, strict=True)]
+    taken = {new for new, old in zip(names, stored, strict=True) if new != old}
+    free = [old for new, old in zip(names, stored, strict=True) if new != old and old not in taken]
+    moved = [new == old and new in taken for new, old in zip(names, stored, strict=True)]
     if len(set(names)) < len(names) and sum(moved) != len(names) - len(set(names)):
-        return own
+        return stored
     if sum(moved) > len(free):
-        return own
+        return stored
     return [free.pop(0) if is_moved else new for new, is_moved in zip(names, moved, strict=True)]

@@ -14,7 +14,7 @@ import numpy as np
 
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, Kind
-from rawlog.formats.ambry.log import Messages, scan, trouble
+from rawlog.formats.ambry.log import Messages, message_error, scan
 from rawlog.formats.ambry.store.rewrite import number_option
 from rawlog.formats.ambry.store.state import LIVE, STATES
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, now_of
@@ -61,51 +61,55 @@ def extract(files: Sequence[File], folder: Folder, options: Mapping[str, str]) -
     naming = options.get("names", NAMES[0])
     if naming not in NAMES:
         raise OptionError(f"names {naming!r}: {' or '.join(NAMES)} expected")
-    known: dict[bytes, Blob] = {}
-    found = blob_stores(files)
-    if not found:
+    blobs: dict[bytes, Blob] = {}
+    stores = blob_stores(files)
+    if not stores:
         raise UnknownFormatError("no Ambry store in what was given")
-    for store in found:
-        known |= _blobs(store, now_of(options))
-    if not known:
+    for store in stores:
+        blobs |= _blobs(store, now_of(options))
+    if not blobs:
         raise OptionError("no blob with content in what was given")
     limit = number_option(options, "limit", 1 << 30) or 1 << 30
-    writer = _Writer(folder, known, naming, limit)
-    writer.run(_chosen(known, options))
+    writer = _Writer(folder, blobs, naming, limit)
+    writer.run(_choose(blobs, options))
     writer.report.facts["files"] = sorted([MANIFEST, *writer.names])
     return writer.report
 
 
 def run_extract(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Report:
     """The verb `extract`, with the options of the command line."""
-    given = {"names": options["names"], "state": "all" if options["all"] else LIVE}
-    given |= {"blobs": ",".join(options["blob"])} if options["blob"] else {}
-    given |= {"now": options["now"]} if options["now"] is not None else {}
-    return extract([file for file in files if file.system == "ambry"], options["to"], given)
+    extract_options = {"names": options["names"], "state": "all" if options["all"] else LIVE}
+    extract_options |= {"blobs": ",".join(options["blob"])} if options["blob"] else {}
+    extract_options |= {"now": options["now"]} if options["now"] is not None else {}
+    return extract([file for file in files if file.system == "ambry"], options["to"], extract_options)
 
 
 def _blobs(store: BlobStore, now: int) -> dict[bytes, Blob]:
     """The blobs of a store whose content is there, in the order of their first messages."""
     folded = store.state
     catalog, states = folded.catalog, folded.states(now)
-    there = np.flatnonzero((folded.found >= 0) & (folded.put >= 0))
-    found = {}
-    for number in there[np.argsort(folded.first[there])].tolist():
+    stored = np.flatnonzero((folded.answer >= 0) & (folded.put >= 0))
+    blobs = {}
+    for number in stored[np.argsort(folded.first[stored])].tolist():
         put = int(folded.put[number])
-        key, life = catalog.key(put), int(folded.life_version[folded.found[number]])
+        key, life = catalog.key(put), int(folded.life_version[folded.answer[number]])
         path = store.logs[int(catalog.segment[put])].path
         place = int(catalog.offset[put]), int(catalog.size[put])
-        found[keys.order(key)] = Blob(key, STATES[int(states[number])], life, path, *place)
-    return found
+        blobs[keys.order(key)] = Blob(key, STATES[int(states[number])], life, path, *place)
+    return blobs
 
 
-def _chosen(known: Mapping[bytes, Blob], options: Mapping[str, str]) -> list[bytes]:
+def _choose(blobs: Mapping[bytes, Blob], options: Mapping[str, str]) -> list[bytes]:
     if options.get("blobs"):
         wanted = [keys.order(keys.from_text(text.strip())) for text in options["blobs"].split(",")]
         missing = [
-            text for text, identity in zip(options["blobs"].split(","), wanted, strict=True) if identity not in known
+            text for text, identity in zip(options["blobs"].split(","), wanted, strict=True) if identity not in blobs
         ]
-        missing += [keys.text_of(known[one].key) for one in wanted if one in known and _is_erased(known[one])]
+        missing += [
+            keys.text_of(blobs[identity].key)
+            for identity in wanted
+            if identity in blobs and _is_erased(blobs[identity])
+        ]
         if missing:
             raise OptionError(f"no content here of blob {missing[0]}")
         return wanted
@@ -113,8 +117,8 @@ def _chosen(known: Mapping[bytes, Blob], options: Mapping[str, str]) -> list[byt
     if state not in (LIVE, "all"):
         raise OptionError(f"state {state!r}: live or all expected")
     if state == "all":
-        return [identity for identity, blob in known.items() if not _is_erased(blob)]
-    return [identity for identity, blob in known.items() if blob.state == LIVE]
+        return [identity for identity, blob in blobs.items() if not _is_erased(blob)]
+    return [identity for identity, blob in blobs.items() if blob.state == LIVE]
 
 
 def _is_erased(blob: Blob) -> bool:
@@ -135,7 +139,7 @@ def read_put(blob: Blob) -> Messages:
     if len(messages) != 1 or messages["kind"][0] != Kind.PUT:
         raise CorruptError("no whole PUT where the index says", path=blob.path, position=blob.position)
     if not messages.sound[0]:
-        error = trouble(messages, 0)
+        error = message_error(messages, 0)
         error.position = blob.position
         raise error.at(path=blob.path)
     return messages
@@ -144,27 +148,27 @@ def read_put(blob: Blob) -> Messages:
 class _Writer:
     """The files written so far, and the names that are taken."""
 
-    def __init__(self, folder: Folder, known: Mapping[bytes, Blob], naming: str, limit: int) -> None:
-        self.folder, self.known, self.naming, self.limit = folder, known, naming, limit
+    def __init__(self, folder: Folder, blobs: Mapping[bytes, Blob], naming: str, limit: int) -> None:
+        self.folder, self.blobs, self.naming, self.limit = folder, blobs, naming, limit
         self.report = Report(counts={"blobs": 0, "incomplete": 0})
         self.names: list[str] = []
         self.taken = {MANIFEST}
 
-    def run(self, chosen: Sequence[bytes]) -> None:
-        parts = self._parts_of(chosen)
+    def run(self, identities: Sequence[bytes]) -> None:
+        parts = self._parts_of(identities)
         with self.folder.create(MANIFEST) as manifest:
-            for identity in chosen:
+            for identity in identities:
                 if identity in parts:
                     continue  # written as part of the blob it belongs to
-                row = self._write(self.known[identity])
+                row = self._write(self.blobs[identity])
                 manifest.write(json.dumps(row, ensure_ascii=True).encode() + b"\n")
 
-    def _parts_of(self, chosen: Iterable[bytes]) -> set[bytes]:
+    def _parts_of(self, identities: Iterable[bytes]) -> set[bytes]:
         """The chunks of all metadata blobs that are written."""
         parts: set[bytes] = set()
-        for identity in chosen:
+        for identity in identities:
             try:
-                messages = read_put(self.known[identity])
+                messages = read_put(self.blobs[identity])
                 if messages["blob_type"][0] == 1 and not _is_encrypted(messages):
                     metadata = parse_metadata(self._plain(messages)[0])
                     parts |= {keys.order(chunk.key) for chunk in metadata.chunks}
@@ -184,7 +188,7 @@ class _Writer:
         except DataError as error:
             self._report_problems(blob, [error.message])
             return row | {"file": None, "problems": [error.message]}
-        row |= _described(messages)
+        row |= _describe(messages)
         name = self._name(blob, row.get("filename"))
         digest, size = hashlib.sha256(), 0
         self.names.append(name)
@@ -229,7 +233,7 @@ class _Writer:
 
     def _chunk(self, key: bytes, size: int, row: dict[str, Any], problems: list[str]) -> bytes:
         """The content of one chunk; zeros in its place if it cannot be read, so that what follows keeps its position."""
-        blob = self.known.get(keys.order(key))
+        blob = self.blobs.get(keys.order(key))
         try:
             if blob is None:
                 raise CorruptError("not in the stores given")
@@ -280,7 +284,7 @@ def _is_encrypted(messages: Messages) -> bool:
     return keys.parse(messages.key(0)).is_encrypted
 
 
-def _described(messages: Messages) -> dict[str, Any]:
+def _describe(messages: Messages) -> dict[str, Any]:
     """What a PUT says of its blob."""
     row: dict[str, Any] = {}
     for name in _TEXTS:
@@ -298,7 +302,9 @@ def _described(messages: Messages) -> dict[str, Any]:
 def safe_name(text: str) -> str:
     """A stored file name as one that is safe anywhere: one component, no control characters, nothing hidden or reserved."""
     text = unicodedata.normalize("NFC", text).replace("\\", "/").rpartition("/")[2]
-    kept = "".join("_" if unicodedata.category(one)[0] == "C" or one in '<>:"|?*/' else one for one in text)
+    kept = "".join(
+        "_" if unicodedata.category(character)[0] == "C" or character in '<>:"|?*/' else character for character in text
+    )
     kept = kept.strip(" .") or "_"
     if _RESERVED.fullmatch(kept) or kept.startswith("-"):
         kept = f"_{kept}"

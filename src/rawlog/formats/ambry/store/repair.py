@@ -11,11 +11,11 @@ from dataclasses import replace
 from rawlog.formats.ambry.store.diagnosis import Diagnosis, is_sound, segment_words
 from rawlog.formats.ambry.store.rewrite import (
     Style,
-    as_it_is,
     carry_out,
     other_files,
     probability_option,
     report_tails,
+    unchanged_plan,
 )
 from rawlog.formats.ambry.store.state import (
     ORPHANS,
@@ -58,12 +58,12 @@ def rebuild(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     [store] = with_logs(files)
     probability_option(options)
     refuse_damage(store)
-    plan, report = as_it_is(store, kept=other_files(store)), Report()
+    plan, report = unchanged_plan(store, kept=other_files(store)), Report()
     report_tails(store, report)
-    known = store.sound_indexes
-    folded = fold(store.catalog, known, ORPHANS)
+    indexes = store.sound_indexes
+    folded = fold(store.catalog, indexes, ORPHANS)
     plan.entries, plan.entry_segment = folded.entries, store.catalog.segment
-    plan.style = Style.of(store, known, frozenset((number, index.start) for number, index in known), options)
+    plan.style = Style.of(store, indexes, frozenset((number, index.start) for number, index in indexes), options)
     report.count("messages", len(store.catalog))
     return carry_out(plan, folder, report)
 
@@ -76,7 +76,7 @@ def refuse_damage(store: BlobStore) -> None:
     policy = Diagnosis(store, {})
     policy.decide()
     policy.kept()
-    losses = [one for one in policy.report.entries if one.is_loss or one.action is Action.MOVED]
+    losses = [entry for entry in policy.report.entries if entry.is_loss or entry.action is Action.MOVED]
     if losses:
         more = f", and {counted(len(losses) - 1, 'other fault')}" if len(losses) > 1 else ""
         raise CorruptError(

@@ -34,13 +34,13 @@ UNFINISHED = ("bootstrap_in_progress", "decommission_in_progress", "file_copy_in
 
 def copies(stores: Sequence[Store]) -> list[Copies]:
     """The sets of replicas, each with the best first."""
-    found: dict[str, list[Store]] = defaultdict(list)
+    by_name: dict[str, list[Store]] = defaultdict(list)
     for store in stores:
-        found[str(store_name(store))].append(store)
+        by_name[str(store_name(store))].append(store)
     return [
-        Copies.ranked(Identity("ambry", f"partition {name}"), some, [_rank(store) for store in some])
-        for name, some in found.items()
-        if len(some) > 1
+        Copies.ranked(Identity("ambry", f"partition {name}"), group, [_rank(store) for store in group])
+        for name, group in by_name.items()
+        if len(group) > 1
     ]
 
 
@@ -78,20 +78,20 @@ class _Side:
         folded = store.state
         identity = folded.catalog.identity.take(folded.first)
         order = identity.sorted()
-        rows = order[folded.found[order] >= 0]
+        rows = order[folded.answer[order] >= 0]
         return cls(store, folded, rows, identity.take(rows), folded.states(now))
 
     def column(self, name: str, blobs: NDArray[np.int64]) -> NDArray[np.int64]:
         """A fact of some blobs, as numbers."""
         folded = self.folded
-        found = folded.found[blobs]
+        answer = folded.answer[blobs]
         values: Any = {
             "state": self.states[blobs],
-            "life_version": folded.life_version[found],
-            "expires": folded.found_expires[blobs],
-            "ttl_updated": folded.found_flags[blobs] & int(Flag.TTL_UPDATE) != 0,
-            "account_id": folded.account_id[found],
-            "container_id": folded.container_id[found],
+            "life_version": folded.life_version[answer],
+            "expires": folded.answer_expires[blobs],
+            "ttl_updated": folded.answer_flags[blobs] & int(Flag.TTL_UPDATE) != 0,
+            "account_id": folded.account_id[answer],
+            "container_id": folded.container_id[answer],
         }[name]
         return values.astype(np.int64)  # type: ignore[no-any-return]
 
@@ -110,7 +110,7 @@ class _Side:
     def place(self, blob: int) -> tuple[str, int | None]:
         """Where a blob's content is, or else its last entry."""
         catalog, put = self.folded.catalog, int(self.folded.put[blob])
-        row = put if put >= 0 else int(self.folded.found[blob])
+        row = put if put >= 0 else int(self.folded.answer[blob])
         return self.store.logs[int(catalog.segment[row])].path, int(catalog.offset[row])
 
     def content(self, blobs: NDArray[np.int64]) -> Iterator[tuple[int, int] | None]:
@@ -133,13 +133,13 @@ class _Side:
 
 
 def compare_stores(
-    one: BlobStore, other: BlobStore, now: int
+    first: BlobStore, second: BlobStore, now: int
 ) -> Iterator[tuple[Difference, str | None, int | None] | int]:
     """What two stores do not agree on, blob by blob, each with its place; and how many blobs are alike.
 
     A blob that is deleted on both sides may have lost its content on one of them.
     """
-    a, b = _Side.of(one, now), _Side.of(other, now)
+    a, b = _Side.of(first, now), _Side.of(second, now)
     in_a, in_b = _common(a.identity, b.identity)
     for side, shared, change in ((a, in_a, Change.ONLY_A), (b, in_b, Change.ONLY_B)):
         alone = np.ones(side.rows.size, np.bool_)
@@ -166,8 +166,8 @@ def compare_stores(
         ]
         if index in sums:
             names += ("content",)
-            for fact, one_sum in zip(facts, sums[index], strict=True):
-                fact["content"] = None if one_sum is None else {"size": one_sum[0], "crc32": f"{one_sum[1]:08x}"}
+            for fact, checksum in zip(facts, sums[index], strict=True):
+                fact["content"] = None if checksum is None else {"size": checksum[0], "crc32": f"{checksum[1]:08x}"}
         blob = int(rows_a[index])
         yield Difference(Change.DIFFERS, BLOB, a.key(blob), columns=names, a=facts[0], b=facts[1]), *a.place(blob)
     yield int(rows_a.size - different.sum())
@@ -187,18 +187,18 @@ def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[Di
 
     OptionError if several stores of one side have the same name.
     """
-    here, there = ({_label(store): store for store in with_logs(files)} for files in (a, b))
-    if len(here) == len(there) == 1:
-        here, there = ({"": store} for group in (here, there) for store in group.values())
-    for name in dict.fromkeys((*here, *there)):
-        one, other = here.get(name), there.get(name)
-        if one is None or other is None:
-            lone = one or other
+    stores_a, stores_b = ({_label(store): store for store in with_logs(files)} for files in (a, b))
+    if len(stores_a) == len(stores_b) == 1:
+        stores_a, stores_b = ({"": store} for group in (stores_a, stores_b) for store in group.values())
+    for name in dict.fromkeys((*stores_a, *stores_b)):
+        first, second = stores_a.get(name), stores_b.get(name)
+        if first is None or second is None:
+            lone = first or second
             assert lone is not None
-            yield Difference(Change.ONLY_B if one is None else Change.ONLY_A, STORE, lone.folder)
+            yield Difference(Change.ONLY_B if first is None else Change.ONLY_A, STORE, lone.folder)
             continue
-        for found in compare_stores(one, other, _now(selection.options)):
-            yield found if isinstance(found, int) else found[0]
+        for difference in compare_stores(first, second, _now(selection.options)):
+            yield difference if isinstance(difference, int) else difference[0]
 
 
 def _label(store: BlobStore) -> str:
@@ -210,11 +210,11 @@ def _now(options: Any) -> int:
     return now_of(options) if options.get("now") else 0
 
 
-def _compared(replicas: Replicas) -> list[tuple[Difference, str | None, int | None]]:
+def _differences(replicas: Replicas) -> list[tuple[Difference, str | None, int | None]]:
     sides = [with_logs(files) for files in (replicas.a, replicas.b)]
     if any(len(side) != 1 for side in sides):
         raise OptionError(f"{replicas.name}: one store on each side expected")
-    return [found for found in compare_stores(sides[0][0], sides[1][0], 0) if not isinstance(found, int)]
+    return [difference for difference in compare_stores(sides[0][0], sides[1][0], 0) if not isinstance(difference, int)]
 
 
 @rule("ambry.replica.missing", Severity.ERROR)
@@ -223,20 +223,22 @@ def missing(replicas: Replicas) -> Iterator[Mark]:
 
     Replication brings what is missing as long as one replica has it.
     """
-    for one, path, position in replicas.share(_compared):
-        if one.change is not Change.DIFFERS:
-            who = "the other replica" if one.change is Change.ONLY_A else "this replica"
-            yield Mark(f"blob {one.name}: {who} does not know it", path=path, position=position)
+    for difference, path, position in replicas.share(_differences):
+        if difference.change is not Change.DIFFERS:
+            who = "the other replica" if difference.change is Change.ONLY_A else "this replica"
+            yield Mark(f"blob {difference.name}: {who} does not know it", path=path, position=position)
 
 
 @rule("ambry.replica.state", Severity.ERROR)
 def state(replicas: Replicas) -> Iterator[Mark]:
     """A blob is in another state on the other replica: deleted, undeleted or given another time to live on one of them only."""
-    for one, path, position in replicas.share(_compared):
-        names = [name for name in one.columns if name != "content"]
-        if one.change is Change.DIFFERS and names:
-            values = [", ".join(f"{name} {(side or {})[name]}" for name in names) for side in (one.b, one.a)]
-            message = f"blob {one.name}: another state on the other replica"
+    for difference, path, position in replicas.share(_differences):
+        names = [name for name in difference.columns if name != "content"]
+        if difference.change is Change.DIFFERS and names:
+            values = [
+                ", ".join(f"{name} {(side or {})[name]}" for name in names) for side in (difference.b, difference.a)
+            ]
+            message = f"blob {difference.name}: another state on the other replica"
             yield Mark(message, path=path, position=position, expected=values[0], found=values[1])
 
 
@@ -246,10 +248,10 @@ def content(replicas: Replicas) -> Iterator[Mark]:
 
     The checksums of a message tell which replica is damaged, if that is why.
     """
-    for one, path, position in replicas.share(_compared):
-        if "content" in one.columns:
-            values = [(side or {})["content"] for side in (one.b, one.a)]
-            message = f"blob {one.name}: other content on the other replica"
+    for difference, path, position in replicas.share(_differences):
+        if "content" in difference.columns:
+            values = [(side or {})["content"] for side in (difference.b, difference.a)]
+            message = f"blob {difference.name}: other content on the other replica"
             yield Mark(message, path=path, position=position, expected=values[0] or "none", found=values[1] or "none")
 
 

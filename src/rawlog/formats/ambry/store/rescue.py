@@ -19,8 +19,8 @@ from rawlog.formats.ambry.layouts import NONE, Kind
 from rawlog.formats.ambry.log import Messages, scan
 from rawlog.formats.ambry.paths import Segment
 from rawlog.formats.ambry.store.compact import place_in_segments
-from rawlog.formats.ambry.store.diagnosis import Diagnosis, Kept, Loss
-from rawlog.formats.ambry.store.evidence import elect_partition, most_named
+from rawlog.formats.ambry.store.diagnosis import Diagnosis, KeptMessages, Loss
+from rawlog.formats.ambry.store.evidence import elect_partition, majority_partition
 from rawlog.formats.ambry.store.rewrite import (
     DESCRIPTOR_NAME,
     Plan,
@@ -44,7 +44,7 @@ from rawlog.formats.ambry.store.state import (
     catalog_of_messages,
     fold,
     is_refused,
-    summarised,
+    summarise,
 )
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, lost_words
 from rawlog.formats.ambry.writer import update_message
@@ -106,12 +106,12 @@ class ContentSummary(LogSummary):
 
     def contents(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The checksums of PUTs at these offsets (-1: not known), and which are all zeros."""
-        known = np.concatenate(self.parts, axis=1)
-        if not known.shape[1] or not offsets.size:
+        checksums = np.concatenate(self.parts, axis=1)
+        if not checksums.shape[1] or not offsets.size:
             return np.full(offsets.size, NONE, np.int64), np.zeros(offsets.size, np.bool_)
-        at = np.minimum(np.searchsorted(known[0], offsets), known.shape[1] - 1)
-        same = known[0][at] == offsets
-        return np.where(same, known[1][at], NONE), same & (known[2][at] == 1)
+        index = np.minimum(np.searchsorted(checksums[0], offsets), checksums.shape[1] - 1)
+        same = checksums[0][index] == offsets
+        return np.where(same, checksums[1][index], NONE), same & (checksums[2][index] == 1)
 
 
 class Replica(Diagnosis):
@@ -120,10 +120,10 @@ class Replica(Diagnosis):
     def __init__(self, store: BlobStore, options: Mapping[str, str]) -> None:
         super().__init__(store, options)
         self.decide()
-        self.messages: Kept = self.kept()
+        self.messages: KeptMessages = self.kept()
 
     def read_logs(self) -> Sequence[LogSummary]:
-        self.contents = [summarised(file, ContentSummary(file, check=True)) for file in self.store.logs]
+        self.contents = [summarise(file, ContentSummary(file, check=True)) for file in self.store.logs]
         return self.contents
 
     @cached_property
@@ -132,9 +132,9 @@ class Replica(Diagnosis):
         merged, count = self.messages.merged, len(self.messages.merged)
         sums, zeros = np.full(count, NONE, np.int64), np.zeros(count, np.bool_)
         sums[(self.messages.number >= 0) & (merged.kind != PUT)] = RESTORED
-        for number, one in enumerate(self.contents):
+        for number, summary in enumerate(self.contents):
             rows = np.flatnonzero((merged.segment == number) & (self.messages.number < 0) & (merged.kind == PUT))
-            sums[rows], zeros[rows] = one.contents(merged.offset[rows])
+            sums[rows], zeros[rows] = summary.contents(merged.offset[rows])
         return sums, zeros
 
     def content(self, row: int) -> tuple[int, int]:
@@ -142,7 +142,7 @@ class Replica(Diagnosis):
         return int(self.sums[0][row]), int(self.messages.merged.size[row])
 
     @cached_property
-    def indexed(self) -> frozenset[Identity]:
+    def indexed_blobs(self) -> frozenset[Identity]:
         """The blobs that its sound index files know."""
         return frozenset(self.evidence.entries.identities.take(self.trusted_entries).tuples)
 
@@ -177,46 +177,52 @@ class Choice:
 
 def choose(messages: Sequence[Message]) -> Choice:
     """What a blob is in the result, from its messages in all replicas, which are in the order of preference."""
-    puts = [one for one in messages if one.kind == PUT]
+    puts = [message for message in messages if message.kind == PUT]
     updates: dict[tuple[int, int], Message] = {}
-    for one in sorted(messages, key=lambda one: one.sum == RESTORED):
-        if one.kind != PUT:
-            updates.setdefault((one.kind, one.life), one)
+    for message in sorted(messages, key=lambda message: message.sum == RESTORED):
+        if message.kind != PUT:
+            updates.setdefault((message.kind, message.life), message)
     undeletes = [life for kind, life in updates if kind == UNDELETE]
-    newest = max(one.life for one in messages)
+    newest = max(message.life for message in messages)
     put, undecided = _put(puts, max(undeletes, default=-1), (DELETE, newest) in updates)
     base = NONE if put is None else put.life
-    chosen = [] if put is None else [put]
-    chosen += [one for (kind, life), one in updates.items() if kind == DELETE and life >= base]
-    chosen += [one for (kind, life), one in updates.items() if kind == UNDELETE and life > base]
-    ttl = sorted((one for (kind, _), one in updates.items() if kind == TTL_UPDATE), key=lambda one: one.life)
-    fitting = [one for one in ttl if one.life >= base]
+    selection = [] if put is None else [put]
+    selection += [message for (kind, life), message in updates.items() if kind == DELETE and life >= base]
+    selection += [message for (kind, life), message in updates.items() if kind == UNDELETE and life > base]
+    ttl = sorted(
+        (message for (kind, _), message in updates.items() if kind == TTL_UPDATE), key=lambda message: message.life
+    )
+    fitting = [message for message in ttl if message.life >= base]
     renewed = None
     if ttl:
-        chosen.append(fitting[0] if fitting else ttl[0])
+        selection.append(fitting[0] if fitting else ttl[0])
         renewed = None if fitting else base
-    if not undecided and put is not None and newest > max(one.life for one in chosen if one.kind != TTL_UPDATE):
+    if (
+        not undecided
+        and put is not None
+        and newest > max(message.life for message in selection if message.kind != TTL_UPDATE)
+    ):
         undecided = f"a TTL update has life version {newest}, nothing else has: it may have been undeleted"
-    lives = {one: max(one.life, base) for one in chosen}
-    chosen.sort(key=lambda one: (lives[one], one.kind != PUT, RANK[one.kind]))
-    return Choice(chosen, renewed, undecided)
+    lives = {message: max(message.life, base) for message in selection}
+    selection.sort(key=lambda message: (lives[message], message.kind != PUT, RANK[message.kind]))
+    return Choice(selection, renewed, undecided)
 
 
 def _put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
     """The PUT of a blob. One that replication wrote after an undelete has the life version of that, and may be all that says so."""
     if not puts:
         return None, ""
-    highest = max(one.life for one in puts)
-    wanted = highest if highest > undeleted else min(one.life for one in puts)
-    same = [one for one in puts if one.life == wanted]
-    zeroed = [one for one in same if one.is_zeroed]
+    highest = max(put.life for put in puts)
+    life = highest if highest > undeleted else min(put.life for put in puts)
+    same = [put for put in puts if put.life == life]
+    zeroed = [put for put in same if put.is_zeroed]
     if is_deleted and zeroed:
         return zeroed[0], ""
-    whole = [one for one in same if not one.is_zeroed] or same
-    sums = [one.sum for one in whole if one.sum != NONE]
+    whole = [put for put in same if not put.is_zeroed] or same
+    sums = [put.sum for put in whole if put.sum != NONE]
     if len(set(sums)) <= 1:
         return whole[0], ""
-    best = max(whole, key=lambda one: (sums.count(one.sum), -one.replica))
+    best = max(whole, key=lambda put: (sums.count(put.sum), -put.replica))
     if sums.count(best.sum) * 2 > len(sums):
         return best, ""
     return whole[0], "replicas have different content, each with right checksums; that of the first is taken"
@@ -228,7 +234,7 @@ class Item(NamedTuple):
     anchor: tuple[int, int]
     number: int
     source: int
-    made: bytes | None = None
+    raw: bytes | None = None
 
 
 class Blobs:
@@ -236,17 +242,19 @@ class Blobs:
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self.replicas = replicas
-        catalogs = [one.messages.merged for one in replicas]
+        catalogs = [replica.messages.merged for replica in replicas]
         self.count = len(catalogs)
         names = ("group", "high", "low")
-        identity = [np.concatenate([getattr(one.identity, name) for one in catalogs]) for name in names]
-        replica = np.repeat(np.arange(self.count), [len(one) for one in catalogs])
-        row = np.concatenate([np.arange(len(one)) for one in catalogs])
-        kind, life = (np.concatenate([getattr(one, name) for one in catalogs]) for name in ("kind", "life_version"))
-        sums, zeros = (np.concatenate([one.sums[index] for one in replicas]) for index in (0, 1))
-        order = np.lexsort((row, replica, *reversed(identity)))
+        identity = [np.concatenate([getattr(catalog.identity, name) for catalog in catalogs]) for name in names]
+        replica_numbers = np.repeat(np.arange(self.count), [len(catalog) for catalog in catalogs])
+        rows = np.concatenate([np.arange(len(catalog)) for catalog in catalogs])
+        kind, life = (
+            np.concatenate([getattr(catalog, name) for catalog in catalogs]) for name in ("kind", "life_version")
+        )
+        sums, zeros = (np.concatenate([replica.sums[index] for replica in replicas]) for index in (0, 1))
+        order = np.lexsort((rows, replica_numbers, *reversed(identity)))
         self.identity = [part[order].astype(np.int64) for part in identity]
-        self.columns = [part[order].astype(np.int64) for part in (kind, life, replica, row, sums, zeros)]
+        self.columns = [part[order].astype(np.int64) for part in (kind, life, replica_numbers, rows, sums, zeros)]
         self.kind, _, self.replica, self.row, self.sum, _ = self.columns
         new = np.zeros(order.size, np.bool_)
         new[:1] = True
@@ -270,32 +278,32 @@ class Blobs:
         firsts = np.flatnonzero(begins)
         group = np.cumsum(begins) - 1
         facts = [self.columns[index] for index in (0, 1, 4, 5)]
-        sums = np.add.reduceat(_mixed([np.arange(self.blob.size) - firsts[group], *facts]), firsts)
+        sums = np.add.reduceat(_mix([np.arange(self.blob.size) - firsts[group], *facts]), firsts)
         of_first = sums[group[self.starts]]
         differs = np.zeros(self.starts.size, np.bool_)
         differs[self.blob[firsts][sums != of_first[self.blob[firsts]]]] = True
         result: NDArray[np.bool_] = self.has[:, 0] & ~differs
         return result
 
-    def are_among(self, wanted: set[Identity]) -> NDArray[np.bool_]:
+    def are_among(self, identities: set[Identity]) -> NDArray[np.bool_]:
         """Which blobs are among some."""
-        if not wanted:
+        if not identities:
             return np.zeros(self.starts.size, np.bool_)
-        mine = _mixed([part[self.starts] for part in self.identity])
-        theirs = _mixed([np.array(part, np.int64) for part in zip(*wanted, strict=True)])
-        return np.isin(mine, theirs)
+        hashes = _mix([part[self.starts] for part in self.identity])
+        wanted_hashes = _mix([np.array(part, np.int64) for part in zip(*identities, strict=True)])
+        return np.isin(hashes, wanted_hashes)
 
     def messages(self, blobs: NDArray[np.int64]) -> Iterator[tuple[Identity, list[Message]]]:
         """The messages of some blobs, in order of preference."""
         for blob in blobs.tolist():
             part = slice(int(self.starts[blob]), int(self.stops[blob]))
             group, high, low = (int(column[part.start]) for column in self.identity)
-            found = zip(*(column[part].tolist() for column in self.columns), strict=True)
+            rows = zip(*(column[part].tolist() for column in self.columns), strict=True)
             yield (
                 (group, high, low),
                 [
                     Message(kind, life, replica, row, content, bool(zeroed))
-                    for kind, life, replica, row, content, zeroed in found
+                    for kind, life, replica, row, content, zeroed in rows
                 ],
             )
 
@@ -308,8 +316,8 @@ class Blobs:
         if self.count == 1:
             return []
         alone = self.has[:, number] & (self.has.sum(axis=1) == 1)
-        found: list[int] = self.row[alone[self.blob] & (self.sum >= 0)].tolist()
-        return found
+        rows: list[int] = self.row[alone[self.blob] & (self.sum >= 0)].tolist()
+        return rows
 
     def contents_without(self, number: int) -> dict[tuple[int, int], tuple[int, int]]:
         """The blobs that a replica does not have, by their content: replica and row of one that has it."""
@@ -319,9 +327,9 @@ class Blobs:
 
     def _blob_of(self, number: int, row: int) -> int:
         if number not in self._at:
-            mine = np.flatnonzero(self.replica == number)
-            self._at[number] = np.empty(mine.size, np.int64)
-            self._at[number][self.row[mine]] = self.blob[mine]
+            rows = np.flatnonzero(self.replica == number)
+            self._at[number] = np.empty(rows.size, np.int64)
+            self._at[number][self.row[rows]] = self.blob[rows]
         return int(self._at[number][row])
 
     def holders(self, number: int, row: int) -> int:
@@ -333,7 +341,7 @@ class Blobs:
         return [self._blob_of(number, row) for number, row in messages]
 
 
-def _mixed(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.uint64]:
+def _mix(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.uint64]:
     """A number for each row that is the same only if all columns are, by any likelihood."""
     value = np.zeros(columns[0].size, np.uint64)
     with np.errstate(over="ignore"):
@@ -365,109 +373,112 @@ class Union:
 
     def decide(self) -> Union:
         """Choose the messages of every blob, and report what is lost."""
-        joined, blobs = self._joined(), Blobs(self.replicas)
-        known: dict[Identity, set[tuple[int, int, int]]] = {}
-        wanted = {keys.identity_of(loss.key) for one in self.replicas for loss in one.losses}
+        joined, blobs = self._join(), Blobs(self.replicas)
+        survivors: dict[Identity, set[tuple[int, int, int]]] = {}
+        lost_blobs = {keys.identity_of(loss.key) for replica in self.replicas for loss in replica.losses}
         ghosts = self._ghosts(blobs)
-        is_simple = blobs.are_simple() & ~blobs.are_among(wanted)
+        is_simple = blobs.are_simple() & ~blobs.are_among(lost_blobs)
         is_simple[blobs.blobs_of(ghosts)] = False
         # Of most blobs all replicas have the same: those of the first one are taken, where they are.
-        own = blobs.rows_of_first(is_simple)
+        simple_rows = blobs.rows_of_first(is_simple)
         items: list[Item] = []
-        for identity, found in blobs.messages(np.flatnonzero(~is_simple)):
-            messages = [one for one in found if (one.replica, one.row) not in ghosts]
+        for identity, stored in blobs.messages(np.flatnonzero(~is_simple)):
+            messages = [message for message in stored if (message.replica, message.row) not in ghosts]
             if not messages:
                 continue
             choice = choose(messages)
-            if identity in wanted:
-                known[identity] = {(one.kind, one.life, one.replica) for one in messages}
+            if identity in lost_blobs:
+                survivors[identity] = {(message.kind, message.life, message.replica) for message in messages}
             items += self._places(choice)
             if choice.undecided:
                 self._note_undecided(f"blob {self._text(messages[0])}: {choice.undecided}")
-        self._judge_losses(known)
+        self._judge_losses(survivors)
         first = self.replicas[0]
-        is_first = all(one.anchor == (0, one.source) and one.made is None for one in items)
-        if is_first and len(items) + own.size == len(first.messages.merged):
+        is_first = all(item.anchor == (0, item.source) and item.raw is None for item in items)
+        if is_first and len(items) + simple_rows.size == len(first.messages.merged):
             self.plan = first.plan_of(first.messages)
         else:
-            self.plan = self._plan(joined, own, items)
+            self.plan = self._plan(joined, simple_rows, items)
         self._report_damage()
         return self
 
-    def _joined(self) -> Catalog:
+    def _join(self) -> Catalog:
         """The messages of all replicas, one after the other."""
         joined: Catalog | None = None
         count = 0
-        for one in self.replicas:
-            merged = one.messages.merged
+        for replica in self.replicas:
+            merged = replica.messages.merged
             shifted = replace(merged, segment=(merged.segment + len(self._logs)).astype(np.int32))
             joined = shifted if joined is None else joined.join(shifted)
             self._offsets.append(count)
             count += len(merged)
             # Messages of lost segments are written again, from no file.
-            self._logs += [*one.store.logs, *[None] * (len(one.names) - len(one.store.logs))]
+            self._logs += [*replica.store.logs, *[None] * (len(replica.names) - len(replica.store.logs))]
         assert joined is not None
         return joined
 
     def _places(self, choice: Choice) -> Iterator[Item]:
         """Where the messages of a blob go: each before the next one of the same blob, and else where its own replica has it."""
-        found: list[Item] = []
+        items: list[Item] = []
         anchor: tuple[int, int] | None = None
         for number in range(len(choice.messages) - 1, -1, -1):
-            one = choice.messages[number]
-            own = (one.replica, one.row)
-            anchor = own if anchor is None else min(own, anchor)
-            made = None
-            if one.kind == TTL_UPDATE and choice.renewed is not None:
-                made = self._renewed(one, choice.renewed)
-            found.append(Item(anchor, number, self._offsets[one.replica] + one.row, made))
-        yield from reversed(found)
+            message = choice.messages[number]
+            place = (message.replica, message.row)
+            anchor = place if anchor is None else min(place, anchor)
+            raw = None
+            if message.kind == TTL_UPDATE and choice.renewed is not None:
+                raw = self._renew(message, choice.renewed)
+            items.append(Item(anchor, number, self._offsets[message.replica] + message.row, raw))
+        yield from reversed(items)
 
-    def _renewed(self, one: Message, life: int) -> bytes:
+    def _renew(self, message: Message, life: int) -> bytes:
         """A TTL update with another life version."""
-        catalog = self.replicas[one.replica].messages.merged
-        time = int(catalog.time[one.row])
+        catalog = self.replicas[message.replica].messages.merged
+        time = int(catalog.time[message.row])
         return update_message(
             Kind.TTL_UPDATE,
-            catalog.key(one.row),
+            catalog.key(message.row),
             time=time * 1000 if time >= 0 else NONE,
-            account_id=int(catalog.account_id[one.row]),
-            container_id=int(catalog.container_id[one.row]),
+            account_id=int(catalog.account_id[message.row]),
+            container_id=int(catalog.container_id[message.row]),
             life_version=life,
         )
 
-    def _text(self, one: Message) -> str:
-        return keys.text_of(self.replicas[one.replica].messages.merged.key(one.row))
+    def _text(self, message: Message) -> str:
+        return keys.text_of(self.replicas[message.replica].messages.merged.key(message.row))
 
     def _ghosts(self, blobs: Blobs) -> set[tuple[int, int]]:
         """PUTs whose blob id is damaged, which no checksum covers: a blob that this replica does not have has the same content in another,
         and only its id is confirmed: by a third replica or by an index.
         """
-        found: set[tuple[int, int]] = set()
-        for number, one in enumerate(self.replicas):
+        ghosts: set[tuple[int, int]] = set()
+        for number, replica in enumerate(self.replicas):
             alone = blobs.puts_only_in(number)
             missing = blobs.contents_without(number) if alone else {}
             for row in alone:
-                key = one.messages.merged.key(row)
-                index, other = missing.get(one.content(row), (NONE, NONE))
-                if index < 0 or keys.identity_of(key) in one.indexed:
+                key = replica.messages.merged.key(row)
+                holder, holder_row = missing.get(replica.content(row), (NONE, NONE))
+                if holder < 0 or keys.identity_of(key) in replica.indexed_blobs:
                     continue
-                right = self.replicas[index].messages.merged.key(other)
+                right = self.replicas[holder].messages.merged.key(holder_row)
                 if not _is_near(key, right):
                     continue
                 text = f"{keys.text_of(key)} is {keys.text_of(right)} in another replica"
-                if blobs.holders(index, other) > 1 or keys.identity_of(right) in self.replicas[index].indexed:
-                    found.add((number, row))
+                if (
+                    blobs.holders(holder, holder_row) > 1
+                    or keys.identity_of(right) in self.replicas[holder].indexed_blobs
+                ):
+                    ghosts.add((number, row))
                     self._report_at(Action.DROPPED, f"its blob id is damaged: {text}", number, row, is_expected=True)
                 else:
                     self._note_undecided(f"blob {text}, with the same content: one of the ids is damaged")
-        return found
+        return ghosts
 
     def _report_at(self, action: Action, reason: str, number: int, row: int, *, is_expected: bool = False) -> None:
         """Report something about a message of a replica."""
-        merged, one = self.replicas[number].messages.merged, self.replicas[number]
+        merged, replica = self.replicas[number].messages.merged, self.replicas[number]
         segment, start = int(merged.segment[row]), int(merged.offset[row])
-        path = one.store.logs[segment].path if segment < len(one.store.logs) else one.store.folder
+        path = replica.store.logs[segment].path if segment < len(replica.store.logs) else replica.store.folder
         self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]), is_expected=is_expected)
 
     # Losses
@@ -478,20 +489,20 @@ class Union:
         if len(self.undecided) <= MOST_NOTES:
             self.report.add(Action.UNDECIDED, text)
 
-    def _judge_losses(self, known: Mapping[Identity, set[tuple[int, int, int]]]) -> None:
+    def _judge_losses(self, survivors: Mapping[Identity, set[tuple[int, int, int]]]) -> None:
         """Which messages that a replica has lost no other replica has."""
         seen: set[tuple[Identity, int | None, int | None]] = set()
-        for number, one in enumerate(self.replicas):
-            for loss in one.losses:
+        for number, replica in enumerate(self.replicas):
+            for loss in replica.losses:
                 identity = keys.identity_of(loss.key)
-                there = known.get(identity, set())
+                messages = survivors.get(identity, set())
                 mark = (identity, loss.kind, loss.life_version)
-                if mark in seen or self._is_found(loss, number, there):
+                if mark in seen or self._is_covered(loss, number, messages):
                     continue
-                if loss.kind is None and not there and loss.stop - loss.start in self._missing_sizes(number):
+                if loss.kind is None and not messages and loss.stop - loss.start in self._missing_sizes(number):
                     continue  # a message of another blob, whose id is damaged
                 seen.add(mark)
-                if loss.kind is None and any(kind == PUT for kind, _, _ in there):
+                if loss.kind is None and any(kind == PUT for kind, _, _ in messages):
                     self._note_undecided(
                         f"blob {keys.text_of(loss.key)}: a damaged message of {loss.path} names it, and no other replica has a message "
                         "that this may have been: what it said is not known"
@@ -504,9 +515,11 @@ class Union:
     def _missing_sizes(self, number: int) -> set[int]:
         """The sizes of messages that other replicas have and this one has not."""
         if number not in self._missing:
-            mine = {fact for fact, _ in self._facts(number)}
+            present = {fact for fact, _ in self._facts(number)}
             others = [index for index in range(len(self.replicas)) if index != number]
-            self._missing[number] = {size for index in others for fact, size in self._facts(index) if fact not in mine}
+            self._missing[number] = {
+                size for index in others for fact, size in self._facts(index) if fact not in present
+            }
         return self._missing[number]
 
     def _facts(self, number: int) -> Iterator[tuple[tuple[Identity, int, int], int]]:
@@ -517,30 +530,30 @@ class Union:
             yield (identity, kind, life), size
 
     @staticmethod
-    def _is_found(loss: Loss, number: int, there: set[tuple[int, int, int]]) -> bool:
+    def _is_covered(loss: Loss, number: int, messages: set[tuple[int, int, int]]) -> bool:
         """Whether a replica has what another one lost, or what makes up for it."""
         if loss.kind is None:
-            mine = {(kind, life) for kind, life, replica in there if replica == number}
-            return any((kind, life) not in mine for kind, life, _ in there)
+            in_replica = {(kind, life) for kind, life, replica in messages if replica == number}
+            return any((kind, life) not in in_replica for kind, life, _ in messages)
         if loss.kind in (PUT, TTL_UPDATE):
-            return any(kind == loss.kind for kind, _, _ in there)
-        newest = max((life for _, life, _ in there), default=-1)
-        is_there = any((kind, life) == (loss.kind, loss.life_version) for kind, life, _ in there)
+            return any(kind == loss.kind for kind, _, _ in messages)
+        newest = max((life for _, life, _ in messages), default=-1)
+        is_there = any((kind, life) == (loss.kind, loss.life_version) for kind, life, _ in messages)
         return is_there or newest > (loss.life_version or 0)
 
     def _report_damage(self) -> None:
         """What is damaged in each replica; nothing is lost by it if another one has what was there."""
-        is_whole = any(one.is_sound for one in self.replicas)
-        for one in self.replicas if not any(not one.gaps for one in self.replicas) else ():
-            for position in one.gaps:
+        is_whole = any(replica.is_sound for replica in self.replicas)
+        for replica in self.replicas if not any(not replica.gaps for replica in self.replicas) else ():
+            for position in replica.gaps:
                 self.report.add(
-                    Action.LOST, lost_words(position), f"{one.store.folder}/{Segment(position, 0).log_name()}"
+                    Action.LOST, lost_words(position), f"{replica.store.folder}/{Segment(position, 0).log_name()}"
                 )
         lost = {(loss.path, loss.start) for loss in self.lost}
-        for number, one in enumerate(self.replicas):
-            named = {(loss.path, loss.start) for loss in one.losses} - lost
-            aside = {(one.store.logs[number].path, damage.start) for number, damage in one.aside}
-            for entry in one.report.entries:
+        for number, replica in enumerate(self.replicas):
+            named = {(loss.path, loss.start) for loss in replica.losses} - lost
+            aside = {(replica.store.logs[number].path, damage.start) for number, damage in replica.aside}
+            for entry in replica.report.entries:
                 if entry.action is Action.LOST:
                     continue
                 place, size = (entry.path or "", entry.start or 0), (entry.stop or 0) - (entry.start or 0)
@@ -552,35 +565,37 @@ class Union:
 
     # The result
 
-    def _plan(self, joined: Catalog, own: NDArray[np.int64], items: Sequence[Item]) -> Plan:
-        """All messages one after the other in new segments, with their index. `own` are rows of the first replica that stay in order."""
+    def _plan(self, joined: Catalog, simple_rows: NDArray[np.int64], items: Sequence[Item]) -> Plan:
+        """All messages in new segments, with their index; `simple_rows` of the first replica stay in order."""
         first = self.replicas[0]
         raws = {}
-        for one, offset in zip(self.replicas, self._offsets, strict=True):
-            for row in np.flatnonzero(one.messages.number >= 0).tolist():
-                raws[offset + row] = one.extras[int(one.messages.number[row])].raw
-        renewed = [one.made for one in items if one.made is not None]
+        for replica, offset in zip(self.replicas, self._offsets, strict=True):
+            for row in np.flatnonzero(replica.messages.number >= 0).tolist():
+                raws[offset + row] = replica.extras[int(replica.messages.number[row])].raw
+        renewed = [item.raw for item in items if item.raw is not None]
         sources, count = [], len(joined)
-        for one_item in items:
-            sources.append(one_item.source if one_item.made is None else count)
-            if one_item.made is not None:
-                raws[count] = one_item.made
+        for item in items:
+            sources.append(item.source if item.raw is None else count)
+            if item.raw is not None:
+                raws[count] = item.raw
                 count += 1
         if renewed:
             joined = joined.join(catalog_of_messages([(raw, 0, 0) for raw in renewed]))
-        zeros = np.zeros(own.size, np.int64)
-        places = np.array([(*one.anchor, one.number) for one in items], np.int64).reshape(-1, 3)
-        every = np.concatenate((np.stack((zeros, own, zeros), axis=1), places))
-        chosen = np.concatenate((own, np.array(sources, np.int64)))[np.lexsort(every.T[::-1])]
-        final = joined.take(chosen)
-        capacity = None if first.store.segments == [Segment()] else max(one.capacity for one in self.replicas)
-        folded, kept = self._settled(final, capacity)
-        catalog = joined.take(chosen[kept])
+        zeros = np.zeros(simple_rows.size, np.int64)
+        places = np.array([(*item.anchor, item.number) for item in items], np.int64).reshape(-1, 3)
+        sort_keys = np.concatenate((np.stack((zeros, simple_rows, zeros), axis=1), places))
+        source_rows = np.concatenate((simple_rows, np.array(sources, np.int64)))[np.lexsort(sort_keys.T[::-1])]
+        final = joined.take(source_rows)
+        capacity = None if first.store.segments == [Segment()] else max(replica.capacity for replica in self.replicas)
+        folded, kept = self._settle(final, capacity)
+        catalog = joined.take(source_rows[kept])
         # A generation above 0 says that a compaction took what updates without a PUT are about.
-        generation = int(any(one.store.is_compacted for one in self.replicas))
+        generation = int(any(replica.store.is_compacted for replica in self.replicas))
         numbers = range(_count(folded.catalog))
         segments = [Segment()] if capacity is None else [Segment(number, generation) for number in numbers]
-        made_rows = {row: raws[int(source)] for row, source in enumerate(chosen[kept].tolist()) if int(source) in raws}
+        rewritten = {
+            row: raws[int(source)] for row, source in enumerate(source_rows[kept].tolist()) if int(source) in raws
+        }
         store = BlobStore(first.store.folder, first.store.files)
         nowhere = next(file for file in self._logs if file is not None)
         store.logs = [file or nowhere for file in self._logs]
@@ -591,21 +606,21 @@ class Union:
             [capacity] * len(segments),
             catalog,
             folded.catalog.segment,
-            made_rows,
+            rewritten,
             folded.entries,
             folded.catalog.segment,
             self._style(),
             files={DESCRIPTOR_NAME: descriptor(str(uuid.uuid4()))},
         )
 
-    def _settled(self, final: Catalog, capacity: int | None) -> tuple[Fold, NDArray[np.int64]]:
+    def _settle(self, final: Catalog, capacity: int | None) -> tuple[Fold, NDArray[np.int64]]:
         """The messages at their new places with their index entries, without those that Ambry refuses; and the rows of those."""
         kept = np.arange(len(final))
         for is_last in (False, True):
             _place(final, capacity)
             remembered = []
-            for one in self.replicas:
-                entries = one.evidence.entries.take(one.trusted_entries)
+            for replica in self.replicas:
+                entries = replica.evidence.entries.take(replica.trusted_entries)
                 entries = replace(entries, original_offset=np.full(len(entries), NONE, np.int64))
                 remembered.append((final.rows_of(entries), entries))
             folded = fold(final, use=ORPHANS, drop=not is_last, remembered=remembered)
@@ -620,8 +635,8 @@ class Union:
 
     def _style(self) -> Style:
         first = self.replicas[0]
-        known = [(0, index) for index in first.evidence.files if index.crc_ok]
-        style = Style.of(first.store, known, frozenset(), self.options)
+        indexes = [(0, index) for index in first.evidence.files if index.crc_ok]
+        style = Style.of(first.store, indexes, frozenset(), self.options)
         return replace(style, last_modified=None)
 
 
@@ -639,9 +654,9 @@ def _place(final: Catalog, capacity: int | None) -> None:
     final.segment[:], final.offset[:] = segment, offset
 
 
-def _is_near(one: bytes, other: bytes) -> bool:
+def _is_near(key: bytes, other: bytes) -> bool:
     """Whether two keys can be the same with some damaged bytes."""
-    return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) <= len(one) // 2
+    return len(key) == len(other) and sum(a != b for a, b in zip(key, other, strict=True)) <= len(key) // 2
 
 
 OPTIONS = ("max_entries", "probability", "capacity")
@@ -671,19 +686,19 @@ class Partition:
 class Rescue:
     """Ambry's half of `rescue`."""
 
-    def __init__(self, asked: RescueOptions, target: Path) -> None:
-        asked.check_plain("ambry", OPTIONS)
-        probability_option(asked.options)
+    def __init__(self, options: RescueOptions, target: Path) -> None:
+        options.check_plain("ambry", OPTIONS)
+        probability_option(options.options)
         for name in ("max_entries", "capacity"):
-            number_option(asked.options, name, None)
-        self.asked = asked
+            number_option(options.options, name, None)
+        self.options = options
         self.report = Report(verb="rescue", target=str(target))
 
     # Which replicas there are
 
     def plan(self, roots: Sequence[str], files: Sequence[File], stores: Sequence[Store]) -> list[SurveySplit]:
         """A split for each partition: its replicas are compared with one another."""
-        found: dict[int, list[ReplicaFiles]] = {}
+        replicas_of: dict[int, list[ReplicaFiles]] = {}
         places = Places(self.report.notes)
         for store in blob_stores([file for file in files if file.place.state != "copying"]):
             if not store.logs and not store.lost_segments():
@@ -698,35 +713,35 @@ class Rescue:
                 )
                 continue
             disk = max((root for root in roots if store.folder.startswith(root.rstrip("/"))), key=len, default=roots[0])
-            found.setdefault(number, []).append(ReplicaFiles(disk, store.folder, store.files))
-        if not found:
+            replicas_of.setdefault(number, []).append(ReplicaFiles(disk, store.folder, store.files))
+        if not replicas_of:
             raise OptionError(f"{', '.join(roots)}: no Ambry store is here")
-        used = [one.disk for replicas in found.values() for one in replicas]
+        used = [replica.disk for replicas in replicas_of.values() for replica in replicas]
         empty = [root for root in dict.fromkeys(roots) if root not in used]
         self.report.notes += [f"{root}: nothing of it is used" for root in empty]
-        options = tuple(sorted(self.asked.options.items()))
-        made = [Partition(number, tuple(replicas), options) for number, replicas in sorted(found.items())]
-        return [SurveySplit(str(one.number), _size(one), one) for one in made]
+        options = tuple(sorted(self.options.options.items()))
+        partitions = [Partition(number, tuple(replicas), options) for number, replicas in sorted(replicas_of.items())]
+        return [SurveySplit(str(partition.number), _size(partition), partition) for partition in partitions]
 
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
         """What a partition will be; the replicas in order of preference."""
         replicas, union = unite(split.content)
         advance(split.size)
-        return _ordered(split.content, replicas), _unit_plan(split.content, replicas, union)
+        return _order_replicas(split.content, replicas), _unit_plan(split.content, replicas, union)
 
     # What is decided
 
-    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
+    def decide(self, results: Sequence[SurveyResult]) -> list[RescueSplit]:
         """One store for each partition."""
-        plans = [one.found[1] for one in found]
+        plans = [result.found[1] for result in results]
         self.report.facts["plan"] = plan_facts(plans)
-        if self.asked.is_plan:
+        if self.options.is_plan:
             for plan in plans:
                 for span in plan.lost:
                     self.report.add(Action.LOST, f"partition {plan.name}: {span.reason}")
                 for text in plan.unknown:
                     self.report.add(Action.UNDECIDED, f"partition {plan.name}: {text}")
-        return [RescueSplit(one.split.unit, one.split.size, one.found[0]) for one in found]
+        return [RescueSplit(result.split.unit, result.split.size, result.found[0]) for result in results]
 
     # What is written
 
@@ -738,11 +753,11 @@ class Rescue:
         """Write one partition."""
         replicas, union = unite(split.content)
         report = carry_out(union.plan, folder.folder(split.name), union.report)
-        for one in replicas:
-            report.notes.append(f"{counted(len(one.messages.merged), 'sound message')} in {one.store.folder}")
-        for number, one in enumerate(replicas):
-            for segment in sorted({segment for segment, _ in one.aside}):
-                file = one.store.logs[segment]
+        for replica in replicas:
+            report.notes.append(f"{counted(len(replica.messages.merged), 'sound message')} in {replica.store.folder}")
+        for number, replica in enumerate(replicas):
+            for segment in sorted({segment for segment, _ in replica.aside}):
+                file = replica.store.logs[segment]
                 aside.folder(f"{split.name}/copy-{number}").copy(file.path, file_name(file))
         advance(split.size)
         return report
@@ -757,32 +772,32 @@ class Rescue:
 def unite(partition: Partition) -> tuple[list[Replica], Union]:
     """Diagnose the replicas of a partition and decide what it becomes. The replica with the most sound messages comes first."""
     options = dict(partition.options)
-    replicas = [Replica(BlobStore(one.folder, one.files), options) for one in partition.replicas]
-    replicas.sort(key=lambda one: (-len(one.messages.merged), len(one.damages)))
+    replicas = [Replica(BlobStore(replica.folder, replica.files), options) for replica in partition.replicas]
+    replicas.sort(key=lambda replica: (-len(replica.messages.merged), len(replica.damages)))
     return replicas, Union(replicas, options).decide()
 
 
-def _ordered(partition: Partition, replicas: Sequence[Replica]) -> Partition:
-    order = {one.store.folder: number for number, one in enumerate(replicas)}
-    ordered = tuple(sorted(partition.replicas, key=lambda one: order[one.folder]))
+def _order_replicas(partition: Partition, replicas: Sequence[Replica]) -> Partition:
+    order = {replica.store.folder: number for number, replica in enumerate(replicas)}
+    ordered = tuple(sorted(partition.replicas, key=lambda replica: order[replica.folder]))
     return Partition(partition.number, ordered, partition.options)
 
 
 def _size(partition: Partition) -> int:
-    return sum(file.size for one in partition.replicas for file in one.files)
+    return sum(file.size for replica in partition.replicas for file in replica.files)
 
 
 def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) -> UnitPlan:
-    disks = {one.folder: one.disk for one in partition.replicas}
+    disks = {replica.folder: replica.disk for replica in partition.replicas}
     copies = []
-    for one in replicas:
-        starts = np.cumsum([0, *(file.size for file in one.store.logs)]).tolist()
+    for replica in replicas:
+        starts = np.cumsum([0, *(file.size for file in replica.store.logs)]).tolist()
         damage = [
             Span(starts[number] + damage.start, starts[number] + damage.stop, damage.reason)
-            for number, damage in one.damages[:MOST_SPANS]
+            for number, damage in replica.damages[:MOST_SPANS]
         ]
-        use = f"{counted(len(one.messages.merged), 'sound message')}, {len(one.losses):,} known to be lost"
-        folder = one.store.folder
+        use = f"{counted(len(replica.messages.merged), 'sound message')}, {len(replica.losses):,} known to be lost"
+        folder = replica.store.folder
         copies.append(CopyPlan(disks[folder], folder, 0, starts[-1], starts[-1], damage=tuple(damage), use=use))
     lost = tuple(Span(loss.start, loss.stop, f"{loss.reason} ({loss.path})") for loss in union.lost[:MOST_SPANS])
     size = int(union.plan.catalog.size.sum())
@@ -805,10 +820,10 @@ def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) 
 def partition_of(store: BlobStore) -> int | None:
     """The partition that the directory of a store and the first blob ids of its index and log files name."""
     directory = next((file.place.partition for file in store.files if file.place.partition is not None), None)
-    return elect_partition(directory, _named(store))
+    return elect_partition(directory, _named_partitions(store))
 
 
-def _named(store: BlobStore) -> Iterator[int | None]:
+def _named_partitions(store: BlobStore) -> Iterator[int | None]:
     """What each file names."""
     orphans = [file for files in store.lost_segments().values() for file in files]
     for file in [*store.index_files, *orphans][:8]:
@@ -828,4 +843,4 @@ def _named(store: BlobStore) -> Iterator[int | None]:
         messages = Messages(scan(data[at:], 0)) if at != NONE else None
         if messages is not None:
             rows = [row for row in range(min(8, len(messages))) if messages.sound[row]]
-            yield most_named(np.array([keys.parse(messages.key(row), 0).partition for row in rows], np.int64))
+            yield majority_partition(np.array([keys.parse(messages.key(row), 0).partition for row in rows], np.int64))

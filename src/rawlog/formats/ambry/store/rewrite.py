@@ -29,7 +29,7 @@ from rawlog.formats.ambry.index import (
 )
 from rawlog.formats.ambry.kernels.encode import place_messages
 from rawlog.formats.ambry.layouts import BLOOM_TABLE, SEGMENT_HEADER
-from rawlog.formats.ambry.log import Messages, scan, trouble
+from rawlog.formats.ambry.log import Messages, message_error, scan
 from rawlog.formats.ambry.paths import Segment, is_current_compaction, split
 from rawlog.formats.ambry.store.state import (
     Catalog,
@@ -92,13 +92,13 @@ def number_option(options: Mapping[str, str], name: str, default: int | None) ->
 def probability_option(options: Mapping[str, str]) -> float:
     """The option `probability` of blooms. OptionError if Ambry has no numbers for it."""
     try:
-        chosen = float(options.get("probability", PROBABILITY))
+        probability = float(options.get("probability", PROBABILITY))
     except ValueError:
-        chosen = 0.0
-    if chosen not in BLOOM_TABLE:
-        known = ", ".join(map(str, BLOOM_TABLE))
-        raise OptionError(f"probability {options.get('probability')!r}: one of {known} expected")
-    return chosen
+        probability = 0.0
+    if probability not in BLOOM_TABLE:
+        choices = ", ".join(map(str, BLOOM_TABLE))
+        raise OptionError(f"probability {options.get('probability')!r}: one of {choices} expected")
+    return probability
 
 
 # Index and bloom files ------------------------------------------------------------------------------------------------------
@@ -126,22 +126,22 @@ class Style:
     def of(
         cls,
         store: BlobStore,
-        known: Sequence[tuple[int, IndexFile]],
+        indexes: Sequence[tuple[int, IndexFile]],
         starts: frozenset[tuple[int, int]],
         options: Mapping[str, str],
     ) -> Style:
-        """As the store's own sound index files (`known`, with the numbers of their segments) are, unless options say otherwise."""
-        sound = {(number, index.start): index for number, index in known}
+        """As the store's own sound index files (`indexes`, with the numbers of their segments) are, unless options say otherwise."""
+        sound = {(number, index.start): index for number, index in indexes}
         max_entries = number_option(options, "max_entries", None)
-        like, by_uuid = _bloom_style(store, known)
-        sizes = [index.header.entry_size for _, index in known if index.header.version >= 2]
+        like, by_uuid = _bloom_style(store, indexes)
+        sizes = [index.header.entry_size for _, index in indexes if index.header.version >= 2]
 
         def last_modified(segment: int, run: Entries) -> int | None:
             old = sound.get((segment, int(run.offset[0])))
             return old.header.last_modified if old is not None and old.end == run.offset[-1] + run.size[-1] else None
 
         return cls(
-            max_entries or max((len(index.entries) for _, index in known), default=MAX_ENTRIES),
+            max_entries or max((len(index.entries) for _, index in indexes), default=MAX_ENTRIES),
             probability_option(options),
             None if max_entries or "probability" in options else like,
             by_uuid,
@@ -151,10 +151,10 @@ class Style:
         )
 
 
-def _bloom_style(store: BlobStore, known: Sequence[tuple[int, IndexFile]]) -> tuple[Bloom | None, bool]:
+def _bloom_style(store: BlobStore, indexes: Sequence[tuple[int, IndexFile]]) -> tuple[Bloom | None, bool]:
     """A bloom of a store, and whether it holds uuids only: all of them have the same dimensions, and hold whole keys or uuids."""
-    sound = {(index.segment, index.start): index for _, index in known}
-    for (segment, start), (_, bloom) in sorted(store.blooms.items(), key=lambda one: one[0][1]):
+    sound = {(index.segment, index.start): index for _, index in indexes}
+    for (segment, start), (_, bloom) in sorted(store.blooms.items(), key=lambda item: item[0][1]):
         if segment not in store.numbers:
             continue
         index = sound.get((segment, start))
@@ -170,13 +170,13 @@ def index_files(
     entries: Entries, segment: NDArray[np.int32], segments: Sequence[Segment], style: Style
 ) -> Iterator[tuple[str, bytes]]:
     """Name and content of the index files of all entries, which are in log order, each with the bloom of a complete one."""
-    made = list(runs(entries, segment, max_entries=style.max_entries, starts=style.starts))
-    for number, rows in enumerate(made):
+    row_ranges = list(runs(entries, segment, max_entries=style.max_entries, starts=style.starts))
+    for number, rows in enumerate(row_ranges):
         run = entries.take(rows)
         where, start = int(segment[rows.start]), int(run.offset[0])
         modified = None if style.last_modified is None else style.last_modified(where, run)
         yield segments[where].index_name(start), encode_index(run, last_modified=modified, least=style.least)
-        if style.seal_last or number < len(made) - 1:
+        if style.seal_last or number < len(row_ranges) - 1:
             bloom = bloom_of(
                 run,
                 max_entries=style.max_entries,
@@ -279,7 +279,7 @@ class StoreWriter:
 
         EncodeError if no segment can hold it, CorruptError if it is not one.
         """
-        messages = _checked(np.frombuffer(message, np.uint8))
+        messages = _check_messages(np.frombuffer(message, np.uint8))
         if len(messages) != 1:
             raise CorruptError("not one whole message")
         self._add(messages)
@@ -288,7 +288,7 @@ class StoreWriter:
     def extend(self, data: Bytes) -> None:
         """Add messages that follow one another. EncodeError if no segment can hold one of them, CorruptError for other bytes."""
         if data.size:
-            self._add(_checked(data))
+            self._add(_check_messages(data))
 
     def _add(self, messages: Messages) -> None:
         frames = messages.frames
@@ -337,7 +337,7 @@ def descriptor(incarnation_id: str) -> bytes:
     return sealed(bytes(2) + len(raw).to_bytes(4, "big") + raw)
 
 
-def _checked(data: Bytes) -> Messages:
+def _check_messages(data: Bytes) -> Messages:
     """The messages that fill `data`. CorruptError if they do not, or one of them is not sound."""
     frames = scan(data, 0)
     if not len(frames) or frames.reached != data.size:
@@ -346,7 +346,7 @@ def _checked(data: Bytes) -> Messages:
         )
     messages = Messages(frames)
     if not messages.sound.all():
-        raise trouble(messages, int(np.argmin(messages.sound)))
+        raise message_error(messages, int(np.argmin(messages.sound)))
     return messages
 
 
@@ -377,7 +377,7 @@ class Plan:
     catalog: Catalog
     segment: NDArray[np.int32]
     #: Messages that are not copied from the source, by row.
-    made: Mapping[int, bytes] = field(default_factory=dict)
+    rewritten: Mapping[int, bytes] = field(default_factory=dict)
     #: The entries of derived index files at the new places, with the numbers of their segments; None: no index file is derived.
     entries: Entries | None = None
     entry_segment: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
@@ -392,11 +392,11 @@ class Plan:
     def pieces(self, number: int) -> Iterator[tuple[str, int, int] | bytes]:
         """The content of a new segment in order: path and bytes of a source, or a message that is written."""
         first, stop = np.searchsorted(self.segment, [number, number + 1]).tolist()
-        made = [row for row in sorted(self.made) if first <= row < stop]
-        for row in [*made, stop]:
+        rows = [row for row in sorted(self.rewritten) if first <= row < stop]
+        for row in [*rows, stop]:
             yield from self._runs(np.arange(first, row))
             if row < stop:
-                yield self.made[row]
+                yield self.rewritten[row]
             first = row + 1
         if self.with_tails and (tail := self.store.read[number].tail) is not None:
             file = self.store.logs[number]
@@ -474,15 +474,15 @@ def other_files(store: BlobStore) -> list[File]:
 
 def report_tails(store: BlobStore, report: Report) -> None:
     """What follows the last whole message of segments and is dropped: Ambry does not start on it."""
-    for file, one in zip(store.logs, store.read, strict=True):
-        if one.tail is not None:
-            place = {"start": one.tail[0], "stop": file.size}
-            report.add(Action.DROPPED, tail_words(one.tail[1]), file.path, is_expected=True, **place)
+    for file, summary in zip(store.logs, store.read, strict=True):
+        if summary.tail is not None:
+            place = {"start": summary.tail[0], "stop": file.size}
+            report.add(Action.DROPPED, tail_words(summary.tail[1]), file.path, is_expected=True, **place)
 
 
 # Policies -------------------------------------------------------------------------------------------------------------------
 
 
-def as_it_is(store: BlobStore, **more: Any) -> Plan:
+def unchanged_plan(store: BlobStore, **more: Any) -> Plan:
     """All messages of a store at their places."""
     return Plan(store, store.segments, store.capacities, store.catalog, store.catalog.segment, **more)

@@ -16,7 +16,7 @@ from rawlog.formats.ambry.kernels import messages as kernels
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
 from rawlog.formats.ambry.paths import Segment, segment_of
-from rawlog.formats.ambry.store.evidence import elect_partition, most_named, partitions
+from rawlog.formats.ambry.store.evidence import elect_partition, majority_partition, partitions
 from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, lost_words, may_lack_put, now_of, with_logs
 from rawlog.model.errors import RawlogError
@@ -81,12 +81,12 @@ def _foreign_segments(store: BlobStore) -> Iterator[Mark]:
         return
     catalog, entries = store.catalog, [index.entries for _, index in store.sound_indexes]
     named = partitions(catalog.key_data, catalog.key_start)
-    by_index = [most_named(partitions(one.data, one.starts)) for one in entries]
-    by_segment = [most_named(named[catalog.rows_in(number)]) for number in range(len(store.logs))]
+    by_index = [majority_partition(partitions(part.data, part.starts)) for part in entries]
+    by_segment = [majority_partition(named[catalog.rows_in(number)]) for number in range(len(store.logs))]
     expected = elect_partition(None, [*by_index, *by_segment])
-    for file, found in zip(store.logs, by_segment, strict=True):
-        if found is not None and found != expected:
-            yield Mark("a segment of another partition", path=file.path, expected=expected, found=found)
+    for file, partition in zip(store.logs, by_segment, strict=True):
+        if partition is not None and partition != expected:
+            yield Mark("a segment of another partition", path=file.path, expected=expected, found=partition)
 
 
 @rule("ambry.store.compaction", Severity.INFO, follows="ambry.store.lost-segment")
@@ -259,7 +259,7 @@ def _mismatches(
     put = kind == PUT
     always = np.ones(rows.size, np.bool_)
     never_expires = np.where(kind == TTL_UPDATE, NONE, catalog.expires[rows])
-    for what, said, known, counts in (
+    for what, stored, indexed, counts in (
         ("kind", kind, entries.kind[there], always),
         ("size", catalog.size[rows], entries.size[there], always),
         ("life version", catalog.life_version[rows], entries.life_version[there], always & (version >= 3)),
@@ -268,9 +268,9 @@ def _mismatches(
         ("account", catalog.account_id[rows], entries.account_id[there], put & (version >= 1)),
         ("container", catalog.container_id[rows], entries.container_id[there], put & (version >= 1)),
     ):
-        for place in np.flatnonzero(counts & (said != known)).tolist():
-            both = int(said[place]), int(known[place])
-            yield int(there[place]), what, *((Kind(one).name for one in both) if what == "kind" else both)
+        for place in np.flatnonzero(counts & (stored != indexed)).tolist():
+            both = int(stored[place]), int(indexed[place])
+            yield int(there[place]), what, *((Kind(number).name for number in both) if what == "kind" else both)
 
 
 @rule("ambry.index.reset-key", Severity.WARNING)
@@ -329,20 +329,20 @@ def denied_ids(store: BlobStore, catalog: Catalog, number: int) -> NDArray[np.in
     """
     segment = store.segments[number]
     read = {index.start for index in store.indexes if index.segment == segment}
-    blooms = {start: bloom for (one, start), (_, bloom) in store.blooms.items() if one == segment}
+    blooms = {start: bloom for (bloom_segment, start), (_, bloom) in store.blooms.items() if bloom_segment == segment}
     starts = sorted(read | blooms.keys())
-    inside, found = catalog.rows_in(number), [np.empty(0, np.int64)]
+    inside, denied = catalog.rows_in(number), [np.empty(0, np.int64)]
     for start, stop in itertools.pairwise([*starts, store.logs[number].size]):
         bloom = blooms.get(start)
         if bloom is None or start in read:
             continue
         first, last = np.searchsorted(catalog.offset[inside], [start, stop]).tolist()
         rows = np.arange(first, last) + inside.start
-        known = bloom.have_keys(catalog.key_data, catalog.key_start[rows], catalog.key_size[rows])
-        more = np.cumsum(np.where(known, 1, -1))
-        end = int(np.argmax(more)) + 1 if rows.size and more.max() > 0 else 0
-        found.append(rows[:end][~known[:end]])
-    return np.concatenate(found)
+        is_present = bloom.have_keys(catalog.key_data, catalog.key_start[rows], catalog.key_size[rows])
+        surplus = np.cumsum(np.where(is_present, 1, -1))
+        end = int(np.argmax(surplus)) + 1 if rows.size and surplus.max() > 0 else 0
+        denied.append(rows[:end][~is_present[:end]])
+    return np.concatenate(denied)
 
 
 @rule("ambry.store.history", Severity.ERROR)
@@ -414,7 +414,7 @@ LIVE, DELETED, EXPIRED = range(3)
 
 
 @dataclass(slots=True)
-class Accounted:
+class StoreAccount:
     """The account of a store, and where blobs are that nothing explains."""
 
     account: Account
@@ -423,20 +423,20 @@ class Accounted:
 
 def accounts(files: Files) -> list[Account]:
     """The account of each store among some files."""
-    return [one.account for one in Store.of(files).share(_accounted)]
+    return [store.account for store in Store.of(files).share(_store_accounts)]
 
 
-def _accounted(files: Store) -> list[Accounted]:
-    return [_of_store(store) for store in with_logs(files)]
+def _store_accounts(files: Store) -> list[StoreAccount]:
+    return [_account_store(store) for store in with_logs(files)]
 
 
-def _of_store(store: BlobStore) -> Accounted:
+def _account_store(store: BlobStore) -> StoreAccount:
     folded, catalog = store.state, store.catalog
     missing = Few()
     states, put = folded.states(now_of({})), folded.put
-    lost = _lost(store)
+    lost = _lost_puts(store)
     was_there, alone = _among(catalog.identity.take(folded.first), lost.identities)
-    sound = _sound(store)
+    sound = _sound_messages(store)
     is_sound = np.zeros(put.size, np.bool_)
     is_sound[put >= 0] = sound[put[put >= 0]]
     gone, forced = put < 0, may_lack_put(folded)
@@ -457,30 +457,30 @@ def _of_store(store: BlobStore) -> Accounted:
         "expired": good & ~gone & (states == EXPIRED),
         "compacted": good & gone,
     }
-    found = {name: int(which.sum()) for name, which in counts.items()}
+    totals = {name: int(which.sum()) for name, which in counts.items()}
     account = Account(
         system="ambry",
         topic=None,
         partition=store.partition,
         path=store.folder,
         unit="blob",
-        stop=sum(found.values()) + missing.count,
+        stop=sum(totals.values()) + missing.count,
         unexplained=missing.count,
-        **found,
+        **totals,
     )
-    return Accounted(account, missing)
+    return StoreAccount(account, missing)
 
 
-def _sound(store: BlobStore) -> NDArray[np.bool_]:
+def _sound_messages(store: BlobStore) -> NDArray[np.bool_]:
     """Which messages have right checksums."""
     sound = np.ones(len(store.catalog), np.bool_)
-    for number, one in enumerate(store.read):
-        rows = store.catalog.rows_at(number, np.array(one.unsound, np.int64))
+    for number, summary in enumerate(store.read):
+        rows = store.catalog.rows_at(number, np.array(summary.unsound, np.int64))
         sound[rows[rows >= 0]] = False
     return sound
 
 
-def _lost(store: BlobStore) -> Entries:
+def _lost_puts(store: BlobStore) -> Entries:
     """The index entries of PUTs whose message is not where they say: of segments that are there, and of those that are lost. One per
     blob.
     """
@@ -498,23 +498,23 @@ def _lost(store: BlobStore) -> Entries:
             except RawlogError:
                 continue  # a finding of its own
             parts.append(entries.take(np.flatnonzero(store.catalog.rows_of(entries) < 0)))
-    every = Entries.join(parts)
-    blob = every.identities.numbers()
-    puts = np.flatnonzero(every.kind == PUT)
+    lost = Entries.join(parts)
+    blob = lost.identities.numbers()
+    puts = np.flatnonzero(lost.kind == PUT)
     _, first = np.unique(blob[puts], return_index=True)
-    return every.take(np.sort(puts[first]))
+    return lost.take(np.sort(puts[first]))
 
 
-def _among(mine: Identities, theirs: Identities) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _among(stored: Identities, named: Identities) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which blobs of a catalog are among some others, and which of the others are not in the catalog."""
-    if not len(theirs):
-        return np.zeros(len(mine), np.bool_), np.zeros(0, np.bool_)
+    if not len(named):
+        return np.zeros(len(stored), np.bool_), np.zeros(0, np.bool_)
     both = Identities(
-        *(np.concatenate([getattr(mine, name), getattr(theirs, name)]) for name in ("group", "high", "low"))
+        *(np.concatenate([getattr(stored, name), getattr(named, name)]) for name in ("group", "high", "low"))
     )
     blob = both.numbers()
-    own, other = blob[: len(mine)], blob[len(mine) :]
-    return np.isin(own, other), ~np.isin(other, own)
+    stored_numbers, named_numbers = blob[: len(stored)], blob[len(stored) :]
+    return np.isin(stored_numbers, named_numbers), ~np.isin(named_numbers, stored_numbers)
 
 
 def _mark(store: BlobStore, blob: int, was_there: bool) -> Mark:
@@ -542,5 +542,5 @@ def unexplained(files: Files) -> Iterator[Mark]:
     PUT is left in a store in which no compaction has ever run: segments keep generation 0, and there is no compaction log. Take the blob
     from another replica: `rawlog rescue` puts a store together from several.
     """
-    for one in Store.of(files).share(_accounted):
-        yield from one.missing
+    for store in Store.of(files).share(_store_accounts):
+        yield from store.missing

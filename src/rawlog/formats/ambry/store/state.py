@@ -35,8 +35,8 @@ from rawlog.formats.ambry.layouts import (
 from rawlog.formats.ambry.log import (
     Messages,
     checked,
+    message_error,
     scan,
-    trouble,
 )
 from rawlog.formats.ambry.paths import capacity, segment_of
 from rawlog.io.storage import Source
@@ -90,12 +90,12 @@ class Catalog:
 
     def take(self, rows: NDArray[np.int64]) -> Catalog:
         """Some of the messages; their columns are copies."""
-        made = {name: getattr(self, name)[rows] for name in ("key_start", "key_size", *TYPES)}
-        return Catalog(self.key_data, identity=self.identity.take(rows), **made)
+        fields = {name: getattr(self, name)[rows] for name in ("key_start", "key_size", *TYPES)}
+        return Catalog(self.key_data, identity=self.identity.take(rows), **fields)
 
     def join(self, other: Catalog) -> Catalog:
         """The messages of two catalogs, one after the other."""
-        made = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("key_size", *TYPES)}
+        fields = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("key_size", *TYPES)}
         starts = np.concatenate([self.key_start, other.key_start + self.key_data.size])
         identity = Identities(
             *(
@@ -104,7 +104,7 @@ class Catalog:
             )
         )
         return Catalog(
-            byte_view(np.concatenate([self.key_data, other.key_data])), key_start=starts, identity=identity, **made
+            byte_view(np.concatenate([self.key_data, other.key_data])), key_start=starts, identity=identity, **fields
         )
 
     def rows_of(self, entries: Entries) -> NDArray[np.int64]:
@@ -136,9 +136,9 @@ class Catalog:
             span = np.arange(int(entries.sizes[part].max()))
             inside = span < entries.sizes[part][:, None]
             last = self.key_data.size - 1, entries.data.size - 1
-            one = self.key_data[np.minimum(self.key_start[rows[part]][:, None] + span, last[0])]
-            other = entries.data[np.minimum(entries.starts[part][:, None] + span, last[1])]
-            result[part] = ((one != other) & inside).any(axis=1)
+            message_keys = self.key_data[np.minimum(self.key_start[rows[part]][:, None] + span, last[0])]
+            entry_keys = entries.data[np.minimum(entries.starts[part][:, None] + span, last[1])]
+            result[part] = ((message_keys != entry_keys) & inside).any(axis=1)
         return result
 
     def rows_in(self, segment: int) -> slice:
@@ -175,7 +175,7 @@ class Columns:
         rows = np.flatnonzero(messages["fault"] == 0 if chosen is None else chosen)
         sizes = messages["key_size"][rows]
         keys = columns.spans(messages.data, messages["key_start"][rows], sizes)
-        made = {
+        arrays = {
             "kind": messages["kind"],
             "offset": messages.frames.positions,
             "size": messages.frames.sizes,
@@ -187,7 +187,7 @@ class Columns:
             "content_size": messages["content_size"],
             "key_size": messages["key_size"],
         }
-        for name, values in made.items():
+        for name, values in arrays.items():
             self.parts[name].append(values[rows].astype(_PARTS[name]))
         if rows.size:
             self.parts["keys"].append(np.frombuffer(keys.buffers()[2], np.uint8))
@@ -211,28 +211,28 @@ class Columns:
 
 def catalog_of(segments: Sequence[Columns]) -> Catalog:
     """The catalog of a store, from the columns of its segments in order."""
-    every = Columns()
-    for one in segments:
-        every.merge(one)
-    number = np.repeat(np.arange(len(segments), dtype=np.int32), [len(one) for one in segments])
-    catalog = _catalog(every, number)
+    merged = Columns()
+    for segment in segments:
+        merged.merge(segment)
+    number = np.repeat(np.arange(len(segments), dtype=np.int32), [len(segment) for segment in segments])
+    catalog = _catalog(merged, number)
     rises = (np.diff(catalog.offset) > 0) | (np.diff(number) > 0)
     return catalog if rises.all() else catalog.take(np.lexsort((catalog.offset, number)))
 
 
 def catalog_of_messages(pieces: Sequence[tuple[bytes, int, int]]) -> Catalog:
     """A catalog of single messages, in the order in which they are given: bytes, number of the segment, offset."""
-    every = Columns()
+    merged = Columns()
     for raw, _, offset in pieces:
-        every.add(Messages(replace(scan(np.frombuffer(raw, np.uint8), 0), base=offset), check=False))
-    return _catalog(every, np.array([segment for _, segment, _ in pieces], np.int32))
+        merged.add(Messages(replace(scan(np.frombuffer(raw, np.uint8), 0), base=offset), check=False))
+    return _catalog(merged, np.array([segment for _, segment, _ in pieces], np.int32))
 
 
-def _catalog(every: Columns, segment: NDArray[np.int32]) -> Catalog:
-    key_data, sizes = byte_view(every["keys"]), every["key_size"].astype(np.int64)
+def _catalog(merged: Columns, segment: NDArray[np.int32]) -> Catalog:
+    key_data, sizes = byte_view(merged["keys"]), merged["key_size"].astype(np.int64)
     starts = np.cumsum(sizes) - sizes
-    made = {name: every[name] for name in TYPES if name != "segment"}
-    return Catalog(key_data, starts, sizes, identities(key_data, starts, sizes), segment=segment, **made)
+    fields = {name: merged[name] for name in TYPES if name != "segment"}
+    return Catalog(key_data, starts, sizes, identities(key_data, starts, sizes), segment=segment, **fields)
 
 
 _PARTS: dict[str, Any] = {name: type for name, type in TYPES.items() if name != "segment"}
@@ -306,10 +306,10 @@ class LogSummary:
         """Take in a window."""
         reached, self._reached = self._reached, frames.reached_in_file
         if reached is not None and frames.base > reached and not self._is_header(frames.base):
-            self.damages.append(_damaged(reached, frames.base))
+            self.damages.append(_damage(reached, frames.base))
         messages = frames.share(checked) if self.check or self.sums else Messages(frames, check=False)
         if self.error is None and messages["fault"].any():
-            self.error = trouble(messages, int(np.argmax(messages["fault"] != 0)))
+            self.error = message_error(messages, int(np.argmax(messages["fault"] != 0)))
         if self.error is None and frames.status.is_damage:
             self.error = describe(LOG, frames, self.file.path)
         if self.check:
@@ -368,7 +368,7 @@ def summary(file: File, files: Sequence[File], start: int, stop: int | None) -> 
     return LogSummary(file, files, start, stop, sums=True)
 
 
-def _damaged(start: int, stop: int) -> Damage:
+def _damage(start: int, stop: int) -> Damage:
     return Damage(start, stop, "damaged bytes")
 
 
@@ -390,9 +390,9 @@ def hidden_messages(messages: Messages, index: int) -> Messages | None:
             return None
         hidden = scan(data[at:stop], 0)
         if hidden.reached == stop - at:
-            found = Messages(replace(hidden, base=frames.base + at))
-            if found.is_whole.all():
-                return found
+            inner = Messages(replace(hidden, base=frames.base + at))
+            if inner.is_whole.all():
+                return inner
     return None
 
 
@@ -401,18 +401,18 @@ S = TypeVar("S", bound=LogSummary)
 
 def read_log(file: File, *, check: bool = False) -> LogSummary:
     """The summary of a whole log segment."""
-    return summarised(file, LogSummary(file, check=check))
+    return summarise(file, LogSummary(file, check=check))
 
 
-def summarised(file: File, found: S) -> S:
+def summarise(file: File, summary: S) -> S:
     """The same for a new summary of any kind."""
     try:
         for frames in walk(file, LOG, errors="skip"):
-            found.see(frames)
+            summary.see(frames)
     except DataError as error:
-        found.error = found.error or error
-    found.close()
-    return found
+        summary.error = summary.error or error
+    summary.close()
+    return summary
 
 
 # What messages add up to ----------------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ def summarised(file: File, found: S) -> S:
 class Fold:
     """A catalog with the entry of every message, and the state of every blob.
 
-    Of blob number i: `first` is its first message, `found` the entry that findKey answers with (flags and expiry as it gives them) and
+    Of blob number i: `first` is its first message, `answer` the entry that findKey answers with (flags and expiry as it gives them) and
     `put` the PUT that holds its content; -1 for none. `blob` is the number of each message's blob.
     """
 
@@ -437,10 +437,10 @@ class Fold:
     wrong: NDArray[np.int8]
     blob: NDArray[np.int64]
     first: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    found: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    answer: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     put: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    found_flags: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-    found_expires: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    answer_flags: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    answer_expires: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
     @property
     def entries(self) -> Entries:
@@ -454,18 +454,18 @@ class Fold:
     @property
     def is_deleted(self) -> NDArray[np.bool_]:
         """Which blobs are deleted."""
-        result: NDArray[np.bool_] = (self.found >= 0) & (self.found_flags & int(Flag.DELETE) != 0)
+        result: NDArray[np.bool_] = (self.answer >= 0) & (self.answer_flags & int(Flag.DELETE) != 0)
         return result
 
     def is_expired(self, now: int) -> NDArray[np.bool_]:
         """Which blobs have expired at `now` (milliseconds), deleted or not."""
-        result: NDArray[np.bool_] = (self.found >= 0) & expired(self.found_expires, now)
+        result: NDArray[np.bool_] = (self.answer >= 0) & expired(self.answer_expires, now)
         return result
 
     def states(self, now: int) -> NDArray[np.int8]:
         """0 live, 1 deleted, 2 expired: what each blob is at `now` (milliseconds); -1 if the store does not know it."""
-        known = np.where(self.is_deleted, 1, np.where(self.is_expired(now), 2, 0))
-        return np.where(self.found >= 0, known, NONE).astype(np.int8)
+        states = np.where(self.is_deleted, 1, np.where(self.is_expired(now), 2, 0))
+        return np.where(self.answer >= 0, states, NONE).astype(np.int8)
 
 
 STATES = (LIVE, DELETED, EXPIRED)
@@ -499,7 +499,7 @@ def fold(
     it counts for nothing.
     """
     count = len(catalog)
-    made = Fold(
+    folded = Fold(
         catalog,
         np.zeros(count, np.uint8),
         catalog.expires.copy(),
@@ -514,23 +514,29 @@ def fold(
     order = catalog.identity.sorted()
     new = catalog.identity.begins(order)
     blobs = int(new.sum())
-    made.first, made.found, made.put = (np.empty(blobs, np.int64) for _ in range(3))
-    made.found_flags, made.found_expires = np.zeros(blobs, np.uint8), np.full(blobs, NONE, np.int32)
-    known = np.zeros(count, np.bool_)
+    folded.first, folded.answer, folded.put = (np.empty(blobs, np.int64) for _ in range(3))
+    folded.answer_flags, folded.answer_expires = np.zeros(blobs, np.uint8), np.full(blobs, NONE, np.int32)
+    is_remembered = np.zeros(count, np.bool_)
     if use != NEVER:
         usable = np.ones(count, np.bool_) if use == ALWAYS else _before_put(catalog.kind, order, new)
         for segment, index in indexes:
             entries = index.entries
             covered = entries.offset + entries.size <= index.end
-            _remember(made, np.where(covered, catalog.rows_at(segment, entries.offset), NONE), entries, usable, known)
+            _remember(
+                folded,
+                np.where(covered, catalog.rows_at(segment, entries.offset), NONE),
+                entries,
+                usable,
+                is_remembered,
+            )
         for rows, entries in remembered:
-            _remember(made, rows, entries, usable, known)
+            _remember(folded, rows, entries, usable, is_remembered)
     kernels.fold_entries(
-        order, new, catalog.kind, catalog.segment, catalog.offset, catalog.life_version, known, use, drop,
-        made.flags, made.expires, made.original, made.account_id, made.container_id, made.wrong, made.blob,
-        made.first, made.found, made.put, made.found_flags, made.found_expires,
+        order, new, catalog.kind, catalog.segment, catalog.offset, catalog.life_version, is_remembered, use, drop,
+        folded.flags, folded.expires, folded.original, folded.account_id, folded.container_id, folded.wrong, folded.blob,
+        folded.first, folded.answer, folded.put, folded.answer_flags, folded.answer_expires,
     )  # fmt: skip
-    return made
+    return folded
 
 
 def updates_before_put(catalog: Catalog) -> NDArray[np.bool_]:
@@ -556,16 +562,16 @@ def _before_put(kind: NDArray[np.int8], order: NDArray[np.int64], new: NDArray[n
 
 
 def _remember(
-    made: Fold, rows: NDArray[np.int64], entries: Entries, usable: NDArray[np.bool_], known: NDArray[np.bool_]
+    folded: Fold, rows: NDArray[np.int64], entries: Entries, usable: NDArray[np.bool_], is_remembered: NDArray[np.bool_]
 ) -> None:
     """Take over what index entries say of the messages at `rows` that are of the same kind and blob."""
-    catalog = made.catalog
+    catalog = folded.catalog
     good = rows >= 0
     good[good] = usable[rows[good]] & (entries.kind[good] == catalog.kind[rows[good]])
     good[good] = entries.identities.take(good).equal(catalog.identity.take(rows[good]))
     rows = rows[good]
-    known[rows] = True
-    made.flags[rows], made.expires[rows] = entries.flags[good], entries.expires[good]
-    made.original[rows], made.time[rows] = entries.original_offset[good], entries.operation_time[good]
-    made.account_id[rows], made.container_id[rows] = entries.account_id[good], entries.container_id[good]
-    made.life_version[rows] = entries.life_version[good]
+    is_remembered[rows] = True
+    folded.flags[rows], folded.expires[rows] = entries.flags[good], entries.expires[good]
+    folded.original[rows], folded.time[rows] = entries.original_offset[good], entries.operation_time[good]
+    folded.account_id[rows], folded.container_id[rows] = entries.account_id[good], entries.container_id[good]
+    folded.life_version[rows] = entries.life_version[good]

@@ -101,13 +101,13 @@ def _settle(folder: str, group: list[File]) -> list[File]:
             if segment not in live or not path.endswith("_temp"):
                 live[segment] = path
     bases, position = {}, 0
-    for segment in sorted(live, key=lambda one: one.order):
+    for segment in sorted(live, key=lambda segment: segment.order):
         bases[segment] = position
         position += around[live[segment]]
-    return [_placed(file, live, bases, compaction) for file in group]
+    return [_place_file(file, live, bases, compaction) for file in group]
 
 
-def _placed(file: File, live: dict[Segment, str], bases: dict[Segment, int], compaction: Compaction | None) -> File:
+def _place_file(file: File, live: dict[Segment, str], bases: dict[Segment, int], compaction: Compaction | None) -> File:
     segment = segment_of(file.path)
     if segment is None:
         return file
@@ -133,10 +133,10 @@ def _siblings(folder: str, group: Sequence[File]) -> dict[str, int]:
                 return {}
             entries = listing(folder)
         else:
-            with os.scandir(local_path(folder) or ".") as found:
+            with os.scandir(local_path(folder) or ".") as directory:
                 entries = [
                     Listed(f"{folder}/{entry.name}" if folder else entry.name, entry.stat().st_size, None)
-                    for entry in found
+                    for entry in directory
                     if entry.is_file()
                 ]
         return {
@@ -154,11 +154,11 @@ def _compaction(paths: Iterable[str]) -> Compaction | None:
         if is_current_compaction(path):
             try:
                 with Source(path) as source:
-                    found = read_compaction(Cursor(source.read(0, source.size)))
+                    compaction = read_compaction(Cursor(source.read(0, source.size)))
             except RawlogError:
                 continue
-            if found.crc_ok:
-                return found
+            if compaction.crc_ok:
+                return compaction
     return None
 
 
@@ -189,8 +189,8 @@ class BlobStore:
         self.logs = sorted((file for file in live if file.format == LOG_FORMAT), key=lambda file: _segment(file).order)
         self.index_files = [file for file in live if file.format == INDEX_FORMAT]
         self.bloom_files = [file for file in live if file.format == BLOOM_FORMAT]
-        known = {*self.logs, *self.index_files, *self.bloom_files}
-        self.others = [file for file in self.files if file not in known]
+        loaded = {*self.logs, *self.index_files, *self.bloom_files}
+        self.others = [file for file in self.files if file not in loaded]
 
     @property
     def partition(self) -> int | None:
@@ -210,21 +210,21 @@ class BlobStore:
     @cached_property
     def read(self) -> list[LogSummary]:
         """What each log segment says, in order."""
-        known = [self.summaries.get(file.path) for file in self.logs]
+        summaries = [self.summaries.get(file.path) for file in self.logs]
         return [
-            one if isinstance(one, LogSummary) and not one.check else read_log(file)
-            for one, file in zip(known, self.logs, strict=True)
+            summary if isinstance(summary, LogSummary) and not summary.check else read_log(file)
+            for summary, file in zip(summaries, self.logs, strict=True)
         ]
 
     @cached_property
     def catalog(self) -> Catalog:
         """All messages that can be read."""
-        return catalog_of([one.columns for one in self.read])
+        return catalog_of([summary.columns for summary in self.read])
 
     @property
     def capacities(self) -> list[int | None]:
         """What the headers of the segments say; None for a segment without a sound header."""
-        return [one.capacity for one in self.read]
+        return [summary.capacity for summary in self.read]
 
     def between(self, number: int, start: int, stop: int) -> NDArray[np.int64]:
         """Where messages of a segment begin, from `start` to before `stop`."""
@@ -241,14 +241,14 @@ class BlobStore:
     @cached_property
     def _indexes(self) -> tuple[list[IndexFile], list[str]]:
         live = [file for file in self.index_files if _segment(file) in self.numbers]
-        found, unread = [], []
-        for file in sorted(live, key=lambda one: (self.numbers[_segment(one)], start_of(one.path))):
+        indexes, unread = [], []
+        for file in sorted(live, key=lambda file: (self.numbers[_segment(file)], start_of(file.path))):
             summary = self.summaries.get(file.path)
             try:
-                found.append(summary.index() if isinstance(summary, IndexSummary) else read_index(file.path))
+                indexes.append(summary.index() if isinstance(summary, IndexSummary) else read_index(file.path))
             except RawlogError:
                 unread.append(file.path)
-        return found, unread
+        return indexes, unread
 
     @property
     def indexes(self) -> list[IndexFile]:
@@ -268,17 +268,17 @@ class BlobStore:
     @cached_property
     def blooms(self) -> dict[tuple[Segment, int], tuple[str, Bloom]]:
         """The sound blooms by segment and start, with their paths."""
-        found = {}
+        blooms = {}
         for file in self.bloom_files:
             bloom = sound_bloom(file, self.summaries.get(file.path))
             if bloom is not None:
-                found[_segment(file), start_of(file.path)] = (file.path, bloom)
-        return found
+                blooms[_segment(file), start_of(file.path)] = (file.path, bloom)
+        return blooms
 
     @cached_property
     def copies(self) -> dict[str, str]:
         """Log segments that begin with the same message as an earlier one, by path, with the name of that: Ambry writes none twice."""
-        found: dict[str, str] = {}
+        copies: dict[str, str] = {}
         names: dict[bytes, str] = {}
         for file in self.logs:
             with contextlib.suppress(RawlogError), Source(file.path) as source:
@@ -288,20 +288,20 @@ class BlobStore:
                     first = bytes(frames.data[: frames.stops[0]] if len(frames) else frames.data)
                     name = split(file.path)[1]
                     if (earlier := names.setdefault(first, name)) != name:
-                        found[file.path] = earlier
-        return found
+                        copies[file.path] = earlier
+        return copies
 
     @cached_property
     def missing(self) -> list[Segment]:
         """Log segments that are not there, or empty: not even Ambry's header was left."""
         gone = [*self.lost_segments(), *(Segment(position, 0) for position in self.lost_positions())]
         empty = [segment for segment, file in zip(self.segments, self.logs, strict=True) if not file.size]
-        return sorted({*gone, *empty}, key=lambda one: one.order)
+        return sorted({*gone, *empty}, key=lambda segment: segment.order)
 
     @cached_property
     def is_compacted(self) -> bool:
         """Whether something shows that a compaction has run here: the generation of what it wrote, its log, or the file of its policy."""
-        return any(one.generation > 0 for one in self.segments) or any(
+        return any(segment.generation > 0 for segment in self.segments) or any(
             file.format in (COMPACTION_FORMAT, POLICY_FORMAT) for file in self.others
         )
 
@@ -309,10 +309,10 @@ class BlobStore:
         """Segments that a store without compaction must have, and of which neither log nor index is there: positions rise by one from 0
         on. `names` are the right ones of the segments.
         """
-        logs = {one.position for one in (names or self.segments) if one.name}
+        logs = {segment.position for segment in (names or self.segments) if segment.name}
         if self.is_compacted or not logs:
             return []
-        return sorted(set(range(max(logs))) - logs - {one.position for one in self.lost_segments()})
+        return sorted(set(range(max(logs))) - logs - {segment.position for segment in self.lost_segments()})
 
     def blobs_without_put(self) -> NDArray[np.int64]:
         """The blobs of a store without compaction, by their first rows, of which the log has updates and not the PUT."""
@@ -326,16 +326,18 @@ class BlobStore:
         newest: dict[int, int] = {}
         for segment in logs:
             newest[segment.position] = max(segment.generation, newest.get(segment.position, -1))
-        compacted = {name for file in self.others if file.format == COMPACTION_FORMAT for name in _compacted(file.path)}
-        found: dict[Segment, list[File]] = {}
+        compacted = {
+            name for file in self.others if file.format == COMPACTION_FORMAT for name in _compacted_segments(file.path)
+        }
+        lost: dict[Segment, list[File]] = {}
         for file in self.others:
             segment = _segment(file)
             if file.format != INDEX_FORMAT or file.place.state != "orphan" or segment in logs:
                 continue
             if newest.get(segment.position, -1) <= segment.generation and segment.name not in compacted:
-                found.setdefault(segment, []).append(file)
-        order = sorted(found, key=lambda segment: segment.order)
-        return {one: sorted(found[one], key=lambda file: start_of(file.path)) for one in order}
+                lost.setdefault(segment, []).append(file)
+        order = sorted(lost, key=lambda segment: segment.order)
+        return {segment: sorted(lost[segment], key=lambda file: start_of(file.path)) for segment in order}
 
     # What they add up to
 
@@ -378,14 +380,14 @@ def _segment(file: File) -> Segment:
     return segment_of(file.path) or Segment()
 
 
-def _compacted(path: str) -> list[str]:
+def _compacted_segments(path: str) -> list[str]:
     """The segments that a compaction replaces or has replaced, by its log; none if that cannot be read."""
     try:
         with Source(path) as source:
-            found = read_compaction(Cursor(source.read(0, source.size)))
+            compaction = read_compaction(Cursor(source.read(0, source.size)))
     except RawlogError:
         return []
-    return [name for cycle in found.cycles for name in cycle.segments] if found.crc_ok else []
+    return [name for cycle in compaction.cycles for name in cycle.segments] if compaction.crc_ok else []
 
 
 def _folder(file: File) -> str:
@@ -416,7 +418,7 @@ def contradicted(files: Sequence[File], file: File, end: int) -> Iterator[str]:
     """What a store says against one of its log segments whose messages end at a position: it is a copy, the next one is missing, or an
     index file names messages after the position. Of the other segments only the first bytes are read.
     """
-    store = next(one for one in blob_stores(files) if one.folder == _folder(file))
+    store = next(store for store in blob_stores(files) if store.folder == _folder(file))
     segment = _segment(file)
     if segment not in store.numbers:
         return
@@ -424,7 +426,7 @@ def contradicted(files: Sequence[File], file: File, end: int) -> Iterator[str]:
     if original is not None:
         yield f"a copy of {original}: it begins with the same message"
     later = store.logs[store.numbers[segment] + 1 :]
-    following = next((one for one in later if one.size), None)
+    following = next((log for log in later if log.size), None)
     if following is not None:
         is_next = (
             following.place.start_offset == (file.place.start_offset or 0) + file.size
@@ -432,7 +434,9 @@ def contradicted(files: Sequence[File], file: File, end: int) -> Iterator[str]:
         for missing in store.missing if is_next else ():
             if segment.order < missing.order < _segment(following).order:
                 yield f"{missing.log_name()} is missing or empty between this log segment and the one that follows"
-    elif end < file.size and any(one.segment == segment and one.crc_ok and one.end > end for one in store.indexes):
+    elif end < file.size and any(
+        index.segment == segment and index.crc_ok and index.end > end for index in store.indexes
+    ):
         yield f"byte {end:,}: the index names messages from here on, and they are damaged"
 
 
@@ -449,7 +453,7 @@ class Context:
         """Which of these blobs may have been."""
         if self.deleted is None:
             return np.ones(len(identity), np.bool_)
-        return np.array([one in self.deleted for one in identity.tuples], np.bool_)
+        return np.array([blob in self.deleted for blob in identity.tuples], np.bool_)
 
 
 def context(file: File, group: Sequence[File], options: dict[str, str]) -> Context | None:
@@ -461,19 +465,19 @@ def context(file: File, group: Sequence[File], options: dict[str, str]) -> Conte
 
 @lru_cache(maxsize=64)
 def _context(file: File, group: tuple[File, ...]) -> Context:
-    store = next((one for one in blob_stores(group) if file in one.logs), None)
+    store = next((store for store in blob_stores(group) if file in store.logs), None)
     if store is None:
         return Context(None)
     ran = any(other.format == "ambry.cleanup" for other in store.others)
     if not ran and store.index_files:
         return Context(frozenset())
-    return Context(_deleted(group, store.folder))
+    return Context(_deleted_blobs(group, store.folder))
 
 
 @lru_cache(maxsize=2)
-def _deleted(group: tuple[File, ...], folder: str) -> frozenset[tuple[int, int, int]]:
+def _deleted_blobs(group: tuple[File, ...], folder: str) -> frozenset[tuple[int, int, int]]:
     """The blobs that are deleted in a store; asked for by each of its segments, and found once."""
-    folded = next(one for one in blob_stores(group) if one.folder == folder).state
+    folded = next(store for store in blob_stores(group) if store.folder == folder).state
     gone = folded.catalog.identity.take(folded.first[folded.is_deleted])
     return frozenset(gone.tuples)
 
@@ -502,39 +506,39 @@ def blobs(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Reco
         folded = store.state
         paths = pa.array([valid_text(file.path) for file in store.logs], pa.string())
         states = folded.states(now)
-        known = np.flatnonzero(folded.found >= 0)
-        known = known[np.argsort(folded.first[known])]
-        for start in range(0, known.size, ROWS):
-            yield _batch(folded, states, paths, known[start : start + ROWS])
+        rows = np.flatnonzero(folded.answer >= 0)
+        rows = rows[np.argsort(folded.first[rows])]
+        for start in range(0, rows.size, ROWS):
+            yield _batch(folded, states, paths, rows[start : start + ROWS])
 
 
 def _batch(folded: Fold, states: NDArray[np.int8], paths: pa.Array, rows: NDArray[np.int64]) -> pa.RecordBatch:
     """Some blobs as rows."""
-    catalog, first, found, put = folded.catalog, folded.first[rows], folded.found[rows], folded.put[rows]
+    catalog, first, answer, put = folded.catalog, folded.first[rows], folded.answer[rows], folded.put[rows]
     key_spans = catalog.key_data, catalog.key_start[first], catalog.key_size[first]
-    there = put >= 0
-    source = np.where(there, put, 0)
-    made = {
+    in_log = put >= 0
+    source = np.where(in_log, put, 0)
+    arrays = {
         "blob_id": text_ids(*key_spans),
         "key": columns.spans(*key_spans),
         "state": pa.array(STATES).take(pa.array(states[rows])),
-        "life_version": columns.integers(folded.life_version[found], "int"),
-        "ttl_updated": columns.booleans(folded.found_flags[rows] & int(Flag.TTL_UPDATE) != 0),
-        "expires_timestamp": _times(folded.found_expires[rows]),
-        "account_id": columns.integers(folded.account_id[found], "int"),
-        "container_id": columns.integers(folded.container_id[found], "int"),
-        "last_operation": _times(folded.time[found]),
-        "path": paths.take(pa.array(catalog.segment[source], mask=~there)),
-        "position": columns.integers(catalog.offset[source], "bigint", there),
-        "blob_size": columns.integers(catalog.content_size[source], "bigint", there),
-        "in_log": columns.booleans(there),
+        "life_version": columns.integers(folded.life_version[answer], "int"),
+        "ttl_updated": columns.booleans(folded.answer_flags[rows] & int(Flag.TTL_UPDATE) != 0),
+        "expires_timestamp": _times(folded.answer_expires[rows]),
+        "account_id": columns.integers(folded.account_id[answer], "int"),
+        "container_id": columns.integers(folded.container_id[answer], "int"),
+        "last_operation": _times(folded.time[answer]),
+        "path": paths.take(pa.array(catalog.segment[source], mask=~in_log)),
+        "position": columns.integers(catalog.offset[source], "bigint", in_log),
+        "blob_size": columns.integers(catalog.content_size[source], "bigint", in_log),
+        "in_log": columns.booleans(in_log),
     }
-    return columns.batch(BLOBS, made, rows.size)
+    return columns.batch(BLOBS, arrays, rows.size)
 
 
 def _times(seconds: NDArray[np.int32]) -> pa.Array:
-    known = seconds != NONE
-    return columns.timestamps(np.where(known, seconds, 0).astype(np.int64) * 1_000_000, known)
+    valid = seconds != NONE
+    return columns.timestamps(np.where(valid, seconds, 0).astype(np.int64) * 1_000_000, valid)
 
 
 def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
@@ -566,8 +570,8 @@ def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
 def tally(frames: Frames, file: File) -> dict[str, dict[str, tuple[int, int]]]:
     """Messages and bytes by operation."""
     kinds, sizes = Messages(frames, check=False)["kind"], frames.sizes
-    found = {one.name: kinds == int(one) for one in Kind}
-    return {"operation": {name: (int(of.sum()), int(sizes[of].sum())) for name, of in found.items() if of.any()}}
+    masks = {kind.name: kinds == int(kind) for kind in Kind}
+    return {"operation": {name: (int(of.sum()), int(sizes[of].sum())) for name, of in masks.items() if of.any()}}
 
 
 def overview(files: Store) -> Iterator[Panel]:

@@ -287,10 +287,10 @@ def clear_bit(valid: Any, index: Any) -> None:
 
 
 @inline
-def same(data: Any, one: Any, other: Any, size: Any) -> Any:
+def same(data: Any, first: Any, second: Any, size: Any) -> Any:
     """Whether two runs of bytes are equal."""
     for index in range(size):  # noqa: SIM110
-        if data[one + index] != data[other + index]:
+        if data[first + index] != data[second + index]:
             return False
     return True
 
@@ -329,20 +329,20 @@ def drop_repeated(
 
 
 @inline
-def put_known_host(
-    out: Any, end: Any, data: Any, at: Any, wide: Any, known: Any, known_at: Any, known_size: Any
+def put_cached_host(
+    out: Any, end: Any, data: Any, at: Any, wide: Any, cached: Any, cached_at: Any, cached_size: Any
 ) -> Any:
     """A host as text, copied if it is the known one. -> (end, known, known_at, known_size)
 
     What is copied is the first such text, never the last: a load from bytes still on their way to memory has to wait.
     """
     word = read_i64(data, np.int64(at))
-    if not wide and known_size and word == known:
-        copy32(out, end, out, known_at)
-        return end + known_size, known, known_at, known_size
+    if not wide and cached_size and word == cached:
+        copy32(out, end, out, cached_at)
+        return end + cached_size, cached, cached_at, cached_size
     stop = put_host(out, end, data, np.int64(at), wide)
     if wide:
-        return stop, known, known_at, known_size
+        return stop, cached, cached_at, cached_size
     return stop, word, end, stop - end
 
 
@@ -364,7 +364,7 @@ def fill_rows(
     bodies: U8,
     numbers: Annotated[tuple[AnyI64, ...], NUMBERS],
     wanted: Int,
-    every: Bool,
+    keep_all: Bool,
     texts: Annotated[tuple[OutU8, ...], COLUMNS],
     offsets: Annotated[tuple[OutI32, ...], COLUMNS + 1],
     valid: Annotated[tuple[OutU8, ...], COLUMNS],
@@ -377,7 +377,7 @@ def fill_rows(
     room for what their messages hold and SLACK, the bits of `valid` are all ones. Bodies are copied from `bodies`, where decompressed
     ones are too; checksums are those of the bodies as stored.
 
-    Of properties `every` takes all pieces, an absent value as a null; else what RocketMQ's own parser takes, of a repeated name the last.
+    With `keep_all` all properties are taken, an absent value as a null; else those of RocketMQ's own parser, of a repeated name the last.
     """
     body_end, topic_end, name_end, value_end = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     keys_end, tags_end, unique_end = np.int64(0), np.int64(0), np.int64(0)
@@ -393,7 +393,7 @@ def fill_rows(
     for row in range(numbers[0].size):
         flag = np.int64(numbers[N_SYS_FLAG][row])
         if wanted & W_BORN_HOST:
-            born_end, born_word, born_at, born_size = put_known_host(
+            born_end, born_word, born_at, born_size = put_cached_host(
                 texts[C_BORN_HOST],
                 born_end,
                 data,
@@ -405,7 +405,7 @@ def fill_rows(
             )
             offsets[C_BORN_HOST][row + 1] = born_end
         if wanted & W_STORE_HOST:
-            store_end, store_word, store_at, store_size = put_known_host(
+            store_end, store_word, store_at, store_size = put_cached_host(
                 texts[C_STORE_HOST],
                 store_end,
                 data,
@@ -462,7 +462,7 @@ def fill_rows(
                 bit = np.int64(1) << spread(word, size)
                 again |= seen & bit
                 seen |= bit
-            elif not every or (size == 0 and value_size < 0):
+            elif not keep_all or (size == 0 and value_size < 0):
                 piece = stop + 1  # nothing between two separators, or nothing that RocketMQ shows
                 continue
             if wanted & W_PAIRS:
@@ -481,7 +481,7 @@ def fill_rows(
                 offsets[C_VALUE][count] = value_end
             piece = stop + 1
         if wanted & W_PAIRS:
-            if again != 0 and not every:
+            if again != 0 and not keep_all:
                 count = drop_repeated(first, count, offsets[C_NAME], texts[C_NAME], offsets[C_VALUE], texts[C_VALUE])
                 name_end, value_end = np.int64(offsets[C_NAME][count]), np.int64(offsets[C_VALUE][count])
             offsets[C_ROW][row + 1] = count

@@ -20,7 +20,7 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.messages import Messages, scan_batch
 from rawlog.formats.rocketmq.paths import below_root
-from rawlog.formats.rocketmq.store.dispatch import Derived, Queue, derive_from
+from rawlog.formats.rocketmq.store.dispatch import DerivedEntries, Queue, derive_from
 from rawlog.formats.rocketmq.store.placeholders import SMALLEST_FILLER, covering
 from rawlog.formats.rocketmq.store.rewrite import batch_units, copy, drop
 from rawlog.io.output import Folder
@@ -56,13 +56,13 @@ def _write(log: File, queue: File | None, folder: Folder, find: Find, report: Re
     if not holes and not is_damaged:
         return
     start = log.place.start_offset or 0
-    known = {int(row["physical_offset"]) - start: row for row in rows}
+    rows_at = {int(row["physical_offset"]) - start: row for row in rows}
     restored: dict[int, bytes] = {}
     patches: list[tuple[int, bytes]] = []
     for first, stop in holes:
         at = first
-        for position in sorted(one for one in known if first <= one < stop):
-            number, size = int(known[position]["base_offset"]), int(known[position]["size"])
+        for position in sorted(place for place in rows_at if first <= place < stop):
+            number, size = int(rows_at[position]["base_offset"]), int(rows_at[position]["size"])
             raw = find((str(log.place.topic), int(log.place.partition or 0)), number)
             if raw is None or len(raw) != size or position < at or position + size > stop:
                 continue
@@ -82,14 +82,14 @@ def _write(log: File, queue: File | None, folder: Folder, find: Find, report: Re
             out.write(data)
     if queue is None:
         return
-    lost = sorted(int(row["base_offset"]) for at, row in known.items() if at not in sound and at not in restored)
+    lost = sorted(int(row["base_offset"]) for at, row in rows_at.items() if at not in sound and at not in restored)
     if lost:
         report.count("messages_lost", len(lost))
         reason = f"{len(lost):,} messages of the compaction topic are lost, the first is {lost[0]}"
         report.add(Action.LOST, reason, log.path)
     if is_damaged:
         report.add(Action.REBUILT, "damaged; rebuilt from its log", queue.path)
-    kept = {at: row for at, row in known.items() if at in sound or at in restored}
+    kept = {at: row for at, row in rows_at.items() if at in sound or at in restored}
     if is_damaged:
         kept = {int(row["physical_offset"]) - start: row for row in units} | kept
     change_queue(folder, queue, b"".join(kept[at].tobytes() for at in sorted(kept)))
@@ -99,7 +99,7 @@ def _sound(log: File) -> tuple[dict[int, int], NDArray[np.void], int]:
     """The sound messages of a log by position, with their sizes; the units that a queue has for them; and where its entries end."""
     sound: dict[int, int] = {}
     end = 0
-    derived = Derived()
+    derived = DerivedEntries()
     try:
         for frames in walk(log, COMPACTION_LOG, errors="skip"):
             rows = Messages.take(frames, log)
@@ -144,16 +144,16 @@ def _fillers(start: int, first: int, stop: int, report: Report, log: File) -> li
     if first >= stop:
         return []
     drop(report, "could not be kept", log.path, first, stop)
-    made = []
+    patches = []
     while stop - first >= SMALLEST_FILLER:
         size = min(stop - first, LARGEST_BODY)
         if 0 < stop - first - size < SMALLEST_FILLER:
             size -= SMALLEST_FILLER
-        made.append((first, covering(start + first, size, 1, None)))
+        patches.append((first, covering(start + first, size, 1, None)))
         first += size
     if first < stop:
-        made.append((first, bytes(stop - first)))
-    return made
+        patches.append((first, bytes(stop - first)))
+    return patches
 
 
 def change_queue(folder: Folder, queue: File, units: bytes) -> None:

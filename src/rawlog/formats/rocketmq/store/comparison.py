@@ -23,7 +23,7 @@ from rawlog.formats.rocketmq.store.dispatch import (
     U_TAG,
     Queue,
 )
-from rawlog.formats.rocketmq.store.rewrite import placed
+from rawlog.formats.rocketmq.store.rewrite import place_units
 from rawlog.formats.rocketmq.store.settings import ext_tags
 from rawlog.formats.rocketmq.store.store import View, views
 from rawlog.io.storage import Source
@@ -88,17 +88,17 @@ def cover(store: View, queue: Queue, units: Numbers, entries: Entries | None = N
     start, stop = _bounds(store, rows, entries)
     missing = between(clipped(rows, start, stop), start, stop)
     unexplained = total(missing)
-    made = Coverage(
+    coverage = Coverage(
         queue, start, stop, stop - start - unexplained - placeholders, placeholders, start, None, unexplained
     )
-    listed = made.missing.most
+    listed = coverage.missing.most
     for first, final in missing[:listed].tolist():
-        made.missing.append(_mark(store, made, units, entries, first, final))
+        coverage.missing.append(_mark(store, coverage, units, entries, first, final))
     if len(rest := missing[listed:]):
         what = f"{queue[0]} queue {queue[1]}: {total(rest):,} more offsets are missing, in {len(rest):,} runs"
-        made.missing.append(Mark(what, offset=int(rest[0, 0]), path=store.root))
-    _compacted(store, made)
-    return made
+        coverage.missing.append(Mark(what, offset=int(rest[0, 0]), path=store.root))
+    _add_compacted(store, coverage)
+    return coverage
 
 
 def _bounds(store: View, rows: Ranges, entries: Entries) -> tuple[int, int]:
@@ -120,9 +120,9 @@ def _words(queue: Queue, first: int, last: int) -> str:
     return f"{queue[0]} queue {queue[1]}: offsets {first} to {last} are missing, {last - first + 1:,} in all"
 
 
-def _mark(store: View, made: Coverage, units: Numbers, entries: Entries, first: int, last: int) -> Mark:
+def _mark(store: View, coverage: Coverage, units: Numbers, entries: Entries, first: int, last: int) -> Mark:
     """Where a run of missing offsets should be: where the consume queue says that the first of them is, or before the next message."""
-    words = _words(made.queue, first, last)
+    words = _words(coverage.queue, first, last)
     at = np.flatnonzero((entries.numbers == first) & entries.is_real)
     if at.size:
         address = int(entries.addresses[at[0]])
@@ -140,10 +140,12 @@ def _mark(store: View, made: Coverage, units: Numbers, entries: Entries, first: 
     return Mark(f"{words}: {why}, and they belong before this one", place[1], offset=first, path=place[0])
 
 
-def _compacted(store: View, made: Coverage) -> None:
+def _add_compacted(store: View, coverage: Coverage) -> None:
     """Of a compaction topic, the offsets before the commit log begins are in a log of their own, or compaction took them out."""
     files = [
-        one for one in store.of("rocketmq.compactioncq") if _queue(one.place.topic, one.place.partition) == made.queue
+        file
+        for file in store.of("rocketmq.compactioncq")
+        if _queue(file.place.topic, file.place.partition) == coverage.queue
     ]
     kept: set[int] = set()
     for file in files:
@@ -152,8 +154,13 @@ def _compacted(store: View, made: Coverage) -> None:
         except RawlogError:
             continue  # a finding of its own
     if files:
-        there = sum(0 <= one < made.start for one in kept)
-        made.compacted, made.present, made.expired, made.start = made.start - there, made.present + there, 0, 0
+        count = sum(0 <= offset < coverage.start for offset in kept)
+        coverage.compacted, coverage.present, coverage.expired, coverage.start = (
+            coverage.start - count,
+            coverage.present + count,
+            0,
+            0,
+        )
 
 
 def _queue(topic: str | None, number: int | None) -> Queue:
@@ -183,9 +190,9 @@ class Comparison:
         layout = BATCH_UNIT if self.is_batch else UNIT
         self.unit_size = layout.size
         self.rows = queue_units(files, layout)
-        self.given = self.wanted = store.units(queue)
-        if self.wanted.shape[1] and not self.is_batch:
-            _, self.wanted, _ = placed(self.given)
+        self.log_units = self.expected_units = store.units(queue)
+        if self.expected_units.shape[1] and not self.is_batch:
+            _, self.expected_units, _ = place_units(self.log_units)
         self.addresses = self.rows["physical_offset"].astype(np.int64)
         self.is_real = self.rows["size"] != PRE_BLANK_SIZE
 
@@ -221,35 +228,37 @@ class Comparison:
 
     def differing(self) -> Iterator[Mark]:
         """Units that do not say of their messages what the log says."""
-        if not self.wanted.shape[1] or not len(self.rows):
+        if not self.expected_units.shape[1] or not len(self.rows):
             return
         ext = self.store.queues("rocketmq.consumequeueext").get(self.queue, [])
         tags = ext_tags(self.rows["tag_hash"].astype(np.int64), ext)
-        order = np.searchsorted(self.wanted[U_PHYSICAL], self.addresses)
-        order = np.minimum(order, self.wanted.shape[1] - 1)
-        same = (self.wanted[U_PHYSICAL][order] == self.addresses) & self.is_real
-        wrong = same & ((self.rows["size"] != self.wanted[U_SIZE][order]) | (tags != self.wanted[U_TAG][order]))
+        order = np.searchsorted(self.expected_units[U_PHYSICAL], self.addresses)
+        order = np.minimum(order, self.expected_units.shape[1] - 1)
+        same = (self.expected_units[U_PHYSICAL][order] == self.addresses) & self.is_real
+        wrong = same & (
+            (self.rows["size"] != self.expected_units[U_SIZE][order]) | (tags != self.expected_units[U_TAG][order])
+        )
         if self.is_batch:
-            wrong |= same & (self.rows["base_offset"] != self.wanted[U_OFFSET][order])
-            wrong |= same & (self.rows["batch_size"] != self.wanted[U_BATCH][order])
+            wrong |= same & (self.rows["base_offset"] != self.expected_units[U_OFFSET][order])
+            wrong |= same & (self.rows["batch_size"] != self.expected_units[U_BATCH][order])
         for row in np.flatnonzero(wrong).tolist():
             path, position = self.place(row)
             yield Mark(
                 "a unit that differs from its message",
                 position,
                 self.unit_size,
-                expected=f"size {int(self.wanted[U_SIZE][order[row]])}, tag hash {int(self.wanted[U_TAG][order[row]])}",
+                expected=f"size {int(self.expected_units[U_SIZE][order[row]])}, tag hash {int(self.expected_units[U_TAG][order[row]])}",
                 found=f"size {int(self.rows['size'][row])}, tag hash {int(tags[row])}",
                 path=path,
             )
 
     def dangling(self) -> Iterator[Mark]:
         """Units that point to no message, although the log has the address or ends before it."""
-        order = np.searchsorted(self.wanted[U_PHYSICAL], self.addresses)
-        known = np.zeros(len(self.rows), np.bool_)
-        inside = order < self.wanted.shape[1]
-        known[inside] = self.wanted[U_PHYSICAL][order[inside]] == self.addresses[inside]
-        lost = ~known & self.is_real & (self.addresses >= self.store.begin)
+        order = np.searchsorted(self.expected_units[U_PHYSICAL], self.addresses)
+        has_message = np.zeros(len(self.rows), np.bool_)
+        inside = order < self.expected_units.shape[1]
+        has_message[inside] = self.expected_units[U_PHYSICAL][order[inside]] == self.addresses[inside]
+        lost = ~has_message & self.is_real & (self.addresses >= self.store.begin)
         for log, following in itertools.pairwise(self.store.logs):  # not in commit-log files that are missing
             lost &= (self.addresses < log.stop) | (self.addresses >= following.start)
         for row in np.flatnonzero(lost).tolist():
@@ -267,10 +276,10 @@ class Comparison:
 
     def missing(self) -> Iterator[Mark]:
         """Messages of the log that the queue does not have."""
-        there = np.isin(self.wanted[U_PHYSICAL], self.addresses)
+        there = np.isin(self.expected_units[U_PHYSICAL], self.addresses)
         absent = np.flatnonzero(~there)
         if absent.size:
-            yield _missing(self.store, self.queue, self.wanted, absent, bool(there[absent[0] :].any()))
+            yield _missing(self.store, self.queue, self.expected_units, absent, bool(there[absent[0] :].any()))
 
 
 @dataclass(slots=True)
@@ -286,34 +295,34 @@ class ComparisonResult:
     end: int = -1
 
 
-def compared(files: Sequence[File]) -> ComparisonResult:
+def comparison_of(files: Sequence[File]) -> ComparisonResult:
     """The same for the store that these files are, computed once for all rules: a queue is read and unpacked once."""
-    return Store.of(files).share(_compared)
+    return Store.of(files).share(_compare)
 
 
-def _compared(files: Store) -> ComparisonResult:
-    made = ComparisonResult()
+def _compare(files: Store) -> ComparisonResult:
+    result = ComparisonResult()
     for store in views(files):
         formats = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
         queues = [pair for format in formats for pair in sorted(store.queues(format).items())]
-        for queue, found in queues:
-            seen = Comparison(store, queue, found)
-            made.end = max(made.end, seen.end)
+        for queue, queue_files in queues:
+            comparison = Comparison(store, queue, queue_files)
+            result.end = max(result.end, comparison.end)
             if store.logs:
-                made.differing += seen.differing()
-                made.dangling += seen.dangling()
-                made.missing += seen.missing()
-                made.covered.append(cover(store, queue, seen.given, seen.entries))
-            made.gaps += _gaps(store, queue, seen.given)
-        known = dict(queues)
+                result.differing += comparison.differing()
+                result.dangling += comparison.dangling()
+                result.missing += comparison.missing()
+                result.covered.append(cover(store, queue, comparison.log_units, comparison.entries))
+            result.gaps += _gaps(store, queue, comparison.log_units)
+        files_of = dict(queues)
         for queue in store.derived_queues():
-            if queue not in known:
+            if queue not in files_of:
                 units = store.units(queue)
-                made.gaps += _gaps(store, queue, units)
-                made.covered.append(cover(store, queue, units))
+                result.gaps += _gaps(store, queue, units)
+                result.covered.append(cover(store, queue, units))
                 if queues:
-                    made.missing.append(_missing(store, queue, units, np.arange(units.shape[1]), False))
-    return made
+                    result.missing.append(_missing(store, queue, units, np.arange(units.shape[1]), False))
+    return result
 
 
 def _missing(store: View, queue: Queue, wanted: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
@@ -352,19 +361,19 @@ def _has_filler(store: View, start: int, stop: int) -> bool:
     return number < len(store.fillers) and store.fillers[number] < stop
 
 
-def compared_index(store: View) -> Iterator[Mark]:
+def compare_index(store: View) -> Iterator[Mark]:
     """What is wrong in the key index, compared with the log, the keys of some messages at a time.
 
     Tags may be there or not: brokers from 5.4.0 on index them, and leave what older ones wrote as it is.
     """
-    found = []
+    index_files = []
     for file in sorted(store.of("rocketmq.index"), key=lambda file: file.path):
         with contextlib.suppress(RawlogError):
             if (rows := _index_rows(file)).size:
-                found.append((file, int(rows[1, 0]), int(rows[1, -1]), int(rows[1].min()), int(rows[1].max())))
-    if not found:
+                index_files.append((file, int(rows[1, 0]), int(rows[1, -1]), int(rows[1].min()), int(rows[1].max())))
+    if not index_files:
         return
-    begin, end = found[0][1], found[-1][2]
+    begin, end = index_files[0][1], index_files[-1][2]
     load = functools.lru_cache(maxsize=2)(_index_rows)
     missing, first_missing = 0, -1
     wrong: dict[str, list[int]] = {}
@@ -372,15 +381,15 @@ def compared_index(store: View) -> Iterator[Mark]:
     for keys in (*store.key_runs(), None):
         # The keys of one run, and what the index has from its first message to that of the next.
         stop = store.end if keys is None else int(keys[1, 0])
-        there = []
-        for file, _, _, low, high in found:
+        present = []
+        for file, _, _, low, high in index_files:
             if low < stop and high >= start:
                 rows = load(file)
                 here = np.flatnonzero((rows[1] >= start) & (rows[1] < stop))
-                there.append(rows[:, here])
-                bad = here[~_among(there[-1], before[:2])].tolist()
+                present.append(rows[:, here])
+                bad = here[~_among(present[-1], before[:2])].tolist()
                 wrong.setdefault(file.path, []).extend(bad)
-        absent = ~_among(before[:2], np.concatenate([*there, np.empty((2, 0), np.int64)], axis=1))
+        absent = ~_among(before[:2], np.concatenate([*present, np.empty((2, 0), np.int64)], axis=1))
         # Of the message at either end some keys may lie in a file that is gone or not begun.
         absent &= (before[1] > begin) & (before[1] < end) & (before[2] == 0)
         if absent.any():
@@ -391,10 +400,10 @@ def compared_index(store: View) -> Iterator[Mark]:
     if missing:
         yield Mark(
             f"{missing:,} keys of messages are not in the key index",
-            path=found[0][0].path,
+            path=index_files[0][0].path,
             found=f"the first at physical offset {first_missing}",
         )
-    for file, _, _, _, high in found:
+    for file, _, _, _, high in index_files:
         if bad := wrong.get(file.path):
             what = f"{len(bad):,} entries of the key index belong to no key of a message"
             yield Mark(what, path=file.path, found=f"entry {min(bad) + 1}")
@@ -424,9 +433,9 @@ def _among(keys: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.boo
     is_new = np.ones(order.size, np.bool_)
     is_new[1:] = (hashes[1:] != hashes[:-1]) | (addresses[1:] != addresses[:-1])
     first = order[np.flatnonzero(is_new)]
-    found = np.empty(order.size, np.bool_)
-    found[order] = first[np.cumsum(is_new) - 1] < count
-    return found[count:]
+    is_present = np.empty(order.size, np.bool_)
+    is_present[order] = first[np.cumsum(is_new) - 1] < count
+    return is_present[count:]
 
 
-__all__ = ["ComparisonResult", "compared", "compared_index"]
+__all__ = ["ComparisonResult", "compare_index", "comparison_of"]

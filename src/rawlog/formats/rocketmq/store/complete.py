@@ -19,7 +19,7 @@ from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import key_hash
 from rawlog.formats.rocketmq.layouts import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from rawlog.formats.rocketmq.store import state
-from rawlog.formats.rocketmq.store.comparison import Coverage, compared
+from rawlog.formats.rocketmq.store.comparison import Coverage, comparison_of
 from rawlog.formats.rocketmq.store.dispatch import (
     U_OFFSET,
     U_PHYSICAL,
@@ -46,36 +46,36 @@ Files = Sequence[File]
 
 def accounts(files: Files) -> list[Account]:
     """The account of each queue, in order."""
-    covered = sorted(compared(files).covered, key=lambda one: one.queue)
-    opened, delayed = Store.of(files).share(_open), Store.of(files).share(_delayed)
+    coverages = sorted(comparison_of(files).covered, key=lambda coverage: coverage.queue)
+    opened, delayed = Store.of(files).share(_open_halves), Store.of(files).share(_delayed_messages)
     # The half messages of a store are in one topic; those that are open count for its first queue.
-    first = next((one.queue for one in covered if one.queue[0] == HALF_TOPIC), None)
+    first = next((coverage.queue for coverage in coverages if coverage.queue[0] == HALF_TOPIC), None)
     return [
         Account(
             system="rocketmq",
-            topic=one.queue[0],
-            partition=one.queue[1],
+            topic=coverage.queue[0],
+            partition=coverage.queue[1],
             path=Store.of(files).path,
-            start=one.start,
-            stop=one.stop,
-            present=one.present,
-            control=one.placeholders,
-            compacted=one.compacted,
-            expired=one.expired,
-            unexplained=one.unexplained,
-            open_transactions=len(opened) if one.queue == first else None,
-            delayed=delayed[one.queue].count if one.queue in delayed else None,
+            start=coverage.start,
+            stop=coverage.stop,
+            present=coverage.present,
+            control=coverage.placeholders,
+            compacted=coverage.compacted,
+            expired=coverage.expired,
+            unexplained=coverage.unexplained,
+            open_transactions=len(opened) if coverage.queue == first else None,
+            delayed=delayed[coverage.queue].count if coverage.queue in delayed else None,
         )
-        for one in covered
+        for coverage in coverages
     ]
 
 
-def _open(files: Store) -> list[Half]:
+def _open_halves(files: Store) -> list[Half]:
     """The half messages without a commit or rollback."""
-    return [half for store in views(files) for half in _unended(store, store.pending.open())]
+    return [half for store in views(files) for half in _without_ended(store, store.pending.open())]
 
 
-def _unended(store: View, halves: list[Half]) -> list[Half]:
+def _without_ended(store: View, halves: list[Half]) -> list[Half]:
     """Half messages without those of which another copy was ended: a broker that asks the producer once more writes a copy, and only that
     has an end. The keys of the log say where copies are, and a copy that is not open was ended.
     """
@@ -87,35 +87,35 @@ def _unended(store: View, halves: list[Half]) -> list[Half]:
         [store.units(queue)[U_PHYSICAL] for queue in store.derived_queues() if queue[0] == HALF_TOPIC]
     )
     for run in store.key_runs():
-        found = run[:2, np.isin(run[0], hashes) & np.isin(run[1], halves_at) & (run[2] == 0)]
-        ended.update(key for key, address in found.T.tolist() if address not in store.pending.places)
+        ended_keys = run[:2, np.isin(run[0], hashes) & np.isin(run[1], halves_at) & (run[2] == 0)]
+        ended.update(key for key, address in ended_keys.T.tolist() if address not in store.pending.places)
     return [half for half in halves if not half.key or key_hash(HALF_TOPIC, half.key) not in ended]
 
 
-def _delayed(files: Store) -> dict[Queue, Few]:
+def _delayed_messages(files: Store) -> dict[Queue, Few]:
     """The messages of each queue whose time of delivery has not come."""
-    found: dict[Queue, Few] = {}
+    by_queue: dict[Queue, Few] = {}
     for store in views(files):
-        done = _delivered(files)
+        done = _delivered_offsets(files)
         for queue in store.derived_queues():
             if queue[0] == SCHEDULE_TOPIC:
                 units = store.units(queue)
                 units = units[:, units[U_OFFSET] >= done.get(queue[1] + 1, 0)]
-                few = found.setdefault(queue, Few())
+                few = by_queue.setdefault(queue, Few())
                 for offset, address, due in units[[U_OFFSET, U_PHYSICAL, U_TAG]].T.tolist():
                     what = f"a message of delay level {queue[1] + 1}, due at {plain_time(due * 1000)}, is not delivered yet"
                     few.append(_at(store, what, address, offset))
         waiting = store.pending.waiting(max(state.read_until(files), default=0))
         if waiting.shape[1]:
-            few = found.setdefault((TIMER_TOPIC, 0), Few())
+            few = by_queue.setdefault((TIMER_TOPIC, 0), Few())
             for address, due in waiting[[T_PHYSICAL, T_DUE]].T.tolist():
                 few.append(
                     _at(store, f"a timer message, due at {plain_time(due * 1000)}, is not delivered yet", address)
                 )
-    return found
+    return by_queue
 
 
-def _delivered(files: Files) -> dict[int, int]:
+def _delivered_offsets(files: Files) -> dict[int, int]:
     """Up to which offset the messages of each delay level were delivered."""
     try:
         tables = [value.get("offsetTable") or {} for _, value in config.load(files, "delayOffset.json")]
@@ -140,8 +140,8 @@ def unexplained(files: Files) -> Iterator[Mark]:
     The consume queue, or the messages around them, show that they were there. Look for them on a slave or in a backup: `rawlog rescue`
     puts a store together from several disks. `rawlog repair` keeps the numbers of those that are lost.
     """
-    for one in compared(files).covered:
-        yield from one.missing
+    for coverage in comparison_of(files).covered:
+        yield from coverage.missing
 
 
 @rule("rocketmq.complete.placeholder", Severity.INFO)
@@ -151,9 +151,9 @@ def placeholder(files: Files) -> Iterator[Mark]:
 
     Consumers get empty messages there. Look in a backup of before that if they should not be gone.
     """
-    for one in compared(files).covered:
-        if one.placeholders:
-            what = f"{one.queue[0]} queue {one.queue[1]}: {one.placeholders:,} of its messages are placeholders"
+    for coverage in comparison_of(files).covered:
+        if coverage.placeholders:
+            what = f"{coverage.queue[0]} queue {coverage.queue[1]}: {coverage.placeholders:,} of its messages are placeholders"
             yield Mark(what, path=Store.of(files).path)
 
 
@@ -168,7 +168,7 @@ def open_transaction(files: Files) -> Iterator[Mark]:
     """
     few = Few()
     for store in views(files):
-        for half in Store.of(files).share(_open):
+        for half in Store.of(files).share(_open_halves):
             what = f"a half message for topic {half.topic} of producer group {half.group} is open, with unique key {half.key}"
             few.append(_at(store, what, half.physical, half.queue_offset))
     yield from few
@@ -181,7 +181,7 @@ def delayed_message(files: Files) -> Iterator[Mark]:
     A broker delivers it when its time has come, at once if that is past. How far a broker has come is in `delayOffset.json` for delay
     levels and in `timercheck` for timers; after a crash some of these may have been delivered.
     """
-    for few in Store.of(files).share(_delayed).values():
+    for few in Store.of(files).share(_delayed_messages).values():
         yield from few
 
 
@@ -192,20 +192,20 @@ def committed_out_of_range(files: Files) -> Iterator[Mark]:
     After the end: the group has consumed messages that are not there any more. Before the start (only information): it has not consumed
     messages that have expired. A broker corrects both when a consumer asks for messages.
     """
-    ranges: dict[Queue, Coverage] = {one.queue: one for one in compared(files).covered}
-    for file, group, queue, offset in _committed(files):
-        if (known := ranges.get(queue)) is None:
+    ranges: dict[Queue, Coverage] = {coverage.queue: coverage for coverage in comparison_of(files).covered}
+    for file, group, queue, offset in _committed_offsets(files):
+        if (coverage := ranges.get(queue)) is None:
             continue
         what = f"group {group} has committed offset {offset} of {queue[0]} queue {queue[1]}"
-        if offset > known.stop:
-            message, expected = f"{what}, which ends at {known.stop}", f"at most {known.stop}"
+        if offset > coverage.stop:
+            message, expected = f"{what}, which ends at {coverage.stop}", f"at most {coverage.stop}"
             yield Mark(message, offset=offset, expected=expected, found=offset, path=file.path)
-        elif offset < known.start:
-            message, expected = f"{what}, which starts at {known.start}", f"at least {known.start}"
+        elif offset < coverage.start:
+            message, expected = f"{what}, which starts at {coverage.start}", f"at least {coverage.start}"
             yield Mark(message, offset=offset, expected=expected, found=offset, path=file.path, severity=Severity.INFO)
 
 
-def _committed(files: Files) -> list[tuple[File, str, Queue, int]]:
+def _committed_offsets(files: Files) -> list[tuple[File, str, Queue, int]]:
     """The offsets that consumer groups have, with the file that says so; none if that is not of the shape that a broker writes."""
     try:
         return list(state.committed(files))

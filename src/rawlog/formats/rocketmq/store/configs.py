@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rawlog.formats.rocketmq import config
-from rawlog.formats.rocketmq.config import Loaded
+from rawlog.formats.rocketmq.config import LoadedConfig
 from rawlog.formats.rocketmq.layouts import (
     DLQ_PREFIX,
     LMQ_PREFIX,
@@ -21,7 +21,7 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.dispatch import Derived
+from rawlog.formats.rocketmq.store.dispatch import DerivedEntries
 from rawlog.formats.rocketmq.store.rewrite import copy, drop, topic_config
 from rawlog.formats.rocketmq.store.settings import is_batch
 from rawlog.formats.rocketmq.store.state import entries_in
@@ -71,19 +71,19 @@ class Configs:
         """
         self.files, self.folder, self.report, self.others = files, folder, report, others
         self.cuts_offsets = cuts_offsets
-        self.found: dict[str, dict[bool, File]] = {}
+        self.sources: dict[str, dict[bool, File]] = {}
         for file in files:
             if file.format == "rocketmq.config" and file.problem is None:
-                self.found.setdefault(config.name_of(file), {})[file.place.state is None] = file
+                self.sources.setdefault(config.name_of(file), {})[file.place.state is None] = file
         self.is_database = any(file.format == "rocketmq.configdatabase" for file in files)
         #: What a broker will read in the copy: all of it, and what has to be written for that.
         self.tables: dict[str, dict[str, Any]] = {}
-        self.made: dict[str, dict[str, Any]] = {}
+        self.changed: dict[str, dict[str, Any]] = {}
         self.copies: dict[str, File] = {}
 
-    def write(self, derived: Derived, batch_topics: frozenset[str]) -> None:
+    def write(self, derived: DerivedEntries, batch_topics: frozenset[str]) -> None:
         """Write every file of settings that there was, and those that have to be made again."""
-        for name in sorted(self.found):
+        for name in sorted(self.sources):
             self._take(name)
         for file in self.others:
             self._add_offsets(file)
@@ -92,12 +92,12 @@ class Configs:
         self._topics(derived, batch_topics)
         self._groups(derived)
         self._delays(derived)
-        for name in sorted(set(self.found) - set(self.tables)):
-            self._lose(next(iter(self.found[name].values())), f"lost: {WITHOUT.get(name, 'its settings')}")
+        for name in sorted(set(self.sources) - set(self.tables)):
+            self._lose(next(iter(self.sources[name].values())), f"lost: {WITHOUT.get(name, 'its settings')}")
         for path, file in self.copies.items():
-            if path.removeprefix("config/") not in self.made:
+            if path.removeprefix("config/") not in self.changed:
                 copy(self.folder, file, self.report)
-        for name, value in self.made.items():
+        for name, value in self.changed.items():
             self.folder.write(f"config/{name}", json.dumps(_finite(value), indent="\t"))
             self.report.count("files")
 
@@ -106,7 +106,7 @@ class Configs:
 
     def _take(self, name: str) -> None:
         """The file and its copy as far as a broker can read them."""
-        current, backup = (self._read(self.found[name].get(is_current)) for is_current in (True, False))
+        current, backup = (self._read(self.sources[name].get(is_current)) for is_current in (True, False))
         if backup is not None and not backup.is_refused:
             self._copy(backup.file)
         elif backup is not None:
@@ -114,26 +114,26 @@ class Configs:
         if current is None and backup is not None and not backup.is_refused:
             self.tables[name] = backup.value
             return
-        chosen = current or backup
-        if chosen is None:
+        loaded = current or backup
+        if loaded is None:
             return
-        if chosen is current and not chosen.problems and not chosen.repeated:
-            self.tables[name] = chosen.value
-            self._copy(chosen.file)
+        if loaded is current and not loaded.problems and not loaded.repeated:
+            self.tables[name] = loaded.value
+            self._copy(loaded.file)
             return
-        if backup is not None and chosen is current:
-            self._recover(name, chosen, backup)
-        for problem in chosen.problems[:MOST_NOTES]:
-            self._lose(chosen.file, f"{problem}: left out")
-        for problem in chosen.repeated[:MOST_NOTES]:
-            self.report.add(Action.CHANGED, problem, chosen.file.path, is_expected=True)
-        self.report.count("settings_lost", len(chosen.problems))
+        if backup is not None and loaded is current:
+            self._recover(name, loaded, backup)
+        for problem in loaded.problems[:MOST_NOTES]:
+            self._lose(loaded.file, f"{problem}: left out")
+        for problem in loaded.repeated[:MOST_NOTES]:
+            self.report.add(Action.CHANGED, problem, loaded.file.path, is_expected=True)
+        self.report.count("settings_lost", len(loaded.problems))
         main = next(iter(config.SHAPES.get(name, {})), None)
-        if chosen.problems and main is not None and not chosen.value.get(main):
+        if loaded.problems and main is not None and not loaded.value.get(main):
             return  # nothing of it can be read: as good as missing, so that it is made again if it can be
-        self._put(name, chosen.value)
+        self._put(name, loaded.value)
 
-    def _read(self, file: File | None) -> Loaded | None:
+    def _read(self, file: File | None) -> LoadedConfig | None:
         """A file of settings; None if it is not JSON, which is reported. A copy of nothing is normal."""
         if file is None:
             return None
@@ -147,12 +147,12 @@ class Configs:
         return None
 
     def _leave_out(self, file: File, why: str) -> None:
-        others = self.found[config.name_of(file)]
+        others = self.sources[config.name_of(file)]
         backup = others.get(False) if file.place.state is None else None
         then = "; a broker takes the .bak, which is one version older" if backup and _is_taken(backup) else ""
         drop(self.report, f"{why}: left out{then}", file.path, 0, file.size)
 
-    def _recover(self, name: str, current: Loaded, backup: Loaded) -> None:
+    def _recover(self, name: str, current: LoadedConfig, backup: LoadedConfig) -> None:
         """Take entries of tables that the file has and a broker refuses from the copy, which is one version older."""
         raw = config.raw_tables(current.file)
         for table in config.SHAPES.get(name, {}):
@@ -169,25 +169,25 @@ class Configs:
     def _add_offsets(self, file: File) -> None:
         """Add the consumer offsets of another copy that are not known. Where neither says how new it is, the larger one counts."""
         try:
-            theirs = config.read(file).value
+            other = config.read(file).value
         except DataError:
             return
         name = config.name_of(file)
-        mine = self.tables.get(name, {})
-        is_older = "dataVersion" in mine or "dataVersion" in theirs
-        table = {key: dict(offsets) for key, offsets in (mine.get("offsetTable") or {}).items()}
+        current = self.tables.get(name, {})
+        is_older = "dataVersion" in current or "dataVersion" in other
+        table = {key: dict(offsets) for key, offsets in (current.get("offsetTable") or {}).items()}
         added = 0
-        for key, offsets in (theirs.get("offsetTable") or {}).items():
+        for key, offsets in (other.get("offsetTable") or {}).items():
             for queue_id, offset in offsets.items():
-                known = table.setdefault(key, {}).get(queue_id)
-                if known is None or (offset > known and not is_older):
+                previous = table.setdefault(key, {}).get(queue_id)
+                if previous is None or (offset > previous and not is_older):
                     table[key][queue_id] = offset
                     added += 1
         if added:
-            self._put(name, mine | {"offsetTable": table})
+            self._put(name, current | {"offsetTable": table})
             self.report.notes.append(f"config/{name}: {counted(added, 'consumer offset')} from {file.path}")
 
-    def _cut_offsets(self, derived: Derived) -> None:
+    def _cut_offsets(self, derived: DerivedEntries) -> None:
         """Set consumer offsets beyond the end of their queue to that end: a consumer would leave out messages that are sent later."""
         lost: dict[dispatch.Queue, tuple[int, int]] = {}
         for name in OFFSETS:
@@ -219,17 +219,17 @@ class Configs:
 
     def _put(self, name: str, value: dict[str, Any]) -> None:
         """A file of settings with this value, in place of any other."""
-        self.tables[name] = self.made[name] = value
+        self.tables[name] = self.changed[name] = value
 
     def _rebuild(self, name: str, reason: str) -> None:
         """Report a file that is made from other parts of the store."""
-        files = self.found.get(name, {})
+        files = self.sources.get(name, {})
         file = files.get(True) or files.get(False)
         self.report.add(Action.REBUILT, reason, f"config/{name}" if file is None else file.path)
 
     # Rebuilt
 
-    def _topics(self, derived: Derived, batch_topics: frozenset[str]) -> None:
+    def _topics(self, derived: DerivedEntries, batch_topics: frozenset[str]) -> None:
         """Topics made again, or, where they are there, given the kind that their queues have: 5.x does not start if these differ."""
         counts = self._queue_counts(derived)
         batch = {topic for topic, _ in derived.units if topic in batch_topics}
@@ -237,7 +237,7 @@ class Configs:
             if self.is_database or not counts:
                 return
             table = {name: self._topic(name, count, name in batch) for name, count in sorted(counts.items())}
-            what = "made again" if "topics.json" in self.found else "missing; made"
+            what = "made again" if "topics.json" in self.sources else "missing; made"
             self._rebuild(
                 "topics.json",
                 f"{what} from queues and messages, with {counted(len(table), 'topic')}; permissions, other attributes "
@@ -249,8 +249,8 @@ class Configs:
             if not wrong:
                 return
             for name in wrong:
-                made = self._topic(name, counts.get(name, 1), True)
-                table[name] = made | (table.get(name) or {}) | {"attributes": made["attributes"]}
+                defaults = self._topic(name, counts.get(name, 1), True)
+                table[name] = defaults | (table.get(name) or {}) | {"attributes": defaults["attributes"]}
                 self._rebuild("topics.json", f"topic {name} has queues of batches; its attribute now says so")
         self._put("topics.json", self.tables.get("topics.json", {}) | {"topicConfigTable": table})
 
@@ -260,16 +260,16 @@ class Configs:
             attributes["cleanup.policy"] = "COMPACTION"
         return topic_config(name, count, attributes)
 
-    def _queue_counts(self, derived: Derived) -> dict[str, int]:
+    def _queue_counts(self, derived: DerivedEntries) -> dict[str, int]:
         """How many queues each topic has, by what was sent to it, its directories and consumer offsets."""
         queues = {(topic, queue_id) for topic, queue_id in derived.units if queue_id >= 0}
         for file in self.files:
             if file.place.topic is not None and file.place.partition is not None:
                 queues.add((file.place.topic, file.place.partition))
-        known = {topic for topic, _ in queues}
+        topics = {topic for topic, _ in queues}
         for key, offsets in self._offsets():
             topic = key.partition("@")[0]
-            queues |= {(topic, int(queue_id)) for queue_id in offsets if topic in known and int(queue_id) < 1 << 16}
+            queues |= {(topic, int(queue_id)) for queue_id in offsets if topic in topics and int(queue_id) < 1 << 16}
         counts: dict[str, int] = {}
         for topic, queue_id in queues:
             if topic not in BROKERS_OWN and not topic.startswith(BROKERS_PREFIXES):
@@ -280,16 +280,16 @@ class Configs:
         for name in OFFSETS:
             yield from (self.tables.get(name, {}).get("offsetTable") or {}).items()
 
-    def _groups(self, derived: Derived) -> None:
+    def _groups(self, derived: DerivedEntries) -> None:
         """Groups by their names, where their settings are lost; each has a broker's defaults."""
-        if "subscriptionGroup.json" not in self.found or "subscriptionGroup.json" in self.tables:
+        if "subscriptionGroup.json" not in self.sources or "subscriptionGroup.json" in self.tables:
             return
         topics = {topic for topic, _ in derived.units}
         names = {key.partition("@")[2] for key, _ in self._offsets()}
         for topic in topics:
             if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 name = topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
-                popped = [one for one in topics for mark in "_+" if name.endswith(mark + one)]
+                popped = [suffix for suffix in topics for mark in "_+" if name.endswith(mark + suffix)]
                 names.add(name[: -len(max(popped, key=len)) - 1] if popped else name)
         names = {name for name in names if name and not name.startswith("CID_RMQ_SYS_")}
         value = {"subscriptionGroupTable": {name: {"groupName": name} for name in sorted(names)}}
@@ -299,7 +299,7 @@ class Configs:
         )
         self._put("subscriptionGroup.json", value)
 
-    def _delays(self, derived: Derived) -> None:
+    def _delays(self, derived: DerivedEntries) -> None:
         """How far each delay level was delivered, by the copies in the real topics. Without it a broker delivers all again."""
         if "delayOffset.json" in self.tables or not any(topic == SCHEDULE_TOPIC for topic, _ in derived.units):
             return
@@ -307,7 +307,7 @@ class Configs:
         if not offsets:
             return
         value = {"offsetTable": {str(level): offset for level, offset in sorted(offsets.items())}}
-        what = "made again" if "delayOffset.json" in self.found else "missing; made"
+        what = "made again" if "delayOffset.json" in self.sources else "missing; made"
         self._rebuild(
             "delayOffset.json", f"{what} from the delayed messages that were delivered, for {len(offsets):,} levels"
         )

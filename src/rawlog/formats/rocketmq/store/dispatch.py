@@ -52,7 +52,7 @@ U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, U_BATCH = range(COLUMNS)
 
 
 @dataclass(slots=True)
-class Derived:
+class DerivedEntries:
     """Of a run of messages: the units of each queue in order, and the keys of the index in order."""
 
     units: dict[Queue, list[NDArray[np.int64]]] = field(default_factory=dict)
@@ -80,20 +80,20 @@ class Derived:
         """
         if not self.delayed:
             return 0
-        every = np.concatenate(self.delayed, axis=1)
-        due, assumed = due_times(every, delays)
+        delayed = np.concatenate(self.delayed, axis=1)
+        due, assumed = due_times(delayed, delays)
         for queue, pieces in self.units.items():
             if is_scheduled(queue):
                 for piece in pieces:
-                    set_tags(piece, every[D_PHYSICAL], due)
+                    set_tags(piece, delayed[D_PHYSICAL], due)
         return assumed
 
     def keys(self, *, with_tags: bool) -> NDArray[np.int64]:
         """The keys of the index in order (`K_…`), with those that are tags or without."""
         empty = np.empty((KEY_COLUMNS, 0), np.int64)
         columns = zip(self.hashes, self.addresses, self.times, self.of_tags, strict=True)
-        found = np.concatenate([empty, *(np.stack(one) for one in columns)], axis=1)
-        return found if with_tags else found[:, found[K_OF_TAG] == 0]
+        keys = np.concatenate([empty, *(np.stack(part) for part in columns)], axis=1)
+        return keys if with_tags else keys[:, keys[K_OF_TAG] == 0]
 
 
 def is_scheduled(queue: Queue) -> bool:
@@ -103,11 +103,11 @@ def is_scheduled(queue: Queue) -> bool:
 
 def due_times(delayed: NDArray[np.int64], delays: Delays) -> tuple[NDArray[np.int64], int]:
     """When delayed messages are due, and how many of these times are a guess."""
-    found = [
+    times = [
         delays.due_at(source, stored, level)
         for source, stored, level in zip(*delayed[[D_SOURCE, D_TIME, D_LEVEL]].tolist(), strict=True)
     ]
-    return np.array([_wrapped(due) for due, _ in found], np.int64), sum(not is_known for _, is_known in found)
+    return np.array([_wrap(due) for due, _ in times], np.int64), sum(not is_known for _, is_known in times)
 
 
 def set_tags(units: NDArray[np.int64], addresses: NDArray[np.int64], tags: NDArray[np.int64]) -> None:
@@ -121,7 +121,7 @@ def set_tags(units: NDArray[np.int64], addresses: NDArray[np.int64], tags: NDArr
 
 
 def derive_from(
-    rows: Messages, into: Derived, *, addresses: NDArray[np.int64] | None = None, with_keys: bool = True
+    rows: Messages, into: DerivedEntries, *, addresses: NDArray[np.int64] | None = None, with_keys: bool = True
 ) -> None:
     """Add what these messages give to `into`; `addresses` are those that they move to."""
     if not len(rows):
@@ -140,7 +140,7 @@ def derive_from(
     if into.pending is not None:
         into.pending.see(rows, names, codes)
     if SCHEDULE_TOPIC in names:
-        _delayed(rows, codes == names.index(SCHEDULE_TOPIC), sources, into)
+        _note_delayed(rows, codes == names.index(SCHEDULE_TOPIC), sources, into)
     units = np.empty((COLUMNS, len(rows)), np.int64)
     units[U_OFFSET], units[U_PHYSICAL] = rows[kernels.F_QUEUE_OFFSET], rows[kernels.F_PHYSICAL]
     units[U_SIZE], units[U_TAG] = rows[kernels.F_SIZE], tags
@@ -155,7 +155,9 @@ def derive_from(
         _multi_dispatch(rows, dispatched & multiple, units, into)
 
 
-def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _hash(
+    rows: Messages, indexed: NDArray[np.bool_], into: DerivedEntries
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Tag hashes, and which messages may belong to several queues; the keys of those `indexed` go to `into`."""
     tags, multiple = np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_)
     strings = rows[kernels.F_PROPERTIES_SIZE]
@@ -195,7 +197,7 @@ def _spread(
     queue_ids: NDArray[np.int64],
     dispatched: NDArray[np.bool_],
     units: NDArray[np.int64],
-    into: Derived,
+    into: DerivedEntries,
 ) -> None:
     """Units to their queues, in order."""
     joined = (codes << 32) | (queue_ids & 0xFFFF_FFFF)
@@ -235,17 +237,17 @@ def _number(raw: bytes | None) -> int | None:
     return value if -(1 << 63) <= value < 1 << 63 else None
 
 
-def _delayed(rows: Messages, which: NDArray[np.bool_], sources: NDArray[np.int64], into: Derived) -> None:
+def _note_delayed(rows: Messages, which: NDArray[np.bool_], sources: NDArray[np.int64], into: DerivedEntries) -> None:
     """Note the delayed messages: in the schedule topic the tag hash is the time at which a message is due."""
     numbers = np.flatnonzero(which)
     levels = [_number(raw) or 0 for raw in property_values(rows, numbers, "DELAY")]
-    found = np.empty((DELAYED, numbers.size), np.int64)
-    found[D_PHYSICAL], found[D_SOURCE] = rows[kernels.F_PHYSICAL][numbers], sources[numbers]
-    found[D_TIME], found[D_LEVEL] = rows[kernels.F_STORE_TIME][numbers], levels
-    into.delayed.append(found[:, found[D_LEVEL] > 0])
+    delayed = np.empty((DELAYED, numbers.size), np.int64)
+    delayed[D_PHYSICAL], delayed[D_SOURCE] = rows[kernels.F_PHYSICAL][numbers], sources[numbers]
+    delayed[D_TIME], delayed[D_LEVEL] = rows[kernels.F_STORE_TIME][numbers], levels
+    into.delayed.append(delayed[:, delayed[D_LEVEL] > 0])
 
 
-def _wrapped(value: int) -> int:
+def _wrap(value: int) -> int:
     """A sum as Java computes it in 64 bits."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
@@ -260,7 +262,9 @@ def _batches(rows: Messages, packed: NDArray[np.bool_], units: NDArray[np.int64]
         units[U_BATCH, row] = _number(count) or 1
 
 
-def _multi_dispatch(rows: Messages, dispatched: NDArray[np.bool_], units: NDArray[np.int64], into: Derived) -> None:
+def _multi_dispatch(
+    rows: Messages, dispatched: NDArray[np.bool_], units: NDArray[np.int64], into: DerivedEntries
+) -> None:
     """Light message queues: the same unit again in each queue that the broker numbered the message for."""
     numbers = np.flatnonzero(dispatched)
     offsets = property_values(rows, numbers, "INNER_MULTI_QUEUE_OFFSET")
@@ -278,7 +282,7 @@ def _multi_dispatch(rows: Messages, dispatched: NDArray[np.bool_], units: NDArra
                 into.units.setdefault((name, 0), []).append(unit)
 
 
-def derive_bytes(data: Bytes, address: int, into: Derived) -> None:
+def derive_bytes(data: Bytes, address: int, into: DerivedEntries) -> None:
     """Add what the whole messages in some bytes give, which begin at an address."""
     frames = replace(scan(data, 0), base=address)
     derive_from(Messages.take(frames, File("", 0, None, COMMIT_LOG.name), with_crc=False), into)
@@ -308,7 +312,7 @@ def _has_tag(entries: NDArray[np.void], logs: Sequence[File]) -> bool:
     for address in np.unique(entries["physical_offset"]).tolist():
         rows = message_at(logs, address)
         if rows is not None:
-            tagged = Derived()
+            tagged = DerivedEntries()
             derive_from(rows, tagged)
             keys = tagged.keys(with_tags=True)
             tags = keys[K_HASH, keys[K_OF_TAG] != 0]
@@ -345,9 +349,9 @@ def logics_offset(files: Iterable[File]) -> int:
 
 def commit_logs(files: Iterable[File]) -> list[File]:
     """The commit-log files among some, in order of their addresses, whatever directory each lies in."""
-    found = [file for file in files if file.format == "rocketmq.commitlog" and file.problem is None]
+    logs = [file for file in files if file.format == "rocketmq.commitlog" and file.problem is None]
     return sorted(
-        found, key=lambda file: (-1 if file.place.start_offset is None else file.place.start_offset, file.path)
+        logs, key=lambda file: (-1 if file.place.start_offset is None else file.place.start_offset, file.path)
     )
 
 

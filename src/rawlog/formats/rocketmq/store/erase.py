@@ -27,7 +27,7 @@ from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, below_root
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.compaction import FORMATS, change_queue, units_of
-from rawlog.formats.rocketmq.store.dispatch import U_BATCH, Derived
+from rawlog.formats.rocketmq.store.dispatch import U_BATCH, DerivedEntries
 from rawlog.formats.rocketmq.store.placeholders import Slot, covering, placeholder_size
 from rawlog.formats.rocketmq.store.repair import check_log
 from rawlog.formats.rocketmq.store.rewrite import (
@@ -84,7 +84,7 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
             copy(folder, file, report)
     settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
     check_log(store, settings, options)
-    derived, logs = Derived(), dispatch.commit_logs(store)
+    derived, logs = DerivedEntries(), dispatch.commit_logs(store)
     ended = False
     for file in logs:
         ended = _write_log(file, folder, keep, derived, report, is_ended=ended)
@@ -97,7 +97,7 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
 
 
 def _write_log(
-    file: File, folder: Folder, keep: Keep | None, derived: Derived, report: Report, *, is_ended: bool
+    file: File, folder: Folder, keep: Keep | None, derived: DerivedEntries, report: Report, *, is_ended: bool
 ) -> bool:
     """Copy a file of the commit log; whether the log ended in it or before."""
     with folder.create(below_root(file)) as out:
@@ -172,16 +172,16 @@ def _stays(rows: Messages, file: File, keep: Keep | None, report: Report) -> NDA
     stays = np.ones(len(rows), np.bool_)
     if keep is None:
         return stays
-    own = np.flatnonzero(~rows.fillers)
+    message_rows = np.flatnonzero(~rows.fillers)
     packed = (rows[fields.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK
     want = Want(RECORDS.subset(keep.columns), file, keep.limit, max_headers=keep.max_headers)
     if not packed.any():
         tests = [keep.test(batch) for batch in decode(rows.frames, want)]
-        stays[own] = np.concatenate(tests) if tests else True
-        report.count("records", int(stays[own].sum()))
+        stays[message_rows] = np.concatenate(tests) if tests else True
+        report.count("records", int(stays[message_rows].sum()))
         report.count("removed", int((~stays).sum()))
         return stays
-    for row in own.tolist():
+    for row in message_rows.tolist():
         frame = int(rows[fields.F_FRAME][row])
         kept = [keep.test(batch) for batch in decode(rows.frames.slice(frame, frame + 1), want)]
         inside = np.concatenate(kept) if kept else np.ones(1, np.bool_)
@@ -203,7 +203,7 @@ def _placeholder(rows: Messages, row: int) -> bytes:
     at, length = int(rows[fields.F_TOPIC][row]), int(rows[fields.F_TOPIC_SIZE][row])
     topic = java_text(bytes(rows.data[at : at + length]))
     queue_id, number = int(rows[fields.F_QUEUE_ID][row]), int(rows[fields.F_QUEUE_OFFSET][row])
-    alone = Derived()
+    alone = DerivedEntries()
     dispatch.derive_from(rows.cut(row, row + 1), alone, with_keys=False)
     units = alone.queue((topic, queue_id))
     slot = Slot(address, size, topic, queue_id, number, int(units[U_BATCH][0]) if units.shape[1] else 1)

@@ -35,13 +35,13 @@ from rawlog.formats.rocketmq.layouts import (
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.comparison import compared
+from rawlog.formats.rocketmq.store.comparison import comparison_of
 from rawlog.formats.rocketmq.store.dispatch import (
     U_BATCH,
     U_OFFSET,
     U_PHYSICAL,
     U_TIME,
-    Derived,
+    DerivedEntries,
 )
 from rawlog.formats.rocketmq.store.placeholders import (
     LAYOUTS,
@@ -107,13 +107,13 @@ class Slots:
     @property
     def queues(self) -> list[QueueFile]:
         if self._queues is None:
-            found = [_units(file) for file in self.files]
-            self._queues = [queue for each in found if (queue := self._identified(each)) is not None]
+            queue_files = [_units(file) for file in self.files]
+            self._queues = [queue for queue_file in queue_files if (queue := self._identify(queue_file)) is not None]
             if self._queues:
-                every = np.concatenate([queue.addresses for queue in self._queues])
+                addresses = np.concatenate([queue.addresses for queue in self._queues])
                 sizes = [queue.addresses.size for queue in self._queues]
-                order = np.argsort(every, kind="stable")
-                self._addresses = every[order]
+                order = np.argsort(addresses, kind="stable")
+                self._addresses = addresses[order]
                 self._numbers = np.repeat(np.arange(len(sizes)), sizes)[order]
                 self._rows = np.concatenate([np.arange(size) for size in sizes])[order]
         return self._queues
@@ -128,11 +128,11 @@ class Slots:
 
     def between(self, start: int, stop: int) -> list[Slot]:
         """The messages that queues know in a stretch of the log, in order; one for each address."""
-        found: dict[int, Slot] = {}
+        slots: dict[int, Slot] = {}
         for queue, rows in self._inside(start, stop):
             for row in rows.tolist():
-                found.setdefault(int(queue.addresses[row]), queue.slot(row))
-        return [found[address] for address in sorted(found)]
+                slots.setdefault(int(queue.addresses[row]), queue.slot(row))
+        return [slots[address] for address in sorted(slots)]
 
     def message_at(self, address: int, size: int) -> Messages | None:
         """The sound message of that size at an address of the log; None if there is no such message."""
@@ -143,19 +143,19 @@ class Slots:
             if position < file.size:
                 with Source(file.path) as source:
                     data = np.frombuffer(source.read(position, size), np.uint8)
-                found = _message(data, address)
-                if found is not None:
-                    return found
+                message = _message(data, address)
+                if message is not None:
+                    return message
         return None
 
-    def _identified(self, queue: QueueFile) -> QueueFile | None:
+    def _identify(self, queue: QueueFile) -> QueueFile | None:
         """A queue file under the name of the queue that most of its messages have; None if they are of no one queue."""
         count = queue.addresses.size
         votes: Counter[tuple[str, int, int]] = Counter()
         for row in sorted({int(row) for row in np.linspace(0, count - 1, min(count, SAMPLE))}) if count else ():
-            found = self.message_at(int(queue.addresses[row]), int(queue.sizes[row]))
-            if found is not None:
-                topic, queue_id, number = place_of(found)
+            message = self.message_at(int(queue.addresses[row]), int(queue.sizes[row]))
+            if message is not None:
+                topic, queue_id, number = place_of(message)
                 votes[topic, queue_id, number - int(queue.numbers[row])] += 1
         if not votes:
             return queue
@@ -165,7 +165,7 @@ class Slots:
         (name, support), total = queues.most_common(1)[0], votes.total()
         if 2 * support <= total:
             return queue if (queue.topic, queue.queue_id) in queues else None
-        shift, number = Counter({one[2]: each for one, each in votes.items() if one[:2] == name}).most_common(1)[0]
+        shift, number = Counter({vote[2]: times for vote, times in votes.items() if vote[:2] == name}).most_common(1)[0]
         numbers = queue.numbers + (shift if 2 * number > total else 0)
         return replace(queue, topic=name[0], queue_id=name[1], numbers=numbers)
 
@@ -196,15 +196,15 @@ class Slots:
 
     def _agrees_around(self, queue: QueueFile, row: int) -> bool:
         """Whether the messages of the units before and after one say of themselves what the units do."""
-        seen = 0
-        for other in (row - 1, row + 1):
-            if 0 <= other < queue.addresses.size:
-                found = self.message_at(int(queue.addresses[other]), int(queue.sizes[other]))
-                if found is not None:
-                    if place_of(found) != (queue.topic, queue.queue_id, int(queue.numbers[other])):
+        agreeing = 0
+        for neighbour in (row - 1, row + 1):
+            if 0 <= neighbour < queue.addresses.size:
+                message = self.message_at(int(queue.addresses[neighbour]), int(queue.sizes[neighbour]))
+                if message is not None:
+                    if place_of(message) != (queue.topic, queue.queue_id, int(queue.numbers[neighbour])):
                         return False
-                    seen += 1
-        return seen > 0
+                    agreeing += 1
+        return agreeing > 0
 
 
 def place_of(message: Messages) -> tuple[str, int, int]:
@@ -246,7 +246,7 @@ def _units(file: File) -> QueueFile:
     )
 
 
-def correct_numbers(derived: Derived, sealed: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def correct_numbers(derived: DerivedEntries, sealed: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Messages whose queue offset contradicts those before and after, by address, with the right one, which `derived` gets.
 
     A broker numbers the messages of a queue without a gap: a single one out of line, between two that fit each other, was changed. Those
@@ -269,7 +269,7 @@ def correct_numbers(derived: Derived, sealed: NDArray[np.int64]) -> Iterator[tup
             yield from zip(units[U_PHYSICAL, rows].tolist(), units[U_OFFSET, rows].tolist(), strict=True)
 
 
-def set_times(derived: Derived, changed: dict[int, int]) -> None:
+def set_times(derived: DerivedEntries, changed: dict[int, int]) -> None:
     """Other store times of messages, by address, wherever something was derived from the old ones."""
     if not changed:
         return
@@ -318,7 +318,7 @@ class Placement:
     def _take(self, group: Messages) -> Iterator[tuple[Messages, bool]]:
         shift = shift_of(group)
         if len(group) == 1 and shift and shift != self.shift and len(self.held) < MOST_HELD:
-            self.held.append(_copied(group))
+            self.held.append(_copy_rows(group))
             return
         yield from self._settle(group)
         yield from self._put(group, shift)
@@ -340,7 +340,7 @@ class Placement:
             is_corrected = False
         for rows in held:
             if is_corrected:
-                yield from self._put(corrected(rows, self.shift), self.shift, is_corrected=True)
+                yield from self._put(correct_address(rows, self.shift), self.shift, is_corrected=True)
             else:
                 yield from self._put(rows, shift_of(rows))
 
@@ -382,14 +382,14 @@ def shift_of(rows: Messages) -> int:
     return int(rows[fields.F_PHYSICAL][0] - rows.positions[0]) - rows.start
 
 
-def _copied(rows: Messages) -> Messages:
+def _copy_rows(rows: Messages) -> Messages:
     """A message whose bytes stay valid when the next window is read."""
     return replace(rows, data=rows.data.copy(), fields=rows.fields.copy())
 
 
-def corrected(rows: Messages, shift: int) -> Messages:
+def correct_address(rows: Messages, shift: int) -> Messages:
     """A message with the address of its place, so far away from it as others."""
-    rows = _copied(rows)
+    rows = _copy_rows(rows)
     address = int(rows.positions[0]) + rows.start + shift
     at = int(rows[fields.F_START][0]) + HEAD.at("physical_offset")
     rows.data[at : at + 8] = np.frombuffer(address.to_bytes(8, "big", signed=True), np.uint8)
@@ -458,7 +458,7 @@ def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> l
             renamed.append((base, votes, file))
     taken = {file.place.start_offset or 0 for file in kept if file.format == COMMIT_LOG.name}
     ends = taken | {file.place.start_offset or 0 for file in silent}
-    for start, votes, file in sorted(renamed, key=lambda one: (one[0], -one[1])):
+    for start, votes, file in sorted(renamed, key=lambda candidate: (candidate[0], -candidate[1])):
         # A single message may be wrong about itself.
         is_near = votes > 1 or not ends or min(ends) - size <= start <= max(ends) + size
         if start >= 0 and start % size == 0 and start not in taken and is_near:
@@ -558,7 +558,7 @@ def is_sound(store: Store) -> bool:
             return False
         if any(log.stop != following.start for log, following in itertools.pairwise(view.logs)):
             return False
-        seen = compared(store)
+        seen = comparison_of(store)
         marks = (*seen.differing, *seen.dangling, *seen.missing, *seen.gaps)
         if any((mark.severity or Severity.ERROR) is not Severity.INFO for mark in marks):
             return False
@@ -577,15 +577,15 @@ CUT = "cut"
 
 def indexed_between(files: Sequence[File], start: int, stop: int) -> dict[str, int]:
     """How many addresses in a stretch of the log each file of the key index has that those before it do not."""
-    found: set[int] = set()
+    earlier: set[int] = set()
     counts: dict[str, int] = {}
     for file in files:
         if file.format != "rocketmq.index" or file.problem is not None:
             continue
         with contextlib.suppress(DataError), Index(file.path) as opened:
             addresses = opened.table()["physical_offset"].astype(np.int64)
-            fresh = set(addresses[(addresses >= start) & (addresses < stop)].tolist()) - found
-            found |= fresh
+            fresh = set(addresses[(addresses >= start) & (addresses < stop)].tolist()) - earlier
+            earlier |= fresh
             if fresh:
                 counts[file.path] = len(fresh)
     return counts

@@ -75,11 +75,11 @@ class Pending:
             is_commit = (rows[kernels.F_SYS_FLAG] & TRANSACTION_MASK) == int(SysFlag.COMMIT)
             commits = rows[kernels.F_PREPARED][is_commit]
         if halves.size or ends.size or commits.size:
-            self._transactions(rows, halves, _ended(rows, ends), commits)
+            self._transactions(rows, halves, _ended_places(rows, ends), commits)
         if given_up.size:
             self.discarded.update(_texts(rows, given_up, "UNIQ_KEY"))
         if (timed := of(TIMER_TOPIC)).size:
-            self.timed.append(_timed(rows, timed))
+            self.timed.append(_timer_messages(rows, timed))
 
     def _transactions(self, rows: Messages, halves: Numbers, ended: Numbers, committed: Numbers) -> None:
         halves = halves[~rows.fillers[halves]]
@@ -93,10 +93,10 @@ class Pending:
     def _end(self, ended: set[int], committed: set[int]) -> None:
         """Forget the half messages that these end; keep what ends none of them."""
         places = {place for place in ended if place in self.halves}
-        addresses = {one for one in committed if one in self.places}
+        addresses = {address for address in committed if address in self.places}
         self.ended |= ended - places
         self.committed |= committed - addresses
-        for place in places | {self.places[one] for one in addresses}:
+        for place in places | {self.places[address] for address in addresses}:
             del self.places[self.halves.pop(place).physical]
 
     def _add(self, place: int, half: Half) -> None:
@@ -116,21 +116,21 @@ class Pending:
     def open(self) -> list[Half]:
         """The newest copy of each half message that has neither a commit nor a rollback, in order."""
         newest = {half.key or f"@{half.physical}": half for half in self.halves.values()}
-        found = (half for half in newest.values() if not half.key or half.key not in self.discarded)
-        return sorted(found, key=lambda half: half.physical)
+        undecided = (half for half in newest.values() if not half.key or half.key not in self.discarded)
+        return sorted(undecided, key=lambda half: half.physical)
 
     def waiting(self, reached: int) -> Numbers:
         """Timer messages (`T_…`) whose time is after `reached`, up to which the timer has come (milliseconds), and that none cancels."""
-        every = np.concatenate([np.empty((TIMED, 0), np.int64), *self.timed], axis=1)
-        cancels = every[T_CANCELS] != 0
-        waits = ~cancels & (every[T_DUE] > reached) & ~np.isin(every[T_KEY], every[T_KEY][cancels])
-        found = every[:, waits]
+        timed = np.concatenate([np.empty((TIMED, 0), np.int64), *self.timed], axis=1)
+        cancels = timed[T_CANCELS] != 0
+        waits = ~cancels & (timed[T_DUE] > reached) & ~np.isin(timed[T_KEY], timed[T_KEY][cancels])
+        waiting = timed[:, waits]
         # A message for a far time is written again each time the wheel has turned: the last one counts.
-        _, last = np.unique(found[T_KEY][::-1], return_index=True)
-        return found[:, np.sort(found.shape[1] - 1 - last)]
+        _, last = np.unique(waiting[T_KEY][::-1], return_index=True)
+        return waiting[:, np.sort(waiting.shape[1] - 1 - last)]
 
 
-def _ended(rows: Messages, which: Numbers) -> Numbers:
+def _ended_places(rows: Messages, which: Numbers) -> Numbers:
     """The places that the broker's messages name as ended: queue offsets in their bodies, one after the other, each followed by a comma."""
     if not which.size:
         return np.empty(0, np.int64)
@@ -140,8 +140,8 @@ def _ended(rows: Messages, which: Numbers) -> Numbers:
     queue = np.repeat(rows[kernels.F_QUEUE_ID][which], np.diff(np.asarray(parts.offsets)))
     plain = pc.match_substring_regex(words, f"^[0-9]{{1,{_MOST_DIGITS}}}$")
     numbers = np.asarray(words.filter(plain).cast(pa.string()).cast(pa.int64()), np.int64)
-    made: Numbers = numbers * _QUEUES + (queue[np.asarray(plain)] & (_QUEUES - 1))
-    return made
+    places: Numbers = numbers * _QUEUES + (queue[np.asarray(plain)] & (_QUEUES - 1))
+    return places
 
 
 def _texts(rows: Messages, which: Numbers, name: str) -> list[str]:
@@ -159,20 +159,20 @@ def _halves(rows: Messages, which: Numbers) -> list[Half]:
     if not which.size:
         return []
     keys, topics, groups = (_texts(rows, which, name) for name in ("UNIQ_KEY", "REAL_TOPIC", "PGROUP"))
-    numbers = (rows[one][which].tolist() for one in (kernels.F_QUEUE_OFFSET, kernels.F_PHYSICAL))
-    return [Half(*one) for one in zip(*numbers, keys, topics, groups, strict=True)]
+    numbers = (rows[column][which].tolist() for column in (kernels.F_QUEUE_OFFSET, kernels.F_PHYSICAL))
+    return [Half(*fields) for fields in zip(*numbers, keys, topics, groups, strict=True)]
 
 
-def _timed(rows: Messages, which: Numbers) -> Numbers:
+def _timer_messages(rows: Messages, which: Numbers) -> Numbers:
     which = which[~rows.fillers[which]]
     keys, due, cancels = (_texts(rows, which, name) for name in ("UNIQ_KEY", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"))
-    made = np.empty((TIMED, which.size), np.int64)
-    made[T_PHYSICAL] = rows[kernels.F_PHYSICAL][which]
+    timed = np.empty((TIMED, which.size), np.int64)
+    timed[T_PHYSICAL] = rows[kernels.F_PHYSICAL][which]
     stored = rows[kernels.F_STORE_TIME][which].tolist()
-    made[T_DUE] = [_time(text, else_) for text, else_ in zip(due, stored, strict=True)]
-    made[T_KEY] = [_hash(b.rpartition("+")[2] if b else a) for a, b in zip(keys, cancels, strict=True)]
-    made[T_CANCELS] = [bool(one) for one in cancels]
-    return made
+    timed[T_DUE] = [_time(text, else_) for text, else_ in zip(due, stored, strict=True)]
+    timed[T_KEY] = [_hash(b.rpartition("+")[2] if b else a) for a, b in zip(keys, cancels, strict=True)]
+    timed[T_CANCELS] = [bool(cancel) for cancel in cancels]
+    return timed
 
 
 def _time(text: str, stored: int) -> int:

@@ -39,7 +39,7 @@ from rawlog.formats.rocketmq.store.dispatch import (
     U_PHYSICAL,
     U_SIZE,
     U_TIME,
-    Derived,
+    DerivedEntries,
     Queue,
 )
 from rawlog.formats.rocketmq.writer import Entries, blank, host_bytes
@@ -49,7 +49,7 @@ LARGEST_FILLER = LARGEST_BODY
 LAYOUTS = {"rocketmq.consumequeue": UNIT, "rocketmq.batchconsumequeue": BATCH_UNIT}
 
 
-def joined(pieces: list[tuple[int, Slot | None]], stop: int) -> list[tuple[int, Slot | None]]:
+def join_pieces(pieces: list[tuple[int, Slot | None]], stop: int) -> list[tuple[int, Slot | None]]:
     """Pieces of a hole, those too small for an entry of their own given to the one before them, the first to the one after it."""
     kept: list[tuple[int, Slot | None]] = []
     for number, (begin, slot) in enumerate(pieces):
@@ -161,7 +161,7 @@ class Gap:
 
 
 def close_gaps(
-    derived: Derived,
+    derived: DerivedEntries,
     fillers: list[Filler],
     begin: int,
     batch_topics: frozenset[str],
@@ -174,8 +174,10 @@ def close_gaps(
     """
     fillers = sorted(fillers, key=lambda filler: filler.address)
     for gap in sorted(_gaps(derived, begin), key=lambda gap: gap.start):
-        here = [one for one in fillers if gap.start <= one.address and one.address + one.size <= gap.stop]
-        taken = _placed(gap, here, gap.queue[0] in batch_topics) if here else None
+        here = [
+            filler for filler in fillers if gap.start <= filler.address and filler.address + filler.size <= gap.stop
+        ]
+        taken = _place(gap, here, gap.queue[0] in batch_topics) if here else None
         if taken is None:
             continue
         for filler, slot in taken:
@@ -186,7 +188,7 @@ def close_gaps(
             _write(filler, derived, put)
 
 
-def _gaps(derived: Derived, begin: int) -> Iterator[Gap]:
+def _gaps(derived: DerivedEntries, begin: int) -> Iterator[Gap]:
     for queue in sorted(derived.units):
         topic = queue[0]
         if topic.startswith(LMQ_PREFIX) or "\\x" in topic or len(topic.encode()) > LARGEST_TOPIC_V1:
@@ -201,7 +203,7 @@ def _gaps(derived: Derived, begin: int) -> Iterator[Gap]:
             yield Gap(queue, first, count, int(addresses[row] + units[U_SIZE][row]), int(addresses[row + 1]))
 
 
-def _placed(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Filler, Slot]] | None:
+def _place(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Filler, Slot]] | None:
     """Room for placeholders of a gap; None if there is not enough of it for all, which then are not all of these messages."""
     topic, queue_id = gap.queue
     largest = (1 << 15) - 1 if is_batch else 1
@@ -223,7 +225,7 @@ def _placed(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Fille
     return taken if number == gap.first + gap.count else None
 
 
-def _write(filler: Filler, derived: Derived, put: Callable[[int, bytes], None]) -> None:
+def _write(filler: Filler, derived: DerivedEntries, put: Callable[[int, bytes], None]) -> None:
     """Placeholders one after the other, and a filler over the rest; a rest too small for one is the last placeholder's."""
     at, left = filler.address, filler.room
     for number, slot in enumerate(filler.slots):
@@ -242,7 +244,7 @@ def _write(filler: Filler, derived: Derived, put: Callable[[int, bytes], None]) 
         put(at, covering(at, left, filler.time, None))
 
 
-def _insert(derived: Derived, slot: Slot, address: int, size: int, time: int) -> None:
+def _insert(derived: DerivedEntries, slot: Slot, address: int, size: int, time: int) -> None:
     unit = np.zeros((COLUMNS, 1), np.int64)
     unit[U_OFFSET], unit[U_PHYSICAL], unit[U_SIZE] = slot.number, address, size
     unit[U_TIME], unit[U_BATCH] = time, slot.count

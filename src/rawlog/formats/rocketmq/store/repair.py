@@ -53,7 +53,7 @@ from rawlog.formats.rocketmq.store.placeholders import (
     Slot,
     close_gaps,
     covering,
-    joined,
+    join_pieces,
     placeholder_size,
 )
 from rawlog.formats.rocketmq.store.rewrite import (
@@ -107,7 +107,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     report = new_report()
     files = recognise(store)
     sizes = sizes_of(files).with_options(options)
-    if "commit_log" not in sizes.known and dispatch.commit_logs(files):
+    if "commit_log" not in sizes.known_fields and dispatch.commit_logs(files):
         report.notes.append(
             f"commitlog: neither its files nor a broker.conf show their full size (commitlog_size): {sizes.commit_log:,} is assumed; "
             "a broker with another setting does not start"
@@ -140,7 +140,9 @@ def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> 
     write_derived(derived, files, folder, sizes, settings, report, only_known=True, is_intact=is_intact)
 
 
-def check_log(store: Store, settings: Settings, options: Mapping[str, str]) -> tuple[dispatch.Derived, dict[str, int]]:
+def check_log(
+    store: Store, settings: Settings, options: Mapping[str, str]
+) -> tuple[dispatch.DerivedEntries, dict[str, int]]:
     """What the messages of a store give, and where its log ends in files with other bytes after it, by path. CorruptError if `repair`
     would change the log, or report a loss of it.
 
@@ -150,7 +152,7 @@ def check_log(store: Store, settings: Settings, options: Mapping[str, str]) -> t
     report = new_report()
     files = recognise(store)
     sizes = sizes_of(files)
-    if "commit_log" not in sizes.known:
+    if "commit_log" not in sizes.known_fields:
         sizes = sizes.with_options(options)
     files = locate(files, sizes.commit_log, report, move=False)
     salvage = Salvage(files, Folder("nowhere", dry_run=True), sizes.commit_log, report, move=False)
@@ -212,7 +214,7 @@ class Salvage:
     def __init__(self, files: Sequence[File], folder: Folder, file_size: int, report: Report, *, move: bool) -> None:
         self.files, self.file_size, self.report, self.move = files, file_size, report, move
         self.logs = dispatch.commit_logs(files)
-        self.slots, self.derived = Slots(files), dispatch.Derived()
+        self.slots, self.derived = Slots(files), dispatch.DerivedEntries()
         self.folder = folder
         self.log: Log | None = None
         self.here: File
@@ -352,8 +354,8 @@ class Salvage:
             if at % size == 0 and at not in self.present:
                 self.report.add(Action.LOST, f"the commit-log file {at:020} before it is missing", self.here.path)
                 self.report.count("bytes_lost", size)
-            known = [slot for slot in self.slots.between(at, stop) if slot.size >= placeholder_size(slot)]
-            ends = [slot.address + slot.size for slot in known if slot.address + slot.size <= stop - BLANK.size]
+            slots = [slot for slot in self.slots.between(at, stop) if slot.size >= placeholder_size(slot)]
+            ends = [slot.address + slot.size for slot in slots if slot.address + slot.size <= stop - BLANK.size]
             covered = max([at if at % size else at + SMALLEST_FILLER, *ends])
             if covered > at:
                 self.fill(at, covered, self._time(run))
@@ -364,7 +366,7 @@ class Salvage:
         """Write a run of messages: where it was, or at the end."""
         assert self.log is not None
         self._note_piece(run)
-        rows = self._identified(run.rows)
+        rows = self._identify(run.rows)
         if self.move:
             addresses = self.log.append(from_messages(rows, moves=True))
         elif rows is run.rows:
@@ -382,10 +384,10 @@ class Salvage:
         sealed = np.zeros(len(run.rows), np.bool_)
         sealed[run.rows.entry_crcs()[0]] = True
         self.sealed.append(addresses[sealed])
-        own = run.rows.fillers
-        self.times.append(np.stack((addresses, run.rows[fields.F_STORE_TIME], sealed.astype(np.int64)))[:, ~own])
+        fillers = run.rows.fillers
+        self.times.append(np.stack((addresses, run.rows[fields.F_STORE_TIME], sealed.astype(np.int64)))[:, ~fillers])
 
-    def _identified(self, rows: Messages) -> Messages:
+    def _identify(self, rows: Messages) -> Messages:
         """Messages with the topic, queue and number that the consume queues have for them, where one was changed."""
         sealed = set(rows.entry_crcs()[0].tolist())
         changes = {
@@ -425,12 +427,12 @@ class Salvage:
 
     def patches_by_path(self) -> dict[str, tuple[tuple[int, bytes], ...]]:
         """The bytes that were wrong, by the file and the position at which they are in the source."""
-        found: dict[str, list[tuple[int, bytes]]] = {}
+        by_path: dict[str, list[tuple[int, bytes]]] = {}
         for address, data in self.patches:
             number = bisect.bisect_right(self.addresses, address) - 1
             piece = self.pieces[number]
-            found.setdefault(piece.path, []).append((piece.start + address - self.addresses[number], data))
-        return {path: tuple(sorted(patches)) for path, patches in found.items()}
+            by_path.setdefault(piece.path, []).append((piece.start + address - self.addresses[number], data))
+        return {path: tuple(sorted(patches)) for path, patches in by_path.items()}
 
     def _change(self, address: int, reason: str) -> None:
         """Report a message that is not as it was, by its address."""
@@ -486,9 +488,9 @@ class Salvage:
             at = slot.address + slot.size
         if at < stop:
             pieces.append((at, None))
-        pieces = joined(pieces, stop)
-        for (begin, known), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
-            self._cover(begin, end, known, time)
+        pieces = join_pieces(pieces, stop)
+        for (begin, piece_slot), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
+            self._cover(begin, end, piece_slot, time)
         self._report_covered([(begin, slot) for begin, slot in pieces if slot is not None])
 
     def _cover(self, start: int, stop: int, slot: Slot | None, time: int) -> None:
@@ -512,14 +514,14 @@ class Salvage:
         """Report the messages whose places placeholders have: one entry for each run of numbers of a queue."""
         runs: dict[dispatch.Queue, list[list[int]]] = {}
         for address, slot in pieces:
-            found = runs.setdefault((slot.topic, slot.queue_id), [])
-            if found and found[-1][1] == slot.number:
-                found[-1][1] += slot.count
-                found[-1][3] = address + slot.size
+            spans = runs.setdefault((slot.topic, slot.queue_id), [])
+            if spans and spans[-1][1] == slot.number:
+                spans[-1][1] += slot.count
+                spans[-1][3] = address + slot.size
             else:
-                found.append([slot.number, slot.number + slot.count, address, address + slot.size])
-        for (topic, queue_id), found in runs.items():
-            for first, stop, address, end in found:
+                spans.append([slot.number, slot.number + slot.count, address, address + slot.size])
+        for (topic, queue_id), spans in runs.items():
+            for first, stop, address, end in spans:
                 self._lose(topic, queue_id, first, stop - first, address, "placeholders have the places", end - address)
 
     def _lose(self, topic: str, queue_id: int, first: int, count: int, address: int, then: str, size: int = 0) -> None:
@@ -543,9 +545,9 @@ class Salvage:
         """Whether every message of the source is in the result as it was, at its address."""
         changed = (Action.DROPPED, Action.LOST, Action.CHANGED)
         lost = [
-            one
-            for one in self.report.entries
-            if one.action in changed and not (one.action is Action.DROPPED and one.is_expected)
+            entry
+            for entry in self.report.entries
+            if entry.action in changed and not (entry.action is Action.DROPPED and entry.is_expected)
         ]
         return not self.move and not lost
 
@@ -591,7 +593,9 @@ class Salvage:
 
     def _is_dispatched(self) -> bool:
         """Whether queues or the key index know the last message: then they would know of one after it, too."""
-        addresses = [int(piece[dispatch.U_PHYSICAL].max()) for found in self.derived.units.values() for piece in found]
+        addresses = [
+            int(piece[dispatch.U_PHYSICAL].max()) for pieces in self.derived.units.values() for piece in pieces
+        ]
         last = max(addresses, default=-1)
         return bool(self.slots.between(last, last + 1) or indexed_between(self.files, last, last + 1))
 
@@ -627,9 +631,9 @@ class Salvage:
         units = self.derived.queue(queue)
         for row in np.flatnonzero(units[dispatch.U_OFFSET] == number).tolist():
             address, size = int(units[dispatch.U_PHYSICAL][row]), int(units[dispatch.U_SIZE][row])
-            found = self.slots.message_at(address, size)
-            if found is not None:
-                return bytes(found.data[:size])
+            message = self.slots.message_at(address, size)
+            if message is not None:
+                return bytes(message.data[:size])
         return None
 
 

@@ -67,15 +67,15 @@ class Samples:
     def add(self, rows: Messages, count: int) -> Samples:
         """The same with those of more messages, at most `count`."""
         fresh = np.flatnonzero(_hashes(rows[fields.F_PHYSICAL]) <= self.most)
-        every = np.concatenate((self.addresses, rows[fields.F_PHYSICAL][fresh]))
-        hashes, most = _hashes(every), self.most
-        if every.size > count:
+        addresses = np.concatenate((self.addresses, rows[fields.F_PHYSICAL][fresh]))
+        hashes, most = _hashes(addresses), self.most
+        if addresses.size > count:
             most = np.partition(hashes, count - 1)[count - 1]
         keep = hashes <= most
         fresh = fresh[keep[self.addresses.size :]]
         starts = rows[fields.F_START][fresh]
         sums = crc32_spans(rows.data, starts, starts + rows[fields.F_SIZE][fresh])
-        return Samples(every[keep], np.concatenate((self.sums[keep[: self.addresses.size]], sums)), most)
+        return Samples(addresses[keep], np.concatenate((self.sums[keep[: self.addresses.size]], sums)), most)
 
     def upto(self, most: np.uint64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Those whose addresses have a hash of at most `most`."""
@@ -89,8 +89,8 @@ def _hashes(addresses: NDArray[np.int64]) -> NDArray[np.uint64]:
         value = addresses.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        made: NDArray[np.uint64] = value ^ (value >> np.uint64(31))
-    return made
+        mixed: NDArray[np.uint64] = value ^ (value >> np.uint64(31))
+    return mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +128,14 @@ class LogSurvey:
     @property
     def covered(self) -> list[tuple[int, int]]:
         """The stretches that need no other copy: sound messages, and the unused end of a file that another one follows."""
-        found = [(one.start, one.stop) for one in self.extents]
-        return [*found, (self.end, self.stop)] if self.tail == "blank" else found
+        spans = [(extent.start, extent.stop) for extent in self.extents]
+        return [*spans, (self.end, self.stop)] if self.tail == "blank" else spans
 
     @property
     def holes(self) -> list[tuple[int, int]]:
         """The stretches in which there are no sound messages, that at the end included."""
-        ends = [self.start, *(one.stop for one in self.extents)]
-        begins = [*(one.start for one in self.extents), self.end if self.tail == "blank" else self.stop]
+        ends = [self.start, *(extent.stop for extent in self.extents)]
+        begins = [*(extent.start for extent in self.extents), self.end if self.tail == "blank" else self.stop]
         return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
 
 
@@ -155,31 +155,31 @@ def survey_log(
     file: File, queues: Sequence[File], size: int, samples: int, advance: Callable[[int], None]
 ) -> LogSurvey | None:
     """Read one commit-log file; None if it has no place in a log. `queues` are the queue files of its store."""
-    placed = _placed(file, size)
+    placed = _place_file(file, size)
     if placed is None:
         return None
-    found: list[Extent] = []
-    chosen, messages, term, is_dledger = Samples(), 0, 0, False
+    extents: list[Extent] = []
+    sample, messages, term, is_dledger = Samples(), 0, 0, False
     done = shift = 0
     for run in real_runs(placed, size):
         rows, times = run.rows, run.rows[fields.F_STORE_TIME]
         last = int(np.median(times[-3:]))  # no checksum covers a single one
-        if found and found[-1].stop == run.start:
-            found[-1] = replace(found[-1], stop=run.stop, until=last)
+        if extents and extents[-1].stop == run.start:
+            extents[-1] = replace(extents[-1], stop=run.stop, until=last)
         else:
-            found.append(Extent(run.start, run.stop, int(times[0]), last))
-        chosen = chosen.add(rows, samples)
+            extents.append(Extent(run.start, run.stop, int(times[0]), last))
+        sample = sample.add(rows, samples)
         messages, shift = messages + len(rows), run.shift
         if _is_dledger(rows):
             is_dledger, term = True, max(term, _term(rows))
         advance(run.stop - (placed.place.start_offset or 0) - done)
         done = run.stop - (placed.place.start_offset or 0)
-    end = found[-1].stop if found else placed.place.start_offset or 0
-    made = LogSurvey(
+    end = extents[-1].stop if extents else placed.place.start_offset or 0
+    survey = LogSurvey(
         placed,
         size,
-        tuple(found),
-        chosen,
+        tuple(extents),
+        sample,
         messages,
         tail_of(placed, end - shift - (placed.place.start_offset or 0), size, shift),
         is_begun(placed),
@@ -187,10 +187,10 @@ def survey_log(
         term,
     )
     advance(max(0, file.size - done))
-    return replace(made, slots=tuple(slots_between(queues, made.holes)))
+    return replace(survey, slots=tuple(slots_between(queues, survey.holes)))
 
 
-def _placed(file: File, size: int) -> File | None:
+def _place_file(file: File, size: int) -> File | None:
     """A file at the address where its messages belong; None for one under a wrong name whose messages do not say it."""
     [file] = recognise([file])
     if file.format != COMMIT_LOG.name or file.place.start_offset is None:
@@ -216,16 +216,16 @@ def _term(rows: Messages) -> int:
 
 def slots_between(queues: Sequence[File], holes: Sequence[tuple[int, int]]) -> list[Slot]:
     """What queue files know of messages in holes of the log, one for each address, in order. Reads only the units of these."""
-    found: dict[int, Slot] = {}
+    slots: dict[int, Slot] = {}
     for file in queues:
         if file.format not in LAYOUTS or file.problem is not None or str(file.place.topic).startswith(LMQ_PREFIX):
             continue
         with Source(file.path) as source:
             for start, stop in holes:
                 for slot in _slots(file, source, start, stop):
-                    if len(found) < MOST_SLOTS:
-                        found.setdefault(slot.address, slot)
-    return [found[address] for address in sorted(found)]
+                    if len(slots) < MOST_SLOTS:
+                        slots.setdefault(slot.address, slot)
+    return [slots[address] for address in sorted(slots)]
 
 
 def _slots(file: File, source: Source, start: int, stop: int) -> Iterator[Slot]:
@@ -275,10 +275,10 @@ class Agreement:
     until: int | None = None
 
 
-def agreement(one: Sequence[LogSurvey], other: Sequence[LogSurvey]) -> Agreement:
+def agreement(first: Sequence[LogSurvey], second: Sequence[LogSurvey]) -> Agreement:
     """What two copies have in common, by their surveys."""
-    theirs = {survey.start: survey for survey in other}
-    parts = [_compared(mine, theirs[mine.start]) for mine in one if mine.start in theirs]
+    by_start = {survey.start: survey for survey in second}
+    parts = [_compare_samples(survey, by_start[survey.start]) for survey in first if survey.start in by_start]
     if not parts:
         return Agreement()
     where = np.concatenate([part[0] for part in parts])
@@ -292,12 +292,14 @@ def agreement(one: Sequence[LogSurvey], other: Sequence[LogSurvey]) -> Agreement
     return Agreement(int(same.sum()), tuple(where[~same].tolist()), until)
 
 
-def _compared(one: LogSurvey, other: LogSurvey) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+def _compare_samples(
+    first: LogSurvey, second: LogSurvey
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Addresses of messages that are sampled where both copies are sound; whether they are alike, and whether both have one there."""
-    most = min(one.samples.most, other.samples.most)
-    a, a_sums = one.samples.upto(most)
-    b, b_sums = other.samples.upto(most)
-    where = np.union1d(a[_are_inside(other, a) | np.isin(a, b)], b[_are_inside(one, b) | np.isin(b, a)])
+    most = min(first.samples.most, second.samples.most)
+    a, a_sums = first.samples.upto(most)
+    b, b_sums = second.samples.upto(most)
+    where = np.union1d(a[_are_inside(second, a) | np.isin(a, b)], b[_are_inside(first, b) | np.isin(b, a)])
     both = np.isin(where, a) & np.isin(where, b)
     same = both.copy()
     same[both] = _at(where[both], a, a_sums) == _at(where[both], b, b_sums)
@@ -311,8 +313,8 @@ def _at(wanted: NDArray[np.int64], addresses: NDArray[np.int64], sums: NDArray[n
 
 def _are_inside(survey: LogSurvey, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which addresses are in a stretch of sound messages."""
-    starts = np.array([one.start for one in survey.extents], np.int64)
-    stops = np.array([-1, *(one.stop for one in survey.extents)], np.int64)
+    starts = np.array([extent.start for extent in survey.extents], np.int64)
+    stops = np.array([-1, *(extent.stop for extent in survey.extents)], np.int64)
     result: NDArray[np.bool_] = addresses < stops[np.searchsorted(starts, addresses, side="right")]
     return result
 
@@ -321,7 +323,7 @@ def _are_inside(survey: LogSurvey, addresses: NDArray[np.int64]) -> NDArray[np.b
 
 
 @dataclass(frozen=True, slots=True)
-class StoreCopy:
+class ReplicaFiles:
     """One store as it was found: its files, and who its broker was as far as its settings say."""
 
     root: str
@@ -353,7 +355,7 @@ def is_log(file: File) -> bool:
 class Replica:
     """A store on a disk, with what the surveys found in it."""
 
-    store: StoreCopy
+    store: ReplicaFiles
     logs: list[LogSurvey] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     until: int | None = None
@@ -376,7 +378,7 @@ class Replica:
     @property
     def order(self) -> tuple[Any, ...]:
         """Copies in order of preference: the newest history, the master, the longest, the most sound."""
-        sound = sum(one.stop - one.start for log in self.logs for one in log.extents)
+        sound = sum(extent.stop - extent.start for log in self.logs for extent in log.extents)
         return (
             *(-part for part in self.lineage),
             self.store.broker_id not in (None, 0),
@@ -386,7 +388,7 @@ class Replica:
         )
 
 
-def copies_below(root: str, files: Sequence[File], options: Mapping[str, str]) -> Iterator[StoreCopy]:
+def replicas_below(root: str, files: Sequence[File], options: Mapping[str, str]) -> Iterator[ReplicaFiles]:
     """The stores below a directory."""
     for store in stores(files, {}) if files else ():
         if not any(is_log(file) for file in store):
@@ -395,7 +397,7 @@ def copies_below(root: str, files: Sequence[File], options: Mapping[str, str]) -
         conf = conf_near(store)
         values: Mapping[str, str] = {} if conf is None else conf.values
         _, name, number = _identity(store) or (None, None, values.get("brokerId", ""))
-        yield StoreCopy(
+        yield ReplicaFiles(
             str(group or store[0].place.group or root),
             root,
             store.files,
@@ -430,58 +432,58 @@ def _epochs(files: Sequence[File]) -> tuple[tuple[int, int], ...]:
     return tuple((int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2 and all(map(str.isdecimal, pair)))
 
 
-def take_survey(found: Replica, survey: LogSurvey, report: Report) -> None:
+def take_survey(replica: Replica, survey: LogSurvey, report: Report) -> None:
     """Add a survey to its copy. Of two files at one address the one with more messages counts."""
-    twin = next((one for one in found.logs if one.start == survey.start), None)
-    if twin is not None:
-        if survey.messages <= twin.messages:
-            survey, twin = twin, survey
+    rival = next((log for log in replica.logs if log.start == survey.start), None)
+    if rival is not None:
+        if survey.messages <= rival.messages:
+            survey, rival = rival, survey
         reason = f"left out; {survey.file.path} has its place in the commit log"
-        drop(report, reason, twin.file.path, 0, twin.file.size)
-        found.logs = [one for one in found.logs if one.start != survey.start]
-    found.logs.append(survey)
+        drop(report, reason, rival.file.path, 0, rival.file.size)
+        replica.logs = [log for log in replica.logs if log.start != survey.start]
+    replica.logs.append(survey)
 
 
-def group_copies(copies: Sequence[Replica]) -> list[list[Replica]]:
+def group_replicas(replicas: Sequence[Replica]) -> list[list[Replica]]:
     """Stores that are copies of one another: with common messages, or of one broker with no addresses in common."""
     groups: list[list[Replica]] = []
-    for found in copies:
-        near = [group for group in groups if any(_is_copy(found, other) for other in group)]
-        merged = [found, *(one for group in near for one in group)]
+    for replica in replicas:
+        near = [group for group in groups if any(_is_replica(replica, other) for other in group)]
+        merged = [replica, *(member for group in near for member in group)]
         groups = [group for group in groups if group not in near] + [merged]
     return groups
 
 
-def _is_copy(one: Replica, other: Replica) -> bool:
-    found = agreement(one.logs, other.logs)
-    if found.same or found.different:
-        return found.same > 0
-    return one.store.broker is not None and one.store.broker == other.store.broker
+def _is_replica(first: Replica, second: Replica) -> bool:
+    common = agreement(first.logs, second.logs)
+    if common.same or common.different:
+        return common.same > 0
+    return first.store.broker is not None and first.store.broker == second.store.broker
 
 
 def part_histories(group: list[Replica]) -> list[str]:
     """Set where each copy parts from the history of the first; the reasons, one for each."""
     reasons = [""]
-    for one in group[1:]:
-        found: Agreement = agreement(group[0].logs, one.logs)
-        one.until = found.until
+    for replica in group[1:]:
+        common: Agreement = agreement(group[0].logs, replica.logs)
+        replica.until = common.until
         reason = ""
-        if found.until is not None:
-            (mine, when), (theirs, then) = group[0].lineage, one.lineage
+        if common.until is not None:
+            (term, when), (replica_term, then) = group[0].lineage, replica.lineage
             why = (
-                f"term or epoch {mine} after {theirs}"
-                if mine != theirs
+                f"term or epoch {term} after {replica_term}"
+                if term != replica_term
                 else f"last stored {plain_time(when * 1000)}, not {plain_time(then * 1000)}"
             )
-            reason = f"{one.store.root}: another history from address {found.until:,} on; {group[0].store.root} is newer: {why}"
+            reason = f"{replica.store.root}: another history from address {common.until:,} on; {group[0].store.root} is newer: {why}"
         reasons.append(reason)
     return reasons
 
 
 def unit_name(group: Sequence[Replica], taken: set[str]) -> str:
     """The name of a group's broker, or that of a directory."""
-    known = Counter(one.store.broker for one in group if one.store.broker)
-    base = known.most_common(1)[0][0] if known else None
+    brokers = Counter(replica.store.broker for replica in group if replica.store.broker)
+    base = brokers.most_common(1)[0][0] if brokers else None
     if base is None or why_unsafe(base) is not None:
         names = [part for part in parts(group[0].store.root) if part not in ("", "store", ".", "..")]
         base = names[0] if names else "store"
@@ -494,15 +496,15 @@ def unit_name(group: Sequence[Replica], taken: set[str]) -> str:
 
 def copies(stores: Sequence[Store]) -> list[Copies]:
     """The sets of replicas, each with the best first. A store that does not say whose it is, is a replica of none."""
-    found: dict[Identity, list[Store]] = defaultdict(list)
+    by_identity: dict[Identity, list[Store]] = defaultdict(list)
     for store in stores:
         identity = _unit_of_data(store)
         if identity is not None:
-            found[identity].append(store)
+            by_identity[identity].append(store)
     return [
-        Copies.ranked(identity, some, [_rank(store) for store in some])
-        for identity, some in found.items()
-        if len(some) > 1
+        Copies.ranked(identity, group, [_rank(store) for store in group])
+        for identity, group in by_identity.items()
+        if len(group) > 1
     ]
 
 

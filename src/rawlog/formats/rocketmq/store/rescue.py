@@ -31,12 +31,12 @@ from rawlog.formats.rocketmq.store.replicas import (
     Extent,
     LogSurvey,
     Replica,
-    StoreCopy,
-    copies_below,
-    group_copies,
+    ReplicaFiles,
+    group_replicas,
     is_log,
     part_histories,
     real_runs,
+    replicas_below,
     slots_between,
     survey_log,
     take_survey,
@@ -71,7 +71,7 @@ LONGEST_PAUSE_MS = 10 * 365 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class LogCopy:
+class ReplicaLog:
     """One copy of the commit log: its files by the address where each begins, and where it parts from the history that is kept."""
 
     root: str
@@ -121,7 +121,7 @@ class Union(Salvage):
 
     def __init__(
         self,
-        copies: Sequence[LogCopy],
+        copies: Sequence[ReplicaLog],
         files: Sequence[File],
         folder: Folder,
         file_size: int,
@@ -130,7 +130,7 @@ class Union(Salvage):
         move: bool,
     ) -> None:
         super().__init__(files, folder, file_size, report, move=move)
-        self.copies = copies
+        self.replicas = copies
         self.taken = [0] * len(copies)
         #: How far the last messages of each copy of the file that is being read are from their place.
         self.shifts: dict[int, int] = {}
@@ -138,15 +138,19 @@ class Union(Salvage):
 
     def _at(self, start: int) -> list[tuple[int, File]]:
         """The copies of the file at an address, with the numbers of their stores; those of another history are the last."""
-        found = [(number, copy) for number, copy in enumerate(self.copies) if start in copy.files]
-        found.sort(key=lambda one: one[1].until is not None and one[1].until <= start)
-        return [(number, copy.files[start]) for number, copy in found]
+        holders = [(number, replica) for number, replica in enumerate(self.replicas) if start in replica.files]
+        holders.sort(key=lambda holder: holder[1].until is not None and holder[1].until <= start)
+        return [(number, replica.files[start]) for number, replica in holders]
 
-    def _own(self, file: File) -> list[tuple[int, File]]:
+    def _in_history(self, file: File) -> list[tuple[int, File]]:
         """The same without those of another history."""
         start = file.place.start_offset or 0
-        found = self._at(start)
-        return [(number, one) for number, one in found if (until := self.copies[number].until) is None or until > start]
+        files = self._at(start)
+        return [
+            (number, replica_file)
+            for number, replica_file in files
+            if (until := self.replicas[number].until) is None or until > start
+        ]
 
     @property
     def is_intact(self) -> bool:
@@ -154,22 +158,22 @@ class Union(Salvage):
         return super().is_intact and not any(self.taken[1:])
 
     def is_begun(self, file: File) -> bool:
-        return any(is_begun(one) for _, one in self._own(file))
+        return any(is_begun(replica_file) for _, replica_file in self._in_history(file))
 
     def tail(self, file: File, position: int, shift: int) -> str:
         address = position + shift
-        found = [
-            tail_of(one, address - self.shifts.get(number, 0), self.file_size, self.shifts.get(number, 0))
-            for number, one in self._own(file)
-            if self.copies[number].until is None
+        tails = [
+            tail_of(replica_file, address - self.shifts.get(number, 0), self.file_size, self.shifts.get(number, 0))
+            for number, replica_file in self._in_history(file)
+            if self.replicas[number].until is None
         ]
-        sizes = [int(one) for one in found if one.isdigit()]
-        if "blank" in found or not sizes:
-            return "blank" if "blank" in found else CUT if set(found) == {CUT} else "zeros"
+        sizes = [int(text) for text in tails if text.isdigit()]
+        if "blank" in tails or not sizes:
+            return "blank" if "blank" in tails else CUT if set(tails) == {CUT} else "zeros"
         return str(max(sizes))
 
     def growth(self, file: File, shift: int) -> int:
-        return max(0, *(-one for one in self.shifts.values()), 0)
+        return max(0, *(-distance for distance in self.shifts.values()), 0)
 
     def describe_hole(self, run: Run) -> str:
         before = self.derived.last_time if self.derived.messages else 0
@@ -179,14 +183,15 @@ class Union(Salvage):
             if before
             else f"before {plain_time(after * 1000)}"
         )
-        many = "no copy has it" if len(self.copies) > 1 else "could not be kept"
+        many = "no copy has it" if len(self.replicas) > 1 else "could not be kept"
         return f"{many}: addresses before {run.start:,}, stored {when}"
 
     # Runs
 
     def runs(self, file: File, *, skip: bool) -> Iterator[Run]:
         """The sound messages at the place of a file, each from the first copy that has it."""
-        readers = [_Reader(number, one, self.file_size, self.copies[number].until) for number, one in self._own(file)]
+        size, replicas = self.file_size, self.replicas
+        readers = [_Reader(number, log, size, replicas[number].until) for number, log in self._in_history(file)]
         at = -1
         while True:
             heads = [(reader, run) for reader in readers if (run := reader.skip_to(at)) is not None]
@@ -200,21 +205,21 @@ class Union(Salvage):
                         self.report.add(Action.MOVED, reason, reader.file.path, is_expected=True)
                 return
             first = min(run.start for _, run in heads)
-            here = [(reader, run) for reader, run in heads if run.start == first]
-            stop = min(run.stop for _, run in here)
+            starting = [(reader, run) for reader, run in heads if run.start == first]
+            stop = min(run.stop for _, run in starting)
             # Where another copy begins again, it is preferred, or compared.
             stop = min([stop, *(run.start for _, run in heads if run.start > first)])
-            cut = [(reader.number, part) for reader, run in here if (part := _cut(run, None, stop)) is not None]
-            for source, run in self._agreed(cut):
+            cut = [(reader.number, part) for reader, run in starting if (part := _cut(run, None, stop)) is not None]
+            for source, run in self._agree(cut):
                 self.taken[source] += len(run.rows)
                 yield replace(run, shift=0)  # where it is in its copy says nothing of the others
             at = cut[0][1].stop
 
-    def _agreed(self, copies: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:
+    def _agree(self, candidates: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:
         """The run of the first of several copies; messages that others have otherwise are judged."""
         # What one copy had to correct, another may have as it was.
-        copies = [one for one in copies if not one[1].is_corrected] or copies
-        (source, run), others = copies[0], copies[1:]
+        candidates = [candidate for candidate in candidates if not candidate[1].is_corrected] or candidates
+        (source, run), others = candidates[0], candidates[1:]
         if all(_bytes(run) == _bytes(other) for _, other in others):
             yield source, run
             return
@@ -223,8 +228,12 @@ class Union(Salvage):
             before = _cut(run, at, address)
             if before is not None:
                 yield source, before
-            versions = [(number, one) for number, whole in copies if (one := _message_at(whole, address)) is not None]
-            yield self._judge(address, [one for one in versions if one[1].stop == versions[0][1].stop])
+            versions = [
+                (number, message)
+                for number, full_run in candidates
+                if (message := _message_at(full_run, address)) is not None
+            ]
+            yield self._judge(address, [version for version in versions if version[1].stop == versions[0][1].stop])
             at = address + 1
         rest = _cut(run, at, None)
         if rest is not None:
@@ -234,12 +243,12 @@ class Union(Salvage):
         """The version of a message that most copies have, or the one that the consume queues know; else the first."""
         texts = [_bytes(run) for _, run in versions]
         votes = [texts.count(text) for text in texts]
-        best = [one for one, vote in zip(versions, votes, strict=True) if vote == max(votes)]
+        best = [version for version, vote in zip(versions, votes, strict=True) if vote == max(votes)]
         why, is_decided = f"{max(votes)} of {len(versions)} copies have the one that is taken", True
         if max(votes) * 2 <= len(versions):
-            known = {(slot.topic, slot.queue_id, slot.number) for slot in self.slots.between(address, address + 1)}
-            fitting = [one for one in best if place_of(one[1].rows) in known]
-            formed = [one for one in fitting or best if _is_well_formed(one[1], self.derived.last_time)]
+            places = {(slot.topic, slot.queue_id, slot.number) for slot in self.slots.between(address, address + 1)}
+            fitting = [version for version in best if place_of(version[1].rows) in places]
+            formed = [version for version in fitting or best if _is_well_formed(version[1], self.derived.last_time)]
             is_known, is_formed = 0 < len(fitting) < len(best), 0 < len(formed) < len(fitting or best)
             best = formed or fitting or best
             why = "the first one is taken, nothing tells which is right"
@@ -251,7 +260,7 @@ class Union(Salvage):
         if self.report.counts["messages_judged"] <= MOST_NOTES:
             topic, queue, number = place_of(best[0][1].rows)
             what = f"message at address {address:,} ({topic} queue {queue}, {number:,}): copies differ where no checksum covers it"
-            text = f"{what}: {why}, of {self.copies[best[0][0]].root}"
+            text = f"{what}: {why}, of {self.replicas[best[0][0]].root}"
             if is_decided:
                 self.report.notes.append(text)
             else:
@@ -297,14 +306,14 @@ def _message_at(run: Run, address: int) -> Run | None:
 def _different(run: Run, others: Sequence[Run]) -> list[int]:
     """Where messages begin of which another copy has a different version."""
     starts: NDArray[np.int64] = edges(run.rows)[0]
-    found = []
+    addresses = []
     for address in starts.tolist():
-        mine = _message_at(run, address)
-        assert mine is not None
-        versions = [one for other in others if (one := _message_at(other, address)) is not None]
-        if any(_bytes(one) != _bytes(mine) for one in versions):
-            found.append(address)
-    return found
+        message = _message_at(run, address)
+        assert message is not None
+        versions = [version for other in others if (version := _message_at(other, address)) is not None]
+        if any(_bytes(version) != _bytes(message) for version in versions):
+            addresses.append(address)
+    return addresses
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -316,18 +325,20 @@ MOST_SPANS = 10_000
 
 def unit_plan(name: str, group: Sequence[Replica], reasons: Sequence[str]) -> UnitPlan:
     """The plan of a store of some copies, with the reasons why histories of copies part."""
-    used = [(number, one) for number, one in enumerate(group) if one.logs]
+    used = [(number, replica) for number, replica in enumerate(group) if replica.logs]
     pieces = _pieces(used)
     start = min((piece.start for piece in pieces), default=0)
     end = max((piece.stop for piece in pieces), default=0)
-    copies = tuple(_copy_plan(one, reason) for one, reason in zip(group, reasons, strict=True))
+    copies = tuple(_replica_plan(replica, reason) for replica, reason in zip(group, reasons, strict=True))
     divergent = tuple(
-        (number, Span(one.until, one.end, reasons[number])) for number, one in enumerate(group) if one.until is not None
+        (number, Span(replica.until, replica.end, reasons[number]))
+        for number, replica in enumerate(group)
+        if replica.until is not None
     )
-    own = [one for one in group if one.until is None]
-    ends = sorted((one.end for one in own), reverse=True)
+    same_history = [replica for replica in group if replica.until is None]
+    ends = sorted((replica.end for replica in same_history), reverse=True)
     undecided: tuple[Span, ...] = ()
-    if len(ends) > 1 and any(log.is_dledger for one in own for log in one.logs):
+    if len(ends) > 1 and any(log.is_dledger for replica in same_history for log in replica.logs):
         shared = ends[len(group) // 2] if len(ends) > len(group) // 2 else ends[-1]
         if shared < end:
             undecided = (Span(shared, end, "fewer than half of the members have it"),)
@@ -339,83 +350,87 @@ def unit_plan(name: str, group: Sequence[Replica], reasons: Sequence[str]) -> Un
         f"{counted(len(group), 'copy', 'copies')}; first {group[0].store.root}",
         copies,
         tuple(pieces),
-        tuple(_lost(group, pieces)),
+        tuple(_lost_spans(group, pieces)),
         undecided,
         divergent,
     )
 
 
-def _copy_plan(one: Replica, reason: str) -> CopyPlan:
+def _replica_plan(replica: Replica, reason: str) -> CopyPlan:
     holes = [
-        Span(hole[0], min(hole[1], one.end), "no sound message")
-        for log in one.logs
+        Span(hole[0], min(hole[1], replica.end), "no sound message")
+        for log in replica.logs
         for hole in log.holes
-        if hole[0] < one.end
+        if hole[0] < replica.end
     ]
-    term, _ = one.lineage
+    term, _ = replica.lineage
     return CopyPlan(
-        one.store.disk,
-        one.store.root,
-        one.start,
-        one.end,
-        sum(file.size for file in one.store.logs),
+        replica.store.disk,
+        replica.store.root,
+        replica.start,
+        replica.end,
+        sum(file.size for file in replica.store.logs),
         lineage=f"term or epoch {term}" if term else "",
         damage=tuple(holes[:MOST_SPANS]),
         use=reason or "taken where it is sound",
     )
 
 
-def _pieces(copies: Sequence[tuple[int, Replica]]) -> list[PiecePlan]:
+def _pieces(replicas: Sequence[tuple[int, Replica]]) -> list[PiecePlan]:
     """The stretches of the union, each with the first copy that has it."""
-    every = []
-    for rank, (number, one) in enumerate(copies):
-        for log in one.logs:
-            every += [(*part, rank, number) for part in log.covered if one.until is None or part[0] < one.until]
-    every.sort()
+    stretches = []
+    for rank, (number, replica) in enumerate(replicas):
+        for log in replica.logs:
+            stretches += [
+                (*part, rank, number) for part in log.covered if replica.until is None or part[0] < replica.until
+            ]
+    stretches.sort()
     pieces: list[PiecePlan] = []
     at = -1
     while True:
-        live = [one for one in every if one[1] > at]
+        live = [stretch for stretch in stretches if stretch[1] > at]
         if not live:
             return pieces
-        begin = max(at, min(one[0] for one in live))
-        here = min((one for one in live if one[0] <= begin), key=lambda one: one[2])
-        better = [one[0] for one in live if one[2] < here[2] and one[0] > begin]
+        begin = max(at, min(stretch[0] for stretch in live))
+        here = min((stretch for stretch in live if stretch[0] <= begin), key=lambda stretch: stretch[2])
+        better = [stretch[0] for stretch in live if stretch[2] < here[2] and stretch[0] > begin]
         stop = min([here[1], *better])
         if pieces and pieces[-1].copy == here[3] and pieces[-1].stop == begin:
             pieces[-1] = replace(pieces[-1], stop=stop)
         else:
             pieces.append(PiecePlan(here[3], begin, stop))
-        at, every = stop, live
+        at, stretches = stop, live
 
 
-def _lost(group: Sequence[Replica], pieces: Sequence[PiecePlan]) -> Iterator[Span]:
+def _lost_spans(group: Sequence[Replica], pieces: Sequence[PiecePlan]) -> Iterator[Span]:
     """The holes of the union, with what queues know of them."""
     extents = sorted(
-        (extent for one in group for log in one.logs for extent in log.extents), key=lambda extent: extent.start
+        (extent for replica in group for log in replica.logs for extent in log.extents), key=lambda extent: extent.start
     )
-    known = [slots for one in group for slots in (one.slots, *(log.slots for log in one.logs))]
-    slots = {slot.address: slot for found in known for slot in found}
+    slot_lists = [slots for replica in group for slots in (replica.slots, *(log.slots for log in replica.logs))]
+    slots = {slot.address: slot for part in slot_lists for slot in part}
     ordered = [slots[address] for address in sorted(slots)]
     end = pieces[-1].stop if pieces else 0
-    holes = [(one.stop, other.start) for one, other in itertools.pairwise(pieces) if other.start > one.stop]
+    holes = [
+        (piece.stop, following.start) for piece, following in itertools.pairwise(pieces) if following.start > piece.stop
+    ]
     for start, stop in holes:
         since, until = _times(extents, start, stop)
         inside = [slot for slot in ordered if start <= slot.address < stop]
-        yield Span(start, stop, _known(inside), since, until)
+        yield Span(start, stop, _describe_slots(inside), since, until)
     after = [slot for slot in ordered if slot.address >= end]
     if after:
         since, _ = _times(extents, end, end)
-        yield Span(end, after[-1].address + after[-1].size, _known(after), since, None)
+        yield Span(end, after[-1].address + after[-1].size, _describe_slots(after), since, None)
 
 
 def _times(extents: Sequence[Extent], start: int, stop: int) -> tuple[int | None, int | None]:
-    before = [one.until for one in extents if one.stop <= start]
-    after = [one.since for one in extents if one.start >= stop]
+    before = [extent.until for extent in extents if extent.stop <= start]
+    after = [extent.since for extent in extents if extent.start >= stop]
     return (before[-1] if before else None), (after[0] if after else None)
 
 
-def _known(slots: Sequence[Slot]) -> str:
+def _describe_slots(slots: Sequence[Slot]) -> str:
     """The messages that were in a hole, by topic, queue and queue offset."""
     if not slots:
         return "no consume queue says what was there"
@@ -461,7 +476,7 @@ class QueueTask:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyContent:
+class ReplicaContent:
     """A copy as it is written from: its files, each at its place, and where its history parts from the one that is kept."""
 
     root: str
@@ -473,7 +488,7 @@ class CopyContent:
 class UnitContent:
     """What a store is written from: copies in order of preference."""
 
-    copies: tuple[CopyContent, ...]
+    replicas: tuple[ReplicaContent, ...]
     #: The sizes of files that are known, by name.
     sizes: tuple[tuple[str, int], ...]
     file_size: int
@@ -484,12 +499,12 @@ class UnitContent:
 class Rescue:
     """RocketMQ's half of `rescue`."""
 
-    def __init__(self, asked: RescueOptions, target: Path) -> None:
-        asked.check_plain("rocketmq", OPTIONS)
-        Sizes().with_options(asked.options)
-        self.asked = asked
-        self.report = Report(verb="rescue", target=str(target), is_dry_run=asked.is_plan)
-        self._stores: list[StoreCopy] = []
+    def __init__(self, options: RescueOptions, target: Path) -> None:
+        options.check_plain("rocketmq", OPTIONS)
+        Sizes().with_options(options.options)
+        self.options = options
+        self.report = Report(verb="rescue", target=str(target), is_dry_run=options.is_plan)
+        self._stores: list[ReplicaFiles] = []
         self._plans: list[UnitPlan] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -499,9 +514,13 @@ class Rescue:
 
     def plan(self, roots: Sequence[str], files: Sequence[File], stores: Sequence[Store]) -> list[SurveySplit]:
         """A split for each commit-log file of each store."""
-        found = [one for root, group in _below(roots, files) for one in copies_below(root, group, self.asked.options)]
-        self._stores = self._distinct(found)
-        empty = [root for root in dict.fromkeys(roots) if not any(one.disk == root for one in found)]
+        replicas = [
+            replica
+            for root, group in _below(roots, files)
+            for replica in replicas_below(root, group, self.options.options)
+        ]
+        self._stores = self._distinct(replicas)
+        empty = [root for root in dict.fromkeys(roots) if not any(replica.disk == root for replica in replicas)]
         self.report.notes += [f"{root}: no commit log is here: nothing is used" for root in empty]
         if not any(store.logs for store in self._stores):
             raise UnknownFormatError(f"{', '.join(roots)}: no commit log is here")
@@ -516,12 +535,12 @@ class Rescue:
             splits.append(SurveySplit(store.root, 0, QueueTask(number, store.queues, missing)))
         return splits
 
-    def _distinct(self, found: Sequence[StoreCopy]) -> list[StoreCopy]:
+    def _distinct(self, replicas: Sequence[ReplicaFiles]) -> list[ReplicaFiles]:
         """The stores, each once. OptionError for one that a broker is running on."""
         places = Places(self.report.notes)
-        for one in found:
-            refuse_locked(one.root, "lock")
-        return [one for one in found if places.is_new(one.root)]
+        for replica in replicas:
+            refuse_locked(replica.root, "lock")
+        return [replica for replica in replicas if places.is_new(replica.root)]
 
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
         """Read one commit-log file, or what queues know of missing ones."""
@@ -532,20 +551,20 @@ class Rescue:
 
     # What is decided
 
-    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
+    def decide(self, results: Sequence[SurveyResult]) -> list[RescueSplit]:
         """Groups of copies, each with its history, in order of preference."""
-        copies = [Replica(store) for store in self._stores]
-        for one in found:
-            mine = copies[one.split.content.store]
-            if isinstance(one.found, LogSurvey):
-                take_survey(mine, one.found, self.report)
-            elif isinstance(one.found, tuple):
-                mine.slots += one.found
-        for mine in copies:
-            mine.logs.sort(key=lambda log: log.start)
+        replicas = [Replica(store) for store in self._stores]
+        for result in results:
+            replica = replicas[result.split.content.store]
+            if isinstance(result.found, LogSurvey):
+                take_survey(replica, result.found, self.report)
+            elif isinstance(result.found, tuple):
+                replica.slots += result.found
+        for replica in replicas:
+            replica.logs.sort(key=lambda log: log.start)
         splits, names = [], set[str]()
-        for group in group_copies(copies):
-            group.sort(key=lambda one: one.order)
+        for group in group_replicas(replicas):
+            group.sort(key=lambda member: member.order)
             name = unit_name(group, names)
             names.add(name)
             splits.append(self._decide(name, group))
@@ -553,7 +572,7 @@ class Rescue:
         for plan in self._plans:
             for span in plan.undecided:
                 self.report.add(Action.UNDECIDED, f"{plan.name}: kept from address {span.start:,} on: {span.reason}")
-        if self.asked.is_plan:
+        if self.options.is_plan:
             for plan in self._plans:
                 for span in plan.lost:
                     place = f"{plan.name}: addresses {span.start:,} to {(span.stop or span.start + 1) - 1:,}"
@@ -561,9 +580,9 @@ class Rescue:
         return splits
 
     def _decide(self, name: str, group: list[Replica]) -> RescueSplit:
-        sizes = {one.store.sizes.commit_log for one in group}
+        sizes = {replica.store.sizes.commit_log for replica in group}
         if len(sizes) > 1:
-            shown = ", ".join(f"{one.store.root} {one.store.sizes.commit_log:,}" for one in group)
+            shown = ", ".join(f"{replica.store.root} {replica.store.sizes.commit_log:,}" for replica in group)
             raise OptionError(
                 f"copies of one store have commit-log files of different sizes ({shown}): give commitlog_size"
             )
@@ -571,13 +590,13 @@ class Rescue:
         self._plans.append(unit_plan(name, group, reasons))
         self.report.notes += [reason for reason in reasons if reason]
         content = UnitContent(
-            tuple(_content(one) for one in group),
-            tuple((name, getattr(group[0].store.sizes, name)) for name in sorted(group[0].store.sizes.known)),
+            tuple(_content(replica) for replica in group),
+            tuple((name, getattr(group[0].store.sizes, name)) for name in sorted(group[0].store.sizes.known_fields)),
             group[0].store.sizes.commit_log,
-            any(log.is_dledger for one in group for log in one.logs),
-            tuple(sorted(self.asked.options.items())),
+            any(log.is_dledger for replica in group for log in replica.logs),
+            tuple(sorted(self.options.options.items())),
         )
-        return RescueSplit(name, sum(file.size for one in group for file in one.store.logs), content)
+        return RescueSplit(name, sum(file.size for replica in group for file in replica.store.logs), content)
 
     # What is written
 
@@ -589,48 +608,48 @@ class Rescue:
         """Write one store."""
         content: UnitContent = split.content
         report = new_report()
-        copies = [LogCopy(one.root, _by_start(one.files), one.until) for one in content.copies]
-        files, options = _files(content.copies, report), dict(content.options)
+        replicas = [ReplicaLog(replica.root, _by_start(replica.files), replica.until) for replica in content.replicas]
+        files, options = _files(content.replicas, report), dict(content.options)
         out = folder.folder(split.name)
-        union = Union(copies, files, out, content.file_size, report, move=content.is_dledger)
+        union = Union(replicas, files, out, content.file_size, report, move=content.is_dledger)
         if content.is_dledger:
             report.notes.append(
                 "entries of DLedger are written to a plain commit log: physical offsets and message ids change, queue offsets do not"
             )
         union.is_rescue = True
-        union.other_settings = _offsets_of_others(content.copies, files)
+        union.other_settings = _offsets_of_others(content.replicas, files)
         union.take_all(skip=True)
         sizes = sizes_of(files).having(dict(content.sizes))
         write_around(union, sizes.with_options(options), options)
-        for one, number in zip(content.copies, union.taken, strict=True):
+        for replica, number in zip(content.replicas, union.taken, strict=True):
             if number:
-                report.notes.append(f"{counted(number, 'message')} from {one.root}")
+                report.notes.append(f"{counted(number, 'message')} from {replica.root}")
         self._keep_tails(split.name, content, aside, report)
         advance(split.size)
         return report
 
     def _keep_tails(self, name: str, content: UnitContent, aside: Folder, report: Report) -> None:
         """Copy the commit-log files of other histories, from where these part from the one that was written."""
-        for number, one in enumerate(content.copies):
-            if one.until is None:
+        for number, replica in enumerate(content.replicas):
+            if replica.until is None:
                 continue
-            own = aside.folder(f"{name}/copy-{number}")
-            for start, file in sorted(_by_start(one.files).items()):
-                if start + content.file_size > one.until:
-                    copy(own, file, report)
-            reason = f"another history from address {one.until:,} on; these files are kept as copy-{number}"
-            report.add(Action.MOVED, reason, one.root, is_expected=True)
+            tail_folder = aside.folder(f"{name}/copy-{number}")
+            for start, file in sorted(_by_start(replica.files).items()):
+                if start + content.file_size > replica.until:
+                    copy(tail_folder, file, report)
+            reason = f"another history from address {replica.until:,} on; these files are kept as copy-{number}"
+            report.add(Action.MOVED, reason, replica.root, is_expected=True)
 
     def finish(self, done: Sequence[RescuedUnit], folder: Folder) -> None:
         """The stores next to one another; a single one is the target itself."""
         for unit in done:
             self.report.parts[unit.split.name] = unit.report
-            made = Path(unit.folder) / unit.split.name
+            unit_folder = Path(unit.folder) / unit.split.name
             if len(done) > 1:
-                folder.take(made, unit.split.name)
+                folder.take(unit_folder, unit.split.name)
                 continue
-            for inner in sorted(os.listdir(made)) if made.is_dir() else ():
-                folder.take(made / inner, inner)
+            for inner in sorted(os.listdir(unit_folder)) if unit_folder.is_dir() else ():
+                folder.take(unit_folder / inner, inner)
 
 
 def _below(roots: Sequence[str], files: Sequence[File]) -> Iterator[tuple[str, list[File]]]:
@@ -646,54 +665,64 @@ def _below(roots: Sequence[str], files: Sequence[File]) -> Iterator[tuple[str, l
 def _missing(starts: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:
     """The stretches between and after the files of a log for which there is no file."""
     ordered = sorted(set(starts))
-    gaps = [(one + size, other) for one, other in itertools.pairwise(ordered) if other > one + size]
+    gaps = [(start + size, following) for start, following in itertools.pairwise(ordered) if following > start + size]
     return (*gaps, (ordered[-1] + size, ordered[-1] + 2 * size)) if ordered else ()
 
 
-def _content(one: Replica) -> CopyContent:
-    placed = {log.file.path: log.file for log in one.logs}
-    files = [placed.get(file.path, file) for file in one.store.files if file.path in placed or not is_log(file)]
-    return CopyContent(one.store.root, tuple(files), one.until)
+def _content(replica: Replica) -> ReplicaContent:
+    placed = {log.file.path: log.file for log in replica.logs}
+    files = [placed.get(file.path, file) for file in replica.store.files if file.path in placed or not is_log(file)]
+    return ReplicaContent(replica.store.root, tuple(files), replica.until)
 
 
 def _by_start(files: Sequence[File]) -> dict[int, File]:
     return {file.place.start_offset or 0: file for file in files if file.format == COMMIT_LOG.name}
 
 
-def _files(copies: Sequence[CopyContent], report: Report) -> list[File]:
+def _files(replicas: Sequence[ReplicaContent], report: Report) -> list[File]:
     """The files that a store is written from: all logs and queues, and of everything else one copy."""
-    logs = [file for one in copies if one.until is None for file in one.files if file.format == COMMIT_LOG.name]
-    own = [one for one in copies if one.until is None]
-    queues = sum(file.size for one in own for file in one.files if file.format in LAYOUTS)
-    sources = own if queues <= MOST_QUEUE_BYTES else own[:1]
-    derived = [file for one in sources for file in one.files if file.format in DERIVED]
+    logs = [
+        file
+        for replica in replicas
+        if replica.until is None
+        for file in replica.files
+        if file.format == COMMIT_LOG.name
+    ]
+    same_history = [replica for replica in replicas if replica.until is None]
+    queues = sum(file.size for replica in same_history for file in replica.files if file.format in LAYOUTS)
+    sources = same_history if queues <= MOST_QUEUE_BYTES else same_history[:1]
+    derived = [file for replica in sources for file in replica.files if file.format in DERIVED]
     others: dict[str, list[File]] = {}
-    for one in own:
-        mine: dict[str, list[File]] = {}
-        for file in one.files:
+    for replica in same_history:
+        by_format: dict[str, list[File]] = {}
+        for file in replica.files:
             if (
                 file.format not in (*DERIVED, *NOT_CARRIED, COMMIT_LOG.name, "rocketmq.config")
                 and file.format is not None
             ):
-                mine.setdefault(file.format, []).append(file)
-        for format, found in mine.items():
-            others.setdefault(format, found)
-    return [*logs, *derived, *(file for found in others.values() for file in found), *_configs(own, report)]
+                by_format.setdefault(file.format, []).append(file)
+        for format, group in by_format.items():
+            others.setdefault(format, group)
+    return [*logs, *derived, *(file for group in others.values() for file in group), *_configs(same_history, report)]
 
 
-def _configs(copies: Sequence[CopyContent], report: Report) -> Iterator[File]:
+def _configs(replicas: Sequence[ReplicaContent], report: Report) -> Iterator[File]:
     """Of each file of settings the newest copy that a broker can read, with its `.bak`."""
-    found: dict[str, list[tuple[tuple[Any, ...], int, File]]] = {}
-    for number, one in enumerate(copies):
-        for file in one.files:
+    by_name: dict[str, list[tuple[tuple[Any, ...], int, File]]] = {}
+    for number, replica in enumerate(replicas):
+        for file in replica.files:
             if file.format == "rocketmq.config" and file.problem is None:
-                found.setdefault(config.name_of(file), []).append((_version(file), number, file))
-    for name, files in sorted(found.items()):
-        current = [one for one in files if one[2].place.state is None] or files
-        version, number, chosen = max(current, key=lambda one: (one[0], -one[1]))
-        same = [one for one in current if one[0][0] == version[0] and _content_of(one[2]) == _content_of(chosen)]
-        _, number, chosen = min(same, key=lambda one: one[1])
-        if number and len({one[1] for one in files}) > 1:
+                by_name.setdefault(config.name_of(file), []).append((_version(file), number, file))
+    for name, files in sorted(by_name.items()):
+        current = [candidate for candidate in files if candidate[2].place.state is None] or files
+        version, number, chosen = max(current, key=lambda candidate: (candidate[0], -candidate[1]))
+        same = [
+            candidate
+            for candidate in current
+            if candidate[0][0] == version[0] and _content_of(candidate[2]) == _content_of(chosen)
+        ]
+        _, number, chosen = min(same, key=lambda candidate: candidate[1])
+        if number and len({candidate[1] for candidate in files}) > 1:
             report.notes.append(f"config/{name}: from {chosen.path}, the newest that can be read")
         yield from (file for _, where, file in files if where == number)
 
@@ -712,16 +741,20 @@ def _version(file: File) -> tuple[Any, ...]:
     version = loaded.value.get("dataVersion")
     version = version if isinstance(version, dict) else {}
     numbers = [version.get(name) for name in ("timestamp", "counter")]
-    return (2 - loaded.is_refused, *(one if isinstance(one, int) else 0 for one in numbers), file.modified or 0.0)
+    return (
+        2 - loaded.is_refused,
+        *(number if isinstance(number, int) else 0 for number in numbers),
+        file.modified or 0.0,
+    )
 
 
-def _offsets_of_others(copies: Sequence[CopyContent], chosen: Sequence[File]) -> list[File]:
+def _offsets_of_others(replicas: Sequence[ReplicaContent], chosen: Sequence[File]) -> list[File]:
     """The consumer offsets of copies from which they were not taken."""
     taken = {file.path for file in chosen}
     return [
         file
-        for one in copies
-        for file in one.files
+        for replica in replicas
+        for file in replica.files
         if file.format == "rocketmq.config"
         and file.problem is None
         and file.place.state is None

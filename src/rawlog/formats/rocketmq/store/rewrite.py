@@ -53,7 +53,7 @@ from rawlog.formats.rocketmq.store.dispatch import (
     U_SIZE,
     U_TAG,
     U_TIME,
-    Derived,
+    DerivedEntries,
     Queue,
 )
 from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
@@ -119,7 +119,7 @@ def stores(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
     for file in files:
         if file.place.group is not None:
             groups.setdefault(file.place.group, []).append(file)
-    roots = [folder for folder, group in groups.items() if any(one.format != COMMIT_LOG_NAME for one in group)]
+    roots = [folder for folder, group in groups.items() if any(file.format != COMMIT_LOG_NAME for file in group)]
     if len(groups) > 1 and len(roots) > 1:
         return stores_below(groups)
     names = [below_root(file) for file in files if file.format == COMMIT_LOG_NAME and file.problem is None]
@@ -218,7 +218,7 @@ def write_store(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapp
     """
     sizes = check_options(options)
     is_full = options.get("derived", "full") == "full"
-    report, derived, numbering = new_report(), Derived(), writer.Numbering()
+    report, derived, numbering = new_report(), DerivedEntries(), writer.Numbering()
 
     def seen(address: int, data: Bytes) -> None:
         dispatch.derive_bytes(data, address, derived)
@@ -252,7 +252,7 @@ def check_options(options: Mapping[str, str]) -> Sizes:
     writer.check_options(options)
     if options.get("derived", "full") not in ("full", "none"):
         raise unknown("value of derived", options["derived"], ("full", "none"))
-    return Sizes(known=frozenset(SIZE_OPTIONS)).with_options(options)  # asked for, or the defaults on purpose
+    return Sizes(known_fields=frozenset(SIZE_OPTIONS)).with_options(options)  # asked for, or the defaults on purpose
 
 
 def losses(options: Mapping[str, str]) -> Judge:
@@ -410,7 +410,7 @@ class Log:
 
 
 def write_derived(
-    derived: Derived,
+    derived: DerivedEntries,
     files: Sequence[File],
     folder: Folder,
     sizes: Sizes,
@@ -435,7 +435,7 @@ def write_derived(
     else:
         ext, queues = set(), set()
     with_tags = dispatch.indexes_tags(files)
-    unknown_sizes = _unknown(derived, queues, sizes, with_tags)
+    unknown_sizes = _unknown_kinds(derived, queues, sizes, with_tags)
     if unknown_sizes:
         _report_unknown(unknown_sizes, only_known, report)
     left_out = unknown_sizes if only_known else ()
@@ -443,7 +443,7 @@ def write_derived(
         report.notes.append(
             "a broker that builds its queues may deliver delayed messages again that were delivered before"
         )
-    if only_known and ext and "ext" not in sizes.known:
+    if only_known and ext and "ext" not in sizes.known_fields:
         report.notes.append(
             "consumequeue_ext: left out, as nothing shows the size of its files (ext_size); tags are in the queues"
         )
@@ -479,9 +479,9 @@ def write_derived(
         _name_setting(len(dispatch.commit_logs(files)), report)
         report.count("files")
     else:
-        known = dispatch.logics_offset(files) > 0 and is_intact
+        has_logics = dispatch.logics_offset(files) > 0 and is_intact
         write_checkpoint(
-            folder, derived.last_time, derived.last_time, full_until, _last_address(derived) if known else 0
+            folder, derived.last_time, derived.last_time, full_until, _last_address(derived) if has_logics else 0
         )
         report.count("files")
 
@@ -514,12 +514,12 @@ def _name_setting(count: int, report: Report, *, is_always: bool = False) -> Non
         )
 
 
-def _kinds(derived: Derived, batch_topics: Collection[str]) -> list[tuple[str, Queue]]:
+def _kinds(derived: DerivedEntries, batch_topics: Collection[str]) -> list[tuple[str, Queue]]:
     """The queues in order, each with the name that the size of its files has."""
     return [("batch_queue" if queue[0] in batch_topics else "queue", queue) for queue in sorted(derived.units)]
 
 
-def _last_address(derived: Derived) -> int:
+def _last_address(derived: DerivedEntries) -> int:
     """The address of the last message that is in a queue."""
     ends = [int(piece[U_PHYSICAL][-1]) for pieces in derived.units.values() for piece in pieces if piece.shape[1]]
     return max(ends, default=0)
@@ -533,12 +533,12 @@ NAMES = {
 """Of what is derived: its directory, and the options for its size."""
 
 
-def _unknown(derived: Derived, queues: Collection[str], sizes: Sizes, with_tags: bool) -> tuple[str, ...]:
+def _unknown_kinds(derived: DerivedEntries, queues: Collection[str], sizes: Sizes, with_tags: bool) -> tuple[str, ...]:
     """What there is to write into files of a size that nothing shows."""
-    found: list[str] = [kind for kind in ("queue", "batch_queue") if kind in queues and kind not in sizes.known]
+    kinds: list[str] = [kind for kind in ("queue", "batch_queue") if kind in queues and kind not in sizes.known_fields]
     if derived.keys(with_tags=with_tags).shape[1] and not sizes.is_index_known:
-        found.append("index")
-    return tuple(found)
+        kinds.append("index")
+    return tuple(kinds)
 
 
 def _report_unknown(kinds: Sequence[str], only_known: bool, report: Report) -> None:
@@ -559,7 +559,7 @@ def _queue_folder(folder: Folder, kind: str, queue: Queue) -> Folder:
     return folder.folder(kind).folder(queue[0]).folder(str(queue[1]))
 
 
-def placed(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:
+def place_units(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:
     """Units as a broker appends them: the first offset, those it takes, and how many numbers it passes over.
 
     It appends each directly after the one before, whatever number the message has, and drops one whose number was there already.
@@ -581,7 +581,7 @@ def write_queue(
     folder: Folder, queue: Queue, units: NDArray[np.int64], sizes: Sizes, report: Report, *, with_ext: bool = False
 ) -> int:
     """The files of a plain consume queue; their number."""
-    first, units, gaps = placed(units)
+    first, units, gaps = place_units(units)
     if gaps:
         report.notes.append(
             f"{queue[0]} queue {queue[1]}: {gaps:,} gaps in the queue offsets: from there on numbers and places differ"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, CHECKPOINT, UNIT
 from rawlog.formats.rocketmq.paths import parts
-from rawlog.formats.rocketmq.store.comparison import compared, compared_index, queue_units
+from rawlog.formats.rocketmq.store.comparison import compare_index, comparison_of, queue_units
 from rawlog.formats.rocketmq.store.dispatch import message_at
 from rawlog.formats.rocketmq.store.settings import is_batch, usual_size
 from rawlog.formats.rocketmq.store.store import LogSummary, View, views
@@ -51,9 +51,9 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
     """
     for store in views(files):
         for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
-            found = [file for file in store.of(format) if file.place.start_offset is not None]
-            usual = usual_size(found)
-            for file in found:
+            logs = [file for file in store.of(format) if file.place.start_offset is not None]
+            usual = usual_size(logs)
+            for file in logs:
                 if file.size != usual:
                     yield Mark(
                         "a file of the wrong size; a broker would not start",
@@ -76,9 +76,9 @@ def file_names(files: Sequence[File]) -> Iterator[Mark]:
     """
     for store in views(files):
         for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
-            found = [file for file in store.of(format) if file.place.start_offset is not None]
-            size = usual_size(found)
-            for file in found:
+            logs = [file for file in store.of(format) if file.place.start_offset is not None]
+            size = usual_size(logs)
+            for file in logs:
                 if size and (file.place.start_offset or 0) % size:
                     yield Mark(
                         "a name that is no multiple of the size", path=file.path, expected=f"a multiple of {size}"
@@ -104,9 +104,9 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
                     found=f"{following.start:020}",
                 )
         if not store.logs and store.of("rocketmq.checkpoint") and not store.of("rocketmq.dledgerstate"):
-            known = sum(len(queue_units([file], UNIT)) for file in store.of("rocketmq.consumequeue"))
-            if known:
-                yield Mark(f"no commit log is here, and consume queues know {known:,} messages in one", path=store.root)
+            count = sum(len(queue_units([file], UNIT)) for file in store.of("rocketmq.consumequeue"))
+            if count:
+                yield Mark(f"no commit log is here, and consume queues know {count:,} messages in one", path=store.root)
         logs = {_key(file) for file in store.of("rocketmq.compactionlog")}
         for file in store.of("rocketmq.compactioncq"):
             if _key(file) not in logs:
@@ -195,8 +195,8 @@ def scan_starts(store: View) -> list[tuple[str, int]]:
             if log.first_time and log.first_time <= until:
                 first = number
         return [("any broker", first)]
-    known = compared(store.files).end
-    before = [number for number, log in enumerate(logs) if log.start <= known]
+    queue_end = comparison_of(store.files).end
+    before = [number for number, log in enumerate(logs) if log.start <= queue_end]
     return [("4.x to 5.3.1", max(0, len(logs) - 3)), ("5.3.2 and later", before[-1] if before else 0)]
 
 
@@ -216,7 +216,7 @@ def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
 
     Consumers get wrong bytes, or a filter by tag passes over the message. `rawlog rebuild` rebuilds the queues.
     """
-    yield from compared(files).differing
+    yield from comparison_of(files).differing
 
 
 @rule("rocketmq.store.queue-dangling", Severity.ERROR, follows="rocketmq.store.missing-file", above=1)
@@ -226,7 +226,7 @@ def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
     A broker cuts off units that point past the end of the log; those that point into it give consumers garbage. Units that point before
     the log's first byte are only expired and no finding.
     """
-    yield from compared(files).dangling
+    yield from comparison_of(files).dangling
 
 
 @rule("rocketmq.store.queue-missing", Severity.ERROR)
@@ -237,7 +237,7 @@ def queue_missing(files: Sequence[File]) -> Iterator[Mark]:
     5.3.2 and later build missing units at the end, 5.0.0 to 5.3.1 never do. `rawlog rebuild` makes complete queues. Queues that
     are a RocksDB database are not looked into.
     """
-    yield from compared(files).missing
+    yield from comparison_of(files).missing
     for store in views(files):
         if store.of("rocketmq.consumequeue") or store.of("rocketmq.batchconsumequeue"):
             continue
@@ -260,7 +260,7 @@ def queue_gap(files: Sequence[File]) -> Iterator[Mark]:
     Where an entry that `rawlog repair` wrote over lost bytes is between the two messages, the missing ones were lost there: no more
     than a remark.
     """
-    yield from compared(files).gaps
+    yield from comparison_of(files).gaps
 
 
 @rule("rocketmq.store.index-differs", Severity.WARNING, follows="rocketmq.store.missing-file", above=1)
@@ -272,7 +272,7 @@ def index_differs(files: Sequence[File]) -> Iterator[Mark]:
     """
     for store in views(files):
         if store.logs:
-            yield from compared_index(store)
+            yield from compare_index(store)
 
 
 @rule("rocketmq.store.checkpoint", Severity.WARNING, follows="rocketmq.store.missing-file", above=1)
@@ -334,7 +334,7 @@ def config_files(files: Sequence[File]) -> Iterator[Mark]:
         backup = any(other.path == f"{file.path}.bak" for other in files)
         then = "would delete it and take the .bak" if backup else "would delete it and start without"
         try:
-            one = config.read(file)
+            loaded = config.read(file)
         except RawlogError as error:
             yield Mark(
                 f"{getattr(error, 'message', error)}; a broker {then}",
@@ -342,9 +342,9 @@ def config_files(files: Sequence[File]) -> Iterator[Mark]:
                 position=getattr(error, "position", None),
             )
             continue
-        for problem in one.problems:
+        for problem in loaded.problems:
             yield Mark(f"{problem}; a broker {then}", path=file.path)
-        for problem in one.repeated:
+        for problem in loaded.repeated:
             yield Mark(problem, path=file.path, severity=Severity.WARNING)
 
 
@@ -352,8 +352,8 @@ def _backup_marks(file: File, files: Sequence[File]) -> Iterator[Mark]:
     """A copy that a broker could not take: no more than a remark while the file itself is there. An empty one is normal."""
     is_needed = not any(f"{other.path}.bak" == file.path for other in files)
     try:
-        one = config.read(file)
-        problems = one.problems[:1] if one.is_refused else []
+        loaded = config.read(file)
+        problems = loaded.problems[:1] if loaded.is_refused else []
     except RawlogError as error:
         problems = [str(getattr(error, "message", error))] if file.size else []
     for problem in problems:
@@ -369,15 +369,15 @@ def queue_types(files: Sequence[File]) -> Iterator[Mark]:
     """
     for store in views(files):
         try:
-            found = config.load(store.files, "topics.json")
+            configs = config.load(store.files, "topics.json")
         except RawlogError:
             continue  # its own finding
-        for file, value in found:
+        for file, value in configs:
             table = value.get("topicConfigTable") or {}
-            for format, wanted in (("rocketmq.batchconsumequeue", True), ("rocketmq.consumequeue", False)):
+            for format, expected in (("rocketmq.batchconsumequeue", True), ("rocketmq.consumequeue", False)):
                 for topic in sorted({topic for topic, _ in store.queues(format)}):
-                    if is_batch(table.get(topic) or {}) != wanted:
-                        kind = "queues of batches" if wanted else "plain queues"
+                    if is_batch(table.get(topic) or {}) != expected:
+                        kind = "queues of batches" if expected else "plain queues"
                         yield Mark(f"topic {topic} has {kind}, and this file says otherwise", path=file.path)
 
 

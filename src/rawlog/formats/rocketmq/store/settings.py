@@ -90,9 +90,9 @@ def conf_near(files: Iterable[File]) -> BrokerConf | None:
     root = Path(os.path.abspath(local_path(roots[0])))
     for folder in (root, *root.parents)[:LEVELS]:
         for name in NAMES:
-            found = _read(folder / name)
-            if found is not None and _belongs(found, root):
-                return found
+            conf = _read(folder / name)
+            if conf is not None and _belongs(conf, root):
+                return conf
     return None
 
 
@@ -105,9 +105,9 @@ def _read(path: Path) -> BrokerConf | None:
         return None
     values = {}
     for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
-        found = _LINE.fullmatch(line)
-        if found and not found[1].startswith(("#", "!")):
-            values[found[1]] = found[2].strip()
+        match = _LINE.fullmatch(line)
+        if match and not match[1].startswith(("#", "!")):
+            values[match[1]] = match[2].strip()
     return BrokerConf(str(path), values)
 
 
@@ -151,7 +151,7 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large a broker makes its files, in bytes; the index in slots and entries. `known` are those that something shows."""
+    """How large a broker makes its files, in bytes; the index in slots and entries. Files or settings show `known_fields`."""
 
     commit_log: int = 1 << 30
     queue: int = 300_000 * UNIT.size
@@ -159,7 +159,7 @@ class Sizes:
     ext: int = 48 << 20
     slots: int = DEFAULT_SLOTS
     entries: int = DEFAULT_ENTRIES
-    known: frozenset[str] = frozenset()
+    known_fields: frozenset[str] = frozenset()
 
     def with_options(self, options: Mapping[str, str]) -> Sizes:
         """The same with what options say: `commitlog_size`, `queue_size`, `batch_queue_size`, `ext_size`, `index_slots` …"""
@@ -174,15 +174,15 @@ class Sizes:
                     raise OptionError(f"{option} {changed[name]}: a number above zero expected")
         return self.having(changed)
 
-    def having(self, found: Mapping[str, int]) -> Sizes:
+    def having(self, sizes: Mapping[str, int]) -> Sizes:
         """The same with these sizes, which are known."""
-        sized = replace(self, **found, known=self.known | set(found))
+        sized = replace(self, **sizes, known_fields=self.known_fields | set(sizes))
         # A broker rounds these up to whole units.
         return replace(sized, queue=_up(sized.queue, UNIT.size), batch_queue=_up(sized.batch_queue, BATCH_UNIT.size))
 
     @property
     def is_index_known(self) -> bool:
-        return {"slots", "entries"} <= self.known
+        return {"slots", "entries"} <= self.known_fields
 
 
 def _up(size: int, unit: int) -> int:
@@ -243,19 +243,19 @@ def _is_uncut(file: File, field: str) -> bool:
 
 
 def sizes_of(files: Iterable[File]) -> Sizes:
-    """The sizes that a store's own files have, else those of a `broker.conf` near it, else the defaults, which are not `known`."""
+    """The sizes that a store's own files have, else those of a `broker.conf` near it, else the defaults, which are not `known_fields`."""
     files = [file for file in files if file.problem is None and file.place.state is None]
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for format, name in FORMATS.items():
         size = shown_size([file for file in files if file.format == format], name)
         if size:
-            found[name] = size
-    found |= _index_sizes([file for file in files if file.format == "rocketmq.index"])
+            sizes[name] = size
+    sizes |= _index_sizes([file for file in files if file.format == "rocketmq.index"])
     conf = conf_near(files)
     if conf is not None:
         for name, names in CONF.items():
-            found.setdefault(name, conf.number(*names) or getattr(Sizes(), name))
-    return Sizes().having(found)
+            sizes.setdefault(name, conf.number(*names) or getattr(Sizes(), name))
+    return Sizes().having(sizes)
 
 
 def _index_sizes(files: Sequence[File]) -> dict[str, int]:
@@ -287,12 +287,12 @@ _NONE = np.empty(0, np.int64)
 class Delays:
     """How long a delay level is, and when single messages are due.
 
-    `levels_ms` come from an option (`is_asked`) or from `broker.conf`; `by_level` from existing units; `addresses` and `due` are those
+    `levels_ms` come from an option (`is_option`) or from `broker.conf`; `by_level` from existing units; `addresses` and `due` are those
     units, by the physical offset of their messages.
     """
 
     levels_ms: tuple[int, ...] | None = None
-    is_asked: bool = False
+    is_option: bool = False
     by_level: Mapping[int, int] = field(default_factory=dict)
     addresses: NDArray[np.int64] = field(default_factory=lambda: _NONE)
     due: NDArray[np.int64] = field(default_factory=lambda: _NONE)
@@ -312,7 +312,7 @@ class Delays:
 
     def due_at(self, address: int, stored: int, level: int) -> tuple[int, bool]:
         """When the message at an address, stored at a time, is due; and whether anything but the defaults says so."""
-        if not self.is_asked and self.addresses.size:
+        if not self.is_option and self.addresses.size:
             row = int(np.searchsorted(self.addresses, address))
             if row < self.addresses.size and int(self.addresses[row]) == address:
                 due = int(self.due[row])
@@ -329,16 +329,16 @@ def is_delay(ms: int) -> bool:
 
 def parse_levels(text: str) -> tuple[int, ...]:
     """`1s 5s 1m`, as the broker's messageDelayLevel. OptionError for anything else."""
-    if not all(LEVEL.fullmatch(one) for one in text.split()):
+    if not all(LEVEL.fullmatch(word) for word in text.split()):
         raise OptionError(f"delay_levels {text!r}: times as 1s 5m 2h 1d expected")
-    return tuple(int(one[:-1]) * UNITS_MS[one[-1]] for one in text.split())
+    return tuple(int(word[:-1]) * UNITS_MS[word[-1]] for word in text.split())
 
 
 def delays_of(files: Sequence[File], options: Mapping[str, str] | None = None) -> Delays:
     """What options, a `broker.conf` near the store and its units say of delays. OptionError for levels that are not times."""
-    asked = (options or {}).get("delay_levels")
-    if asked is not None:
-        return Delays(parse_levels(asked), is_asked=True)
+    option = (options or {}).get("delay_levels")
+    if option is not None:
+        return Delays(parse_levels(option), is_option=True)
     levels = None
     conf = conf_near(files)
     if conf is not None:
@@ -362,9 +362,9 @@ def delays_of(files: Sequence[File], options: Mapping[str, str] | None = None) -
         addresses.append(where)
         due.append(when)
         by_level |= _delays_of(where, when, logs)
-    every = np.concatenate(addresses)
-    order = np.argsort(every, kind="stable")
-    return Delays(levels, by_level=by_level, addresses=every[order], due=np.concatenate(due)[order])
+    merged = np.concatenate(addresses)
+    order = np.argsort(merged, kind="stable")
+    return Delays(levels, by_level=by_level, addresses=merged[order], due=np.concatenate(due)[order])
 
 
 def _units(file: File, files: Iterable[File]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -376,10 +376,11 @@ def _units(file: File, files: Iterable[File]) -> tuple[NDArray[np.int64], NDArra
     if (tags <= LARGEST_EXT_ADDRESS).any():
         place = file.place
         ext = [
-            one
-            for one in files
-            if one.format == "rocketmq.consumequeueext"
-            and (one.place.group, one.place.topic, one.place.partition) == (place.group, place.topic, place.partition)
+            other
+            for other in files
+            if other.format == "rocketmq.consumequeueext"
+            and (other.place.group, other.place.topic, other.place.partition)
+            == (place.group, place.topic, place.partition)
         ]
         tags = ext_tags(tags, ext)
     return rows["physical_offset"].astype(np.int64), tags
@@ -390,7 +391,7 @@ def ext_tags(tags: NDArray[np.int64], ext: Iterable[File]) -> NDArray[np.int64]:
     pointing = np.flatnonzero(tags <= LARGEST_EXT_ADDRESS)
     if not pointing.size:
         return tags
-    found = tags.copy()
+    resolved = tags.copy()
     for file in ext:
         with Source(file.path) as source:
             data = np.frombuffer(source.read(0, source.size), np.uint8)
@@ -398,16 +399,16 @@ def ext_tags(tags: NDArray[np.int64], ext: Iterable[File]) -> NDArray[np.int64]:
         for row in pointing.tolist():
             at = int(tags[row]) + (1 << 63) - start
             if 0 <= at <= data.size - EXT_UNIT.size:
-                found[row] = int(EXT_UNIT.take(data, np.array([at]))["tag_hash"][0])
-    return found
+                resolved[row] = int(EXT_UNIT.take(data, np.array([at]))["tag_hash"][0])
+    return resolved
 
 
 def _delays_of(addresses: NDArray[np.int64], due: NDArray[np.int64], logs: Sequence[File]) -> dict[int, int]:
     """The delay of the newest of some units whose message is there, by its level."""
     for row in range(addresses.size - 1, max(-1, addresses.size - 1 - SAMPLE), -1):
-        found = _stored_at(int(addresses[row]), logs)
-        if found is not None and is_delay(int(due[row]) - found[1]):
-            return {found[0] + 1: int(due[row]) - found[1]}
+        stored = _stored_at(int(addresses[row]), logs)
+        if stored is not None and is_delay(int(due[row]) - stored[1]):
+            return {stored[0] + 1: int(due[row]) - stored[1]}
     return {}
 
 

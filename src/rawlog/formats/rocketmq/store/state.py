@@ -160,7 +160,7 @@ def queue_bounds(files: Iterable[File]) -> dict[tuple[str | None, str, int], tup
             first_log[place.group] = min(place.start_offset, first_log.get(place.group, place.start_offset))
         elif file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue"):
             queues.setdefault((place.group, str(place.topic), int(place.partition or 0)), []).append(file)
-    return {key: _bounds(found, first_log.get(key[0], 0)) for key, found in queues.items()}
+    return {key: _bounds(queue_files, first_log.get(key[0], 0)) for key, queue_files in queues.items()}
 
 
 def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
@@ -205,13 +205,13 @@ def _unused_queues(files: Sequence[File]) -> set[tuple[str | None, str, int]]:
     stores = {
         file.place.group for file in files if file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
     }
-    found: set[tuple[str | None, str, int]] = set()
+    unused: set[tuple[str | None, str, int]] = set()
     for file, value in config.load(files, "topics.json"):
         if file.place.group in stores:
             for name, topic in (value.get("topicConfigTable") or {}).items():
                 queues = range(min(topic.get("readQueueNums") or 0, MOST_QUEUES))
-                found.update((file.place.group, name, number) for number in queues)
-    return found
+                unused.update((file.place.group, name, number) for number in queues)
+    return unused
 
 
 def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
@@ -231,16 +231,16 @@ def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue
 
 def consumer_groups(files: Sequence[File], errors: str) -> list[Group]:
     """Every consumer group with a setting or an offset. Settings are small files: they are readable or not."""
-    found: dict[str, Group] = {}
+    by_name: dict[str, Group] = {}
     for batch in groups(files, {"errors": errors}):
         for name in batch["group"].to_pylist():
-            found.setdefault(name, Group("rocketmq", name))
+            by_name.setdefault(name, Group("rocketmq", name))
     for batch in offsets(files, {"errors": errors}):
         for row in batch.to_pylist():
-            group = found.setdefault(row["group"], Group("rocketmq", row["group"]))
+            group = by_name.setdefault(row["group"], Group("rocketmq", row["group"]))
             bounds = row["min_offset"], row["max_offset"]
             group.positions.append(Position(row["topic"], row["queue_id"], row["offset"], *bounds))
-    return list(found.values())
+    return list(by_name.values())
 
 
 def unread_groups(files: Sequence[File]) -> Iterator[str]:
@@ -448,21 +448,21 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
 
 def transactions_of(files: Sequence[File], errors: str) -> Transactions:
     """The transactions of all stores: each by the unique key of its half message, those that nothing ended first."""
-    made = Transactions("rocketmq")
+    result = Transactions("rocketmq")
     for batch in transactions(files, {"errors": errors}):
         for row in batch.cast(_with_numbers(batch.schema)).to_pylist():
             queue = "" if row["topic"] is None else f"{row['topic']}-{row['queue_id']}"
             name = row["unique_key"] or f"@{row['half_physical_offset']}"
             places = (queue,) if queue else ()
-            made.ids.append(TransactionalId(name, None, None, row["state"], None, places, row["born_timestamp"]))
-    made.ids.sort(key=lambda one: one.status != "pending")
-    return made
+            result.ids.append(TransactionalId(name, None, None, row["state"], None, places, row["born_timestamp"]))
+    result.ids.sort(key=lambda transaction: transaction.status != "pending")
+    return result
 
 
 def _with_numbers(schema: pa.Schema) -> pa.Schema:
     """The same with times as microseconds."""
     return pa.schema(
-        [pa.field(one.name, pa.int64() if pa.types.is_timestamp(one.type) else one.type) for one in schema]
+        [pa.field(column.name, pa.int64() if pa.types.is_timestamp(column.type) else column.type) for column in schema]
     )
 
 
@@ -498,7 +498,7 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
             state = "delivered" if copy is not None or was_read else "pending"
         else:
             level, text = None, entry.properties.get("TIMER_OUT_MS", "")
-            due = entry.stored if (asked := _number(text)) is None else asked
+            due = entry.stored if (time := _number(text)) is None else time
             state = "delivered" if copy is not None else "cancelled" if entry.unique_key in cancelled else "pending"
             if state == "pending" and reached and due <= reached and "TIMER_DEL_UNIQKEY" in entry.properties:
                 state = "cancelled"
@@ -538,10 +538,10 @@ def retries(files: Sequence[File], options: Options) -> Batches:
     names = _Names.of(files)
     rows = [row for entry in entries_of(files, options) if (row := _row(entry, names)) is not None]
     searched = {(row["source_topic"], row["unique_key"]) for row in rows if row["source_physical_offset"] is None}
-    found = _found(files, {(topic, key) for topic, key in searched if topic and key}, options)
+    addresses = _find_messages(files, {(topic, key) for topic, key in searched if topic and key}, options)
     for row in rows:
         if row["source_physical_offset"] is None:
-            row["source_physical_offset"] = found.get((row["source_topic"], row["unique_key"]))
+            row["source_physical_offset"] = addresses.get((row["source_topic"], row["unique_key"]))
     return batch_of(tables.RETRIES, rows)
 
 
@@ -613,18 +613,18 @@ class _Names:
         if name in self.groups and not was_popped:
             return name, None
         pairs = [(name[:at], name[at + 1 :]) for at, letter in enumerate(name) if letter == "_"]
-        known = [pair for pair in pairs if pair[1] in self.topics]
-        certain = [pair for pair in known if pair[0] in self.groups]
-        if certain or (known and was_popped):
-            return (certain or known)[0]
+        with_topic = [pair for pair in pairs if pair[1] in self.topics]
+        certain = [pair for pair in with_topic if pair[0] in self.groups]
+        if certain or (with_topic and was_popped):
+            return (certain or with_topic)[0]
         return name, None
 
 
-def _found(files: Sequence[File], wanted: set[tuple[str, str]], options: Options) -> dict[tuple[str, str], int]:
+def _find_messages(files: Sequence[File], wanted: set[tuple[str, str]], options: Options) -> dict[tuple[str, str], int]:
     """Where the one message of a topic with a unique key is. Those of a batch may all have the same: then none is given."""
-    found: dict[tuple[str, str], int] = {}
+    addresses: dict[tuple[str, str], int] = {}
     if not wanted:
-        return found
+        return addresses
     several: set[tuple[str, str]] = set()
     topics = pa.array(sorted({topic.encode() for topic, _ in wanted}), pa.binary())
     keys = pa.array(sorted({key.encode() for _, key in wanted}), pa.binary())
@@ -634,10 +634,10 @@ def _found(files: Sequence[File], wanted: set[tuple[str, str]], options: Options
         key = columns.spans(rows.data, np.maximum(starts, 0), np.maximum(sizes, 0))
         for row in np.flatnonzero(pc.and_(pc.is_in(topic, topics), pc.is_in(key, keys))).tolist():
             pair = (topic[row].as_py().decode(), key[row].as_py().decode())
-            if pair in found:
+            if pair in addresses:
                 several.add(pair)
-            found[pair] = int(rows[fields.F_PHYSICAL][row])
-    return {pair: address for pair, address in found.items() if pair not in several}
+            addresses[pair] = int(rows[fields.F_PHYSICAL][row])
+    return {pair: address for pair, address in addresses.items() if pair not in several}
 
 
 FOLDS: dict[str, Callable[[Sequence[File], Options], Batches]] = {

@@ -34,7 +34,15 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.store import dispatch, state
-from rawlog.formats.rocketmq.store.dispatch import COLUMNS, D_PHYSICAL, K_ADDRESS, K_HASH, K_OF_TAG, Derived, Queue
+from rawlog.formats.rocketmq.store.dispatch import (
+    COLUMNS,
+    D_PHYSICAL,
+    K_ADDRESS,
+    K_HASH,
+    K_OF_TAG,
+    DerivedEntries,
+    Queue,
+)
 from rawlog.formats.rocketmq.store.pending import Pending
 from rawlog.formats.rocketmq.store.settings import Settings, settings_of
 from rawlog.io.storage import Source
@@ -52,25 +60,25 @@ _SMALL = (np.int8, np.int16, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedRows:
     """Rows of whole numbers, small: per row its first value, the type of what follows, whether that is differences, and the bytes."""
 
     count: int
     rows: tuple[tuple[int, str, bool, bytes], ...]
 
     @classmethod
-    def of(cls, values: NDArray[np.int64]) -> Packed:
-        return cls(int(values.shape[1]), tuple(_packed(row) for row in values) if values.shape[1] else ())
+    def of(cls, values: NDArray[np.int64]) -> PackedRows:
+        return cls(int(values.shape[1]), tuple(_pack_row(row) for row in values) if values.shape[1] else ())
 
     def unpack(self) -> NDArray[np.int64]:
-        made = np.empty((len(self.rows), self.count), np.int64)
-        for row, (first, type, is_difference, data) in zip(made, self.rows, strict=True):
+        values = np.empty((len(self.rows), self.count), np.int64)
+        for row, (first, type, is_difference, data) in zip(values, self.rows, strict=True):
             kind = np.dtype(type)
             raw = pa.decompress(data, (self.count - 1) * kind.itemsize, "zstd") if self.count > 1 else b""
             row[0], row[1:] = first, np.frombuffer(raw, kind)
             if is_difference:
                 np.cumsum(row, out=row)
-        return made
+        return values
 
     @property
     def size(self) -> int:
@@ -78,16 +86,16 @@ class Packed:
         return sum(len(data) for _, _, _, data in self.rows)
 
 
-def _packed(row: NDArray[np.int64]) -> tuple[int, str, bool, bytes]:
+def _pack_row(row: NDArray[np.int64]) -> tuple[int, str, bool, bytes]:
     differences = row[1:] - row[:-1]  # may wrap, and wraps back when it is unpacked
-    own, other = _narrowed(row[1:]), _narrowed(differences)
-    is_difference = other.itemsize <= own.itemsize
-    chosen = other if is_difference else own
-    data = bytes(pa.compress(chosen.tobytes(), "zstd", asbytes=True)) if chosen.size else b""
-    return int(row[0]), chosen.dtype.str, is_difference, data
+    plain, steps = _narrow(row[1:]), _narrow(differences)
+    is_difference = steps.itemsize <= plain.itemsize
+    narrow = steps if is_difference else plain
+    data = bytes(pa.compress(narrow.tobytes(), "zstd", asbytes=True)) if narrow.size else b""
+    return int(row[0]), narrow.dtype.str, is_difference, data
 
 
-def _narrowed(values: NDArray[np.int64]) -> NDArray[np.signedinteger]:
+def _narrow(values: NDArray[np.int64]) -> NDArray[np.signedinteger]:
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
     for type in _SMALL:
         if np.iinfo(type).min <= low and high <= np.iinfo(type).max:
@@ -113,14 +121,14 @@ class LogSummary:
     has_wrong_entry: bool = False
     is_dledger: bool = False
     fillers: list[int] = field(default_factory=list)
-    units: dict[Queue, list[Packed]] = field(default_factory=dict)
-    keys: list[Packed] = field(default_factory=list)
-    delayed: list[Packed] = field(default_factory=list)
+    units: dict[Queue, list[PackedRows]] = field(default_factory=dict)
+    keys: list[PackedRows] = field(default_factory=list)
+    delayed: list[PackedRows] = field(default_factory=list)
     #: Transactions that are open at its end, and messages whose time has not come.
     pending: Pending = field(default_factory=Pending)
     is_seen: bool = False
     status: Status = Status.OK
-    _derived: Derived = field(default_factory=Derived)
+    _derived: DerivedEntries = field(default_factory=DerivedEntries)
 
     def __post_init__(self) -> None:
         self._derived.pending = self.pending
@@ -172,19 +180,19 @@ class LogSummary:
         self.end = end
 
     def _pack(self) -> None:
-        found, self._derived = self._derived, Derived(pending=self.pending)
-        for queue in found.units:
-            self.units.setdefault(queue, []).append(Packed.of(found.queue(queue)))
-        keys = found.keys(with_tags=True)
+        derived, self._derived = self._derived, DerivedEntries(pending=self.pending)
+        for queue in derived.units:
+            self.units.setdefault(queue, []).append(PackedRows.of(derived.queue(queue)))
+        keys = derived.keys(with_tags=True)
         if keys.shape[1]:
-            self.keys.append(Packed.of(keys[[K_HASH, K_ADDRESS, K_OF_TAG]]))
-        if found.delayed:
-            self.delayed.append(Packed.of(np.concatenate(found.delayed, axis=1)))
+            self.keys.append(PackedRows.of(keys[[K_HASH, K_ADDRESS, K_OF_TAG]]))
+        if derived.delayed:
+            self.delayed.append(PackedRows.of(np.concatenate(derived.delayed, axis=1)))
 
     def close(self) -> LogSummary:
         """The same, small."""
         self._pack()
-        self._derived = Derived()
+        self._derived = DerivedEntries()
         if not self.is_seen and self.file.size:
             self.ends_with = "damage"  # the walk failed at once: a finding of its own
         elif not self.is_ended and self.status is Status.TRUNCATED:
@@ -214,7 +222,7 @@ class LogSummary:
     @property
     def size(self) -> int:
         """Bytes that the units and keys take."""
-        pieces = [piece for found in self.units.values() for piece in found]
+        pieces = [piece for parts in self.units.values() for piece in parts]
         return sum(piece.size for piece in (*pieces, *self.keys, *self.delayed))
 
 
@@ -223,16 +231,16 @@ def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> 
     return LogSummary(file, file.place.start_offset or 0, end=start)
 
 
-def summarised(file: File) -> LogSummary:
+def summarise(file: File) -> LogSummary:
     """The summary of a file that no pass has seen."""
-    made = summary(file, (), 0, None)
+    log = summary(file, (), 0, None)
     try:
         for frames in walk(file, COMMIT_LOG, errors="skip"):
-            made.see(frames)
+            log.see(frames)
     except RawlogError:
-        made.ends_with = "damage"
-        made.is_ended = True
-    return made.close()
+        log.ends_with = "damage"
+        log.is_ended = True
+    return log.close()
 
 
 class View:
@@ -243,7 +251,7 @@ class View:
         self.root = str(files[0].place.group)
         self.logs: list[LogSummary] = []
         for file in dispatch.commit_logs(self.of(COMMIT_LOG.name)):
-            self.logs.append(files.summaries.get(file.path) or summarised(file))
+            self.logs.append(files.summaries.get(file.path) or summarise(file))
         self.fillers = [address for log in self.logs for address in log.fillers]
         self._delayed: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
@@ -272,8 +280,8 @@ class View:
 
     def log_at(self, address: int) -> tuple[str, int] | None:
         """The commit-log file with an address, and the position there."""
-        found = (log for log in self.logs if log.start <= address < log.stop)
-        return next(((log.file.path, address - log.start) for log in found), None)
+        logs = (log for log in self.logs if log.start <= address < log.stop)
+        return next(((log.file.path, address - log.start) for log in logs), None)
 
     # What the log gives
 
@@ -283,19 +291,19 @@ class View:
 
     def units(self, queue: Queue) -> NDArray[np.int64]:
         """The units that a queue must have (`dispatch.U_…`), in order."""
-        found = [piece.unpack() for log in self.logs for piece in log.units.get(queue, ())]
-        made = np.concatenate(found, axis=1) if found else np.empty((COLUMNS, 0), np.int64)
-        if made.size and dispatch.is_scheduled(queue):
-            dispatch.set_tags(made, *self._due())
-        return made
+        pieces = [piece.unpack() for log in self.logs for piece in log.units.get(queue, ())]
+        units = np.concatenate(pieces, axis=1) if pieces else np.empty((COLUMNS, 0), np.int64)
+        if units.size and dispatch.is_scheduled(queue):
+            dispatch.set_tags(units, *self._due())
+        return units
 
     def _due(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The addresses of delayed messages, and when these are due."""
         if self._delayed is None:
-            found = [piece.unpack() for log in self.logs for piece in log.delayed if piece.count]
-            if found:
-                every = np.concatenate(found, axis=1)
-                self._delayed = every[D_PHYSICAL], dispatch.due_times(every, self.settings.delays)[0]
+            pieces = [piece.unpack() for log in self.logs for piece in log.delayed if piece.count]
+            if pieces:
+                delayed = np.concatenate(pieces, axis=1)
+                self._delayed = delayed[D_PHYSICAL], dispatch.due_times(delayed, self.settings.delays)[0]
             else:
                 self._delayed = np.empty(0, np.int64), np.empty(0, np.int64)
         return self._delayed
@@ -303,10 +311,10 @@ class View:
     @cached_property
     def pending(self) -> Pending:
         """What the whole log leaves undecided."""
-        made = Pending()
+        pending = Pending()
         for log in self.logs:
-            made.merge(log.pending)
-        return made
+            pending.merge(log.pending)
+        return pending
 
     def key_runs(self) -> Iterator[NDArray[np.int64]]:
         """The hashes of the keys that the index may have, the addresses of their messages, and whether each is a tag, in order, some at
@@ -320,12 +328,12 @@ class View:
 
     def queues(self, format: str) -> dict[Queue, list[File]]:
         """The files of each queue, in order."""
-        found: dict[Queue, list[File]] = {}
+        by_queue: dict[Queue, list[File]] = {}
         for file in self.of(format):
-            found.setdefault((str(file.place.topic), int(file.place.partition or 0)), []).append(file)
-        for files in found.values():
+            by_queue.setdefault((str(file.place.topic), int(file.place.partition or 0)), []).append(file)
+        for files in by_queue.values():
             files.sort(key=lambda file: file.place.start_offset or 0)
-        return found
+        return by_queue
 
     def checkpoint(self) -> dict[str, int] | None:
         """The values of the checkpoint by name."""
@@ -359,24 +367,24 @@ def tally(frames: Frames, file: File) -> dict[str, dict[str, tuple[int, int]]]:
     flags, sizes = rows[kernels.F_SYS_FLAG], rows[kernels.F_SIZE]
     kinds = (flags & TRANSACTION_MASK) >> 2
     codec = np.where(flags & int(SysFlag.COMPRESSED), (flags & CODEC_MASK) >> CODEC_SHIFT, -1)
-    found = {"codec": {}, "transaction": {}}  # type: dict[str, dict[str, tuple[int, int]]]
+    totals = {"codec": {}, "transaction": {}}  # type: dict[str, dict[str, tuple[int, int]]]
     for number, name in enumerate(TRANSACTIONS):
         of = kinds == number
         if of.any() and name != "none":
-            found["transaction"][name] = (int(of.sum()), int(sizes[of].sum()))
+            totals["transaction"][name] = (int(of.sum()), int(sizes[of].sum()))
     for number in np.unique(codec).tolist():
         of = codec == number
         name = "none" if number < 0 else CODECS[number] if number < len(CODECS) else "invalid"
-        count, size = found["codec"].get(name, (0, 0))
-        found["codec"][name] = (count + int(of.sum()), size + int(sizes[of].sum()))
-    return {aspect: rows for aspect, rows in found.items() if rows}
+        count, size = totals["codec"].get(name, (0, 0))
+        totals["codec"][name] = (count + int(of.sum()), size + int(sizes[of].sum()))
+    return {aspect: rows for aspect, rows in totals.items() if rows}
 
 
 def overview(files: Store) -> Iterator[Panel]:
     """The queues with their offsets, and the delay levels with what waits in them."""
     queues = [
         (topic, str(queue), f"{low:,}", f"{high:,}", f"{high - low:,}")
-        for (_, topic, queue), (low, high) in sorted(state.queue_bounds(files).items(), key=lambda one: one[0][1:])
+        for (_, topic, queue), (low, high) in sorted(state.queue_bounds(files).items(), key=lambda item: item[0][1:])
     ]
     head = ("topic", "queue", "first offset", "next offset", "messages")
     about = "As the consume queues have them. Messages whose commit log was deleted do not count."
