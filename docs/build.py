@@ -69,8 +69,8 @@ def table(table: Table) -> str:
 
 
 def rules(family: Family) -> str:
-    found = [*family.all_group_rules, *family.all_rules]
-    found += family.replica_rules() if family.replica_rules is not None else ()
+    kind = family.store_class
+    found = [*kind.rules(), *kind.tree_rules(), *kind.replica_rules()]
     for one in family.formats:
         found += [*_framing(one), *one.all_rules]
     rows = []

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.model.format import Codec, Deferred, Format
+from rawlog.model.format import Codec, Deferred, Family, File, Format, Place
+from rawlog.model.store import Store
 
 
 def deferred(value: object, seen: set[int]) -> Iterator[Deferred]:
@@ -33,11 +35,53 @@ def deferred(value: object, seen: set[int]) -> Iterator[Deferred]:
 
 @pytest.mark.parametrize("family", registry.families(), ids=lambda family: family.name)
 def test_every_ability_that_is_named_can_be_imported(family: object) -> None:
-    found = list(deferred(family, set()))
-    assert found
-    for one in found:
+    for one in deferred(family, set()):
         ability = functools.reduce(getattr, one.name.split("."), importlib.import_module(one.module))
         assert callable(ability), one
+
+
+@pytest.mark.parametrize("family", registry.families(), ids=lambda family: family.name)
+def test_the_class_of_stores_defines_abilities_and_nothing_else(family: Family) -> None:
+    """`Family.store` is text, and a method whose name is wrong is an ability that the system silently does not have."""
+    kind = family.store_class
+    assert issubclass(kind, Store)
+    assert kind is not Store
+    for name in (name for name in vars(kind) if not name.startswith("_") and name != "rewrites"):
+        ability = getattr(kind, name)
+        if name in kind.rewrites:
+            rewrite = kind.rewrites[name]
+            given = 3 + (rewrite.keeps or rewrite.aside is not None)  # the store, the directory, the options
+            inspect.signature(ability).bind(*[None] * given)
+            continue
+        assert name in vars(Store), f"{name} is neither an ability nor a verb that rewrites"
+        assert kind.can(name)
+        if callable(ability):
+            assert list(inspect.signature(ability).parameters) == list(
+                inspect.signature(getattr(Store, name)).parameters
+            )
+    assert kind.can("rows_of") == bool(family.folds)
+    assert kind.can("takes") or family.host is None
+    assert kind.can("system_name") == kind.can("copies")
+    assert kind.can("settle") <= (not family.is_single)
+
+
+def test_a_plain_store_travels_small_and_one_of_a_class_as_what_it_is() -> None:
+    """Stores are sent to Spark's tasks: what rules share and what is looked up stay behind."""
+    files = [
+        File(f"/logs/t-0/{number:020}.log", 1, 0.0, "kafka.log", Place("t", 0, number, "/logs/t-0"))
+        for number in range(50)
+    ]
+    plain = Store(files, "t-0")
+    plain.share(list)
+    plain.find("kafka.log", 7)
+    assert len(pickle.dumps(plain)) < len(pickle.dumps(tuple(files))) + 150
+    for kind in (Store, *(family.store_class for family in registry.families())):
+        store = kind.of(plain)
+        store.summaries["/logs/t-0"] = "seen"
+        again = pickle.loads(pickle.dumps(store))
+        assert type(again) is kind
+        assert (again.files, again.name, again.summaries) == (store.files, "t-0", store.summaries)
+        assert kind.of(store) is store
 
 
 @pytest.mark.parametrize("format", registry.formats().values(), ids=lambda format: format.name)

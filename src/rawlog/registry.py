@@ -160,4 +160,4 @@ def formats_with(table: Table) -> set[str]:
 def lookup(table: Table, system: str | None = None) -> Lookup | None:
     """How rows of a table are found by key and id; of a table that every system has, those of one system."""
     name = table.name.partition(".")[0] if "." in table.name else system
-    return next((one.lookup for one in families() if one.name == name), None)
+    return next((one.store_class.lookup() for one in families() if one.name == name), None)

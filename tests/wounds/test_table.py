@@ -33,9 +33,9 @@ def test_every_verb_that_a_family_writes_stores_with_is_run_on_it() -> None:
     for family in registry.families():
         ran = {verb.command for verb in VERBS if family.name not in verb.not_for}
         rewrites = (
-            set(family.rewrites)
-            | ({"restore"} if family.restorer else set())
-            | ({"rescue"} if family.rescuer else set())
+            set(family.store_class.rewrites)
+            | ({"restore"} if family.store_class.can("restorer") else set())
+            | ({"rescue"} if family.store_class.can("rescuer") else set())
         )
         hosted = {"restore", "rescue"} if family.name == "kraft" else set()  # it carries out those of Kafka
         assert rewrites - hosted <= ran | ELSEWHERE.get(family.name, set()), family.name

@@ -318,8 +318,8 @@ class Plan:
 def joint_codes(*, of_groups: bool = False) -> frozenset[str]:
     """The codes of findings on several files together: of one store, or of a whole tree as well."""
     families = registry.families()
-    in_groups = {rule.code for family in families for rule in family.all_group_rules}
-    in_trees = {rule.code for family in families for rule in family.all_rules}
+    in_groups = {rule.code for family in families for rule in family.store_class.rules()}
+    in_trees = {rule.code for family in families for rule in family.store_class.tree_rules()}
     return frozenset(in_groups if of_groups else in_groups | in_trees)
 
 

@@ -59,7 +59,7 @@ class Fold:
 
 def family_of(table: str) -> Family | None:
     """The family that folds a table; None for one that is decoded, file by file."""
-    return next((family for family in registry.families() if table in family.folds), None)
+    return next((family for family in registry.families() if family.makes(table)), None)
 
 
 def due(
@@ -70,7 +70,7 @@ def due(
     """
     family = family_of(table)
     assert family is not None
-    for name, files in family.units_for(table, tree.files_for(family, table)).items():
+    for name, files in family.store_class.units(table, tree.files_for(family, table)).items():
         unit = name if earlier is None else earlier.unit(name, history.units)
         if unit is None:
             continue
@@ -255,7 +255,7 @@ def losing(found: Iterable[Finding], file: File | None = None) -> int:
     """How many findings say by themselves that rows are missing. Those of a system whose stores are settled do so only in a log, `file`,
     and if they are errors: of everything else the diagnosis of the store says what is lost.
     """
-    settled = {family.name for family in registry.families() if family.reading is not None}
+    settled = {family.name for family in registry.families() if family.store_class.can("reading")}
     is_log = file is not None and settles(file, RECORDS)
     count = 0
     for one in found:

@@ -10,37 +10,28 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rawlog.model.cache import Sharing
-from rawlog.model.finding import (
-    Account,
-    Prediction,
-    Rule,
-    Startup,
-)
+from rawlog.model.finding import Rule
 from rawlog.model.layout import Layout
 from rawlog.model.table import Table
 from rawlog.model.verb import Verb
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from rawlog.io.output import Folder, Output
     from rawlog.io.storage import Source
-    from rawlog.model.difference import Difference
     from rawlog.model.errors import DataError
     from rawlog.model.explain import Node
     from rawlog.model.frames import Bytes, Frames
     from rawlog.model.groups import Group
-    from rawlog.model.plan import Reading
-    from rawlog.model.recovery import RescueOptions, Rescuer, RestoreOptions, Restorer
     from rawlog.model.report import Report
-    from rawlog.model.store import Copies, Panel, Store
+    from rawlog.model.store import Store
     from rawlog.model.transactions import Transactions
 
 MAX_DECOMPRESSED, MAX_HEADERS = 64 << 20, 1 << 20
@@ -73,9 +64,9 @@ class Deferred:
 class Place:
     """What a file's name and surroundings say of its content.
 
-    `group` names what belongs together (a partition directory); `start_offset` is the one in the name, or what `Family.settle` says;
+    `group` names what belongs together (a partition directory); `start_offset` is the one in the name, or what `Store.settle` says;
     `state` is a word for a file that the system itself would not load (`deleted`, `cleaned`, `stray` …), else None. `sealed` is set by
-    `Family.settle` for a file that the system does not append to any more, because another one follows it. `remote` is set for
+    `Store.settle` for a file that the system does not append to any more, because another one follows it. `remote` is set for
     a copy in the system's remote storage: the name that the file has, or had, on the system's own disk.
     """
 
@@ -457,38 +448,6 @@ class UnknownFile(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewrite:
-    """A verb that writes stores of a family again, below a new directory: a policy that the family's one writer applies.
-
-    A source is never changed. Stores are rewritten anywhere, in any order.
-    """
-
-    #: (a store, the directory to fill, options) -> Report. With `aside` a fourth argument: the directory for what is cut, or None.
-    do: Callable[..., Report]
-    #: The names of the options that it understands. Of `now` (milliseconds) and `at_once` (how many stores share the machine's memory)
-    #: the job sets the default.
-    options: tuple[str, ...] = ()
-    #: (the family's files, options) -> the stores to rewrite, in order; None: all the files are one.
-    stores: Callable[[Sequence[File], Mapping[str, str]], Sequence[Store]] | None = None
-    #: (the stores, their reports, the directory they are in) -> the report on all of them, with what that directory says of itself and
-    #: of them written into it. None: nothing is written around stores.
-    join: Callable[[Sequence[Store], Sequence[Report], Folder], Report] | None = None
-    #: The option that names another directory, for what is cut.
-    aside: str | None = None
-    #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
-    unrepaired: tuple[str, ...] = ()
-    #: A store is one file, and so is its result: `do` writes a file named like the last part of the store's name. Stores are named by
-    #: their path below the directory that was asked for.
-    one_file: bool = False
-    #: `do` takes a fourth argument, for `erase`: the Keep that says which rows of `records` stay; None: all of them.
-    keeps: bool = False
-    #: Of an erased record only the content goes; its place, its id, and rows without a value stay.
-    content_only: bool = False
-    #: The offset of a record is its number in a file: those after an erased one get others.
-    renumbers: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
     """How rows of a system are found by a key or an id, where that is more than an equal column `key`."""
 
@@ -506,140 +465,68 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """The formats of one system, with what concerns several of its files at once."""
+    """The formats of one system, and the class of its stores, which does what concerns several files at once."""
 
     name: str
     title: str
     formats: tuple[Format, ...]
-    #: Tables made from a whole group or tree: table name -> (files, options) -> batches of that table's schema.
-    folds: Mapping[str, Callable[[Sequence[File], Mapping[str, str]], Iterator[pa.RecordBatch]]] = field(
-        default_factory=dict
-    )
-    fold_tables: tuple[Table, ...] = ()
-    #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
-    #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
-    takes: Callable[[str | None, File], bool] | None = None
-    #: The system among whose partitions its own directories are: they are not repaired as that one's, nor is it in their way.
+    #: `package.module:NAME` of the class of its stores, imported when first needed. None: its files are only read one by one.
+    store: str | None = None
+    #: Tables that are made of several files: `Store.rows_of`.
+    folds: tuple[Table, ...] = ()
+    #: The system among whose partitions its own directories are: it looks at files of that one too (`Store.takes`; KRaft's metadata log is
+    #: an ordinary Kafka log). They are not repaired as that one's, nor is it in their way.
     host: str | None = None
-    #: As Format.summary, for files of other families that it `takes`: what its own checks over several files need to know of them. None
-    #: for a file that they do not ask about.
-    summary: Callable[[File, Sequence[File], int, int | None], Any] | None = None
-    #: (name of a folded table, its files) -> the files in sets that concern nothing but themselves, each under a name that stays;
-    #: None: one for each group.
-    units: Callable[[str, Sequence[File]], Mapping[str, Sequence[File]]] | None = None
+    #: Each of its files is a store of its own, and so is what is written of it: a file named like the last part of the store's name.
+    is_single: bool = False
     #: The names of options that its tables understand, beyond those that every table does.
     options: tuple[str, ...] = ()
-    #: Checks of the files of one group (a partition) against one another; each takes the group's files.
-    group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
-    #: (the files of a group) -> the account of every offset in it, for each partition or queue. For `verify --complete`.
-    accounts: Callable[[Sequence[File]], Sequence[Account]] | None = None
-    #: (a store, with the summaries of its files that a pass made) -> which of its frames `repair` would keep, and what it would report.
-    #: Files without a summary are read for it.
-    reading: Callable[[Store], Reading] | None = None
-    #: (its files in a tree) -> the accounts of stores that should be there and of which nothing is. For `verify --complete`.
-    absent: Callable[[Sequence[File]], Sequence[Account]] | None = None
-    #: (the files of a group) -> what the system would do with them when it starts.
-    predictions: Callable[[Sequence[File]], Sequence[Prediction]] | None = None
-    #: (its files in a tree) -> for the directories of each node, what the system would do with them when it starts; what it would do
-    #: with each group in them is left out.
-    startups: Callable[[Sequence[File]], Sequence[Startup]] | None = None
-    #: Each of its files is a store of its own: it has accounts without a group.
-    is_single: bool = False
-    #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
-    replica_rules: Callable[[], Sequence[Rule[Any]]] | None = None
-    #: (a store) -> its name in the system, by its place alone; None if nothing can be a replica of it. Stores with different names are
-    #: not replicas.
-    store_name: Callable[[Store], str | None] | None = None
-    #: (stores whose names were found more than once) -> those that are replicas of one another, by their identity, the best first. Names,
-    #: sizes, indexes and small files tell that; data is not read.
-    copies: Callable[[Sequence[Store]], Sequence[Copies]] | None = None
-    #: (a store) -> the facts by which `copies` identifies it, from small files; a fact that is not known is empty. A lake records them: the
-    #: store may be gone, or another one of the same name, when the next run looks.
-    facts: Callable[[Store], tuple[str, ...]] | None = None
-    #: How its rows are found by key and id; None: by an equal column `key`, and they have no ids.
-    lookup: Lookup | None = None
-    #: (files of a tree) -> names of topics that are known without reading data, of files whose places do not tell one.
-    topics: Callable[[Sequence[File]], Iterable[str]] | None = None
-    #: (path of a file that no format knows, below the directory of a store or the one around stores; whether it is that of a store) -> what
-    #: is done with it when the store is written again. None: it is copied. It is asked after `Rewrite.do`, and only about files that `do`
-    #: neither wrote at the same place nor named in its report (in `left_out`, or in an entry, KEPT for example): a family that decides
-    #: on some of them itself finds them in `Store.unknown`. `erase` and `rescue` copy none of them: they name what is not made again.
-    unknown_files: Callable[[str, bool], UnknownFile] | None = None
-    #: What writes a store again, by its verb: `rebuild`, `repair`, `compact`.
-    rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
-    #: (a batch with key and headers of `records`) -> an id that all copies of a record share, null where there is none: what is erased
-    #: is so in every copy.
-    copy_ids: Callable[[pa.RecordBatch], pa.Array] | None = None
-    #: (a batch of `records` that are erased) -> such ids of others that are parts of them and go with them; None: only their copies do.
-    part_ids: Callable[[pa.RecordBatch], pa.Array] | None = None
-    #: (files of a tree) -> parts of their stores that exist, as the files say, and are not among them: they cannot be erased from.
-    elsewhere: Callable[[Sequence[File]], Sequence[Elsewhere]] | None = None
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-    #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
-    #: would not load now (`state`), where a file begins in a log of several (`start_offset`), and which store it is of (`group`). Files
-    #: that others describe, and that are stored in another form, may be added.
-    settle: Callable[[Sequence[File]], Sequence[File]] | None = None
     #: (files, what to do at damage: raise, stop or skip) -> the consumer groups that they know.
     groups: Callable[[Sequence[File], str], Sequence[Group]] | None = None
     #: (files) -> a sentence on each file or directory that has groups which cannot be read.
     unread_groups: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: (files, what to do at damage) -> the transactions in them.
     transactions: Callable[[Sequence[File], str], Transactions] | None = None
-    #: (a store with its summaries) -> what `report` shows of it that only this system has: a cluster, blobs, queues. Files that a summary
-    #: covers are not read again.
-    overview: Callable[[Store], Iterable[Panel]] | None = None
     #: Operations that only this family has, by name: `rawlog NAME` on the command line.
     verbs: Mapping[str, Verb] = field(default_factory=dict)
-    #: (what is asked for, the path of the target) -> how the verb `restore` makes a data directory that the system starts on.
-    restorer: Callable[[RestoreOptions, Path], Restorer] | None = None
-    #: (what is asked for, the path of the target) -> how the verb `rescue` makes one whole store of the copies on several disks.
-    rescuer: Callable[[RescueOptions, Path], Rescuer] | None = None
-    #: (file) -> whether the rescuer of this family looks at it; None: at the files of the family's own formats.
-    rescues: Callable[[File], bool] | None = None
-    #: (its files on one side, those on the other, Selection) -> differences, and now and then how many more things are alike. For
-    #: families whose records are not compared one by one; `compared` names the table whose files these are (see `takes`).
-    compare: Callable[[Sequence[File], Sequence[File], Any], Iterator[Difference | int]] | None = None
-    compared: str | None = None
-    #: Checks over a whole tree; each takes the family's files in it.
-    rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 
     @property
-    def all_rules(self) -> Sequence[Rule[Any]]:
-        return self.rules() if callable(self.rules) else self.rules
+    def store_class(self) -> type[Store]:
+        """The class of its stores. Ask `Store.can` for what not every system has."""
+        return _store_class(self.store or "rawlog.model.store:Store")
 
-    @property
-    def all_group_rules(self) -> Sequence[Rule[Any]]:
-        return self.group_rules() if callable(self.group_rules) else self.group_rules
+    def looks_at(self, system: str | None) -> bool:
+        """Whether files of a system may concern it."""
+        return system is not None and system in (self.name, self.host)
 
-    @property
-    def has_surroundings(self) -> bool:
-        """Whether its stores are in a directory that has files of its own: a log directory around partitions."""
-        return any(one.join is not None and not one.one_file for one in self.rewrites.values())
+    def makes(self, table: Table | str) -> bool:
+        """Whether it makes a table of several files."""
+        return any(one.name == (table if isinstance(table, str) else table.name) for one in self.folds)
 
     def files_for(self, table: str | None, files: Iterable[File]) -> list[File]:
         """The files that a folded table is made of, or, for None, that rules over several files look at."""
-        if self.takes is None:
-            return [file for file in files if file.system == self.name]
-        return [file for file in files if self.takes(table, file)]
-
-    def units_for(self, table: str, files: Sequence[File]) -> Mapping[str, Sequence[File]]:
-        """The files of a folded table in sets that can be folded one by one, by name."""
-        if self.units is not None:
-            return self.units(table, files)
-        units: dict[str, list[File]] = {}
-        for file in files:
-            units.setdefault(file.place.group or file.path, []).append(file)
-        return units
+        near = [file for file in files if self.looks_at(file.system)]
+        if not near or not self.store_class.can("takes"):
+            return [file for file in near if file.system == self.name]
+        return [file for file in near if self.store_class.takes(table, file)]
 
     @property
     def tables(self) -> tuple[Table, ...]:
         """The family's own tables, without the ones that every system has."""
         seen: dict[str, Table] = {}
-        for table in (*(table for format in self.formats for table in format.tables), *self.fold_tables):
+        for table in (*(table for format in self.formats for table in format.tables), *self.folds):
             if "." in table.name:
                 seen.setdefault(table.name, table)
         return tuple(seen.values())
+
+
+@lru_cache(maxsize=32)
+def _store_class(name: str) -> type[Store]:
+    module, _, kind = name.partition(":")
+    found: type[Store] = getattr(importlib.import_module(module), kind)
+    return found
 
 
 @dataclass(slots=True)

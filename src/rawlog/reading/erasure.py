@@ -25,8 +25,9 @@ from rawlog.reading.where import texts_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rawlog.model.format import Lookup, Rewrite
+    from rawlog.model.format import Lookup
     from rawlog.model.plan import Reading
+    from rawlog.model.store import Rewrite
     from rawlog.reading.select import Transform
 
 VERB = "erase"
@@ -54,16 +55,16 @@ class Erasure:
 
     def rewrite(self, system: str) -> Rewrite:
         """How a system erases."""
-        return registry.family(system).rewrites[VERB]
+        return registry.family(system).store_class.rewrites[VERB]
 
     def columns(self, system: str) -> tuple[str, ...]:
         """The columns that `mask` looks at, and those that tell copies."""
-        family, lookup = registry.family(system), registry.lookup(RECORDS, system)
+        kind, lookup = registry.family(system).store_class, registry.lookup(RECORDS, system)
         names = list(self.selection.replace(columns=("offset",)).needed(RECORDS).names)
         for what, values in (("key", self.keys), ("id", self.ids)):
             names += (lookup.columns(RECORDS, what) if lookup is not None else ()) or ("key",) if values else ()
-        names += ("key", "headers") if family.copy_ids is not None else ()
-        names += ("value",) if family.part_ids is not None else ()
+        names += ("key", "headers") if kind.can("copy_ids") else ()
+        names += ("value",) if kind.can("part_ids") else ()
         names += ("value",) if self.rewrite(system).content_only else ()
         return tuple(dict.fromkeys(names))
 
@@ -282,8 +283,8 @@ class Chooser:
     def __init__(self, erasure: Erasure, system: str, files: Sequence[File]) -> None:
         """Reads the records of all stores once if the system tells copies: they may be in several. DataError at damage."""
         self.erasure, self.system = erasure, system
-        family = registry.family(system)
-        self.copy_ids = family.copy_ids
+        kind = registry.family(system).store_class
+        self.copy_ids = kind.copy_ids if kind.can("copy_ids") else None
         self.ids: set[bytes] = set()
         if self.copy_ids is None:
             return
@@ -291,10 +292,9 @@ class Chooser:
             chosen = erasure.mask(batch, system)
             if chosen.any():
                 rows = batch.filter(pa.array(chosen))
-                for find in (self.copy_ids, family.part_ids):
-                    self.ids.update(
-                        copy_id for copy_id in (find(rows).to_pylist() if find is not None else ()) if copy_id
-                    )
+                for find in (self.copy_ids, kind.part_ids if kind.can("part_ids") else None):
+                    ids = find(rows).to_pylist() if find is not None else ()
+                    self.ids.update(record_id for record_id in ids if record_id)
 
     def begun(self) -> Chooser:
         """The same for one store, with transforms that have counted nothing."""

@@ -164,8 +164,8 @@ def summaries_of(file: File, format: Format, store: Sequence[File], start: int, 
     """What checks over several files need of this one: of its own family, and of others that look at it."""
     makers = {format.family: format.codec.summary} if format.can("summary") else {}
     for family in registry.families():
-        if family.summary is not None and family.name != format.family and family.files_for(None, [file]):
-            makers[family.name] = family.summary
+        if family.name != format.family and family.files_for(None, [file]):
+            makers[family.name] = family.store_class.summary
     parts = {name: make(file, store, start, stop) for name, make in makers.items()}
     parts = {name: part for name, part in parts.items() if part is not None}
     return Summaries(parts) if parts else None
@@ -186,7 +186,8 @@ def _own_stores(store: Store) -> dict[str, Store]:
 
 
 def _own_store(store: Store, family: Family) -> Store:
-    mine = Store(family.files_for(None, store), store.name)
+    files = family.files_for(None, store)
+    mine = (family.store_class if files else Store)(files, store.name)
     mine.summaries = own_summaries(store.summaries, family)
     return mine
 
@@ -362,18 +363,19 @@ def inspect_group(
     result = Findings()
     for family in registry.families():
         store = own_store(files, family)
-        for group_rule in family.all_group_rules if store else ():
-            if chosen.takes(group_rule.code):
-                result.items += _guarded(group_rule, store)
-        if panels is not None and store and family.overview is not None:
+        if not store:
+            continue
+        for store_rule in store.rules():
+            if chosen.takes(store_rule.code):
+                result.items += _guarded(store_rule, store)
+        if panels is not None:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                panels += family.overview(store)
-        if chosen.complete and store and family.accounts is not None:
+                panels += store.overview()
+        if chosen.complete:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                result.accounts += family.accounts(store)
-        if store and family.predictions is not None:
-            with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                result.predictions += family.predictions(store)
+                result.accounts += store.accounts()
+        with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
+            result.predictions += store.predictions()
     return result
 
 
@@ -402,15 +404,16 @@ def inspect_tree(tree: Tree, chosen: RuleChoice | None = None, summaries: Mappin
     result = Findings()
     for family in registry.families():
         files = tree.store_for(family)
+        if not files:
+            continue
         files.summaries = own_summaries(summaries or {}, family)
-        for tree_rule in family.all_rules if files else ():
+        for tree_rule in family.store_class.tree_rules():
             if chosen.takes(tree_rule.code):
                 result.items += _guarded(tree_rule, files)
         with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-            if chosen.complete and files and family.absent is not None:
-                result.accounts += family.absent(files)
-            if files and family.startups is not None:
-                result.startups += family.startups(files)
+            if chosen.complete:
+                result.accounts += family.store_class.absent(files)
+            result.startups += family.store_class.startups(files)
     return result
 
 

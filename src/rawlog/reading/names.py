@@ -59,7 +59,8 @@ def check_names(
 
 def _check_ids(trees: Sequence[Tree], table: Table) -> None:
     """OptionError if nothing that is read has ids."""
-    have = {family.name: family.lookup for family in registry.families() if family.lookup is not None}
+    lookups = {family.name: family.store_class.lookup() for family in registry.families()}
+    have = {name: lookup for name, lookup in lookups.items() if lookup is not None}
     systems = {file.system for tree in trees for file in tree if file.system is not None}
     if "." in table.name:
         systems = {table.name.partition(".")[0]}
@@ -74,9 +75,9 @@ def _by_place(tree: Tree) -> PartitionNames:
     names: PartitionNames = {(file.place.topic, file.place.partition) for file in tree if file.place.topic is not None}
     for family in registry.families():
         files = [file for file in tree if file.system == family.name]
-        if family.topics is not None and files:
+        if files:
             try:
-                names |= {(name, None) for name in family.topics(files)}
+                names |= {(name, None) for name in family.store_class.topics(files)}
             except RawlogError:
                 continue  # what is damaged is reported where it is read
     return names
@@ -87,7 +88,7 @@ def _by_rows(tree: Tree, table: Table, selection: Selection) -> PartitionNames:
     if table.name in ("files", "findings") or table.name not in tree.tables:
         return set()
     able = registry.formats_with(table)
-    folded = any(table.name in family.folds for family in registry.families())
+    folded = any(family.makes(table) for family in registry.families())
     undecided = [
         file
         for file in tree

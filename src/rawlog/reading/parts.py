@@ -86,7 +86,7 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
             parts.append(Part(tuple(files), context=ALL_TOGETHER))
         return parts
     for family in registry.families():
-        if table.name in family.folds:
+        if family.makes(table):
             # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
             by_row = {"topic", "partition"} & set(table.names)
             files = family.files_for(table.name, tree)
@@ -94,7 +94,7 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
                 file for file in files if not reads_itself(file, table) and (by_row or selection.takes_file(file))
             )
             plain = [file for file in files if reads_itself(file, table)]
-            units = family.units_for(table.name, folded).values() if folded else ()
+            units = family.store_class.units(table.name, folded).values() if folded else ()
             return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, plain, table, selection, split_size)]
     return _plan_files(tree, tree, table, selection, split_size)
 
@@ -232,27 +232,25 @@ class Choice(str):
 
 def copies(stores: Iterable[Store]) -> list[Copies]:
     """The units of data of which there are several replicas among some stores; each with its replicas, the best first."""
-    all_stores = list(stores)
+    all_stores = [(store, {file.system for file in store}) for store in stores]
     units: list[Copies] = []
     for family in registry.families():
-        if family.store_name is None or family.copies is None:
-            continue
         named: dict[str, list[Store]] = {}
-        for store in all_stores:
-            name = family.store_name(store)
+        for store in (store for store, systems in all_stores if any(map(family.looks_at, systems))):
+            name = family.store_class.of(store).system_name()
             if name is not None:
                 named.setdefault(name, []).append(store)
         several = [store for replicas in named.values() if len(replicas) > 1 for store in replicas]
         if several:
-            units += family.copies(several)
+            units += family.store_class.copies(several)
     return units
 
 
 def facts_of(store: Store) -> tuple[str, ...]:
     """What identifies a store besides its name; a fact that is not known is empty, and there may be none."""
     system = next((file.system for file in store if file.system is not None), None)
-    family = next((candidate for candidate in registry.families() if candidate.name == system), None)
-    return family.facts(store) if family is not None and family.facts is not None else ()
+    family = next((family for family in registry.families() if family.name == system), None)
+    return family.store_class.of(store).facts() if family is not None else ()
 
 
 def contradict(facts: Sequence[str], other: Sequence[str]) -> bool:
@@ -313,15 +311,15 @@ def _is_united(unit: Copies, table: Table) -> bool:
     """Whether a table is made from all replicas together: its family chooses what they know of one state."""
     files = [file for store in unit.stores for file in store]
     for family in registry.families():
-        if table.name in family.folds and family.units is not None:
-            return len(family.units_for(table.name, family.files_for(table.name, files))) == 1
+        if family.makes(table) and family.store_class.can("units"):
+            return len(family.store_class.units(table.name, family.files_for(table.name, files))) == 1
     return False
 
 
 def _has_rows(store: Store, table: Table, selection: Selection) -> bool:
     """Whether a store has files that are read for a table."""
     for family in registry.families():
-        if table.name in family.folds and family.files_for(table.name, store):
+        if family.makes(table) and family.files_for(table.name, store):
             return True
     able, chosen = registry.formats_with(table), selection.suited(table)
     return any(file.format in able and file.place.state is None and chosen.takes_file(file) for file in store)

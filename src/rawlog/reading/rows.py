@@ -175,11 +175,11 @@ def read(
         yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in found)
         return
     for family in registry.families():
-        if table.name in family.folds and not reads_itself(part.file, table):
+        if family.makes(table) and not reads_itself(part.file, table):
             wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
             if note is not None and selection.errors != "raise":
                 _tell_losses(part, selection, note)
-            for batch in family.folds[table.name](part.files, wanted):
+            for batch in family.store_class(part.files).rows_of(table.name, wanted):
                 yield selection.apply(batch.select(list(selection.needed(table).names)), table)
             return
     if part.reading is not None:
@@ -410,7 +410,9 @@ class _Order:
         gaps = np.flatnonzero(leaves_out if is_next is None else leaves_out & is_next)
         if gaps.size:
             low, high = int(ends[gaps].min()), int(offsets.first[gaps].max())
-            self.missing = (low, high) if self.missing is None else (min(low, self.missing[0]), max(high, self.missing[1]))
+            self.missing = (
+                (low, high) if self.missing is None else (min(low, self.missing[0]), max(high, self.missing[1]))
+            )
         self.is_compacted |= offsets.is_compacted
         self.end, self.is_begun = int(offsets.stop[-1]), True
 

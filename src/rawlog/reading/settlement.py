@@ -48,9 +48,7 @@ def settles(file: File, table: Table) -> bool:
 def _family_of(files: Sequence[File]) -> Family | None:
     """The family that settles a store. One that keeps its logs among those of another comes first."""
     able = [
-        candidate
-        for candidate in registry.families()
-        if candidate.reading is not None and candidate.files_for(None, files)
+        family for family in registry.families() if family.files_for(None, files) and family.store_class.can("reading")
     ]
     return min(able, key=lambda family: family.host is None, default=None)
 
@@ -58,9 +56,9 @@ def _family_of(files: Sequence[File]) -> Family | None:
 def reading_of(store: Store) -> Reading:
     """What `repair` would keep of a store. Its logs are read where it has no summaries of them."""
     family = _family_of(store)
-    if family is None or family.reading is None:
+    if family is None:
         return Reading()
-    reading = family.reading(own_store(store, family))
+    reading = own_store(store, family).reading()
     # A healthy store, the common case, needs no listing of its directory.
     return Reading() if reading != Reading() and _is_partial(store) else reading
 
@@ -98,8 +96,8 @@ def absent_stores(tree: Tree) -> list[Entry]:
     """What a tree should have and of which nothing is there, for verbs that read all of it."""
     entries: list[Entry] = []
     for family in registry.families():
-        files = tree.store_for(family) if family.absent is not None else ()
-        for account in family.absent(files) if files and family.absent is not None else ():
+        files = tree.store_for(family)
+        for account in family.store_class.absent(files) if files else ():
             offsets = (account.start, account.stop) if account.stop > account.start else (None, None)
             reason = f"{account.topic}-{account.partition}: nothing of it is here, although other files list it"
             entries.append(Entry(Action.LOST, reason, account.path, None, None, *offsets))

@@ -65,7 +65,7 @@ class Tree:
     def tables(self) -> tuple[str, ...]:
         """The names of the tables that these files can be read as."""
         present = {file.format for file in self.files if file.format}
-        folds = {table.name: family for family in registry.families() for table in family.fold_tables}
+        folds = {table.name: family for family in registry.families() for table in family.folds}
         names = []
         for name, table in registry.tables().items():
             folded = name in folds and self.files_for(folds[name], name)
@@ -267,8 +267,8 @@ def _settled(files: Iterable[File]) -> list[File]:
     for file in files:
         by_system.setdefault(file.system, []).append(file)
     for family in registry.families():
-        if family.settle is not None and family.name in by_system:
-            by_system[family.name] = list(family.settle(by_system[family.name]))
+        if family.name in by_system and not family.is_single:
+            by_system[family.name] = list(family.store_class.settle(by_system[family.name]))
     return [file for group in by_system.values() for file in group]
 
 

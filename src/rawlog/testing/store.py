@@ -1,4 +1,4 @@
-"""What a store must show: `StoreTests`, for a family that rewrites its stores (`Family.rewrites`).
+"""What a store must show: `StoreTests`, for a family that rewrites its stores (`Store.rewrites`).
 
 It looks at the verbs from outside, as the command line does: a source, a target, a report. Nothing here knows a format.
 """
@@ -120,8 +120,7 @@ class StoreTests:
     @property
     def verbs(self) -> tuple[str, ...]:
         """The verbs that rewrite a store of this family."""
-        found = registry.family(self.family)
-        return tuple(dict.fromkeys((*found.rewrites, *getattr(found, "works", ()))))
+        return tuple(registry.family(self.family).store_class.rewrites)
 
     @pytest.fixture
     def copies(self, tmp_path: Path) -> list[Path]:

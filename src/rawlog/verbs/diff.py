@@ -90,8 +90,8 @@ def rules_for(replicas: Replicas) -> Sequence[Rule[Any]]:
     if not replicas.a or not replicas.b:
         return (absent,)
     systems = {file.system for file in (*replicas.a, *replicas.b) if file.system is not None}
-    own = registry.family(systems.pop()).replica_rules if len(systems) == 1 else None
-    return (missing, record) if own is None else own()
+    own = registry.family(systems.pop()).store_class.replica_rules() if len(systems) == 1 else ()
+    return own or (missing, record)
 
 
 def _compared(replicas: Replicas) -> Tally:
@@ -167,8 +167,8 @@ def all_rules() -> Sequence[Rule[Any]]:
             if format.can("scan"):
                 rules += framing_rules(format)
             rules += format.all_rules
-        rules += [*family.all_group_rules, *family.all_rules]
-        rules += family.replica_rules() if family.replica_rules is not None else ()
+        kind = family.store_class
+        rules += [*kind.rules(), *kind.tree_rules(), *kind.replica_rules()]
     return sorted(rules, key=lambda one: one.code)
 
 
@@ -497,11 +497,10 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
     found: list[Pair] = []
     claimed: set[str] = set()
     for family in registry.families():
-        if family.compare is not None:
-            mine, others = (tuple(_own(family, tree)) for tree in (a, b))
+        mine, others = (tuple(_own(family, tree)) for tree in (a, b))
+        if mine or others:
             claimed |= {file.path for file in (*mine, *others)}
-            if mine or others:
-                found.append(Pair(family.name, mine, others, family.name))
+            found.append(Pair(family.name, mine, others, family.name))
     here, there = groups(a, selection, claimed), groups(b, selection, claimed)
     for one, other in matched(here, there):
         found += _splits(one, other, selection)
@@ -513,7 +512,9 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
 
 def _own(family: Family, tree: Tree) -> Iterator[File]:
     """The files that a family compares in its own way, and those that tell what is missing in them."""
-    files = family.files_for(family.compared, tree)
+    if not any(family.looks_at(file.system) for file in tree) or not family.store_class.can("compare"):
+        return
+    files = family.files_for(family.store_class.compared, tree)
     evidence = family.files_for(None, tree) if files else ()
     yield from (file for file in {file.path: file for file in (*files, *evidence)}.values() if file.problem is None)
 
@@ -662,8 +663,7 @@ def compare(
     """
     tally = Tally(limit)
     if pair.family is not None:
-        own = registry.family(pair.family).compare
-        assert own is not None
+        own = registry.family(pair.family).store_class.compare
         if note is not None:
             _note_damage(pair.a, note)
             _note_damage(pair.b, note)

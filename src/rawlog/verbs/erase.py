@@ -134,21 +134,20 @@ class Erasing(Rewriting):
         splits = super().plan(tree)
         chosen = self.erasure.selection
         for family in registry.families():
+            files = family.files_for(None, tree.files)
             self._elsewhere += [
                 one
-                for one in (
-                    family.elsewhere(family.files_for(None, tree.files)) if family.elsewhere is not None else ()
-                )
+                for one in (family.store_class.elsewhere(files) if files else ())
                 if chosen.takes_topic(one.topic) and (not chosen.partitions or one.partition in chosen.partitions)
             ]
         for own in (split.content for split in splits):
-            if registry.family(own.family).copy_ids is not None:
+            if registry.family(own.family).store_class.can("copy_ids"):
                 self._files.setdefault(own.family, []).extend(own.store.files)
         return splits
 
     def has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
         """A partition keeps its own name below the target, also if it is alone."""
-        return family.rewrites[self.verb].join is not None or super().has_surroundings(family, stores, roots)
+        return family.store_class.has_surroundings or super().has_surroundings(family, stores, roots)
 
     # Work -------------------------------------------------------------------------------------------------------------
 
@@ -163,7 +162,7 @@ class Erasing(Rewriting):
         evidence = StoreEvidence(own.place, own.family)
         met: frozenset[bytes | str] = frozenset()
         tallies: tuple[Tally, ...] = ()
-        keeps = registry.family(own.family).rewrites[VERB].keeps
+        keeps = registry.family(own.family).store_class.rewrites[VERB].keeps
         if keeps:
             chooser = self._chooser(own.family).begun()
             evidence, met = self._evidence(own, chooser)
@@ -273,12 +272,12 @@ class Erasing(Rewriting):
                 f"what was asked for is still mentioned in {what} outside of the erased records; the certificate lists them"
             )
 
-    def joined_family(self, rewrite: Any, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
+    def joined_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
         """Only a directory that was named itself is written with what belongs around its partitions."""
         named = {root.rstrip("/") for root in self._roots}
         if all(str(store.path).rstrip("/") in named for store in stores):
             return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
-        return super().joined_family(rewrite, stores, reports, around)
+        return super().joined_family(family, stores, reports, around)
 
     def _certify(self, report: Report, erased: Sequence[Erased], absent: Sequence[bytes | str]) -> None:
         """Write the certificate, and its form for people."""

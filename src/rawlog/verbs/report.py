@@ -45,8 +45,9 @@ def causes(findings: Iterable[Finding], roots: Sequence[str]) -> list[Cause]:
     rules, findings = all_rules(), list(findings)
     about = {one.code: one.about for one in rules}
     origins = _origins(findings, rules)
-    unrepaired = {code for family in registry.families() for one in family.rewrites.values() for code in one.unrepaired}
-    repairing = {family.name for family in registry.families() if "repair" in family.rewrites}
+    rewrites = {family.name: family.store_class.rewrites for family in registry.families()}
+    unrepaired = {code for verbs in rewrites.values() for rewrite in verbs.values() for code in rewrite.unrepaired}
+    repairing = {name for name, verbs in rewrites.items() if "repair" in verbs}
     grouped: dict[str, list[Finding]] = {}
     for one in findings:
         grouped.setdefault(one.code, []).append(one)

@@ -96,8 +96,7 @@ class Rescue(Job[RescueResult, Report]):
     def plan(self, tree: Tree) -> list[Split]:
         """A split for each share of each copy."""
         family = _family(tree)
-        assert family.rescuer is not None
-        rescuer = self._rescuer = family.rescuer(self.options, self.target)
+        rescuer = self._rescuer = family.store_class.rescuer(self.options, self.target)
         rescuer.report.verb, rescuer.report.source = "rescue", ", ".join(tree.roots)
         rescuer.report.is_dry_run = self.options.is_plan
         rescuer.report.target = str(self.target) if self.is_named else ""
@@ -107,7 +106,7 @@ class Rescue(Job[RescueResult, Report]):
         stores = [Store(kept) for group in tree.groups if (kept := [file for file in group if file.path in mine])]
         found = rescuer.plan(tree.roots, files, stores)
         paths = [store.path for store in stores]
-        around = [path.rpartition("/")[0] for path in paths] if family.has_surroundings else []
+        around = [path.rpartition("/")[0] for path in paths] if family.store_class.has_surroundings else []
         self._unknown = [
             file.path
             for file, path, in_store in UnknownFiles(tree.files, paths, around)
@@ -214,13 +213,13 @@ class Rescue(Job[RescueResult, Report]):
 
 
 def _files(family: Family, tree: Tree) -> list[File]:
-    takes = family.rescues
-    return [file for file in tree.files if (file.system == family.name if takes is None else takes(file))]
+    kind = family.store_class
+    return [file for file in tree.files if (kind.rescues(file) if kind.can("rescues") else file.system == family.name)]
 
 
 def _family(tree: Tree) -> Family:
     """The one system whose files are here. OptionError for several, UnknownFormatError for none that can be rescued."""
-    able = [family for family in registry.families() if family.rescuer is not None]
+    able = [family for family in registry.families() if family.store_class.can("rescuer")]
     found = [family for family in able if _files(family, tree)]
     if len(found) > 1:
         raise OptionError(f"files of {' and '.join(map(_system, found))} are here; name the directories of one system")

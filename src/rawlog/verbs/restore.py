@@ -267,8 +267,8 @@ class Restore(Job[Carried, Report]):
         self.options, self.changed = options, changed
         self.target = Path(local_path(target)).absolute()
         self.output = Output(self.target, overwrite=options.overwrite)
-        make = next(family.restorer for family in registry.families() if family.restorer is not None)
-        self.restorer: Restorer = make(options, self.target)
+        kind = next(family.store_class for family in registry.families() if family.store_class.can("restorer"))
+        self.restorer: Restorer = kind.restorer(options, self.target)
 
     def __enter__(self) -> Self:
         return self

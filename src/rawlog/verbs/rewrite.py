@@ -24,7 +24,7 @@ from rawlog.model.errors import (
     unknown,
 )
 from rawlog.model.finding import Finding, Findings, Severity
-from rawlog.model.format import Rewrite, UnknownFile
+from rawlog.model.format import UnknownFile
 from rawlog.model.job import (
     Job,
     Split,
@@ -33,7 +33,7 @@ from rawlog.model.job import (
     unreadable,
 )
 from rawlog.model.report import Action, Report
-from rawlog.model.store import Store, stores_of_files
+from rawlog.model.store import Rewrite, Store, stores_of_files
 from rawlog.model.text import counted
 from rawlog.reading.inspect import (
     RuleChoice,
@@ -125,7 +125,7 @@ class Rewriting(Job[Rewritten, Report]):
         """A split for each store. UnknownFormatError if there is nothing to rewrite, OptionError for an option that no family
         understands, AccessError if the target exists.
         """
-        able = [family for family in registry.families() if self.verb in family.rewrites]
+        able = [family for family in registry.families() if self.verb in family.store_class.rewrites]
         shares = families_of(able, tree.files)
         if not shares:
             names = ", ".join(family.title for family in able)
@@ -158,7 +158,7 @@ class Rewriting(Job[Rewritten, Report]):
         return [Split(number, split.store.size, split) for number, split in enumerate(self._splits)]
 
     def _check_options(self, families: Sequence[Family]) -> None:
-        known = {name for family in families for name in family.rewrites[self.verb].options}
+        known = {name for family in families for name in family.store_class.rewrites[self.verb].options}
         for name in self.options:
             if name not in known:
                 raise unknown(
@@ -169,27 +169,24 @@ class Rewriting(Job[Rewritten, Report]):
         self, family: Family, files: Sequence[File], roots: Sequence[str]
     ) -> tuple[Sequence[Store], Mapping[str, str]]:
         """A family's stores, and the options that it understands: all stores go by the same clock."""
-        rewrite = family.rewrites[self.verb]
+        rewrite = family.store_class.rewrites[self.verb]
         own = {name: value for name, value in self.options.items() if name in rewrite.options}
         if "now" in rewrite.options:
             own.setdefault("now", str(int(time.time() * 1000)))
-        if rewrite.one_file:
-            return _distinct(stores_of_files(files, roots)), own
-        if rewrite.stores is not None:
-            stores = rewrite.stores(files, own)
-            if "at_once" in rewrite.options:
-                own.setdefault("at_once", str(max(1, min(self.at_once, len(stores)))))
-            return stores, own
-        groups = {file.place.group for file in files if file.place.partition is not None}
-        name = str(groups.pop()).rpartition("/")[2] if len(groups) == 1 else family.name
-        return [Store(files, name)], own
+        kind = family.store_class
+        if family.is_single:
+            return _distinct([kind.of(store) for store in stores_of_files(files, roots)]), own
+        stores = [kind.of(store) for store in kind.stores(self.verb, files, own)]
+        if "at_once" in rewrite.options:
+            own.setdefault("at_once", str(max(1, min(self.at_once, len(stores)))))
+        return stores, own
 
     def has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
         """Whether stores are in a directory that was named and has files of its own: then they keep their place in it."""
-        if family.rewrites[self.verb].one_file:
+        if family.is_single:
             return not any(file.path == root.rstrip("/") for store in stores for file in store for root in roots)
         groups = {file.place.group for store in stores for file in store if file.place.topic is not None}
-        return family.rewrites[self.verb].join is not None and any(
+        return family.store_class.has_surroundings and any(
             group is not None and group.startswith(f"{root.rstrip('/')}/") for group in groups for root in roots
         )
 
@@ -200,10 +197,15 @@ class Rewriting(Job[Rewritten, Report]):
         unknown = UnknownFiles(
             tree.files,
             [store.path for _, own, _ in stores for store in own],
-            [store.path.rpartition("/")[0] for family, own, _ in stores for store in own if family.has_surroundings],
+            [
+                store.path.rpartition("/")[0]
+                for family, own, _ in stores
+                for store in own
+                if family.store_class.has_surroundings
+            ],
         )
         self._around = [(path, file) for file, path, in_store in unknown if not in_store]
-        if any(family.rewrites[self.verb].one_file for family, _, _ in stores):
+        if any(family.is_single for family, _, _ in stores):
             self._report.left_out += [file.path for file in unknown.elsewhere]
         elif unknown.elsewhere:
             self._report.notes.append(
@@ -215,7 +217,7 @@ class Rewriting(Job[Rewritten, Report]):
                 store.unknown = tuple(unknown.inside[store.path])
 
     def _place_aside(self, families: Sequence[Family]) -> None:
-        options = [family.rewrites[self.verb].aside for family in families]
+        options = [family.store_class.rewrites[self.verb].aside for family in families]
         paths = [self.options[option] for option in options if option is not None and option in self.options]
         self.aside = Output(paths[0]) if paths and not self.dry_run else None
 
@@ -237,7 +239,7 @@ class Rewriting(Job[Rewritten, Report]):
     def _is_one_file(self) -> bool:
         """Whether the target itself is a file."""
         [*others, only] = self._splits
-        return not others and not only.place and _rewrite_of(only.family, self.verb).one_file
+        return not others and not only.place and registry.family(only.family).is_single
 
     # Work -------------------------------------------------------------------------------------------------------------
 
@@ -248,16 +250,16 @@ class Rewriting(Job[Rewritten, Report]):
         final = f"{self.named}/{own.place}" if own.place else self.named
         path = Path(stage.path) / stage.name / self.target.name / own.place
         folder = Folder(path, named=final, dry_run=self.dry_run)
-        if rewrite.one_file:
+        if registry.family(own.family).is_single:
             folder = Folder(Path(stage.path) / stage.name, named=final.rpartition("/")[0] or ".", dry_run=self.dry_run)
             path = folder.path / own.store.name.rpartition("/")[2]
         aside = None
         if self.aside is not None:
             aside = Folder(Path(str(self.aside.stage)) / stage.name, named=self.aside.named).make()
-        given: tuple[Any, ...] = (own.store, folder.make(), own.options)
+        given: tuple[Any, ...] = (folder.make(), own.options)
         given += (aside,) if rewrite.aside is not None else (self.keep(own),) if rewrite.keeps else ()
         try:
-            report = rewrite.do(*given)
+            report: Report = getattr(own.store, self.verb)(*given)
         except OSError as error:
             if isinstance(error, AccessError):
                 raise AccessError(str(error).replace(str(path), final)) from None
@@ -367,7 +369,7 @@ class Rewriting(Job[Rewritten, Report]):
         for name in dict.fromkeys(split.family for split, _ in pairs):
             stores = [split.store for split, _ in pairs if split.family == name]
             found = [one.report for split, one in pairs if split.family == name]
-            reports[name] = self.joined_family(_rewrite_of(name, self.verb), stores, found, around)
+            reports[name] = self.joined_family(name, stores, found, around)
         for report in reports.values():
             made.parts |= report.parts
             made.entries += [
@@ -381,13 +383,9 @@ class Rewriting(Job[Rewritten, Report]):
             self.carry_unknown(next(iter(reports)), self._around, around, made, in_store=False)
         return made
 
-    def joined_family(
-        self, rewrite: Rewrite, stores: Sequence[Store], reports: Sequence[Report], around: Folder
-    ) -> Report:
+    def joined_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
         """The report on the stores of a family, with what belongs around them written."""
-        if rewrite.join is not None:
-            return rewrite.join(stores, reports, around)
-        return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
+        return registry.family(family).store_class.join(self.verb, stores, reports, around)
 
     def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: Path) -> None:
         """Report what is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
@@ -460,7 +458,9 @@ def families_of(able: Sequence[Family], files: Sequence[File]) -> list[tuple[Fam
         if own := [file for file in own if not _is_stray(file, files)]:
             shares.append((family, own, claims))
     if len(shares) > 1:  # files that only lie next to the data of another system are not rewritten alone
-        shares = [one for one in shares if one[0].takes is None or any(file.place.topic for file in one[1])]
+        shares = [
+            one for one in shares if not one[0].store_class.can("takes") or any(file.place.topic for file in one[1])
+        ]
     if sum(not claims for _, _, claims in shares) > 1:
         names = " and ".join(family.name for family, _, _ in shares)
         raise OptionError(f"files of {names} are here; name the directory of one of them")
@@ -504,7 +504,7 @@ class UnknownFiles:
 
 def fate_of(family: Family, path: str, *, in_store: bool) -> UnknownFile:
     """What a family says of a file that no format knows, by its path below the directory of a store, or the one around stores."""
-    return UnknownFile.COPY if family.unknown_files is None else family.unknown_files(path, in_store)
+    return family.store_class.unknown_file(path, in_store)
 
 
 def named_paths(report: Report) -> set[str | None]:
@@ -579,7 +579,7 @@ def _without_data(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
 
 
 def _rewrite_of(family: str, verb: str) -> Rewrite:
-    return registry.family(family).rewrites[verb]
+    return registry.family(family).store_class.rewrites[verb]
 
 
 def _distinct(stores: list[Store]) -> list[Store]:

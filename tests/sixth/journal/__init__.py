@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from rawlog.model.format import Deferred, Family, Format, Place, Rewrite
+from rawlog.model.format import Family, Format, Place
 from rawlog.model.table import RECORDS, Column, Table
 from tests.sixth.journal.layouts import FILE_HEADER, FILE_MAGIC
 
@@ -87,15 +87,9 @@ INDEX = Format(
 )
 
 
-def _in_store(name: str) -> Deferred:
-    """A function of the store, imported when it is first called."""
-    return Deferred(f"{__name__}.store", name)
-
-
 FAMILY = Family(
     name="journal",
     title="Journal",
     formats=(SEGMENT, INDEX),
-    group_rules=_in_store("group_rules"),
-    rewrites={"repair": Rewrite(do=_in_store("repair"), stores=_in_store("stores"))},
+    store=f"{__name__}.store:Journal",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from rawlog.model.format import File, Origin
 from rawlog.model.frames import Frames
 from rawlog.model.report import Action, Report
 from rawlog.model.status import Status
-from rawlog.model.store import Store, stores_below
+from rawlog.model.store import Rewrite, Store, stores_below
 from tests.sixth.journal import INDEX, SEGMENT, positions
 from tests.sixth.journal.layouts import FILE_HEADER, NONE, VERSION
 from tests.sixth.journal.positions import IndexSummary
@@ -120,11 +120,6 @@ def wrong_index(store: Store) -> Iterator[Mark]:
             yield Mark("an index without a segment", path=file.path)
 
 
-def group_rules() -> Sequence[Rule[Store]]:
-    """The rules over the files of one journal."""
-    return (broken_chain, wrong_index)
-
-
 #: The journal of rows that name no topic.
 UNNAMED = "records"
 
@@ -157,7 +152,7 @@ class SegmentWriter:
 def write_journals(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
     """Write rows as journals below a new directory, one per topic; the number of rows. AccessError if the target exists."""
     limit, rows, numbering = segment_bytes(options), 0, Numbering()
-    journals: dict[str, _Journal] = {}
+    journals: dict[str, JournalWriter] = {}
     with output.directory() as folder:
         for batch in batches:
             numbers, rows = numbering.of(batch), rows + batch.num_rows
@@ -165,7 +160,7 @@ def write_journals(batches: Iterable[pa.RecordBatch], output: Output, options: M
             for topic in pc.unique(topics).to_pylist():
                 if topic not in journals:
                     child(folder.path, topic)  # a name from data: EncodeError if it is not a plain name of a directory
-                    journals[topic] = _Journal(folder.folder(topic), limit)
+                    journals[topic] = JournalWriter(folder.folder(topic), limit)
                 chosen = pc.equal(topics, topic)
                 journals[topic].add(batch.filter(chosen), numbers[chosen.to_numpy(zero_copy_only=False)])
         for journal in journals.values():
@@ -173,7 +168,7 @@ def write_journals(batches: Iterable[pa.RecordBatch], output: Output, options: M
     return rows
 
 
-class _Journal:
+class JournalWriter:
     """A journal that is being written, segment after segment."""
 
     def __init__(self, folder: Folder, limit: int) -> None:
@@ -204,27 +199,36 @@ class _Journal:
 # Repair -----------------------------------------------------------------------------------------------------------------
 
 
-def stores(files: Sequence[File], options: Mapping[str, str]) -> Sequence[Store]:
-    """One store per directory."""
-    groups: dict[str, list[File]] = {}
-    for file in files:
-        groups.setdefault(file.place.group or file.path.rpartition("/")[0] or ".", []).append(file)
-    return stores_below(groups)
+class Journal(Store):
+    """The directory of one journal."""
 
+    @classmethod
+    def rules(cls) -> Sequence[Rule[Any]]:
+        """The rules over the files of one journal."""
+        return (broken_chain, wrong_index)
 
-def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
-    """Keep every entry that verification finds nothing wrong with, drop the others, fit the headers, rebuild the indexes."""
-    report = Report()
-    stop: int | None = None
-    for file in store:
-        if file.problem is not None:
-            report.add(Action.LOST, f"cannot be read: {file.problem}", file.path)
-    for file in segments(store):
-        stop = _repair_segment(store, file, folder, stop, report)
-    for file in store:
-        if file.format == "journal.positions" and store.find("journal.segment", file.place.start_offset) is None:
-            report.add(Action.DROPPED, "an index without a segment", file.path)
-    return report
+    @classmethod
+    def stores(cls, verb: str, files: Sequence[File], options: Mapping[str, str]) -> Sequence[Store]:
+        """One store per directory."""
+        groups: dict[str, list[File]] = {}
+        for file in files:
+            groups.setdefault(file.place.group or file.path.rpartition("/")[0] or ".", []).append(file)
+        return stores_below(groups)
+
+    @Rewrite()
+    def repair(self, folder: Folder, options: Mapping[str, str]) -> Report:
+        """Keep every entry that verification finds nothing wrong with, drop the others, fit the headers, rebuild the indexes."""
+        report = Report()
+        stop: int | None = None
+        for file in self:
+            if file.problem is not None:
+                report.add(Action.LOST, f"cannot be read: {file.problem}", file.path)
+        for file in segments(self):
+            stop = _repair_segment(self, file, folder, stop, report)
+        for file in self:
+            if file.format == "journal.positions" and self.find("journal.segment", file.place.start_offset) is None:
+                report.add(Action.DROPPED, "an index without a segment", file.path)
+        return report
 
 
 def _repair_segment(store: Store, file: File, folder: Folder, before: int | None, report: Report) -> int:

@@ -17,9 +17,7 @@ from rawlog.model.format import (
     Deferred,
     Family,
     Format,
-    Lookup,
     Place,
-    Rewrite,
 )
 from rawlog.model.table import RECORDS
 
@@ -105,45 +103,11 @@ def _whole(
     )
 
 
-def _rewrite(verb: str, module: str, *options: str, stores: str = "stores_of", **more: Any) -> Rewrite:
-    """A verb over stores."""
-    do = Deferred(f"{_AMBRY}.store.{module}", verb)
-    return Rewrite(do=do, stores=Deferred(f"{_AMBRY}.store.rewrite", stores), options=options, **more)
-
-
 FAMILY = Family(
     name="ambry",
     options=("now",),
-    lookup=Lookup(
-        named="blobs", columns=Deferred(f"{_AMBRY}.keys", "id_columns"), by_id=Deferred(f"{_AMBRY}.keys", "rows_by_id")
-    ),
-    copy_ids=Deferred(f"{_AMBRY}.structures", "copy_ids"),
-    part_ids=Deferred(f"{_AMBRY}.structures", "part_ids"),
-    rewrites={
-        "rebuild": _rewrite("rebuild", "repair", "max_entries", "probability"),
-        "repair": _rewrite(
-            "repair",
-            "repair",
-            "max_entries",
-            "probability",
-            "capacity",
-            unrepaired=("ambry.log.time", "ambry.log.envelope", "ambry.log.metadata"),
-        ),
-        "compact": _rewrite(
-            "compact",
-            "compact",
-            "filter",
-            "segments",
-            "now",
-            "retention_hours",
-            "reference_time",
-            "purge_tombstones",
-            "max_entries",
-            "probability",
-        ),
-        "erase": _rewrite("erase", "erase", "blobs", "now", keeps=True, content_only=True),
-    },
-    reading=Deferred(f"{_AMBRY}.store.repair", "reading"),
+    store=f"{_AMBRY}.store:BlobStore",
+    folds=(BLOBS, CHUNKS),
     verbs={"extract": EXTRACT},
     title="LinkedIn Ambry",
     formats=(
@@ -202,18 +166,4 @@ FAMILY = Family(
             match=paths.file_named(*paths.MARKERS),
         ),
     ),
-    folds={
-        "ambry.blobs": Deferred(f"{_AMBRY}.store.store", "blobs"),
-        "ambry.chunks": Deferred(f"{_AMBRY}.store.store", "chunks"),
-    },
-    fold_tables=(BLOBS, CHUNKS),
-    rescuer=Deferred(f"{_AMBRY}.store.rescue", "Rescue"),
-    accounts=Deferred(f"{_AMBRY}.store.rules", "accounts"),
-    overview=Deferred(f"{_AMBRY}.store.store", "overview"),
-    settle=Deferred(f"{_AMBRY}.store.store", "settle"),
-    group_rules=Deferred(f"{_AMBRY}.store.rules", "group_rules"),
-    replica_rules=Deferred(f"{_AMBRY}.store.replicas", "rules"),
-    store_name=paths.store_name,
-    copies=Deferred(f"{_AMBRY}.store.replicas", "copies"),
-    compare=Deferred(f"{_AMBRY}.store.replicas", "compare"),
 )

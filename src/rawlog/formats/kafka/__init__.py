@@ -25,7 +25,6 @@ from rawlog.model.format import (
     Deferred,
     Family,
     Format,
-    Rewrite,
     SplitWriter,
 )
 from rawlog.model.table import RECORDS
@@ -155,85 +154,13 @@ CHUNKS = Format(
 VIEWS["segment"] = Deferred("rawlog.formats.kafka.manifest", "open_member")
 
 
-def _rewrite(
-    verb: str, module: str, *options: str, stores: tuple[str, str] = ("rewrite", "partitions"), **more: Any
-) -> Rewrite:
-    """A verb over partitions."""
-
-    def within(module: str, name: str) -> Deferred:
-        return Deferred(f"rawlog.formats.kafka.partition.{module}", name)
-
-    around = within("rewrite", "join")
-    return Rewrite(do=within(module, verb), stores=within(*stores), join=around, options=options, **more)
-
-
-_LIMITS = ("segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes")
-#: What is wrong with batches whose checksum is right: they were written so, and stay as they are.
-_UNREPAIRED = (
-    "kafka.log.codec",
-    "kafka.log.records",
-    "kafka.log.offsets",
-    "kafka.log.max-timestamp",
-    "kafka.log.attributes",
-    "kafka.log.producer-epoch",
-    "kafka.log.sequence",
-    "kafka.log.internal-record",
-    "kafka.partition.topic-id",
-    "kafka.directory.duplicate-partition",
-)
-
 FAMILY = Family(
     name="kafka",
     title="Apache Kafka",
-    folds={
-        OFFSETS.name: Deferred("rawlog.formats.kafka.internal.topics", "offsets"),
-        GROUPS.name: Deferred("rawlog.formats.kafka.internal.topics", "groups"),
-        TRANSACTIONS.name: Deferred("rawlog.formats.kafka.internal.topics", "transaction_states"),
-        SHARES.name: Deferred("rawlog.formats.kafka.internal.topics", "shares"),
-        REMOTE.name: Deferred("rawlog.formats.kafka.internal.topics", "remote"),
-    },
-    fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
-    takes=paths.takes,
-    settle=Deferred("rawlog.formats.kafka.partition.startup", "settle"),
+    store=f"{__name__}.partition:Partition",
+    folds=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     groups=Deferred("rawlog.formats.kafka.partition.coordinators", "groups"),
     transactions=Deferred("rawlog.formats.kafka.partition.coordinators", "transactions_of"),
-    rewrites={
-        "rebuild": _rewrite("rebuild", "rewrite", *_LIMITS),
-        "repair": _rewrite(
-            "repair", "repair", *_LIMITS, "policy", "quarantine", aside="quarantine", unrepaired=_UNREPAIRED
-        ),
-        "erase": _rewrite("erase", "erase", "index_interval_bytes", keeps=True),
-        "compact": _rewrite(
-            "compact",
-            "compact",
-            "delete_retention_ms",
-            "min_compaction_lag_ms",
-            "segment_bytes",
-            "segment_index_bytes",
-            "index_interval_bytes",
-            "producer_id_expiration_ms",
-            "memory",
-            "now",
-            "first_dirty",
-            "roll",
-            "topic",
-            "at_once",
-            stores=("compact", "stores"),
-        ),
-    },
-    elsewhere=Deferred("rawlog.formats.kafka.partition.tiers", "elsewhere"),
-    group_rules=Deferred("rawlog.formats.kafka.partition.rules", "partition_rules"),
-    accounts=Deferred("rawlog.formats.kafka.partition.complete", "accounts"),
-    reading=Deferred("rawlog.formats.kafka.partition.reading", "reading"),
-    absent=Deferred("rawlog.formats.kafka.partition.rules", "absent"),
-    predictions=Deferred("rawlog.formats.kafka.partition.startup", "predictions"),
-    startups=Deferred("rawlog.formats.kafka.partition.startup", "startups"),
-    replica_rules=Deferred("rawlog.formats.kafka.partition.replicas", "rules"),
-    store_name=paths.store_name,
-    unknown_files=paths.unknown_file,
-    copies=Deferred("rawlog.formats.kafka.partition.replicas", "copies"),
-    facts=Deferred("rawlog.formats.kafka.partition.replicas", "facts"),
-    rules=Deferred("rawlog.formats.kafka.partition.rules", "directory_rules"),
     formats=(
         LOG,
         INDEX_FILE,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rawlog.formats.kafka.log.layouts import (
     BATCH,
@@ -18,9 +20,6 @@ from rawlog.formats.kafka.log.layouts import (
 )
 from rawlog.model.format import File, Place, UnknownFile
 from rawlog.model.layout import Layout
-
-if TYPE_CHECKING:
-    from rawlog.model.store import Store
 
 _SEGMENT = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(?:\.(deleted|cleaned|swap))?")
 _DIRECTORY = re.compile(r"(.+)-(\d+)(?:\.[0-9a-f]{32}-(delete|stray|future))?")
@@ -66,13 +65,6 @@ def unknown_file(path: str, in_store: bool) -> UnknownFile:
     if in_store or "/" not in path:
         return UnknownFile.COPY
     return UnknownFile.REMAKE if path.startswith(f"{REMOTE_CACHE}/") else UnknownFile.LEAVE
-
-
-def takes(table: str | None, file: File) -> bool:
-    """Which files a folded table of the family is made of; rules look at all of the family's own."""
-    if table is None:
-        return file.system == "kafka"
-    return file.format == "kafka.log" and file.place.topic == INTERNAL[table] and file.place.state is None
 
 
 def split(path: str) -> tuple[str, str]:
@@ -166,15 +158,6 @@ def segment_id(path: str) -> str | None:
     return None if found is None else found.group(2)
 
 
-def store_name(store: Store) -> str | None:
-    """The name of a partition that a broker would load; None for other directories, and for the metadata log, which is KRaft's."""
-    for file in store:
-        place = file.place
-        if file.format == "kafka.log" and place.state is None and place.topic not in (None, METADATA_TOPIC):
-            return f"{place.topic}-{place.partition}"
-    return None
-
-
 def segment_file(extension: str) -> Callable[[str], Place | None]:
     """A matcher for `<20 digits>.<extension>`, also with the suffixes of files that are on their way in or out, and for the same file of a
     segment in remote storage.
@@ -253,3 +236,59 @@ def _begins_entry(head: bytes, size: int, layout: Layout) -> bool:
     elif end > len(head):
         return False  # a key so long that nothing of this can be seen
     return end > len(head) or zlib.crc32(head[layout.after("crc") : end]) == _number(head, layout, "crc") & 0xFFFF_FFFF
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a broker does first with a partition directory: finish or undo a compaction that was interrupted, and find the segment to append
+# to.
+# Files are not touched; those that a broker would delete get a word for it in their place, and those it would rename into place are read
+# as if it had.
+
+
+def settle(files: Sequence[File]) -> Sequence[File]:
+    """The same files, with the states that a broker's start would give them; remote segments become files of their partitions."""
+    if any(file.place.remote is not None for file in files):
+        from rawlog.formats.kafka.partition.tiers import attach  # only tiered storage needs what it imports
+
+        files = attach(files)
+    groups: dict[str | None, list[File]] = defaultdict(list)
+    for file in files:
+        groups[file.place.group].append(file)
+    settled: dict[str, File] = {}
+    for group in groups.values():
+        if any(file.place.state == "swap" for file in group):
+            group = _swapped(group)
+            settled |= {file.path: file for file in group}
+        settled |= {file.path: file for file in _sealed(group)}
+    return [settled.get(file.path, file) for file in files]
+
+
+def _sealed(group: list[File]) -> list[File]:
+    """The segments of a directory that others follow: a broker appends only to the last one."""
+    logs = [file for file in group if file.format == "kafka.log" and file.place.state is None]
+    last = max((file.place.start_offset or 0 for file in logs), default=0)
+    followed = [file for file in logs if (file.place.start_offset or 0) < last]
+    return [replace(file, place=replace(file.place, sealed=True)) for file in followed]
+
+
+def _swapped(group: list[File]) -> list[File]:
+    """A directory in which a compaction had come as far as its last step."""
+    from rawlog.formats.kafka.partition.rules import end_offset
+
+    cleaned = [file.place.start_offset or 0 for file in group if file.place.state == "cleaned"]
+    undone = min(cleaned, default=1 << 63)
+    ready = {file.path for file in group if file.place.state == "swap" and (file.place.start_offset or 0) < undone}
+    logs = [file for file in group if file.path in ready and split(file.path)[1].endswith(".log.swap")]
+    # Where the logs have their names already, what is next to them still gets its own.
+    low = min((file.place.start_offset or 0 for file in logs), default=0)
+    high = max((end_offset([file]) for file in logs), default=0)
+    renamed = {path.removesuffix(".swap") for path in ready}
+    result = []
+    for file in group:
+        start = file.place.start_offset
+        if file.path in ready:
+            file = replace(file, place=replace(file.place, state=None))
+        elif file.place.state is None and start is not None and (low <= start < high or file.path in renamed):
+            file = replace(file, place=replace(file.place, state="replaced"))
+        result.append(file)
+    return result

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from rawlog.formats.replay import layouts
 from rawlog.formats.replay.layouts import ENTRIES
-from rawlog.model.format import (
-    Deferred,
-    Family,
-    Format,
-    Rewrite,
-)
+from rawlog.model.format import Family, Format
 from rawlog.model.table import RECORDS
 
 RECORDING = Format(
@@ -29,19 +24,5 @@ FAMILY = Family(
     formats=(RECORDING,),
     options=("topic",),
     is_single=True,
-    group_rules=Deferred("rawlog.formats.replay.store", "rules"),
-    accounts=Deferred("rawlog.formats.replay.store", "accounts"),
-    rewrites={
-        "repair": Rewrite(
-            do=Deferred("rawlog.formats.replay.store", "repair"),
-            join=Deferred("rawlog.formats.replay.store", "join"),
-            one_file=True,
-        ),
-        "erase": Rewrite(
-            do=Deferred("rawlog.formats.replay.store", "erase"),
-            one_file=True,
-            keeps=True,
-            renumbers=True,
-        ),
-    },
+    store=f"{__name__}.store:Recording",
 )

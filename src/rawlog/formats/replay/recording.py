@@ -480,9 +480,9 @@ def rules() -> Sequence[Rule[Inspection]]:
 
 def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> Any:
     """What the checks of a recording as a store need of its bytes."""
-    from rawlog.formats.replay.store import Recorded
+    from rawlog.formats.replay.store import RecordingSummary
 
-    return Recorded(file, group, start, stop)
+    return RecordingSummary(file, group, start, stop)
 
 
 def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Iterator[bytes]:

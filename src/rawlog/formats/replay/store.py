@@ -1,4 +1,4 @@
-"""Recordings rewritten. `repair` keeps every whole entry, in a copy that verifies clean.
+"""Recordings written again. Repair: every entry that is whole is kept, in a copy that verifies clean.
 
 The format has no checksum, so nothing confirms what an entry holds: only invalid lengths and times are repaired.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from rawlog.model.format import File, Keep, Origin, Want
 from rawlog.model.frames import Frames
 from rawlog.model.report import Action, Report
 from rawlog.model.status import Status
-from rawlog.model.store import Store
+from rawlog.model.store import Rewrite, Store
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 
@@ -45,7 +46,7 @@ from rawlog.model.text import counted
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordingSummary:
     """What a pass over a recording, or over a split of it, finds: how many entries there are, and where others must have been."""
 
     file: File
@@ -68,25 +69,25 @@ class Recorded:
         if frames.status is Status.BAD_HEADER:
             return  # a finding of its own
         if self.reached is not None and frames.base > self.reached:
-            self._lost(self.reached, frames.base)
+            self._lose(self.reached, frames.base)
         if len(frames) and frames.kind:
             sound = np.flatnonzero(~are_zeros(frames))
             self.zeros = len(frames) - 1 - int(sound[-1]) if sound.size else self.zeros + len(frames)
         self.entries += len(frames)
         self.reached = frames.reached_in_file
         if frames.last and frames.status.is_damage:
-            self._lost(self.reached, self.file.size)
+            self._lose(self.reached, self.file.size)
 
-    def _lost(self, start: int, stop: int) -> None:
+    def _lose(self, start: int, stop: int) -> None:
         message = f"{stop - start:,} bytes are no entry; nothing says how many entries are missing"
         self.missing.append(Mark(message, start, stop - start, self.entries, path=self.file.path))
 
-    def close(self) -> Recorded:
+    def close(self) -> RecordingSummary:
         """The same, without the files around it."""
         self.group = ()
         return self
 
-    def merge(self, following: Recorded) -> Recorded:
+    def merge(self, following: RecordingSummary) -> RecordingSummary:
         """Take in the split that follows."""
         self.zeros = following.zeros + (self.zeros if following.zeros == following.entries else 0)
         self.entries += following.entries
@@ -95,41 +96,20 @@ class Recorded:
         return self
 
 
-def accounts(files: Sequence[File]) -> list[Account]:
-    """The account of a recording. Every place where entries are missing counts as one."""
-    made = []
-    for one in _recorded(files):
-        if one.reached is None:  # its header cannot be read, which is a finding
-            continue
-        lost = one.missing.count
-        there = one.entries - one.zeros
-        made.append(
-            Account(
-                system="replay",
-                path=one.file.path,
-                unit="entry",
-                stop=there + lost,
-                present=there,
-                unexplained=lost,
-            )
-        )
-    return made
-
-
-def _recorded(files: Sequence[File]) -> list[Recorded]:
+def _recordings(files: Sequence[File]) -> list[RecordingSummary]:
     return Store.of(files).share(_summaries)
 
 
-def _summaries(store: Store) -> list[Recorded]:
+def _summaries(store: Store) -> list[RecordingSummary]:
     summaries = (store.summaries.get(file.path) for file in store if file.problem is None)
     return [
-        summary if isinstance(summary, Recorded) else _read(file)
+        summary if isinstance(summary, RecordingSummary) else _read(file)
         for summary, file in zip(summaries, (file for file in store if file.problem is None), strict=True)
     ]
 
 
-def _read(file: File) -> Recorded:
-    recording = Recorded(file)
+def _read(file: File) -> RecordingSummary:
+    recording = RecordingSummary(file)
     for frames in walk(file, RECORDING, errors="skip"):
         recording.see(frames)
     return recording.close()
@@ -143,13 +123,8 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     wrote, and does not count (`replay.recording.unfinished`). Entries that were cut out whole leave no trace, since the format has neither
     offsets nor a checksum.
     """
-    for recording in _recorded(files):
+    for recording in _recordings(files):
         yield from recording.missing
-
-
-def rules() -> Sequence[Rule[Sequence[File]]]:
-    """The rules over a recording."""
-    return (unexplained,)
 
 
 NO_TIME = {
@@ -158,28 +133,68 @@ NO_TIME = {
 }
 
 
-def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
-    """Write a repaired copy of a recording. DataError for a header of no known version, unless all that follows are entries of one."""
-    [file] = store
-    report = Report(facts={"files": [store.name]}, counts={"entries_kept": 0})
-    with folder.create(store.name.rpartition("/")[2]) as out:
-        out.writelines(_repaired(file, report))
-    return report
+class Recording(Store):
+    """A recording, which is one file."""
 
+    def accounts(self) -> list[Account]:
+        """The account of a recording. Every place where entries are missing counts as one."""
+        result = []
+        for recording in _recordings(self):
+            if recording.reached is None:  # its header cannot be read, which is a finding
+                continue
+            lost = recording.missing.count
+            present = recording.entries - recording.zeros
+            result.append(
+                Account(
+                    system="replay",
+                    path=recording.file.path,
+                    unit="entry",
+                    stop=present + lost,
+                    present=present,
+                    unexplained=lost,
+                )
+            )
+        return result
 
-def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep | None = None) -> Report:
-    """Write a copy of a recording without the entries that `keep` says no to. DataError for damage, which `repair` handles."""
-    [file] = store
-    report = Report(facts={"files": [store.name]}, counts={"records": 0, "removed": 0})
-    with folder.create(store.name.rpartition("/")[2]) as out:
-        out.writelines(_without(file, keep, report))
-    if report.counts["removed"]:
-        report.add(Action.REMOVED, counted(report.counts["removed"], "entry", "entries"), file.path)
-    return report
+    @classmethod
+    def rules(cls) -> Sequence[Rule[Any]]:
+        """The rules over a recording."""
+        return (unexplained,)
+
+    @Rewrite()
+    def repair(self, folder: Folder, options: Mapping[str, str]) -> Report:
+        """Write a repaired copy of a recording. DataError for a header of no known version, unless all that follows are entries of one."""
+        [file] = self
+        report = Report(facts={"files": [self.name]}, counts={"entries_kept": 0})
+        with folder.create(self.name.rpartition("/")[2]) as out:
+            out.writelines(_repair_entries(file, report))
+        return report
+
+    @Rewrite(keeps=True, renumbers=True)
+    def erase(self, folder: Folder, options: Mapping[str, str], keep: Keep | None = None) -> Report:
+        """Write a copy of a recording without the entries that `keep` says no to. DataError for damage, which `repair` handles."""
+        [file] = self
+        report = Report(facts={"files": [self.name]}, counts={"records": 0, "removed": 0})
+        with folder.create(self.name.rpartition("/")[2]) as out:
+            out.writelines(_without(file, keep, report))
+        if report.counts["removed"]:
+            report.add(Action.REMOVED, counted(report.counts["removed"], "entry", "entries"), file.path)
+        return report
+
+    @classmethod
+    def join(cls, verb: str, stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
+        """The report on all recordings."""
+        if verb != "repair":
+            return super().join(verb, stores, reports, folder)
+        combined = Report(facts={"files": [store.name for store in stores]})
+        for store, report in zip(stores, reports, strict=True):
+            combined.parts[store.name] = report
+            combined.count("entries_kept", report.counts["entries_kept"])
+        return combined
 
 
 def _without(file: File, keep: Keep | None, report: Report) -> Iterator[bytes]:
-    """The bytes of a recording without some entries, and without what follows the last whole one."""
+    """The bytes of a recording without some entries; what follows the last whole one is left out."""
     with Source(file.path) as opened:
         origin = begin(opened.read(0, HEAD), opened.size)
         if origin.kind:
@@ -198,16 +213,7 @@ def _without(file: File, keep: Keep | None, report: Report) -> Iterator[bytes]:
                 report.add(Action.DROPPED, "an unfinished entry", file.path, is_expected=True, **place)
 
 
-def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
-    """The report on all recordings."""
-    made = Report(facts={"files": [store.name for store in stores]})
-    for store, report in zip(stores, reports, strict=True):
-        made.parts[store.name] = report
-        made.count("entries_kept", report.counts["entries_kept"])
-    return made
-
-
-def _repaired(file: File, report: Report) -> Iterator[bytes]:
+def _repair_entries(file: File, report: Report) -> Iterator[bytes]:
     """The bytes of a repaired recording, in pieces; what is dropped and changed goes into the report."""
 
     def drop(start: int, stop: int, reason: str, is_expected: bool = False) -> None:
@@ -274,11 +280,11 @@ def _apart(windows: Iterable[Frames]) -> Iterator[Frames]:
     """The windows of a walk. Where the last entry before damage covers the beginning of sound entries, because its length is wrong or
     bytes of it are missing, it is left out, and those entries are kept.
     """
-    waiting: Frames | None = None
+    held: Frames | None = None
     for frames in windows:
-        if waiting is not None:  # up to where the walk goes on
-            yield waiting.slice(0, int(np.searchsorted(waiting.stops, frames.base - waiting.base, side="right")))
-            waiting = None
+        if held is not None:  # up to where the walk goes on
+            yield held.slice(0, int(np.searchsorted(held.stops, frames.base - held.base, side="right")))
+            held = None
         covered = find_swallowed(frames) if ends_in_damage(frames) else None
         if covered is None:
             yield frames
@@ -286,9 +292,9 @@ def _apart(windows: Iterable[Frames]) -> Iterator[Frames]:
         before = frames.slice(0, len(frames) - 1)
         start = int(frames.starts[-1])
         yield replace(before, reached=start, status=Status.OK, last=False)
-        waiting = covered
-    if waiting is not None:
-        yield waiting
+        held = covered
+    if held is not None:
+        yield held
 
 
 def _zeros(count: int) -> Iterator[bytes]:
@@ -326,13 +332,13 @@ def _guess_origin(file: File, source: Source, head: bytes, error: DataError) -> 
 
 
 def _until_zeros(frames: Frames) -> int:
-    """The number of entries without those at the end that are only zeros, which no recorder writes."""
+    """The number of entries up to the last that is more than zeros, which no recorder writes."""
     filled = np.flatnonzero(~are_zeros(frames))
     return int(filled[-1]) + 1 if filled.size else 0
 
 
 def _with_sound_times(frames: Frames, file: File, report: Report) -> bytes:
-    """The bytes of entries. An invalid time becomes the time of a record without one, milliseconds become seconds."""
+    """The bytes of the entries. An invalid time becomes that of a record without one, milliseconds become seconds."""
     data = frames.data[: frames.reached]
     _, valid = times(frames)
     stored = None

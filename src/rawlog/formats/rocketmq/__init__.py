@@ -17,8 +17,6 @@ from rawlog.model.format import (
     Deferred,
     Family,
     Format,
-    Lookup,
-    Rewrite,
 )
 from rawlog.model.table import RECORDS
 
@@ -257,48 +255,15 @@ def _listed(kind: str, title: str, files: str, match: object) -> Format:
     return Format(name=f"rocketmq.{kind}", title=title, files=files, match=match)  # type: ignore[arg-type]
 
 
-_SIZES = (
-    "commitlog", "commitlog_size", "queue_size", "batch_queue_size", "ext_size", "index_slots", "index_entries",
-    "delay_levels",
-)  # fmt: skip
-
 FAMILY = Family(
     name="rocketmq",
     title="Apache RocketMQ",
     restore=_in("writer", "restore"),
-    lookup=Lookup(
-        named="messages",
-        columns=_in("lookup", "columns"),
-        by_id=_in("lookup", "by_id"),
-        by_key=_in("lookup", "by_key"),
-        frames=_in("lookup", "frames"),
-    ),
-    topics=_in("lookup", "known_topics"),
-    rewrites={
-        "rebuild": Rewrite(do=_in("store.rewrite", "rebuild"), stores=_in("store.rewrite", "stores"), options=_SIZES),
-        "repair": Rewrite(
-            do=_in("store.repair", "repair"),
-            stores=_in("store.rewrite", "stores"),
-            options=("policy", "move", *_SIZES),
-            unrepaired=(
-                "rocketmq.commitlog.body",
-                "rocketmq.commitlog.inner-batch",
-                "rocketmq.timerlog.framing",
-            ),
-        ),
-        "erase": Rewrite(
-            do=_in("store.erase", "erase"), stores=_in("store.rewrite", "stores"), options=_SIZES[1:], keeps=True
-        ),
-    },
-    reading=_in("store.repair", "reading"),
-    copy_ids=_in("lookup", "copy_ids"),
-    rescuer=_in("store.rescue", "Rescue"),
-    settle=paths.settle,
+    store=f"{_HERE}.store:MessageStore",
+    folds=FOLDS,
     groups=_in("store.state", "consumer_groups"),
     unread_groups=_in("store.state", "unread_groups"),
     transactions=_in("store.state", "transactions_of"),
-    accounts=_in("store.complete", "accounts"),
-    overview=_in("store.store", "overview"),
     formats=(
         COMMIT_LOG,
         CONSUME_QUEUE,
@@ -352,9 +317,4 @@ FAMILY = Family(
             "stray", "a file that keeps a broker from starting", "anything else next to a log's files", paths.is_stray
         ),
     ),
-    folds={table.name: _in("store.state", table.name.split(".")[1]) for table in FOLDS},
-    fold_tables=FOLDS,
-    group_rules=_in("store.rules", "rules"),
-    store_name=paths.store_name,
-    copies=_in("store.replicas", "copies"),
 )

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.kafka import FAMILY
+from rawlog.formats.kafka.partition import Partition
 from rawlog.formats.kafka.partition.compact import Settings
 from rawlog.formats.kafka.partition.writer import Limits, segment_name
 from rawlog.model.errors import DataError, OptionError
@@ -308,9 +308,9 @@ def test_options_that_cannot_be_are_refused() -> None:
             Settings.from_options(options)
     with pytest.raises(OptionError, match="did you mean delete_retention_ms"):
         Settings.from_options({"delete.retention": "1"})
-    assert set(FAMILY.rewrites["compact"].options) == {*Settings.__dataclass_fields__, "topic", "at_once"}
-    assert set(FAMILY.rewrites["rebuild"].options) == {*Limits.__dataclass_fields__}
-    assert set(FAMILY.rewrites["repair"].options) == {*Limits.__dataclass_fields__, "policy", "quarantine"}
+    assert set(Partition.rewrites["compact"].options) == {*Settings.__dataclass_fields__, "topic", "at_once"}
+    assert set(Partition.rewrites["rebuild"].options) == {*Limits.__dataclass_fields__}
+    assert set(Partition.rewrites["repair"].options) == {*Limits.__dataclass_fields__, "policy", "quarantine"}
 
 
 def run(*words: object) -> Result:

@@ -7,12 +7,11 @@ from __future__ import annotations
 from rawlog.formats.kafka.cluster import paths
 from rawlog.formats.kafka.cluster.tables import METADATA, STATE
 from rawlog.formats.kafka.cluster.verbs import CLUSTER
-from rawlog.formats.kafka.paths import file_named, unknown_file
+from rawlog.formats.kafka.paths import file_named
 from rawlog.model.format import (
     Deferred,
     Family,
     Format,
-    Rewrite,
 )
 
 _KRAFT = "rawlog.formats.kafka.cluster"
@@ -39,45 +38,13 @@ QUORUM = Format(
 )
 
 
-def _rewrite(verb: str, *options: str, stores: str = "directories") -> Rewrite:
-    """A verb over metadata directories."""
-    module = f"{_KRAFT}.rewrite"
-    return Rewrite(
-        do=Deferred(module, verb), options=options, stores=Deferred(module, stores), join=Deferred(module, "join")
-    )
-
-
 FAMILY = Family(
     name="kraft",
     title="Kafka KRaft metadata",
     formats=(CHECKPOINT, QUORUM),
-    store_name=paths.store_name,
-    unknown_files=unknown_file,
-    copies=Deferred(f"{_KRAFT}.metadata_log", "copies"),
-    folds={
-        METADATA.name: Deferred(f"{_KRAFT}.metadata", "metadata"),
-        **{table.name: Deferred(f"{_KRAFT}.fold", table.name.split(".")[1]) for table in STATE},
-    },
-    fold_tables=(METADATA, *STATE),
-    takes=paths.takes,
+    store=f"{_KRAFT}.store:MetadataLog",
+    folds=(METADATA, *STATE),
     host="kafka",
-    summary=Deferred(f"{_KRAFT}.metadata_log", "summary"),
-    units=Deferred(f"{_KRAFT}.metadata_log", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),
-    rewrites={
-        "repair": _rewrite("repair", "policy"),
-        "rebuild": _rewrite("rebuild", "segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes"),
-        "compact": _rewrite("compact", "topic", stores="compacted_directories"),
-        "erase": _rewrite("compact"),
-    },
     verbs={"cluster": CLUSTER},
-    accounts=Deferred(f"{_KRAFT}.rules", "accounts"),
-    reading=Deferred(f"{_KRAFT}.rewrite", "reading"),
-    overview=Deferred(f"{_KRAFT}.view", "overview"),
-    restorer=Deferred(f"{_KRAFT}.restore", "Restorer"),
-    rescuer=Deferred(f"{_KRAFT}.rescue", "Rescuer"),
-    rescues=paths.is_of_brokers,
-    group_rules=Deferred(f"{_KRAFT}.rules", "rules"),
-    compare=Deferred(f"{_KRAFT}.history", "compare"),
-    compared="kraft.topics",
 )

@@ -257,6 +257,12 @@ ROWS_OF: dict[str, Callable[[State, bool], Rows]] = {
     "voters": _voters,
 }
 
+FOLDS: dict[str, Callable[..., Iterator[pa.RecordBatch]]] = {
+    tables.METADATA.name: metadata.metadata,
+    **{table.name: _table(table, ROWS_OF[table.name.split(".")[1]]) for table in tables.STATE},
+}
+"""The tables that are made of metadata directories, by name."""
+
 topics, partitions, brokers, controllers, configs, acls, quotas, features, users, tokens, voters = (
-    _table(table, ROWS_OF[table.name.split(".")[1]]) for table in tables.STATE
+    FOLDS[table.name] for table in tables.STATE
 )

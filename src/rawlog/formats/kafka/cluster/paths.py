@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rawlog.formats.kafka.paths import METADATA_TOPIC, directory_place, split
 from rawlog.model.format import File, Place
-
-if TYPE_CHECKING:
-    from rawlog.model.store import Store
 
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint(?:\.(deleted|part))?")
 _PART = re.compile(r"(\d{20})-(\d{10})-.+\.checkpoint\.(part)")
@@ -53,15 +49,6 @@ def is_metadata_log(file: File) -> bool:
     return file.format == LOG_FORMAT and file.place.topic == METADATA_TOPIC and file.place.state is None
 
 
-def store_name(store: Store) -> str | None:
-    """The name of a metadata directory with a log or a snapshot; None for any other directory."""
-    for file in store:
-        is_loaded = file.place.topic == METADATA_TOPIC and file.place.state is None
-        if is_loaded and file.format in (LOG_FORMAT, CHECKPOINT_FORMAT):
-            return METADATA_DIRECTORY
-    return None
-
-
 def takes(table: str | None, file: File) -> bool:
     """Which files the family's tables are made of and its rules look at: its own, and the segments of the metadata log.
 
@@ -74,11 +61,6 @@ def takes(table: str | None, file: File) -> bool:
         return file.system == "kafka" and file.place.topic == METADATA_TOPIC and file.place.state is None
     alone = table == "kraft.metadata" and file.format == LOG_FORMAT and file.place.topic is None
     return is_metadata_log(file) or alone
-
-
-def is_of_brokers(file: File) -> bool:
-    """Whether a file is one of a broker's or a controller's log directory."""
-    return file.system in ("kafka", "kraft")
 
 
 def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:

@@ -104,8 +104,8 @@ class Restorer:
 
     written = LOG.name
     records_table, topics_table = "kafka.records", "kraft.topics"
-    row_columns = ("producer_id", "is_transactional", "is_control", "control_type")
-    merged = (LOG_START,)
+    row_columns: tuple[str, ...] = ("producer_id", "is_transactional", "is_control", "control_type")
+    merged: tuple[str, ...] = (LOG_START,)
 
     def __init__(self, options: RestoreOptions, target: Path) -> None:
         """OptionError for options that are invalid for Kafka."""

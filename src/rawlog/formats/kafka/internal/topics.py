@@ -315,3 +315,13 @@ def remote(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
                 rows.append({**place, "type": found.codec.schema.name, "version": found.version, "value": shown})
             if rows:
                 yield as_batch(REMOTE, rows)
+
+
+FOLDS: dict[str, Callable[[Sequence[File], Mapping[str, str]], Iterator[pa.RecordBatch]]] = {
+    OFFSETS.name: offsets,
+    GROUPS.name: groups,
+    TRANSACTIONS.name: transaction_states,
+    SHARES.name: shares,
+    REMOTE.name: remote,
+}
+"""The tables that are made of internal topics, by name."""

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in
 from rawlog.formats.kafka.internal.topics import offsets
 from rawlog.formats.kafka.log.layouts import NONE
+from rawlog.formats.kafka.partition import Partition
 from rawlog.formats.kafka.partition.identity import is_compacted_topic, parent_of
 from rawlog.formats.kafka.partition.outline import Outline
 from rawlog.formats.kafka.partition.state import Tally
@@ -35,7 +36,6 @@ from rawlog.formats.kafka.paths import (
     INTERNAL,
     METADATA_TOPIC,
     split,
-    takes,
 )
 from rawlog.model.finding import (
     Account,
@@ -258,7 +258,7 @@ def committed_out_of_range(files: Sequence[File]) -> Iterator[Mark]:
     """
     ranges = _ranges(files)
     newest: dict[tuple[str, str, int], tuple[int, int, str]] = {}
-    logs = [file for file in files if takes("kafka.offsets", file) and file.problem is None]
+    logs = [file for file in files if Partition.takes("kafka.offsets", file) and file.problem is None]
     for batch in offsets(logs, {"errors": "skip"}) if logs else ():
         for row in batch.to_pylist():
             if not row["is_current"] or row["deleted"] or row["committed_offset"] is None:

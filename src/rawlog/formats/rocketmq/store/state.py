@@ -640,3 +640,15 @@ def _find_messages(
                 several.add(pair)
             addresses[pair] = int(rows[fields.F_PHYSICAL][row])
     return {pair: address for pair, address in addresses.items() if pair not in several}
+
+
+FOLDS: dict[str, Callable[[Sequence[File], Options], Batches]] = {
+    tables.TOPICS.name: topics,
+    tables.GROUPS.name: groups,
+    tables.OFFSETS.name: offsets,
+    tables.DELAYS.name: delays,
+    tables.TRANSACTIONS.name: transactions,
+    tables.SCHEDULED.name: scheduled,
+    tables.RETRIES.name: retries,
+}
+"""The tables that are made of a whole store, by name."""
