@@ -297,7 +297,7 @@ FAMILY = Family(
     groups=_in("store.state", "consumer_groups"),
     unread_groups=_in("store.state", "unread_groups"),
     transactions=_in("store.state", "transactions_of"),
-    accounts=_in("store.complete", "accounts"),
+    accounts=_in("store.rules", "accounts"),
     overview=_in("store.store", "overview"),
     formats=(
         COMMIT_LOG,
