@@ -161,7 +161,7 @@ def run(
             meter.expect(splits)
             with job.timed("work"):
                 round_results = (
-                    _threaded(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
+                    _in_threads(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
                 )
             results += round_results
             results.sort(key=lambda result: result.number)
@@ -187,7 +187,7 @@ def _in_turn(job: Job[D, O], splits: list[Split], place: str, meter: _Meter) -> 
     return [_work(job, split, place, meter) for split in splits]
 
 
-def _threaded(job: Job[D, O], splits: list[Split], place: str, meter: _Meter, count: int) -> list[D]:
+def _in_threads(job: Job[D, O], splits: list[Split], place: str, meter: _Meter, count: int) -> list[D]:
     """Large splits first, so that none of them is left to run alone at the end."""
     with ThreadPoolExecutor(count, thread_name_prefix="rawlog") as pool:
         order = sorted(splits, key=lambda split: (-split.size, split.number))

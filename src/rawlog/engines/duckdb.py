@@ -234,7 +234,7 @@ class DuckEngine(Engine):
                 return Answer(pa.schema([]), answer_table(pa.schema([])), lambda: iter(()))
             reader = relation.to_arrow_reader(BATCH)
         except Exception as error:
-            raise self._translated(error, needed) from error
+            raise self._translate(error, needed) from error
         kinds = [pa.json_() if str(kind) == "JSON" else None for kind in relation.types]
         pairs = zip(reader.schema, kinds, strict=True)
         schema = pa.schema([pa.field(field.name, kind or _plain(field.type)) for field, kind in pairs])
@@ -246,7 +246,7 @@ class DuckEngine(Engine):
                 arrays = [_cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         except Exception as error:
-            raise self._translated(error, needed) from error
+            raise self._translate(error, needed) from error
 
     def _relation(self, view: View, columns: Sequence[str], bounds: Bounds) -> Any:
         rows, table = view.rows, view.table.subset(columns)
@@ -273,7 +273,7 @@ class DuckEngine(Engine):
                     null_handling="special",  # ours know nulls
                 )
 
-    def _translated(self, error: Exception, needed: dict[str, View]) -> RawlogError:
+    def _translate(self, error: Exception, needed: dict[str, View]) -> RawlogError:
         if self.failure is not None:
             failure, self.failure = self.failure, None
             return failure
@@ -283,14 +283,14 @@ class DuckEngine(Engine):
         for kind, pattern in _MISSING:
             if match := pattern.search(message):
                 name = next(group for group in match.groups() if group).rstrip("!")
-                return unknown(kind, name, self._known(kind, needed))
+                return unknown(kind, name, self._names_of_kind(kind, needed))
         line = re.sub(r"^[\w ]*Error: ", "", message.strip().partition("\n")[0]).removesuffix(".")
         if isinstance(error, self._duckdb.InterruptException):
             return OptionError("cancelled")
         statement_errors = (self._duckdb.ProgrammingError, self._duckdb.DataError, self._duckdb.NotSupportedError)
         return OptionError(line) if isinstance(error, statement_errors) else AccessError(f"DuckDB: {line}")
 
-    def _known(self, kind: str, needed: dict[str, View]) -> Sequence[str]:
+    def _names_of_kind(self, kind: str, needed: dict[str, View]) -> Sequence[str]:
         if kind == "table":
             return self.names()
         if kind == "function":

@@ -45,7 +45,7 @@ def first_overlapping(target: str, sources: Iterable[str | os.PathLike[str]]) ->
 
     Symbolic links and `..` are resolved, also in parts of the target that do not exist yet; a glob means what it matches.
     """
-    finals = set() if is_remote(target) else _resolved(target)
+    finals = set() if is_remote(target) else _resolve(target)
     return next((name for source in sources if _overlaps(target, finals, name := os.fspath(source))), None)
 
 
@@ -66,11 +66,11 @@ def _overlaps(target: str, finals: Iterable[Path], source: str) -> bool:
     if is_remote(target) or is_remote(source):
         return is_remote(target) and is_remote(source) and _urls_overlap(target, source)
     return any(
-        _paths_overlap(final, real) for match in _matches(source) for real in _resolved(match) for final in finals
+        _paths_overlap(final, real) for match in _matches(source) for real in _resolve(match) for final in finals
     )
 
 
-def _resolved(path: str) -> set[Path]:
+def _resolve(path: str) -> set[Path]:
     """What a path leads to, and what it leads to if `..` after a symbolic link is taken by the text, as some callers do."""
     local = local_path(path)
     try:
@@ -375,7 +375,7 @@ class Output:
                 raise
         if not self.overwrite:
             raise AccessError(f"{final}: exists already and is not empty; choose another name")
-        if _exchanged(staged, final):
+        if _exchange(staged, final):
             return  # what was there before is in the stage now, and goes with it
         aside = Path(self.open()) / old
         aside.parent.mkdir(exist_ok=True)
@@ -469,7 +469,7 @@ def _beside(path: str) -> str:
     return f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp{query}"
 
 
-def _exchanged(first: Path, second: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Swap two names in one step; False if this system cannot."""
     swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if swap is None:
@@ -515,7 +515,7 @@ class Folder:
     def make(self) -> Self:
         """Create the directory itself, if need be."""
         if not self.dry_run:
-            with self._explained(""):
+            with self._explain_errors(""):
                 self.path.mkdir(parents=True, exist_ok=True)
         return self
 
@@ -523,14 +523,14 @@ class Folder:
         """A directory below this one, made if need be; `path` may have several parts."""
         inner = descendant(self.path, path)
         if not self.dry_run:
-            with self._explained(path):
+            with self._explain_errors(path):
                 self._make_below(inner)
         return Folder(inner, named=f"{self.named}/{path}", dry_run=self.dry_run)
 
     def create(self, path: str) -> IO[bytes]:
         """A new file to write and to seek in. AccessError if it exists already."""
         inner = descendant(self.path, path)
-        with self._explained(path):
+        with self._explain_errors(path):
             if self.dry_run:
                 return open(os.devnull, "wb")
             self._make_below(inner.parent)
@@ -539,18 +539,18 @@ class Folder:
     def change(self, path: str) -> IO[bytes]:
         """A file that was written here and closed, opened again to read, write and seek in. In a dry run it is empty."""
         inner = descendant(self.path, path)
-        with self._explained(path):
+        with self._explain_errors(path):
             return open(os.devnull if self.dry_run else inner, "r+b")
 
     def write(self, path: str, data: bytes | memoryview | str) -> None:
         """A new file with this content; text is written as UTF-8."""
-        with self.create(path) as file, self._explained(path):
+        with self.create(path) as file, self._explain_errors(path):
             file.write(data.encode() if isinstance(data, str) else data)
 
     def copy(self, source: str, path: str, size: int | None = None) -> int:
         """A new file with the bytes of a source, or the first `size` of them; how many they are."""
         done = 0
-        with Source(source) as reading, self.create(path) as file, self._explained(path):
+        with Source(source) as reading, self.create(path) as file, self._explain_errors(path):
             left = reading.size if size is None else min(size, reading.size)
             while done < left and (piece := reading.read(done, min(8 << 20, left - done))):
                 file.write(piece)
@@ -561,7 +561,7 @@ class Folder:
         """Move in a file or directory that was written elsewhere in the same stage."""
         if not self.dry_run:
             inner = descendant(self.path, path)
-            with self._explained(path):
+            with self._explain_errors(path):
                 self._make_below(inner.parent)
                 os.rename(staged, inner)
 
@@ -570,7 +570,7 @@ class Folder:
         inner = descendant(self.path, path)
         if self.dry_run:
             return
-        with self._explained(path):
+        with self._explain_errors(path):
             if inner.is_dir() and not inner.is_symlink():
                 shutil.rmtree(inner)
             else:
@@ -587,7 +587,7 @@ class Folder:
             folder.mkdir(exist_ok=True)
 
     @contextlib.contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
+    def _explain_errors(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

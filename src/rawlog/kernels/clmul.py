@@ -55,8 +55,8 @@ def _intrinsic(*, long: bool) -> Any:
                 builder.module, ir.FunctionType(pair, [pair, pair, byte]), "llvm.x86.pclmulqdq"
             )
 
-            def times(one: Any, other: Any, which: int) -> Any:
-                return builder.call(multiply, [one, other, ir.Constant(byte, which)])
+            def times(left: Any, right: Any, which: int) -> Any:
+                return builder.call(multiply, [left, right, ir.Constant(byte, which)])
 
             def folded(value: Any, by: Any) -> Any:
                 return builder.xor(times(value, by, 0x00), times(value, by, 0x11))
@@ -79,7 +79,7 @@ def _intrinsic(*, long: bool) -> Any:
                     body(builder.add(base, builder.mul(loop.index, number(width))))
                 builder.store(builder.add(base, builder.mul(count, number(width))), at)
 
-            one, four = constant(*FOLD_ONE), constant(*FOLD_FOUR)
+            fold_one, fold_four = constant(*FOLD_ONE), constant(*FOLD_FOUR)
             stop = builder.add(start, size)
             partial = builder.add(builder.and_(builder.sub(size, number(1)), number(STEP - 1)), number(1))
             after = builder.mul(builder.sub(number(STEP), partial), number(8))
@@ -94,13 +94,13 @@ def _intrinsic(*, long: bool) -> Any:
 
             def one_block(position: Any) -> None:
                 block = builder.xor(load(position), builder.load(over))
-                builder.store(builder.xor(folded(builder.load(state), one), block), state)
+                builder.store(builder.xor(folded(builder.load(state), fold_one), block), state)
                 builder.store(constant(0), over)
 
             def four_blocks(position: Any) -> None:
                 for lane, slot in enumerate(lanes):
                     block = load(builder.add(position, number(lane * STEP)))
-                    builder.store(builder.xor(folded(builder.load(slot), four), block), slot)
+                    builder.store(builder.xor(folded(builder.load(slot), fold_four), block), slot)
 
             lanes = [tools.alloca_once(builder, pair) for _ in range(LANES)]
             if long:
@@ -113,13 +113,13 @@ def _intrinsic(*, long: bool) -> Any:
                 each(LANES * STEP, four_blocks)
                 value = builder.load(lanes[0])
                 for slot in lanes[1:]:
-                    value = builder.xor(folded(value, one), builder.load(slot))
+                    value = builder.xor(folded(value, fold_one), builder.load(slot))
                 builder.store(value, state)
             each(STEP, one_block)
             # 128 bits to 64, 64 to 32.
             value = builder.load(state)
             mask = builder.bitcast(ir.Constant(quad, [0xFFFFFFFF, 0, 0xFFFFFFFF, 0]), pair)
-            value = builder.xor(shifted(value, 64), times(value, one, 0x10))
+            value = builder.xor(shifted(value, 64), times(value, fold_one, 0x10))
             value = builder.xor(shifted(value, 32), times(builder.and_(value, mask), constant(FOLD_64), 0x00))
             reduce = constant(POLYNOMIAL, INVERSE)
             part = times(builder.and_(value, mask), reduce, 0x10)

@@ -104,7 +104,7 @@ class Ingest(Job[Decoded, Ingested]):
         self.lake: Lake | None = Lake(lake, catalog=catalog, create=True)
         self.stage = self.lake.path
         #: What decodes values, and the same with the schemas of the tree that was planned.
-        self.asked = None if decode is None else Decode(decode.wishes, decode.source, keeps_bytes=True)
+        self.decode_options = None if decode is None else Decode(decode.wishes, decode.source, keeps_bytes=True)
         self.decode: Decode | None = None
         self._decode_notes: list[str] = []
         self.cuts: Mapping[str, Sequence[Cut]] = {}
@@ -163,9 +163,9 @@ class Ingest(Job[Decoded, Ingested]):
     def plan(self, tree: Tree) -> list[Split]:
         """Splits for everything that the lake's tables do not hold yet."""
         with lasting():
-            return self._planned(tree)
+            return self._plan_tree(tree)
 
-    def _planned(self, tree: Tree) -> list[Split]:
+    def _plan_tree(self, tree: Tree) -> list[Split]:
         assert self.lake is not None
         refuse_nested(self.lake.path, tree.sources)
         for root in tree.roots:
@@ -204,7 +204,7 @@ class Ingest(Job[Decoded, Ingested]):
             IngestSplit(planned.run, old_files=old_files)
             for old_files in splits_of(planned.old_files, lambda file: file.size)
         ]
-        numbered = self._numbered(splits)
+        numbered = self._number(splits)
         self._decoding = {split.number: split.content for split in numbered if split.content.spans}
         return numbered
 
@@ -212,11 +212,11 @@ class Ingest(Job[Decoded, Ingested]):
         """Find the schemas for the tree, and the columns of topics that the lake has already."""
         assert self.lake is not None
         self.decode, self._decode_notes = None, []
-        if self.asked is not None:
+        if self.decode_options is not None:
             present = self.lake.table_of(lake_name(RECORDS)) or RECORDS
-            self.decode, self._decode_notes = self.asked.bound(tree, self.selection).joined(present.schema)
+            self.decode, self._decode_notes = self.decode_options.bound(tree, self.selection).joined(present.schema)
 
-    def _numbered(self, splits: Sequence[IngestSplit]) -> list[Split]:
+    def _number(self, splits: Sequence[IngestSplit]) -> list[Split]:
         first, self._splits = self._splits, self._splits + len(splits)
         return [Split(first + number, _size(content), content) for number, content in enumerate(splits)]
 
@@ -228,23 +228,23 @@ class Ingest(Job[Decoded, Ingested]):
         planned = self._plan
         assert planned is not None
         if self._merged is None and (splits := self._after_reading(planned, results)):
-            return self._numbered(splits)
+            return self._number(splits)
         if not self._is_settled:
             self._is_settled = True
-            if splits := self._settled(planned, results):
-                return self._numbered(splits)
+            if splits := self._splits_to_settle(planned, results):
+                return self._number(splits)
         if self._is_replaced:
             return []
         self._is_replaced = True
         assert self.lake is not None
         old_files = planned.replace_inspected(self.lake, results, self._merged or ())
-        return self._numbered(
+        return self._number(
             [IngestSplit(planned.run, old_files=files) for files in splits_of(old_files, lambda file: file.size)]
         )
 
     def _after_reading(self, planned: Plan, results: Sequence[Decoded]) -> list[IngestSplit]:
         again: list[File] = []
-        self._merged = _merged(results, again)
+        self._merged = _merge_files(results, again)
         summaries = {path: summary for result in results for path, summary in result.summaries.items()}
         summaries |= {checked.file.path: checked.summary for checked in self._merged if checked.summary is not None}
         stores = [group.with_summaries(summaries) for group in planned.groups]
@@ -257,7 +257,7 @@ class Ingest(Job[Decoded, Ingested]):
             splits += [IngestSplit(planned.run, found_in=urls) for urls in splits_of(files, lambda _: 0)]
         return splits
 
-    def _settled(self, planned: Plan, results: Sequence[Decoded]) -> list[IngestSplit]:
+    def _splits_to_settle(self, planned: Plan, results: Sequence[Decoded]) -> list[IngestSplit]:
         """The splits with spans of stores that are read in pieces, once more; each such store where its first span was."""
         readings = {
             key: reading for result in results for key, reading in result.readings.items() if reading.pieces is not None
@@ -410,11 +410,11 @@ class Ingest(Job[Decoded, Ingested]):
         lost = 0
         selection = self.selection.begun()
         all_spans = (*content.spans, *(span for settled in content.settled for span in settled.spans))
-        narrowed = _narrowed(self.decode, all_spans)
+        narrowed = _narrow(self.decode, all_spans)
         records = stored(RECORDS if narrowed is None else narrowed.table(RECORDS))
         for span in content.spans:
             decode = None if narrowed is None else narrowed.begin()
-            taking = _Taking(span, selection, sheets, stage, references, records, decode)
+            taking = _SpanIngest(span, selection, sheets, stage, references, records, decode)
             checked = taking.run()
             if decode is not None:
                 undecoded = list(decode.findings(span.file)) if content.replaces is None else []
@@ -507,7 +507,7 @@ class Ingest(Job[Decoded, Ingested]):
         return replace(outcome, notes=(*outcome.notes, *notes)) if notes else outcome
 
 
-class _Taking:
+class _SpanIngest:
     """Ingests one span of a file: each window of frames is decoded for each of the tables."""
 
     def __init__(
@@ -640,10 +640,10 @@ def _take_settled(
     decode: Decode | None,
 ) -> list[Reached]:
     """Ingest spans of a store in the order of its log, corrected; how far they were read, as the first pass found it."""
-    takings: dict[str, list[_Taking]] = {}
+    takings: dict[str, list[_SpanIngest]] = {}
     rows: dict[tuple[str, int], list[RowRange]] = {}
     for span in settled.spans:
-        taking = _Taking(span, selection, sheets, stage, references, records, decode)
+        taking = _SpanIngest(span, selection, sheets, stage, references, records, decode)
         takings.setdefault(span.file.path, []).append(taking)
     for file, frames in settled_frames(settled.part):
         for taking in takings.get(file.path, ()):
@@ -677,7 +677,7 @@ def _without_replaced(results: Sequence[Decoded]) -> list[Decoded]:
     return kept
 
 
-def _narrowed(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
+def _narrow(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
     """What decodes values of a split: it writes columns of its own topics only, where places tell them."""
     topics = {span.file.place.topic for span in spans}
     if decode is None or None in topics:
@@ -698,7 +698,7 @@ def _add(findings: Findings, file_findings: Findings, file: File) -> list[str]:
     return [file.path] if file_findings.errors else []
 
 
-def _merged(results: Sequence[Decoded], again: list[File]) -> list[FileCheck]:
+def _merge_files(results: Sequence[Decoded], again: list[File]) -> list[FileCheck]:
     """The files that were read in splits, each merged; those whose splits do not fit together are added to `again`."""
     splits: dict[str, list[tuple[int, FileCheck]]] = {}
     for result in results:

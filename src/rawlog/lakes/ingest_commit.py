@@ -49,7 +49,7 @@ class Commit:
         that name with the columns that the splits wrote.
         """
         self.records = records
-        self.lake, self.plan, self.done, self.merged = lake, planned, results, merged
+        self.lake, self.plan, self.results, self.merged = lake, planned, results, merged
         self.errors = sum(result.errors for result in results)
         self.warnings = sum(result.warnings for result in results)
         self.losing = sum(result.losing for result in results)
@@ -75,7 +75,7 @@ class Commit:
     def run(self) -> Ingested:
         planned = self.plan
         sources = {table.name: self._sources(table) for table in planned.tables}
-        looked = [file for result in self.done for file in result.files] + [result.file for result in self.merged]
+        looked = [file for result in self.results for file in result.files] + [result.file for result in self.merged]
         if self.merged:
             self._write_merged()
         if distrusted := self.damaged & {path for paths in planned.rewritten.removed.values() for path in paths}:
@@ -86,7 +86,7 @@ class Commit:
         if looked:
             taken = {path: progress for table_sources in sources.values() for path, progress in table_sources.items()}
             seen = {file.path: _looked_at(file, taken.get(file.path)) for file in looked}
-            stores = {path: facts for result in self.done for path, facts in result.stores.items()}
+            stores = {path: facts for result in self.results for path, facts in result.stores.items()}
             self._commit_inspected(FILES, seen, stores=stores)
             self._commit_inspected(FINDINGS, seen)
         for table in (self.records, FILES, FINDINGS, JOBS):
@@ -103,7 +103,7 @@ class Commit:
         rows: dict[str, list[RowRange]] | None = None
         if table.name == RECORDS.name:
             rows = {}
-            for result in self.done:
+            for result in self.results:
                 for reached in result.reached:
                     if reached.table == table.name and reached.rows:
                         rows.setdefault(reached.part.file.path, []).extend(reached.rows)
@@ -148,7 +148,7 @@ class Commit:
 
     def _commit_fold(self, table: Table) -> bool:
         """Replace the units of a folded table that were folded again; whether there were any."""
-        folds = [fold for result in self.done for fold in result.folded if fold.table == table.name]
+        folds = [fold for result in self.results for fold in result.folded if fold.table == table.name]
         if not folds:
             self.lake.ensure(table)
             return False
@@ -166,7 +166,7 @@ class Commit:
     def _sources(self, table: Table) -> dict[str, SourceProgress]:
         """How far every source of a table is ingested now. Recut if the parts of a file do not fit together."""
         by_path: dict[str, list[Reached]] = {}
-        for result in self.done:
+        for result in self.results:
             for reached in result.reached:
                 if reached.table == table.name:
                     by_path.setdefault(reached.part.file.path, []).append(reached)
@@ -189,7 +189,7 @@ class Commit:
     def _first_reached(self) -> Iterator[Reached]:
         """Each span once, whatever the number of its tables."""
         seen: set[tuple[str, int | None]] = set()
-        for result in self.done:
+        for result in self.results:
             for reached in result.reached:
                 key = (reached.part.file.path, reached.part.start)
                 if key not in seen:
@@ -236,7 +236,7 @@ class Commit:
             self.errors,
             self.warnings,
             tuple(sorted(self.plan.refused.items())),
-            (*self.plan.notes(), *(note for result in self.done for note in result.notes)),
+            (*self.plan.notes(), *(note for result in self.results for note in result.notes)),
             tuple(self.losses),
             self.losing,
         )

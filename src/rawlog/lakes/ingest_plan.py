@@ -19,7 +19,7 @@ from rawlog.lakes.parquet import order_of
 from rawlog.lakes.removal import (
     OldFile,
     Removal,
-    merged,
+    merge_ranges,
     old_files,
     rows_of,
 )
@@ -27,7 +27,7 @@ from rawlog.lakes.rewritten import (
     Comparison,
     known_names,
     read_marks,
-    replaced,
+    why_replaced,
 )
 from rawlog.lakes.state import History, Memory, SourceProgress, history_of
 from rawlog.lakes.values import Decoded, Span
@@ -93,7 +93,7 @@ class Plan:
         }
         del memory
         names = known_names(whole, {path for history in self.histories.values() for path in history.sources})
-        self.tree, self.whole = _renamed(tree, names), _renamed(whole, names)
+        self.tree, self.whole = _with_lake_names(tree, names), _with_lake_names(whole, names)
         self.chosen_replicas = tuple(replica_notes)
         takes_all = selection.replicas == "all"
         self.earlier = (
@@ -107,7 +107,7 @@ class Plan:
             table.name: list(values.due(table.name, self.whole, self.histories[table.name], self.chosen, self.earlier))
             for table in self.folded
         }
-        self.twins = _twins(self.whole)
+        self.twins = _same_bytes(self.whole)
         compared = Comparison(
             on_rewrite,
             self.whole.files,
@@ -163,7 +163,7 @@ class Plan:
         files: list[OldFile] = []
         for table in self.tables:
             paths = frozenset(self.rewritten.removed.get(table.name, ()))
-            ranges = merged({path: rows[path] for path in paths}) if table.name == RECORDS.name else ()
+            ranges = merge_ranges({path: rows[path] for path in paths}) if table.name == RECORDS.name else ()
             removal = Removal(ranges=ranges) if table.name == RECORDS.name else Removal(paths)
             if loaded[table.name] is not None and removal.values:
                 files += old_files(lake, lake.table_of(lake_name(table)) or table, loaded[table.name], removal)
@@ -175,9 +175,9 @@ class Plan:
         """The data files of the lake's table `findings`, which may have findings on several files together."""
         return lake.data_files(lake_name(FINDINGS)) if joint_codes() else []
 
-    def replace_inspected(self, lake: Lake, results: Sequence[Decoded], merged: Sequence[FileCheck]) -> list[OldFile]:
+    def replace_inspected(self, lake: Lake, results: Sequence[Decoded], checks: Sequence[FileCheck]) -> list[OldFile]:
         """The data files of `files` and `findings` that may have rows of the files that were inspected, which the new rows replace."""
-        inspected = {file.path for result in results for file in result.files} | {result.file.path for result in merged}
+        inspected = {file.path for result in results for file in result.files} | {result.file.path for result in checks}
         if not inspected:
             return []
         files: list[OldFile] = []
@@ -223,8 +223,8 @@ class Plan:
             taken = sources.get(path)
             if taken is not None and (not self._is_unlike(file, table) or file.size == taken.stop):
                 continue
-            if taken is None and self.twins and (twin := self._twin(file, sources)) is not None:
-                why = replaced(file, twin, read_marks({(file.path, twin.stop)} if twin.stop <= file.size else ()))
+            if taken is None and self.twins and (twin := self._known_twin(file, sources)) is not None:
+                why = why_replaced(file, twin, read_marks({(file.path, twin.stop)} if twin.stop <= file.size else ()))
                 if why is not None:
                     self.refused[file.path] = why
                     continue
@@ -237,7 +237,7 @@ class Plan:
                     pending[file.path] = rest
         return pending
 
-    def _twin(self, file: File, sources: Mapping[str, SourceProgress]) -> SourceProgress | None:
+    def _known_twin(self, file: File, sources: Mapping[str, SourceProgress]) -> SourceProgress | None:
         """What a table has of another file with the same bytes: local and remote copies of a segment are taken once."""
         return next((sources[path] for path in self.twins.get(file.path, ()) if path in sources), None)
 
@@ -323,7 +323,7 @@ def joint_codes(*, of_groups: bool = False) -> frozenset[str]:
     return frozenset(in_groups if of_groups else in_groups | in_trees)
 
 
-def _twins(tree: Tree) -> dict[str, list[str]]:
+def _same_bytes(tree: Tree) -> dict[str, list[str]]:
     """For each file of which there is, or was, a copy in remote storage: the paths of the others with the same bytes."""
     alike: dict[tuple[str, str], list[str]] = {}
     for file in tree:
@@ -377,7 +377,7 @@ def splits_of(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple
     return [tuple(item for item, _ in run) for run in runs]
 
 
-def _renamed(tree: Tree, names: Mapping[str, File]) -> Tree:
+def _with_lake_names(tree: Tree, names: Mapping[str, File]) -> Tree:
     """A tree with the names under which the lake knows some of its files."""
     return replace(tree, files=tuple(names.get(file.path, file) for file in tree)) if names else tree
 

@@ -15,7 +15,7 @@ from rawlog.io.storage import file_system
 from rawlog.lakes import commits
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import Cut, data_path, known_tables, order_id, parse_cuts, parse_order
-from rawlog.lakes.parquet import ROW_GROUP, Sheets, WrittenFile, check_order, merged, order_of
+from rawlog.lakes.parquet import ROW_GROUP, Sheets, WrittenFile, check_order, merge_sorted, order_of
 from rawlog.lakes.payload import fitted, stored
 from rawlog.lakes.state import history_of
 from rawlog.model.errors import AccessError
@@ -238,22 +238,22 @@ class _Merge:
         """All rows, sorted."""
         paths: list[str] = []
         for url in self.lot.urls:
-            paths += self._sorted([url], is_sorted=False) if url in self.lot.unsorted else [url]
+            paths += self._sort_files([url], is_sorted=False) if url in self.lot.unsorted else [url]
         while len(paths) > STREAMS:
             batch, paths = paths[:STREAMS], paths[STREAMS:]
-            paths += self._sorted(batch, is_sorted=True)
-        yield from self._merged(paths)
+            paths += self._sort_files(batch, is_sorted=True)
+        yield from self._merge_files(paths)
 
-    def _merged(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _merge_files(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         streams = [_rows(path, self.lot.stored, len(paths)) for path in paths]
-        for table in merged(streams, self.lot.order):
+        for table in merge_sorted(streams, self.lot.order):
             yield from table.to_batches()
 
-    def _sorted(self, paths: Sequence[str], *, is_sorted: bool) -> list[str]:
+    def _sort_files(self, paths: Sequence[str], *, is_sorted: bool) -> list[str]:
         """Temporary files with the rows of others, each of them sorted: one if the others are."""
         table = self.lot.stored
         self.count += 1
         sheets = Sheets(lambda _: self.folder, f"run-{self.count}", orders={table.name: self.lot.order})
-        for batch in self._merged(paths) if is_sorted else _rows(paths[0], table):
+        for batch in self._merge_files(paths) if is_sorted else _rows(paths[0], table):
             sheets.add(table, batch)
         return [written.path for written in sheets.close()]

@@ -72,7 +72,7 @@ class Writer:
         self._file: IO[bytes] | None = None
         while self._path is not None and self._file is None:
             make_directory(os.path.dirname(self._path))
-            self._file = _locked(self._path)
+            self._file = _lock(self._path)
 
     def new_run(self) -> str:
         """The name of one more run."""
@@ -114,7 +114,7 @@ def living(folder: str) -> Iterator[str]:
         yield from (name for name in sorted(os.listdir(os.path.join(folder, FOLDER))) if is_alive(folder, name))
 
 
-def _locked(path: str) -> IO[bytes] | None:
+def _lock(path: str) -> IO[bytes] | None:
     """A new file with the lock on it; None if another process took it for a dead writer's and removed it before it was locked."""
     file = open(path, "ab")  # noqa: SIM115  (held as long as the writer is alive)
     try:
@@ -310,7 +310,7 @@ class Lake:
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
             except FileNotFoundError as error:
-                raise self._refused(name, _line(error)) from None
+                raise self._refusal(name, _line(error)) from None
         if self.writer is not None:
             self._check_owned(name, table)
         if named := [key for key in CODE if key in table.properties]:
@@ -332,9 +332,9 @@ class Lake:
         for path in (f"{table.location().rstrip('/')}/x", table.metadata_location, *log):
             (place,) = same_files([path])
             if not place.startswith(owned.removesuffix("x")):
-                raise self._refused(name, f"its files are at {path.removesuffix('/x')}")
+                raise self._refusal(name, f"its files are at {path.removesuffix('/x')}")
 
-    def _refused(self, name: str, why: str) -> AccessError:
+    def _refusal(self, name: str, why: str) -> AccessError:
         return AccessError(
             f"{self.path}: table {name} has metadata of another place: {why}. Nothing was changed. Name the lake by the path that it was "
             "made with. If it was moved, make a link there; for a copy, see `Moved and copied lakes` in docs/lake.md"

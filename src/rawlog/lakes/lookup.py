@@ -70,7 +70,7 @@ class Lookup:
     limit: int
     files: OrderedDict[str, pq.ParquetFile] = field(default_factory=OrderedDict)
     bounds: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = field(default_factory=dict)
-    known: OrderedDict[tuple[str, int], _References] = field(default_factory=OrderedDict)
+    references: OrderedDict[tuple[str, int], _References] = field(default_factory=OrderedDict)
     kept: OrderedDict[tuple[str, int], pa.Table] = field(default_factory=OrderedDict)
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class Lookup:
             file.close()
         self.files.clear()
         self.kept.clear()
-        self.known.clear()
+        self.references.clear()
 
     def find(self, files: Iterable[DataFile], splits: pa.Array, numbers: Rows, bounds: Bounds) -> LookupResult:
         """The rows with these splits (null: nothing is looked for) and numbers, as many as fit into memory; `bounds` are those of other
@@ -163,7 +163,7 @@ class Lookup:
 
     def _references(self, file: DataFile, group: int) -> _References:
         key = (file.url, group)
-        if key not in self.known:
+        if key not in self.references:
             table = self._read(file, group, [SPLIT, ROW]).unify_dictionaries()
             splits = table.column(SPLIT).combine_chunks()
             codes = splits.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -172,11 +172,16 @@ class Lookup:
             if numbers.null_count or splits.null_count:
                 keys[(numbers.is_null().to_numpy(False) | splits.is_null().to_numpy(False))] = -1
             order = None if np.all(keys[1:] >= keys[:-1]) else np.argsort(keys, kind="stable")
-            self.known[key] = _References(splits.dictionary.to_pylist(), keys if order is None else keys[order], order)
-            while len(self.known) > 1 and sum(references.keys.size for references in self.known.values()) > KNOWN:
-                self.known.popitem(last=False)
-        self.known.move_to_end(key)
-        return self.known[key]
+            self.references[key] = _References(
+                splits.dictionary.to_pylist(), keys if order is None else keys[order], order
+            )
+            while (
+                len(self.references) > 1
+                and sum(references.keys.size for references in self.references.values()) > KNOWN
+            ):
+                self.references.popitem(last=False)
+        self.references.move_to_end(key)
+        return self.references[key]
 
     def _rows(self, file: DataFile, group: int, ordinals: Rows) -> pa.Table:
         """Some rows of a row group, or the first of them if they take too much memory."""
@@ -185,7 +190,7 @@ class Lookup:
         key = (file.url, group)
         if key not in self.kept:
             if self._size(file.url, group) > 2 * self.limit:
-                return self._streamed(file, group, ordinals)
+                return self._stream_rows(file, group, ordinals)
             self.kept[key] = self._read(file, group, self.columns)
             while len(self.kept) > 1 and sum(table.nbytes for table in self.kept.values()) > 2 * self.limit:
                 self.kept.popitem(last=False)
@@ -202,7 +207,7 @@ class Lookup:
         wanted = [column for column in columns if column.path_in_schema.partition(".")[0] in self.columns]
         return sum(column.total_uncompressed_size for column in wanted)
 
-    def _streamed(self, file: DataFile, group: int, ordinals: Rows) -> pa.Table:
+    def _stream_rows(self, file: DataFile, group: int, ordinals: Rows) -> pa.Table:
         """Some rows of a row group that is too large to be kept."""
         import pyarrow as pa
 

@@ -264,7 +264,7 @@ def divide(batch: pa.RecordBatch, cuts: Sequence[Cut]) -> Iterator[tuple[tuple[o
     codes = np.zeros(batch.num_rows, np.int64)
     values: list[list[object]] = []
     for cut in cuts:
-        numbers, column_values = _coded(batch.column(cut.column), cut.unit)
+        numbers, column_values = _encode(batch.column(cut.column), cut.unit)
         codes = codes * len(column_values) + numbers
         values.append(column_values)
     present = np.unique(codes)
@@ -277,7 +277,7 @@ def divide(batch: pa.RecordBatch, cuts: Sequence[Cut]) -> Iterator[tuple[tuple[o
         yield tuple(reversed(key)), rows
 
 
-def _coded(column: pa.Array, unit: str) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[object]]:
+def _encode(column: pa.Array, unit: str) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[object]]:
     """A column as numbers, and the value of each number."""
     import pyarrow as pa
 

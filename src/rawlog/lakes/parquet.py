@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Sorting: rows of a table in the order of some columns, ascending, nulls first, as Iceberg and Arrow both define it.
-# What fits into memory is sorted there; `merged` puts sorted streams of rows together with little memory. Sorting is stable.
+# What fits into memory is sorted there; `merge_sorted` puts sorted streams of rows together with little memory. Sorting is stable.
 
 
 #: The types of columns that rows can be sorted by.
@@ -144,7 +144,7 @@ def key_at(rows: Any, order: Sequence[str], at: int) -> Key:
 # Streams --------------------------------------------------------------------------------------------------------------
 
 
-def merged(streams: Sequence[Iterator[pa.RecordBatch]], order: Sequence[str]) -> Iterator[pa.Table]:
+def merge_sorted(streams: Sequence[Iterator[pa.RecordBatch]], order: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of sorted streams in one sorted stream. One batch of each stream is in memory at a time."""
     import pyarrow as pa
 
@@ -291,7 +291,7 @@ class Sheet:
             if self._writer is None:
                 self._writer = self._open(_dictionaries(self._held))
             schema = self._writer.schema
-            rows = pa.Table.from_batches([_fitted(batch, schema) for batch in self._held], schema=schema)
+            rows = pa.Table.from_batches([_fit(batch, schema) for batch in self._held], schema=schema)
             self._held, self.size = [], 0
             rows = rows.unify_dictionaries()
             if self.order:
@@ -366,7 +366,7 @@ def _dictionaries(batches: Sequence[pa.RecordBatch]) -> list[str]:
     return sorted(set.intersection(*names))
 
 
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The same rows with dictionaries where a schema has them, and only there."""
     if batch.schema.equals(schema):
         return batch

@@ -88,7 +88,7 @@ class _Reach(Job[LookResult, Mapping[str, UnlistedFiles]]):
         assert self.lake is not None
         return list(self.names) if self.names is not None else self.lake.tables()
 
-    def _numbered(self, looks: Iterable[Look]) -> list[Split]:
+    def _number(self, looks: Iterable[Look]) -> list[Split]:
         splits = [Split(self.count + number, 1, look) for number, look in enumerate(looks)]
         self.count += len(splits)
         return splits
@@ -180,21 +180,21 @@ class Expire(_Reach):
         assert self.lake is not None
         looks: list[Look] = []
         for name in self._tables():
-            table = loaded(self.lake, name)
+            table = load_table(self.lake, name)
             self.old[name] = expirable(table, self.grace)
             if self.old[name]:
                 old = set(self.old[name])
                 snapshots = [(snapshot, snapshot.snapshot_id not in old) for snapshot in table.snapshots()]
                 self.lists[name] = [snapshot.manifest_list for snapshot, is_kept in snapshots if not is_kept]
                 looks += self._lists(name, table, snapshots)
-        return self._numbered(looks)
+        return self._number(looks)
 
     def follow(self, results: Sequence[LookResult]) -> list[Split]:
         """The manifests, of tables where some are listed by old snapshots only."""
         if self.are_read:
             return []
         self.are_read = True
-        return self._numbered(self._manifests(results))
+        return self._number(self._manifests(results))
 
     def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """Expire the snapshots, one table after another."""
@@ -230,13 +230,15 @@ def expirable(table: Any, grace: float) -> list[int]:
 
 
 def _forget(lake: Lake, name: str, old: Sequence[int]) -> None:
-    lake.change(lambda: loaded(lake, name), None, lambda table, history: commits.append(table, (), everything(history)))
+    lake.change(
+        lambda: load_table(lake, name), None, lambda table, history: commits.append(table, (), everything(history))
+    )
 
     def forget(table: Any, _: object) -> None:
         present = {snapshot.snapshot_id for snapshot in table.snapshots()}
         table.maintenance.expire_snapshots().by_ids([number for number in old if number in present]).commit()
 
-    lake.change(lambda: loaded(lake, name), None, forget)
+    lake.change(lambda: load_table(lake, name), None, forget)
 
 
 def _removable(lake: Lake, name: str, files: Mapping[str, int], kept: set[str]) -> dict[str, int]:
@@ -273,7 +275,7 @@ class Orphans(_Reach):
         own_name = None if lake.writer is None else lake.writer.name
         is_busy = not is_remote(lake.path) and any(name != own_name for name in living(lake.path))
         until = time.time() - (max(self.grace, YOUNG) if is_busy else self.grace)
-        return self._numbered(
+        return self._number(
             Look(name, folder=lake.folder_of(name), lake=lake.path, until=until) for name in self._tables()
         )
 
@@ -283,15 +285,15 @@ class Orphans(_Reach):
         if not self.io:
             looks: list[Look] = []
             for name in self._tables():
-                table = loaded(self.lake, name)
+                table = load_table(self.lake, name)
                 self.tables[name] = table
                 looks += self._lists(name, table, [(snapshot, True) for snapshot in table.snapshots()])
             if looks:
-                return self._numbered(looks)
+                return self._number(looks)
         if self.are_read:
             return []
         self.are_read = True
-        return self._numbered(self._manifests(results))
+        return self._number(self._manifests(results))
 
     def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """What was found; nothing is removed."""
@@ -326,7 +328,7 @@ class Remove(Job[SplitResult, None]):
         assert self.lake is not None
         contents: list[tuple[Any, tuple[str, ...]]] = []
         for name, paths in self.files.items():
-            io = loaded(self.lake, name).io if paths else None
+            io = load_table(self.lake, name).io if paths else None
             contents += [(io, share) for share in packed(paths, lambda _: 1, FILES)]
         return [Split(number, len(content[1]), content) for number, content in enumerate(contents)]
 
@@ -356,7 +358,7 @@ def run_here(job: Job[Any, Any]) -> Any:
     return job.commit(done)
 
 
-def loaded(lake: Lake, name: str) -> Any:
+def load_table(lake: Lake, name: str) -> Any:
     """A table of a lake. AccessError if it no longer exists."""
     table = lake.load(name)
     if table is None:

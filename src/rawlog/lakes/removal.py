@@ -237,7 +237,7 @@ def _references(table: Any, paths: Collection[str]) -> Iterable[tuple[str, str, 
     return ((row[PATH], row[SPLIT], row[ROW]) for row in scan.to_arrow().to_pylist())
 
 
-def merged(rows: Mapping[str, Iterable[RowRange]]) -> tuple[RowRange, ...]:
+def merge_ranges(rows: Mapping[str, Iterable[RowRange]]) -> tuple[RowRange, ...]:
     """The ranges of several sources, joined where one begins at the end of another."""
     joined: list[RowRange] = []
     for split, first, stop in sorted(rows_range for ranges in rows.values() for rows_range in ranges):

@@ -99,7 +99,7 @@ def known_names(files: Iterable[File], sources: Collection[str]) -> dict[str, Fi
     renamed = {}
     for file in local:
         folder = _folder(file.path)
-        if folder in names and (named := _renamed(file, folder, names[folder])) is not None:
+        if folder in names and (named := _rename(file, folder, names[folder])) is not None:
             renamed[file.path] = named
     return renamed
 
@@ -108,7 +108,7 @@ def _folder(path: str) -> str:
     return path.rpartition("/")[0] or os.path.dirname(path)
 
 
-def _renamed(file: File, folder: str, other: str) -> File | None:
+def _rename(file: File, folder: str, other: str) -> File | None:
     """A file of one directory under the name of another; None if the directory that it belongs to has no such name."""
     path, group = f"{other}{file.path[len(folder) :]}", file.place.group
     if group is None:
@@ -180,7 +180,7 @@ class Comparison:
     def run(self, tables: Sequence[Table]) -> RewritePlan:
         """What was rewritten, and what is done about it in some tables."""
         rewrites = RewritePlan(self.policy)
-        changed = {table: self._changed(table) for table in (*tables, FILES, FINDINGS)}
+        changed = {table: self._changed_files(table) for table in (*tables, FILES, FINDINGS)}
         marks = read_marks(
             {
                 (file.path, ingested.stop)
@@ -193,7 +193,7 @@ class Comparison:
         for table, pairs in changed.items():
             files = rewritten[table.name] = {}
             for file, taken in pairs:
-                why = replaced(file, taken, marks)
+                why = why_replaced(file, taken, marks)
                 if why is None:
                     continue
                 if table.name in _ABOUT_FILES or not self._is_refused(rewrites, file, table, why):
@@ -204,7 +204,7 @@ class Comparison:
         self._supersede(rewrites, tables, {path for files in rewritten.values() for path in files})
         return rewrites
 
-    def _changed(self, table: Table) -> list[tuple[File, SourceProgress]]:
+    def _changed_files(self, table: Table) -> list[tuple[File, SourceProgress]]:
         sources = self.histories[table.name].sources
         return [
             (file, sources[file.path])
@@ -375,7 +375,7 @@ NARROWER = "it was ingested with another selection, so that replacing its rows m
 UNREADABLE = "cannot be read, so that it is not known whether it was rewritten"
 
 
-def replaced(file: File, taken: SourceProgress, marks: Mapping[tuple[str, int], int | None]) -> str | None:
+def why_replaced(file: File, taken: SourceProgress, marks: Mapping[tuple[str, int], int | None]) -> str | None:
     """Why a file is no longer the one that was ingested, or None if it may have grown."""
     if file.size < taken.stop:
         return f"has {file.size:,} bytes, {taken.stop:,} were ingested: it was truncated or replaced"

@@ -97,9 +97,9 @@ def history_of(table: Any | None, memory: Memory | None = None) -> History:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if "rawlog.run" in summary:
             runs.add(summary["rawlog.run"])
-        others, selection = dict(_unpacked(summary.get("rawlog.selections", "[]"))), summary.get("rawlog.selection", "")
-        ranges = _unpacked(summary["rawlog.rows"]) if "rawlog.rows" in summary else None
-        for path, *values in _unpacked(summary.get("rawlog.sources", "[]")):
+        others, selection = dict(_unpack(summary.get("rawlog.selections", "[]"))), summary.get("rawlog.selection", "")
+        ranges = _unpack(summary["rawlog.rows"]) if "rawlog.rows" in summary else None
+        for path, *values in _unpack(summary.get("rawlog.sources", "[]")):
             if path in removed:
                 continue
             if path not in sources:
@@ -116,11 +116,11 @@ def history_of(table: Any | None, memory: Memory | None = None) -> History:
                 rows[path] = None
             elif (ranges_so_far := rows.setdefault(path, [])) is not None:
                 ranges_so_far.extend((split, first, stop) for split, first, stop in new_ranges)
-        for name, chosen, files in _unpacked(summary.get("rawlog.units", "[]")):
+        for name, chosen, files in _unpack(summary.get("rawlog.units", "[]")):
             units.setdefault(name, UnitSources(chosen, {path: (size, modified) for path, size, modified in files}))
-        for path, *facts in _unpacked(summary.get("rawlog.stores", "[]")):
+        for path, *facts in _unpack(summary.get("rawlog.stores", "[]")):
             stores.setdefault(path, tuple(facts))
-        removed.update(_unpacked(summary.get("rawlog.removed", "[]")))
+        removed.update(_unpack(summary.get("rawlog.removed", "[]")))
         if "rawlog.base" in summary:
             break
     known_rows = {path: tuple(known_ranges) for path, known_ranges in rows.items() if known_ranges is not None}
@@ -149,7 +149,7 @@ def summary_of(
     if stores:
         summary["rawlog.stores"] = _stores(stores)
     if removed:
-        summary["rawlog.removed"] = _packed(sorted(removed))
+        summary["rawlog.removed"] = _pack(sorted(removed))
     return {**summary, "rawlog.units": _units(units)} if units else summary
 
 
@@ -159,7 +159,7 @@ def everything(history: History) -> dict[str, str]:
     summary = {
         "rawlog.base": "true",
         "rawlog.sources": _sources(history.sources),
-        "rawlog.selections": _packed(others),
+        "rawlog.selections": _pack(others),
         "rawlog.units": _units(history.units),
     }
     if history.rows:
@@ -175,22 +175,22 @@ def is_replacing(snapshot: Any) -> bool:
 
 
 def _sources(sources: Mapping[str, SourceProgress]) -> str:
-    return _packed(
+    return _pack(
         [[path, taken.size, taken.modified, taken.stop, taken.frames, taken.mark] for path, taken in sources.items()]
     )
 
 
 def _stores(stores: Mapping[str, tuple[str, ...]]) -> str:
-    return _packed([[path, *facts] for path, facts in stores.items()])
+    return _pack([[path, *facts] for path, facts in stores.items()])
 
 
 def _rows(rows: Mapping[str, Iterable[RowRange] | None]) -> str:
     """None: the rows of a source are not known."""
-    return _packed([[path, None if ranges is None else list(ranges)] for path, ranges in rows.items()])
+    return _pack([[path, None if ranges is None else list(ranges)] for path, ranges in rows.items()])
 
 
 def _units(units: Mapping[str, UnitSources]) -> str:
-    return _packed(
+    return _pack(
         [
             [name, unit.selection, [[path, size, modified] for path, (size, modified) in unit.sources.items()]]
             for name, unit in units.items()
@@ -198,12 +198,12 @@ def _units(units: Mapping[str, UnitSources]) -> str:
     )
 
 
-def _packed(values: Any) -> str:
+def _pack(values: Any) -> str:
     text = json.dumps(values, separators=(",", ":"))
     return text if len(text) < PACKED else "z:" + base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def _unpacked(text: str) -> Iterator[Any]:
+def _unpack(text: str) -> Iterator[Any]:
     """The values of a list, decoded some at a time: the lists of a million sources take more memory than what is kept of them."""
     if text.startswith("z:"):
         text = zlib.decompress(base64.b64decode(text[2:])).decode()

@@ -57,7 +57,7 @@ class WrittenSplit:
 
     folder: str
     rows: int
-    made: Any = None
+    content: Any = None
     lost: Mapping[str, ColumnLoss] = field(default_factory=dict)
     refused: bool = False
 
@@ -271,7 +271,7 @@ class FileOutlet(Outlet):
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         if not self.divides:
             [split] = splits
-            move(split.made, self.path, overwrite=self.overwrite)
+            move(split.content, self.path, overwrite=self.overwrite)
             return
         self.check()
         filled = [split for split in splits if split.rows] or list(splits[:1])
@@ -284,7 +284,7 @@ class FileOutlet(Outlet):
             return
         whole = Folder(Path(filled[0].folder).parent / "whole", named=self.path).make()
         for split, name in zip(filled, names, strict=True):
-            whole.take(split.made, name)
+            whole.take(split.content, name)
         with Output(self.path, overwrite=self.overwrite) as output:
             output.put(whole.path)
 
@@ -295,7 +295,7 @@ class FileOutlet(Outlet):
         before = [entry.path for entry in listing(self.path)] if exists(self.path) else []
         fresh = [below(self.path, name) for name in names]
         for split, path in zip(filled, fresh, strict=True):
-            move(split.made, path, overwrite=True)
+            move(split.content, path, overwrite=True)
         for path in set(before) - set(fresh):
             system, inner = file_system(path)
             system.delete_file(inner)
@@ -345,17 +345,19 @@ class FormatOutlet(Outlet):
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> WrittenSplit:
         make_stage_directory(folder)
         path = below(folder, name) + ("/" if self._directory else "")
-        return self._judged(folder, lambda check: self._made(check, batches, path))
+        return self._write_checked(folder, lambda check: self._write_rows(check, batches, path))
 
     def rehearse(self, batches: Iterable[pa.RecordBatch]) -> WrittenSplit:
         path = self.path + ("/" if self._directory else "")
-        return self._judged("", lambda check: self._made(check, batches, path, dry_run=True))
+        return self._write_checked("", lambda check: self._write_rows(check, batches, path, dry_run=True))
 
-    def _made(self, check: LossCheck, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False) -> Any:
+    def _write_rows(
+        self, check: LossCheck, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False
+    ) -> Any:
         write(check, _records(batches), path, self.options, overwrite=dry_run, dry_run=dry_run)
         return path
 
-    def _judged(self, folder: str, make: Any) -> WrittenSplit:
+    def _write_checked(self, folder: str, make: Any) -> WrittenSplit:
         """What `make` wrote; rows that were refused are reported, not raised: other splits may refuse more."""
         check = self.loss_check()
         try:
@@ -369,11 +371,11 @@ class FormatOutlet(Outlet):
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         [split] = splits
         if not self._directory:
-            move(split.made, self.path, overwrite=self.overwrite)
+            move(split.content, self.path, overwrite=self.overwrite)
             return
         self.check()
         with Output(self.path, overwrite=self.overwrite) as output:
-            output.put(split.made)
+            output.put(split.content)
 
 
 class SplitOutlet(FormatOutlet):
@@ -385,7 +387,9 @@ class SplitOutlet(FormatOutlet):
     def check(self) -> None:
         """Nothing here: partitions that exist already are reported one by one, and others may be added."""
 
-    def _made(self, check: LossCheck, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False) -> Any:
+    def _write_rows(
+        self, check: LossCheck, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False
+    ) -> Any:
         splits = writable(self.format).codec.splits
         if not dry_run:
             make_stage_directory(path)
@@ -395,7 +399,7 @@ class SplitOutlet(FormatOutlet):
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         writer = writable(self.format).codec.splits
         with Output(self.path, overwrite=self.overwrite) as output:
-            writer.join([split.made for split in splits], output, self.options)
+            writer.join([split.content for split in splits], output, self.options)
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from rawlog.lakes.reach import (
     Remove,
     Run,
     UnlistedFiles,
-    loaded,
+    load_table,
     run_here,
 )
 from rawlog.lakes.state import history_of, newest_first
@@ -52,7 +52,7 @@ class Change:
     removed: list[str] = field(default_factory=list)
     removed_size: int = 0
     joined: int = 0
-    made: int = 0
+    written: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -63,7 +63,7 @@ class Change:
 def status(lake: Lake) -> Iterator[TableStatus]:
     """What every table of a lake holds, from its metadata alone."""
     for name in lake.tables():
-        table = loaded(lake, name)
+        table = load_table(lake, name)
         history = history_of(table)
         with lake.access():
             tasks = list(table.scan().plan_files())
@@ -122,8 +122,8 @@ def keep(
     """Join, expire and remove, as asked, by jobs that `run` runs. What was done to each table, or would be."""
     changes = {name: Change(name) for name in lake.tables() if name in known_tables()}
     if compact:
-        for name, counts in _joined(lake, run, target, sort_by, dry_run=dry_run).items():
-            changes[name].joined, changes[name].made = counts
+        for name, counts in _join_small(lake, run, target, sort_by, dry_run=dry_run).items():
+            changes[name].joined, changes[name].written = counts
     outcomes: list[Mapping[str, UnlistedFiles]] = []
     if expire_after is not None:
         outcomes.append(run(Expire(lake, list(changes), expire_after, dry_run=dry_run)))
@@ -140,7 +140,7 @@ def keep(
     return list(changes.values())
 
 
-def _joined(
+def _join_small(
     lake: Lake, run: Run, target: int, sort_by: Sequence[str] | None, *, dry_run: bool
 ) -> Mapping[str, tuple[int, int]]:
     job = Join(lake, target=target, sort_by=sort_by)

@@ -160,14 +160,14 @@ class Merger:
         if not filled.all():
             frames, head = only(frames, filled), head.only(filled)
         for start, stop in _unpackable(frames, head):
-            yield from self._unpacked(frames.slice(start, stop), head.slice(start, stop))
+            yield from self._unpack(frames.slice(start, stop), head.slice(start, stop))
 
-    def _unpacked(self, frames: Frames, head: Heads) -> Iterator[OutgoingBatch]:
+    def _unpack(self, frames: Frames, head: Heads) -> Iterator[OutgoingBatch]:
         try:
             payloads = payloads_of(frames, head, LARGEST_UNPACKED)
         except TooMuch:  # only of several batches
             for index in range(len(frames)):
-                yield from self._unpacked(frames.slice(index, index + 1), head.slice(index, index + 1))
+                yield from self._unpack(frames.slice(index, index + 1), head.slice(index, index + 1))
             return
         yield from self._take(*payloads, frames, head)
 

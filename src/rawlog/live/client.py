@@ -67,14 +67,14 @@ class Disconnected(BrokerError):
     """The connection ended or could not be made; another attempt may succeed."""
 
 
-def explained(code: int) -> str:
+def explain_code(code: int) -> str:
     """An error code in words."""
     return f"{NAMES[code]} (error {code})" if code in NAMES else f"error {code}"
 
 
 def refusal(what: str, code: int, message: str | None = None) -> BrokerError:
     """The error for a request that was answered with a code; `message` is the broker's own text."""
-    return BrokerError(f"{what}: {explained(code)}{f': {message}' if message else ''}", code)
+    return BrokerError(f"{what}: {explain_code(code)}{f': {message}' if message else ''}", code)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def _plain(settings: Settings) -> Conversation:
     yield b"\0".join((b"", settings.username.encode(), _password(settings).encode()))
 
 
-def prepared(text: str) -> str:
+def prepare_text(text: str) -> str:
     """SASLprep (RFC 4013) as Kafka's own SCRAM applies it: mapping and NFKC."""
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
@@ -116,7 +116,7 @@ def prepared(text: str) -> str:
 
 
 def _scram(settings: Settings, digest: str) -> Conversation:
-    user = prepared(settings.username).replace("=", "=3D").replace(",", "=2C")
+    user = prepare_text(settings.username).replace("=", "=3D").replace(",", "=2C")
     nonce = base64.b64encode(os.urandom(24)).decode()
     first = f"n={user},r={nonce}"
     answer = yield f"n,,{first}".encode()
@@ -128,7 +128,7 @@ def _scram(settings: Settings, digest: str) -> Conversation:
         raise BrokerError(f"login: the broker asks for {int(rounds):,} SCRAM rounds")
     try:
         salted = hashlib.pbkdf2_hmac(
-            digest, prepared(_password(settings)).encode(), base64.b64decode(salt, validate=True), int(rounds)
+            digest, prepare_text(_password(settings)).encode(), base64.b64decode(salt, validate=True), int(rounds)
         )
     except ValueError:
         raise BrokerError("login: the broker's SCRAM answer is invalid") from None
@@ -160,7 +160,7 @@ def token(settings: Settings) -> str:
     if settings.token is not None:
         text = settings.token.reveal()
     elif settings.token_url is not None:
-        text = _fetched(settings)
+        text = _fetch_token(settings)
     else:
         assert settings.unsecured is not None
         now = int(time.time())
@@ -175,7 +175,7 @@ def _segment(value: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def _fetched(settings: Settings) -> str:
+def _fetch_token(settings: Settings) -> str:
     """A token by client credentials, or out of a file (`file:///…`)."""
     url = settings.token_url or ""
     if url.startswith("file:"):

@@ -23,7 +23,7 @@ from rawlog.live.client import (
     UNKNOWN_TOPIC,
     BrokerError,
     Disconnected,
-    explained,
+    explain_code,
     refusal,
 )
 from rawlog.live.settings import Settings
@@ -72,12 +72,12 @@ class Cancelled(Exception):
     """Somebody asked to stop while we waited."""
 
 
-def interrupted(verb: str, source: str, target: str) -> Report:
+def interrupted_report(verb: str, source: str, target: str) -> Report:
     """The Report of a verb that was stopped before it began."""
     report = Report(verb, source, target)
     report.counts |= {"records": 0, "bytes": 0, "acknowledged": 0, "failed": 0}
     report.add(Action.LOST, "interrupted before anything was sent or stored")
-    report.facts |= {"interrupted": True, "seconds": 0.0}
+    report.facts |= {"interrupted_report": True, "seconds": 0.0}
     return report
 
 
@@ -196,7 +196,7 @@ class Cluster:
                 self.throttled_ms += connection.throttled_ms
                 connection.close()
 
-    def retried(self, what: Callable[[], T]) -> T:
+    def retry(self, what: Callable[[], T]) -> T:
         """Do something, again and again while it fails with errors that pass by themselves."""
         backoff = self.backoff()
         while True:
@@ -222,7 +222,7 @@ class Cluster:
         """The topics that names or globs mean. A name that does not exist is an OptionError with the nearest ones; a glob may match none,
         and matches no internal topic unless it begins as one.
         """
-        return self.retried(lambda: self._topics(patterns))
+        return self.retry(lambda: self._topics(patterns))
 
     def _topics(self, patterns: Sequence[str]) -> dict[str, Topic]:
         globs = [pattern for pattern in patterns if any(char in pattern for char in "*?[")]
@@ -249,7 +249,7 @@ class Cluster:
     def leaders(self, partitions: Iterable[TopicPartition], ids: Mapping[str, bytes]) -> dict[TopicPartition, Leader]:
         """Who leads partitions now; waits until each has a leader. BrokerError for a topic that was deleted or created again."""
         wanted = list(partitions)
-        return self.retried(lambda: self._leaders(wanted, ids))
+        return self.retry(lambda: self._leaders(wanted, ids))
 
     def _leaders(self, wanted: list[TopicPartition], ids: Mapping[str, bytes]) -> dict[TopicPartition, Leader]:
         answer = self.metadata(sorted({partition.topic for partition in wanted}))
@@ -289,7 +289,7 @@ class Cluster:
         """The first offset of each partition with a time (ms) at or after the one given; BEGINNING and END mean what they say. -1 where no
         record is that young.
         """
-        return self.retried(lambda: self._offsets(times, ids, isolation))
+        return self.retry(lambda: self._offsets(times, ids, isolation))
 
     def _offsets(
         self, times: Mapping[TopicPartition, int], ids: Mapping[str, bytes], isolation: int
@@ -342,7 +342,7 @@ class Cluster:
                         offsets[TopicPartition(topic["name"], row["partitionIndex"])] = row["committedOffset"]
             return offsets
 
-        return self.retried(ask)
+        return self.retry(ask)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group that has no members."""
@@ -369,7 +369,7 @@ class Cluster:
                         raise refusal(f"group {group!r}: commit", row["errorCode"])
 
         if offsets:
-            self.retried(ask)
+            self.retry(ask)
 
     # Topics -------------------------------------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class Cluster:
             "replicationFactor": -1,
             "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
         }
-        answer = self.retried(lambda: self.any().ask(client.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
+        answer = self.retry(lambda: self.any().ask(client.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
         for result in answer["topics"]:
             if result["errorCode"] not in (0, TOPIC_EXISTS):
                 raise refusal(f"topic {name}: create", result["errorCode"], result["errorMessage"])
@@ -394,14 +394,14 @@ class Cluster:
             for row in self.metadata([name])["topics"]:
                 _topic(row)
 
-        self.retried(seen)
+        self.retry(seen)
 
     def configs(self, topic: str, names: Sequence[str]) -> dict[str, str]:
         """Settings of a topic; empty if we may not ask."""
         request = {
             "resources": [{"resourceType": TOPIC_RESOURCE, "resourceName": topic, "configurationKeys": list(names)}]
         }
-        answer = self.retried(lambda: self.any().ask(client.DESCRIBE_CONFIGS, request))
+        answer = self.retry(lambda: self.any().ask(client.DESCRIBE_CONFIGS, request))
         configs: dict[str, str] = {}
         for result in answer["results"]:
             if result["errorCode"] and result["errorCode"] not in NOT_AUTHORIZED:
@@ -414,7 +414,7 @@ def _topic(answer: Message) -> Topic:
     if answer["errorCode"] in NOT_AUTHORIZED or (answer["errorCode"] and answer["errorCode"] not in RETRIABLE):
         raise refusal(f"topic {answer['name']}", answer["errorCode"])
     if answer["errorCode"] or not answer["partitions"]:
-        raise BrokerError(f"topic {answer['name']}: {explained(answer['errorCode'] or 5)}", answer["errorCode"] or 5)
+        raise BrokerError(f"topic {answer['name']}: {explain_code(answer['errorCode'] or 5)}", answer["errorCode"] or 5)
     topic = Topic(answer["name"], answer.get("topicId") or bytes(16), answer["isInternal"])
     for row in answer["partitions"]:
         topic.partitions[row["partitionIndex"]] = Leader(row["leaderId"], row["leaderEpoch"])

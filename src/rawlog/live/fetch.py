@@ -253,7 +253,7 @@ class Fetcher:
                 if partition not in self._active:
                     continue  # done since we asked
                 try:
-                    fetched += self._taken(partition, row)
+                    fetched += self._take(partition, row)
                 except BrokerError as error:
                     if error.code not in RETRIABLE:
                         raise
@@ -297,7 +297,7 @@ class Fetcher:
 
     # One partition ------------------------------------------------------------------------------------------------------
 
-    def _taken(self, partition: TopicPartition, row: Message) -> Iterable[FetchedBatches]:
+    def _take(self, partition: TopicPartition, row: Message) -> Iterable[FetchedBatches]:
         code = row["errorCode"]
         if code == OUT_OF_RANGE:
             self._skip_deleted(partition)
@@ -373,7 +373,7 @@ class Aborts:
     def __init__(self) -> None:
         self._open: dict[TopicPartition, set[int]] = {}
 
-    def committed(self, fetched: FetchedBatches) -> tuple[Frames, Heads]:
+    def without_aborted(self, fetched: FetchedBatches) -> tuple[Frames, Heads]:
         """The batches without those of aborted transactions; markers stay."""
         open_aborts, waiting = self._open.setdefault(fetched.partition, set()), sorted(fetched.aborted)
         if not waiting and not open_aborts:

@@ -65,7 +65,7 @@ def _library() -> Any:
     return confluent_kafka
 
 
-def connected(settings: Settings, is_stopped: Callable[[], bool] | None = None) -> Cluster:
+def connect(settings: Settings, is_stopped: Callable[[], bool] | None = None) -> Cluster:
     """The cluster that settings mean, through the client that they ask for."""
     return Library(settings, is_stopped) if settings.uses_library else Cluster(settings, is_stopped)
 
@@ -115,7 +115,7 @@ class Library(Cluster):
 
     def __init__(self, settings: Settings, is_stopped: Callable[[], bool] | None = None) -> None:
         super().__init__(settings, is_stopped)
-        self._properties = properties(settings) | {"error_cb": self._heard}
+        self._properties = properties(settings) | {"error_cb": self._on_error}
         self._error: Any = None
         self._admin: Any = None
         self.consumers: list[Any] = []
@@ -127,7 +127,7 @@ class Library(Cluster):
         self.consumers.clear()
         super().close()
 
-    def _heard(self, error: Any) -> None:
+    def _on_error(self, error: Any) -> None:
         """Errors of connections; of those the first says why: all others are that nobody is there."""
         if self._error is None or error.code() != _library().KafkaError._ALL_BROKERS_DOWN:
             self._error = error
@@ -236,7 +236,7 @@ class Library(Cluster):
         """What the coordinator of a group answers; a new broker may still be looking for one."""
         consumer = self.make_client("consumer", CONSUMER | {"group.id": group})
         try:
-            return self.retried(lambda: self.answer_of(f"group {group!r}{what}", lambda: ask(consumer)))
+            return self.retry(lambda: self.answer_of(f"group {group!r}{what}", lambda: ask(consumer)))
         finally:
             consumer.close()
 
@@ -296,10 +296,10 @@ class LibraryFetcher(Fetcher):
         return [
             fetched
             for partition, received in by_partition.items()
-            if (fetched := self._encoded(partition, received)) is not None
+            if (fetched := self._encode(partition, received)) is not None
         ]
 
-    def _encoded(self, partition: TopicPartition, messages: list[Any]) -> FetchedBatches | None:
+    def _encode(self, partition: TopicPartition, messages: list[Any]) -> FetchedBatches | None:
         stop = self.stops.get(partition, 1 << 62)
         self.positions[partition] = max(self.positions[partition], messages[-1].offset() + 1)
         if self._is_done(partition):
@@ -350,7 +350,7 @@ class LibraryProducer(Producer):
         lane.unacknowledged.append(sent)
         self._missing[sent] = batch.count
         file = File(str(partition), 0, None, LOG.name, Place(*partition))
-        delivered = functools.partial(self._delivered, sent)
+        delivered = functools.partial(self._on_delivered, sent)
         for rows in LOG.codec.decode(scan(byte_view(batch.data), 0), Want(RECORDS, file)):
             times = rows.column("timestamp").cast(pa.int64()).to_pylist()
             for row, at in zip(rows.select(["key", "value", "headers"]).to_pylist(), times, strict=True):
@@ -374,7 +374,7 @@ class LibraryProducer(Producer):
             except self._library.KafkaException as error:
                 raise self._target.failure(f"partition {partition}", error) from None
 
-    def _delivered(self, sent: SentBatch, error: Any, message: Any) -> None:
+    def _on_delivered(self, sent: SentBatch, error: Any, message: Any) -> None:
         if error is not None:
             failed = self._target.failure(f"partition {sent.partition}", self._library.KafkaException(error))
             self._problem = self._problem or failed
@@ -417,4 +417,4 @@ def _words(error: BaseException) -> str:
     return str(cause.str()) if hasattr(cause, "str") else str(cause)
 
 
-__all__ = ["NOTE", "Library", "LibraryFetcher", "LibraryProducer", "connected", "reader", "writer"]
+__all__ = ["NOTE", "Library", "LibraryFetcher", "LibraryProducer", "connect", "reader", "writer"]

@@ -415,7 +415,7 @@ class PartitionReplay:
                 self.sending.read += int(run_head["record_count"].sum())
             else:
                 self.sending.put(target, merger.flush(), piece.producer)
-                self._put_rows(target, self._decoded(source.partition, run, source.floor), piece.producer, merger)
+                self._put_rows(target, self._decode(source.partition, run, source.floor), piece.producer, merger)
 
     def _put_rows(self, target: TopicPartition, batches: Iterable[pa.RecordBatch], sender: int, merger: Merger) -> None:
         """Send rows, without those that the merger is to skip."""
@@ -425,7 +425,7 @@ class PartitionReplay:
             merger.skip_next(merger.skip - drop)
             self.sending.put_rows(target, batch.slice(drop), sender)
 
-    def _decoded(self, partition: TopicPartition, frames: Frames, floor: int) -> Iterator[pa.RecordBatch]:
+    def _decode(self, partition: TopicPartition, frames: Frames, floor: int) -> Iterator[pa.RecordBatch]:
         """Batches that cannot be passed on as rows: of magic 0 and 1, and those that begin before the log start."""
         file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
         for batch in LOG.codec.decode(frames, Want(RECORDS, file)):

@@ -123,7 +123,7 @@ class Producer:
                 raise refusal("producer id", answer["errorCode"])
             return answer
 
-        answer = self.cluster.retried(ask)
+        answer = self.cluster.retry(ask)
         self.plain = Writer(None, answer["producerId"], answer["producerEpoch"])
 
     # What callers do --------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Producer:
     def find_leader(self, partition: TopicPartition) -> None:
         """Connect to the leader of a partition, before there is something to send."""
         self._find_leaders([partition])
-        self.cluster.retried(lambda: self.cluster.node(self._leaders[partition]))
+        self.cluster.retry(lambda: self.cluster.node(self._leaders[partition]))
 
     # Sending ----------------------------------------------------------------------------------------------------------------
 

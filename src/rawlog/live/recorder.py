@@ -21,10 +21,10 @@ from rawlog.live.cluster import (
     Topic,
     TopicPartition,
     ids_of,
-    interrupted,
+    interrupted_report,
 )
 from rawlog.live.fetch import FetchedBatches
-from rawlog.live.librdkafka import NOTE, connected, reader
+from rawlog.live.librdkafka import NOTE, connect, reader
 from rawlog.live.record_options import RecordOptions, find_bounds, stops_at
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import NativeSink, ReplaySink, Sink
@@ -67,18 +67,18 @@ def record(
             "native recordings take whole batches: choose records with `rawlog convert` later, or record as replay"
         )
     try:
-        with connected(settings, is_stopped) as cluster:
+        with connect(settings, is_stopped) as cluster:
             topics = cluster.topics(options.topics)
             if not topics:
                 raise OptionError(f"no topic matches {', '.join(options.topics)}")
-            with _opened(to, form, limits or Limits(), options) as sink:
+            with _open_sink(to, form, limits or Limits(), options) as sink:
                 return _Recording(cluster, topics, options, sink, to, is_stopped, progress).run()
     except Cancelled:
-        return interrupted("record", ",".join(options.topics), to)
+        return interrupted_report("record", ",".join(options.topics), to)
 
 
 @contextlib.contextmanager
-def _opened(to: str, form: str, limits: Limits, options: RecordOptions) -> Iterator[Sink]:
+def _open_sink(to: str, form: str, limits: Limits, options: RecordOptions) -> Iterator[Sink]:
     """Where a recording of a form goes, open as long as the block lasts."""
     output = Output(to)
     sink: Sink

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from rawlog.live.client import BrokerError, Disconnected
-from rawlog.live.cluster import Cancelled, Cluster, interrupted
-from rawlog.live.librdkafka import connected
+from rawlog.live.cluster import Cancelled, Cluster, interrupted_report
+from rawlog.live.librdkafka import connect
 from rawlog.live.partition_replay import Checkpoints, PartitionReplay
 from rawlog.live.replay_options import ReplayOptions, Source
 from rawlog.live.row_replay import RowReplay
@@ -42,11 +42,11 @@ def replay(
 
     An error in the middle is in the Report, with what was acknowledged before it; raised is what makes a replay impossible from the start.
     """
-    with connected(settings, is_stopped) as cluster:
+    with connect(settings, is_stopped) as cluster:
         try:
             return _Replay(cluster, source, options, is_stopped or (lambda: False), progress).run()
         except Cancelled:
-            return interrupted("replay", source.named, settings.named)
+            return interrupted_report("replay", source.named, settings.named)
 
 
 class _Replay:
@@ -86,7 +86,7 @@ class _Replay:
         was_stopped = False
         if whole := [*(self.source.native or ()), *(self.source.lake or ())]:
             check_topic_map(self.options.topic_map, {partition.partition.topic for partition in whole})
-        self.cluster.retried(lambda: self.cluster.metadata([]))
+        self.cluster.retry(lambda: self.cluster.metadata([]))
         lanes = [self.options.lane_of(partition.partition) for partition in self._whole or self.source.native or ()]
         for target in sorted(lanes, key=lambda lane: -lane.partition):
             # The largest first: a topic that is created gets so many.

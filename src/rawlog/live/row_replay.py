@@ -160,9 +160,7 @@ class Assignment:
         has_key = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
         return np.where(has_key, (hashes & 0x7FFF_FFFF) % np.maximum(room, 1), turns)
 
-    def divided(
-        self, batch: pa.RecordBatch, keys: NDArray[np.int64]
-    ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    def divide(self, batch: pa.RecordBatch, keys: NDArray[np.int64]) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
         """The rows of each target."""
         for key in np.unique(keys).tolist():
             chosen = np.flatnonzero(keys == key)
@@ -213,12 +211,12 @@ class RowReplay:
     def run(self) -> bool:
         """One round; True if somebody stopped it."""
         if self.options.is_paced:
-            return self._paced()
+            return self._run_paced()
         for batch, keys in self._rows(in_turn(self.streams, self.sending.left)):
             if self.sending.is_stopped():
                 return True
             self.checkpoints.announce(map(self.sending.targets.lane, np.unique(keys).tolist()))
-            for target, part in self.assignment.divided(batch, keys):
+            for target, part in self.assignment.divide(batch, keys):
                 self.sending.put_rows(target, part)
             self._step()
         return False
@@ -256,15 +254,15 @@ class RowReplay:
             times = batch.column("timestamp")
             has_time = times.is_valid().to_numpy(zero_copy_only=False)
             due = self.schedule.due(pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), has_time)
-            batch = self.sending.retimed(batch)
+            batch = self.sending.retime(batch)
             for start, stop in self.schedule.ticks(due):
-                parts = self.assignment.divided(batch.slice(start, stop - start), keys[start:stop])
+                parts = self.assignment.divide(batch.slice(start, stop - start), keys[start:stop])
                 outgoing = [
-                    (target, encoded) for target, part in parts for encoded in self.sending.encoded(target, part)
+                    (target, encoded) for target, part in parts for encoded in self.sending.encode(target, part)
                 ]
                 yield Tick(due[start:stop], outgoing)
 
-    def _paced(self) -> bool:
+    def _run_paced(self) -> bool:
         """Send each tick when it is due; the time in between goes to answers."""
         self.sending.is_ending = False
         with Ahead(self._ticks(), lambda tick: tick.size, AHEAD_BYTES) as ahead:

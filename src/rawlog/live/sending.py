@@ -15,7 +15,7 @@ from rawlog.formats.kafka.log.writer import Batching, encode_rows
 from rawlog.formats.kafka.log.writer import Rows as RowBuffers
 from rawlog.live.batches import TARGET_BYTES, OutgoingBatch, outgoing
 from rawlog.live.cluster import Cluster, TopicPartition
-from rawlog.live.librdkafka import connected, writer
+from rawlog.live.librdkafka import connect, writer
 from rawlog.live.pacing import Histogram, Schedule
 from rawlog.live.produce import SentBatch
 from rawlog.live.replay_options import ReplayOptions
@@ -40,7 +40,7 @@ class Sending:
         self.is_ending = False
         self._lookups = cluster  # of another thread, where records are due at a time
         if options.is_paced:
-            self._lookups = connected(cluster.settings, lambda: self.is_ending or is_stopped())
+            self._lookups = connect(cluster.settings, lambda: self.is_ending or is_stopped())
         self.targets = Targets(
             self._lookups,
             create=options.create_topics,
@@ -48,7 +48,9 @@ class Sending:
             timestamps=options.timestamps,
             dry_run=options.dry_run,
         )
-        self.producer = writer(cluster, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._acknowledged)
+        self.producer = writer(
+            cluster, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._on_acknowledged
+        )
         self.transactions = Transactions(self.producer, uuid.uuid4().hex[:16], on_new)
         self.schedule = Schedule(rate=options.rate, speed=options.speed)
         self.left = Omissions()
@@ -75,14 +77,14 @@ class Sending:
 
     def put_rows(self, target: TopicPartition, batch: pa.RecordBatch, sender: int = NOT_TRANSACTIONAL) -> None:
         """Send rows, with the times that they are to have."""
-        self.put(target, self.encoded(target, self.retimed(batch)), sender)
+        self.put(target, self.encode(target, self.retime(batch)), sender)
 
     def find_shift(self, times_us: list[int]) -> None:
         """The records with the earliest of these times are as if created now, if times are to be shifted."""
         if self.shift is None and times_us:
             self.shift = int(time.time() * 1000) - min(times_us) // 1000
 
-    def retimed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def retime(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows with the times that they are to have; all of them are times of creation."""
         column = batch.column("timestamp")
         if self.options.timestamps == "now":
@@ -94,7 +96,7 @@ class Sending:
         arrays["timestampType"] = pa.array(np.zeros(batch.num_rows, np.int32))
         return pa.RecordBatch.from_arrays([arrays[name] for name in RECORDS.names], schema=RECORDS.schema)
 
-    def encoded(self, target: TopicPartition, batch: pa.RecordBatch) -> Iterator[OutgoingBatch]:
+    def encode(self, target: TopicPartition, batch: pa.RecordBatch) -> Iterator[OutgoingBatch]:
         """Batches of rows. EncodeError for a record that is larger than the topic takes."""
         if not batch.num_rows:
             return
@@ -110,7 +112,7 @@ class Sending:
                 )
             yield ready
 
-    def _acknowledged(self, sent: SentBatch, base_offset: int, now: float) -> None:
+    def _on_acknowledged(self, sent: SentBatch, base_offset: int, now: float) -> None:
         self._latencies.append((now - sent.sent_at) * 1000)
         self.schedule.acknowledged(now - sent.sent_at, self.producer.in_flight)
         if len(self._latencies) >= 1000:

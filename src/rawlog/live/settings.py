@@ -197,7 +197,7 @@ class Settings:
     @classmethod
     def of(cls, properties: Mapping[str, str], note: Note | None = None) -> Settings:
         """The settings that properties say."""
-        known_properties = _known(properties, note or (lambda _: None))
+        known_properties = _known_settings(properties, note or (lambda _: None))
         if "bootstrap.servers" not in known_properties:
             raise OptionError(
                 f"no broker is named: give -b HOST:PORT, bootstrap.servers in a file for -F, or ${BOOTSTRAP}"
@@ -253,7 +253,7 @@ def _profile(name: str, env: Mapping[str, str]) -> Path:
     return path
 
 
-def _known(properties: Mapping[str, str], note: Note) -> dict[str, str]:
+def _known_settings(properties: Mapping[str, str], note: Note) -> dict[str, str]:
     """The settings under their main names. OptionError for a name that is nearly a known one."""
     settings: dict[str, str] = {}
     for raw, value in properties.items():

@@ -265,7 +265,7 @@ class ReplaySink:
     def add(self, fetched: FetchedBatches, records: int | None, size: int | None) -> int:
         left = records
         is_committed = self.options.selection.isolation == "read_committed"
-        frames = self._aborts.committed(fetched)[0] if is_committed else fetched.frames
+        frames = self._aborts.without_aborted(fetched)[0] if is_committed else fetched.frames
         for batch in self._rows(fetched.partition, frames):
             if left is not None and batch.num_rows >= left:
                 batch = batch.slice(0, left)
@@ -399,7 +399,7 @@ class Targets:
 
     def exists(self, name: str) -> bool:
         """Whether the cluster has a topic now. Nothing is created."""
-        answer = self.cluster.retried(lambda: self.cluster.metadata([name]))
+        answer = self.cluster.retry(lambda: self.cluster.metadata([name]))
         return any(row["name"] == name and row["errorCode"] != UNKNOWN_TOPIC for row in answer["topics"])
 
     def need(self, name: str, partition: int = 0, largest: int | None = None) -> Topic:

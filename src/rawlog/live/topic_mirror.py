@@ -23,10 +23,10 @@ from rawlog.live.cluster import (
     Topic,
     TopicPartition,
     ids_of,
-    interrupted,
+    interrupted_report,
 )
 from rawlog.live.fetch import Aborts, FetchedBatches, record_at
-from rawlog.live.librdkafka import connected, reader, writer
+from rawlog.live.librdkafka import connect, reader, writer
 from rawlog.live.pacing import Histogram
 from rawlog.live.produce import SentBatch
 from rawlog.live.record_options import Bounds, RecordOptions, find_bounds
@@ -61,10 +61,10 @@ def mirror(
 ) -> Report:
     """Copy topics until what was asked for is there, or until `is_stopped` says so. Returns a Report."""
     try:
-        with connected(settings, is_stopped) as source, connected(target, is_stopped) as other:
+        with connect(settings, is_stopped) as source, connect(target, is_stopped) as other:
             return _mirror(source, other, options, is_stopped, progress)
     except Cancelled:
-        return interrupted("mirror", settings.named, target.named)
+        return interrupted_report("mirror", settings.named, target.named)
 
 
 def _mirror(
@@ -78,7 +78,7 @@ def _mirror(
     if not topics:
         raise OptionError(f"no topic matches {', '.join(options.source.topics)}")
     check_topic_map(options.topic_map, topics)
-    other.retried(lambda: other.metadata([]))
+    other.retry(lambda: other.metadata([]))
     if source.id == other.id:
         same = [name for name in topics if options.topic_map.get(name, name) == name]
         if same:
@@ -104,7 +104,7 @@ class _Mirror:
         self.lanes = self._lanes()
         self.bounds = self._bounds()
         self.fetcher = reader(source, self.bounds.starts, ids_of(topics), stops=self.bounds.stops, isolation=1)
-        self.producer = writer(other, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._acknowledged)
+        self.producer = writer(other, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._on_acknowledged)
         self.aborts, self.latencies = Aborts(), Histogram()
         self.mergers: dict[TopicPartition, Merger] = {}
         self.expected = dict(self.bounds.starts)
@@ -231,7 +231,7 @@ class _Mirror:
         """Send what was fetched. EncodeError where the target cannot get what follows; what comes before it is sent."""
         lane = self.lanes[fetched.partition]
         frames, head = self._data(fetched)
-        whole = self._continued(fetched, head) if self.options.exact else len(frames)
+        whole = self._count_continued(fetched, head) if self.options.exact else len(frames)
         if whole:
             self._send(fetched.partition, lane, frames.slice(0, whole), head.slice(0, whole))
         if self.options.exact and self.expected[fetched.partition] != fetched.stop_offset:
@@ -256,7 +256,7 @@ class _Mirror:
 
     def _data(self, fetched: FetchedBatches) -> tuple[Frames, Heads]:
         """The batches to send."""
-        frames, head = self.aborts.committed(fetched)
+        frames, head = self.aborts.without_aborted(fetched)
         self.left_out += len(fetched.frames) - len(frames)
         control = head.has(Attributes.CONTROL)
         if control.any():
@@ -264,7 +264,7 @@ class _Mirror:
             frames, head = only(frames, ~control), head.only(~control)
         return frames, head
 
-    def _continued(self, fetched: FetchedBatches, head: Heads) -> int:
+    def _count_continued(self, fetched: FetchedBatches, head: Heads) -> int:
         """How many batches follow one another without a gap, and so keep their offsets; `expected` is set to the end of them."""
         starts, stops = head["base_offset"], head["last_offset"] + 1
         expected = np.concatenate(([self.expected[fetched.partition]], stops))
@@ -273,7 +273,7 @@ class _Mirror:
         self.expected[fetched.partition] = int(expected[whole])
         return whole
 
-    def _acknowledged(self, sent: SentBatch, base_offset: int, now: float) -> None:
+    def _on_acknowledged(self, sent: SentBatch, base_offset: int, now: float) -> None:
         self.latencies.add(np.array([(now - sent.sent_at) * 1000]))
         expected = sent.batch.next_offset - sent.batch.count
         if self.options.exact and base_offset >= 0 and base_offset != expected:

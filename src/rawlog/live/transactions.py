@@ -188,7 +188,7 @@ class Transactions:
                 "producerEpoch": writer.epoch,
                 "topics": [{"name": partition.topic, "partitions": [partition.partition]}],
             }
-            self._ask(self.name_of(source), client.ADD_PARTITIONS_TO_TXN, request, _added)
+            self._ask(self.name_of(source), client.ADD_PARTITIONS_TO_TXN, request, _partition_error)
             self.open.setdefault(source, set()).add(partition)
         return writer
 
@@ -247,7 +247,7 @@ class Transactions:
             self._cluster.brokers = dict(self.producer.cluster.brokers)
         pause, stop = FIRST_PAUSE, time.monotonic() + self._cluster.settings.patience
         while True:
-            answer = self._cluster.retried(ask)
+            answer = self._cluster.retry(ask)
             if code_of(answer) != CONCURRENT_TRANSACTIONS:
                 return answer
             if time.monotonic() > stop:
@@ -274,7 +274,7 @@ class Transactions:
                 fetcher.remove(gap.partition)
 
 
-def _added(answer: Message) -> int:
+def _partition_error(answer: Message) -> int:
     """The first error code of an answer to AddPartitionsToTxn."""
     codes = [row["errorCode"] for topic in answer["results"] for row in topic["results"]]
     return next((code for code in codes if code), 0)

@@ -109,7 +109,7 @@ class Connection:
         api, version, correlation = self._pending.popleft()
         data = self._read_response(self._scratch, correlation, LARGEST_ANSWER)
         code = int.from_bytes(data[4:6], "big", signed=True) if len(data) >= 6 else 0
-        answer = self._decoded(api, 0 if code == UNSUPPORTED_VERSION else version, data, 4, LARGEST_ANSWER)
+        answer = self._decode(api, 0 if code == UNSUPPORTED_VERSION else version, data, 4, LARGEST_ANSWER)
         if code == UNSUPPORTED_VERSION:
             raise BrokerError(f"{self.named}: an older broker than any that is supported (2.8 and later are)", code)
         if answer["errorCode"]:
@@ -195,7 +195,7 @@ class Connection:
         position = 4
         if api.is_flexible(version):
             position = self._skip_tags(data, position)
-        answer = self._decoded(api, version, data, position, limit)
+        answer = self._decode(api, version, data, position, limit)
         self.throttled_ms += max(0, answer.get("throttleTimeMs", 0))
         return answer
 
@@ -210,7 +210,7 @@ class Connection:
         try:
             self._send_all([size.to_bytes(4, "big") + head, *parts])
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
         if not self._pending:
             self._heard = time.monotonic()
         self._pending.append((api, version, self._correlation))
@@ -250,7 +250,7 @@ class Connection:
         except OSError as error:
             if isinstance(error, BrokerError):
                 raise
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
         data = memoryview(buffer.data)[:size]
         answered = int.from_bytes(data[:4], "big", signed=True)
         if answered != correlation:
@@ -281,7 +281,7 @@ class Connection:
             raise self._garbage("a response whose header cannot be read") from None
         return position
 
-    def _decoded(self, api: Api, version: int, data: memoryview, position: int, limit: int) -> Message:
+    def _decode(self, api: Api, version: int, data: memoryview, position: int, limit: int) -> Message:
         try:
             return api.response_codec(version).decode_all(data, position, most=limit)
         except DataError as error:
@@ -291,7 +291,7 @@ class Connection:
         self.close()
         return BrokerError(f"{self.named}: {what}")
 
-    def _lost(self, error: OSError) -> Disconnected:
+    def _connection_lost(self, error: OSError) -> Disconnected:
         self.close()
         return Disconnected(f"{self.named}: {_words(error)}")
 

@@ -47,10 +47,10 @@ class NumberedField:
 def explain_page(file: File, nodes: Sequence[Node]) -> str:
     """The header or frame of a file as a page."""
     title = f"{file.path} ({file.format})"
-    return frame.document(title, frame.heading("explain", title), frame.main(explained(nodes)))
+    return frame.document(title, frame.heading("explain", title), frame.main(bytes_and_fields(nodes)))
 
 
-def explained(nodes: Sequence[Node]) -> Safe:
+def bytes_and_fields(nodes: Sequence[Node]) -> Safe:
     """The bytes of a frame next to its fields, as a part of a page."""
     fields: list[NumberedField] = []
     for top in nodes:
@@ -60,7 +60,7 @@ def explained(nodes: Sequence[Node]) -> Safe:
     about = "Point at a field or at bytes, or move with the arrow keys: both light up. A checksum also shows which bytes it covers."
     tree = tag("div", _tree(fields), class_="tree")
     hexes = tag("div", *(_block(block) for block in _blocks(fields)), class_="hexes")
-    return frame.section("Bytes and fields", tag("div", hexes, tree, class_="explained"), about=about)
+    return frame.section("Bytes and fields", tag("div", hexes, tree, class_="bytes_and_fields"), about=about)
 
 
 def _number(node: Node, depth: int, inside: str | None, fields: list[NumberedField]) -> None:
@@ -147,7 +147,7 @@ def _row(at: int, numbered: NumberedField) -> Safe:
                 class_=f"name d{min(depth, 9)} c{at % COLOURS}" if not node.children else f"name d{min(depth, 9)}",
             ),
         ),
-        tag("td", _folded(shown), class_="v"),
+        tag("td", _fold(shown), class_="v"),
         tag("td", text(node.meaning, 400), class_="is-bad" if wrong else "m"),
         tag("td", node.type, class_="m"),
         tag("td", f"{node.position:,}", class_="n"),
@@ -166,7 +166,7 @@ def _row(at: int, numbered: NumberedField) -> Safe:
     )
 
 
-def _folded(shown: str) -> Safe:
+def _fold(shown: str) -> Safe:
     """Long text folds away, whole."""
     if len(shown) <= FOLDED:
         return text(shown, None)

@@ -52,7 +52,7 @@ def over_time(series: Series, name: str) -> Safe:
     near, far = series.usual()
     shown = near.coarse(POINTS)
     width, rows = shown.width, shown.rows()
-    starts, records, sizes = _filled(rows, shown.level)
+    starts, records, sizes = _fill_gaps(rows, shown.level)
     data = {
         "kind": "time",
         "x": starts,
@@ -73,7 +73,7 @@ def over_time(series: Series, name: str) -> Safe:
     return figure(data, f"Throughput of {name}", heads, lines, note)
 
 
-def _filled(rows: list[tuple[int, int, int]], level: int) -> tuple[list[float], list[int], list[int]]:
+def _fill_gaps(rows: list[tuple[int, int, int]], level: int) -> tuple[list[float], list[int], list[int]]:
     """Buckets in seconds, with empty ones where time went by without records: one at each end of such a time."""
     buckets: list[tuple[int, int, int]] = []
     step = 1 << level

@@ -25,9 +25,9 @@ from rawlog.model.text import counted, printable
 from rawlog.reading.erasure import (
     Erasure,
     SearchText,
+    bytes_to_json,
     look,
     search_file,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def certificate(
         "rawlog": __version__,
         "made": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "asked": erasure.as_json(),
-        "absent": [shown(text) if isinstance(text, bytes) else text for text in absent],
+        "absent": [bytes_to_json(text) if isinstance(text, bytes) else text for text in absent],
         "records_removed": sum(len(store.removed) for store in stores),
         "records_kept": sum(part["records"] for store in stores for part in store.kept),
         "mentions": list(mentions),
@@ -300,7 +300,7 @@ class Checkup:
     def stores(self) -> list[StoreEvidence]:
         return [StoreEvidence.from_json(store) for store in self.certificate["stores"]]
 
-    def examined(self, store: StoreEvidence) -> Examination:
+    def examination(self, store: StoreEvidence) -> Examination:
         """What a store of the result has, read once for all rules."""
         if store.name not in self._examined:
             base = f"{self.root}/{store.name}" if store.name else self.root
@@ -366,7 +366,7 @@ def remains(seen: Checkup) -> Iterator[Mark]:
     erase again from the source.
     """
     for store in seen.stores:
-        for topic, partition, offset in seen.examined(store).remains:
+        for topic, partition, offset in seen.examination(store).remains:
             yield Mark(
                 f"a record that was to be erased: {topic} partition {partition}",
                 offset=offset,
@@ -382,7 +382,7 @@ def kept(seen: Checkup) -> Iterator[Mark]:
     Records were lost, changed or added after the erasure, or by it. Compare the result with the source by `rawlog diff`.
     """
     for store in seen.stores:
-        yield from differences(store.kept, seen.examined(store).kept, seen.path(store.name))
+        yield from differences(store.kept, seen.examination(store).kept, seen.path(store.name))
 
 
 def differences(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], path: str) -> Iterator[Mark]:
@@ -418,16 +418,16 @@ def mention(seen: Checkup) -> Iterator[Mark]:
 def _texts(seen: Checkup, *, is_strict: bool) -> Iterator[Mark]:
     texts = [text for text in seen.erasure.searched() if text.is_strict == is_strict]
     for store in seen.stores:
-        for text, where in seen.examined(store).mentions:
+        for text, where in seen.examination(store).mentions:
             if text.is_strict == is_strict:
-                yield Mark(f"{_quoted(text)} in a record: {where}", path=seen.path(store.name))
+                yield Mark(f"{_quote(text)} in a record: {where}", path=seen.path(store.name))
     for file in seen.tree:
         if file.problem is None:
             for text, position in search_file(file.path, texts):
-                yield Mark(f"{_quoted(text)} in the bytes of the file", position=position, path=file.path)
+                yield Mark(f"{_quote(text)} in the bytes of the file", position=position, path=file.path)
 
 
-def _quoted(searched: SearchText) -> str:
+def _quote(searched: SearchText) -> str:
     return repr(searched.text.decode("utf-8", "backslashreplace"))
 
 

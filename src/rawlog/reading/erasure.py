@@ -110,9 +110,9 @@ class Erasure:
         """What was asked, for the certificate."""
         chosen = self.selection
         request: dict[str, Any] = {
-            "keys": [shown(key) for key in sorted(self.keys)],
+            "keys": [bytes_to_json(key) for key in sorted(self.keys)],
             "ids": list(self.ids),
-            "find": None if chosen.text is None else shown(chosen.text),
+            "find": None if chosen.text is None else bytes_to_json(chosen.text),
             "where": chosen.where,
             "topics": list(chosen.topics),
             "topic_pattern": chosen.topic_pattern,
@@ -132,11 +132,11 @@ class Erasure:
         chosen = Selection(
             topics=tuple(request.get("topics", ())),
             partitions=tuple(request.get("partitions", ())),
-            text=None if "find" not in request else hidden(request["find"]),
+            text=None if "find" not in request else bytes_from_json(request["find"]),
             replicas="all",
             transforms=transforms,
         ).replace(**{name: request.get(name) for name in names})
-        return cls(chosen, frozenset(map(hidden, request.get("keys", ()))), tuple(request.get("ids", ())))
+        return cls(chosen, frozenset(map(bytes_from_json, request.get("keys", ()))), tuple(request.get("ids", ())))
 
     def searched(self) -> list[SearchText]:
         """The texts to look for in the bytes of the result. Those of keys and of `where` may be there for another reason."""
@@ -403,7 +403,7 @@ def search_file(path: str, searched: Sequence[SearchText]) -> Iterator[tuple[Sea
             position += WINDOW
 
 
-def shown(text: bytes) -> Any:
+def bytes_to_json(text: bytes) -> Any:
     """Bytes in JSON: text where they are UTF-8."""
     import base64
 
@@ -413,7 +413,7 @@ def shown(text: bytes) -> Any:
         return {"base64": base64.b64encode(text).decode()}
 
 
-def hidden(form: Any) -> bytes:
+def bytes_from_json(form: Any) -> bytes:
     """Bytes from their form in JSON."""
     import base64
 

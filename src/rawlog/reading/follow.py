@@ -198,7 +198,7 @@ class Follower:
 
     def between(self, line: Line, start: Mark, stop: Mark) -> Iterator[Part]:
         """What is between two marks of a line; both are located first."""
-        start, stop = self.located(line, start), self.located(line, stop)
+        start, stop = self.locate(line, start), self.locate(line, stop)
         first, last = line.index(start) or 0, line.index(stop) or 0
         for index in range(first, last + 1):
             file = line.files[index]
@@ -207,7 +207,7 @@ class Follower:
             if here.position < (file.size if end is None else end):
                 yield Part((file,), here.position or None, end, here.frames)
 
-    def located(self, line: Line, mark: Mark) -> Mark:
+    def locate(self, line: Line, mark: Mark) -> Mark:
         """The mark itself if its place is what it was, else the place of the same offset in the files there are now.
 
         AccessError if what follows the mark is gone.
@@ -505,7 +505,7 @@ class Following:
         self.selection = chosen.replace(last=None, limit=None)
         self.limit = chosen.limit
         #: Seconds between two looks at the files, and how it waits.
-        self.every = INTERVAL
+        self.interval = INTERVAL
         self.pause: Callable[[float], None] = time.sleep
         self.stop: Event | None = None
         #: Rows that come first: the last ones of the files at the time of `skip`.
@@ -543,10 +543,10 @@ class Following:
 
     def poll(self) -> Iterator[pa.RecordBatch]:
         """The rows that were added since the last call. DataError at damage, unless the selection says otherwise."""
-        tree = self._chosen(self._readable(open_tree(self.paths, format=self.format)))
+        tree = self._choose(self._readable(open_tree(self.paths, format=self.format)))
         for key, line in self._follower.lines(tree).items():
             if any(self._seen.get(file.path) != _seen(file) for file in line.files):
-                yield from self._added(key, line)
+                yield from self._read_added(key, line)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches. It waits for more, until `stop` is set or there were as many rows as the limit says."""
@@ -568,7 +568,7 @@ class Following:
             yield from self.poll()
             if self.stop is not None and self.stop.is_set():
                 return
-            seconds = max(self.every, 4 * (time.monotonic() - begun))
+            seconds = max(self.interval, 4 * (time.monotonic() - begun))
             if self.stop is not None:
                 self.stop.wait(seconds)
             else:
@@ -582,7 +582,7 @@ class Following:
                 self._say(file, file.problem)
         return replace(tree, files=tuple(file for file in tree if file.problem is None))
 
-    def _chosen(self, tree: Tree) -> Tree:
+    def _choose(self, tree: Tree) -> Tree:
         """The tree with the replicas that are followed: those that were before, else the best. A choice is noted once."""
         return choose(tree, self.selection, self._note_once, table=self.table, prefer=are_marked(self._marks))
 
@@ -595,8 +595,8 @@ class Following:
         for file in line.files:
             self._seen[file.path] = _seen(file)
 
-    def _added(self, key: str, line: Line) -> Iterator[pa.RecordBatch]:
-        mark = self._placed(line, self._marks[key]) if key in self._marks else Mark.before(line.files[0])
+    def _read_added(self, key: str, line: Line) -> Iterator[pa.RecordBatch]:
+        mark = self._place(line, self._marks[key]) if key in self._marks else Mark.before(line.files[0])
         while True:
             reached, _ = self._follower.step(line, mark, STEP)
             if reached == mark:
@@ -607,7 +607,7 @@ class Following:
         self._marks[key] = mark
         self._look(line)
 
-    def _placed(self, line: Line, mark: Mark) -> Mark:
+    def _place(self, line: Line, mark: Mark) -> Mark:
         """Where to continue in a line whose files have changed."""
         index = line.index(mark)
         file = None if index is None else line.files[index]
@@ -623,7 +623,7 @@ class Following:
             # A broker truncates its log and continues: what is left has been shown already.
             self._say(file, "was cut back; rows after the cut are shown as they come")
             return self._follower.end(line)
-        return self._follower.located(line, mark)
+        return self._follower.locate(line, mark)
 
     def _say(self, file: File, what: str) -> None:
         if self.note is not None:

@@ -319,7 +319,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
         open_mark: Mark | None = memory.pop("mark", None)
         if open_mark is not None:
             assert open_mark.position is not None
-            yield _sized(open_mark, frames.base - open_mark.position)
+            yield _with_size(open_mark, frames.base - open_mark.position)
         if not frames.status.is_damage or frames.status is Status.BAD_HEADER:
             return
         error = describe(format, frames, seen.file.path)
@@ -330,7 +330,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
             found=error.found,
         )
         if frames.last:
-            yield _sized(mark, (seen.file.size if seen.end is None else seen.end) - frames.reached_in_file)
+            yield _with_size(mark, (seen.file.size if seen.end is None else seen.end) - frames.reached_in_file)
         else:
             memory["mark"] = mark
 
@@ -351,7 +351,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
     )
 
 
-def _sized(mark: Mark, size: int) -> Mark:
+def _with_size(mark: Mark, size: int) -> Mark:
     return Mark(mark.message, mark.position, size, mark.offset, mark.expected, mark.found)
 
 
@@ -367,7 +367,7 @@ def inspect_group(
             continue
         for store_rule in store.rules():
             if chosen.takes(store_rule.code):
-                result.items += _guarded(store_rule, store)
+                result.items += _run_guarded(store_rule, store)
         if panels is not None:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
                 panels += store.overview()
@@ -385,11 +385,11 @@ def inspect_replicas(replicas: Replicas, rules: Sequence[Rule[Any]], chosen: Rul
     result = Findings()
     for replica_rule in rules:
         if chosen.takes(replica_rule.code):
-            result.items += _guarded(replica_rule, (*replicas.a, *replicas.b), replicas)
+            result.items += _run_guarded(replica_rule, (*replicas.a, *replicas.b), replicas)
     return result
 
 
-def _guarded(rule: Rule[Any], files: Sequence[File], subject: Any = None) -> list[Finding]:
+def _run_guarded(rule: Rule[Any], files: Sequence[File], subject: Any = None) -> list[Finding]:
     """The findings of a rule over several files; a file that cannot be read any more is one of them."""
     try:
         return list(rule.run(files if subject is None else subject, path=None, format=None))
@@ -409,7 +409,7 @@ def inspect_tree(tree: Tree, chosen: RuleChoice | None = None, summaries: Mappin
         files.summaries = own_summaries(summaries or {}, family)
         for tree_rule in family.store_class.tree_rules():
             if chosen.takes(tree_rule.code):
-                result.items += _guarded(tree_rule, files)
+                result.items += _run_guarded(tree_rule, files)
         with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
             if chosen.complete:
                 result.accounts += family.store_class.absent(files)

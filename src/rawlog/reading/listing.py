@@ -44,7 +44,7 @@ class Listing(Rows):
         ready: list[dict[str, Any]] = []
         size = 0
         for file in self.tree:
-            row = self._measured(file)
+            row = self._measure(file)
             size += file.size
             if not self.states or row["state"] in self.states:
                 ready.append(row)
@@ -55,7 +55,7 @@ class Listing(Rows):
         if ready:
             yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
 
-    def _measured(self, file: File) -> dict[str, Any]:
+    def _measure(self, file: File) -> dict[str, Any]:
         from rawlog.reading.inspect import file_values
 
         row = file_values(file)

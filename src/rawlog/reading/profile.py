@@ -72,7 +72,7 @@ class FileProfile:
                 for aspect, rows in format.codec.tally(sound, self.file).items():
                     self.whole.count(aspect, rows)
         assert self._want is not None
-        for batch in decoded(frames, format, self._want):
+        for batch in decode_sound(frames, format, self._want):
             self.add(batch)
 
     def _cover(self, spans: Spans | None, format: Format) -> None:
@@ -118,7 +118,7 @@ class FileProfile:
         return self.parts
 
 
-def decoded(frames: Frames, format: Format, want: Want) -> Iterator[pa.RecordBatch]:
+def decode_sound(frames: Frames, format: Format, want: Want) -> Iterator[pa.RecordBatch]:
     """The rows of all frames that can be decoded."""
     while len(frames):
         try:

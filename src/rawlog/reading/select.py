@@ -319,7 +319,7 @@ class Selection:
             if transform is last and self.where is not None:
                 batch = batch.filter(self._true(result, seen))
         names = shown.names if self.columns is None else self.columns
-        return batch if tuple(batch.schema.names) == names else _picked(batch, shown, names)
+        return batch if tuple(batch.schema.names) == names else _pick(batch, shown, names)
 
     def _true(self, batch: pa.RecordBatch, table: Table) -> pa.Array:
         """For which rows of a batch the expression is true."""
@@ -452,7 +452,7 @@ def _before(transforms: Sequence[Transform], table: Table, names: Sequence[str])
     return list(dict.fromkeys(names))
 
 
-def _picked(batch: pa.RecordBatch, table: Table, names: Sequence[str]) -> pa.RecordBatch:
+def _pick(batch: pa.RecordBatch, table: Table, names: Sequence[str]) -> pa.RecordBatch:
     """Columns of a batch, or fields of them, in order."""
     if all(name in table.names for name in names):
         return batch.select(list(names))

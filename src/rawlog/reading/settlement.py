@@ -165,7 +165,7 @@ class StoreFold:
             self._current.see(frames)
 
 
-def merged(parts: Iterable[PartSummary]) -> dict[str, Summaries]:
+def merge_parts(parts: Iterable[PartSummary]) -> dict[str, Summaries]:
     """The summaries of files that were read whole, by path."""
     by_path: dict[str, list[PartSummary]] = {}
     for part in parts:
@@ -224,10 +224,10 @@ def settled_frames(part: Part) -> Iterator[tuple[File, Frames]]:
         patches = part.reading.patches.get(piece.path, ())
         format = registry.formats()[str(file.format)]
         for frames in walk(file, format, start=piece.start, stop=piece.stop, errors="skip"):
-            yield file, _patched(frames, patches)
+            yield file, _patch(frames, patches)
 
 
-def _patched(frames: Frames, patches: Sequence[Patch]) -> Frames:
+def _patch(frames: Frames, patches: Sequence[Patch]) -> Frames:
     """Frames with some of their bytes set."""
     end = frames.base + frames.data.size
     first = bisect_left(patches, (frames.base, b""))

@@ -239,14 +239,14 @@ def _open_tree(
             absent.append(error)
     roots = tuple(present)
     if forced is None:
-        files = {file.path: file for file in _recognised(entries.values())}
+        files = {file.path: file for file in _recognise_all(entries.values())}
         files |= {file.path: file for file in _misplaced_folders(folders, files)}
     else:
         files = {entry.path: _as(entry, forced.name) for entry in entries.values()}
     del entries
     named = {root.rstrip("/") for root in roots}
     # A forced format is one of files that are there: none are added that they describe.
-    settled = [file for file in _settled(files.values()) if forced is None or file.path in files]
+    settled = [file for file in _settle(files.values()) if forced is None or file.path in files]
     files = {}
     for file in settled:
         if file.path.rstrip("/") in named and file.place.state is not None:
@@ -261,7 +261,7 @@ def _one_per_folder(paths: Iterable[str]) -> Iterable[str]:
     return {path.rpartition("/")[0]: path for path in paths}.values()
 
 
-def _settled(files: Iterable[File]) -> list[File]:
+def _settle(files: Iterable[File]) -> list[File]:
     """The files with what those of one system say of one another."""
     by_system: dict[str | None, list[File]] = {}
     for file in files:
@@ -278,14 +278,14 @@ def _as(entry: Entry, name: str) -> File:
     return File(entry.path, entry.size, entry.modified, name, place or Place(), entry.problem)
 
 
-def _recognised(entries: Iterable[Entry]) -> Iterator[File]:
+def _recognise_all(entries: Iterable[Entry]) -> Iterator[File]:
     """The files that entries are; those of an object store whose first bytes are needed are read side by side: it is mostly waiting."""
     unclear: list[Entry] = []
     formats = [format for format in registry.formats().values() if format.match is not None]
     for entry in entries:
-        file = _placed(entry, formats)
+        file = _place(entry, formats)
         if file.format is not None or not is_remote(entry.path):
-            yield file if file.format is not None else _sniffed(file)
+            yield file if file.format is not None else _sniff(file)
         else:
             unclear.append(entry)
     if unclear:
@@ -301,7 +301,7 @@ def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> lis
     entries = (Entry(path, 0, None, kind_problem(stat.S_IFDIR)) for path in dict.fromkeys(folders))
     return [
         file
-        for file in (_placed(entry, formats) for entry in entries)
+        for file in (_place(entry, formats) for entry in entries)
         if file.format is not None
         and not any(path.startswith(f"{file.path}/") and files[path].format is not None for path in files)
     ]
@@ -309,11 +309,11 @@ def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> lis
 
 def recognise(entry: Entry) -> File:
     """The file that an entry of a listing is: by place and name first, by its first bytes where those say nothing."""
-    file = _placed(entry, registry.formats().values())
-    return file if file.format is not None else _sniffed(file)
+    file = _place(entry, registry.formats().values())
+    return file if file.format is not None else _sniff(file)
 
 
-def _placed(entry: Entry, formats: Iterable[Format]) -> File:
+def _place(entry: Entry, formats: Iterable[Format]) -> File:
     """The file that an entry is, by place and name."""
     for format in formats:
         place = format.match(entry.path) if format.match is not None else None
@@ -322,7 +322,7 @@ def _placed(entry: Entry, formats: Iterable[Format]) -> File:
     return File(entry.path, entry.size, entry.modified, problem=entry.problem)
 
 
-def _sniffed(file: File) -> File:
+def _sniff(file: File) -> File:
     """A file that its name says nothing of, by its first bytes."""
     if file.problem is not None or file.size == 0:
         return file

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=32)
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     import sqlglot
     from sqlglot.errors import SqlglotError
 
@@ -59,14 +59,14 @@ def columns_of(text: str, table: Table) -> list[str]:
     """The columns that an expression looks at; OptionError for one that the table has not."""
     from sqlglot import exp
 
-    return list(dict.fromkeys(_column(column, table) for column in _parsed(text).find_all(exp.Column)))
+    return list(dict.fromkeys(_column(column, table) for column in _parse(text).find_all(exp.Column)))
 
 
 def texts_of(text: str) -> list[str]:
     """The texts that an expression compares columns with for equality."""
     from sqlglot import exp
 
-    literals = [literal for node in _parsed(text).find_all(exp.EQ, exp.In) for literal in node.find_all(exp.Literal)]
+    literals = [literal for node in _parse(text).find_all(exp.EQ, exp.In) for literal in node.find_all(exp.Literal)]
     return list(dict.fromkeys(literal.this for literal in literals if literal.is_string))
 
 
@@ -119,9 +119,9 @@ def _is_path(node: Any) -> bool:
 def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
     """For each row whether the expression holds (null where SQL says unknown)."""
     try:
-        result = _Evaluator(text, batch, table).value(_parsed(text))
+        result = _Evaluator(text, batch, table).value(_parse(text))
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise OptionError(f"--where {text!r}: {_unmatched(str(error))}") from None
+        raise OptionError(f"--where {text!r}: {_explain_mismatch(str(error))}") from None
     except OverflowError:
         raise OptionError(f"--where {text!r}: a number that is larger than any column holds") from None
     except pa.ArrowInvalid as error:
@@ -135,7 +135,7 @@ def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
     return result
 
 
-def _unmatched(message: str) -> str:
+def _explain_mismatch(message: str) -> str:
     """What Arrow says of operands that do not go together, in SQL's words."""
     match = re.search(r"Function '(\w+)' has no kernel matching input types \((.*)\)", message)
     if match is None:

@@ -46,7 +46,7 @@ from rawlog.reading.settlement import (
     PartFold,
     PartSummary,
     absent_stores,
-    merged,
+    merge_parts,
     reading_of,
     report_reading,
     settled_part,
@@ -422,7 +422,7 @@ class Convert(Job[Written, Report]):
             files = {key: file for key, file in files.items() if key in troubled}
         if not files:
             return []
-        summaries = merged(part for one in done for part in one.summaries)
+        summaries = merge_parts(part for one in done for part in one.summaries)
         stores = [self._tree.group_of(file).with_summaries(summaries) for file in files.values()]
         splits = [ConvertSplit(stores=some) for some in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
         if not (self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions):
@@ -490,9 +490,9 @@ class Convert(Job[Written, Report]):
         refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
         if refused and not self.dry_run:
             raise LossError(self.target.name, refused, rows, self.target.accepted)
-        accounts = {one.split.made.rpartition("/")[2]: one.account for one in done if one.account is not None}
+        accounts = {one.split.content.rpartition("/")[2]: one.account for one in done if one.account is not None}
         if accounts:
-            notes += self._move_in([Path(one.split.made) for one in done], accounts)
+            notes += self._move_in([Path(one.split.content) for one in done], accounts)
         elif not self.dry_run:
             self.target.join([one.split for one in done])
         dropped = sum(one.dropped for one in done) + sum(one.total("removed") for one in accounts.values())

@@ -45,7 +45,7 @@ from rawlog.reading.inspect import FILE_RULES, RuleChoice, framing_rules
 from rawlog.reading.parts import copies
 from rawlog.reading.rows import Note, Rows
 from rawlog.reading.select import Selection
-from rawlog.reading.settlement import PartSummary, StoreFold, merged, notes_on, reading_of, settles
+from rawlog.reading.settlement import PartSummary, StoreFold, merge_parts, notes_on, reading_of, settles
 from rawlog.reading.tree import Tree
 from rawlog.values.reasons import RULES as VALUE_RULES
 
@@ -866,7 +866,7 @@ class Diff(Job[Compared, Differences]):
             if is_bounded and not is_troubled and not has_failed:
                 continue
             wholes = [part for one in own for part in one.summaries if not part.start and part.stop is None]
-            summaries = merged({part.file.path: part for part in wholes}.values())
+            summaries = merge_parts({part.file.path: part for part in wholes}.values())
             a, b = (Store(files).with_summaries(summaries) for files in (pairs[0][1].a, pairs[0][1].b))
             settling.append(Settling(tuple(pairs), a, b, not has_failed))
         first = len(self._splits)

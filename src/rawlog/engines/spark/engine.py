@@ -71,7 +71,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     rounds = 0
     while splits:
         rounds += 1
-        with job.timed("work"), _described(spark, _description(job, splits, rounds)):
+        with job.timed("work"), _describe(spark, _description(job, splits, rounds)):
             results += _round(job, splits, spark, None if progress is None else add)
         before = latest
         results.sort(key=lambda result: result.number)
@@ -88,7 +88,7 @@ def _description(job: Job[D, O], splits: list[Split], rounds: int) -> str:
 
 
 @contextmanager
-def _described(spark: SparkSession, text: str) -> Iterator[None]:
+def _describe(spark: SparkSession, text: str) -> Iterator[None]:
     """Give the jobs and stages that run inside a description. A Connect session has none to give."""
     names = ("spark.job.description", "callSite.short")
     try:
@@ -246,7 +246,7 @@ class _Teller:
             file.write(TOLD.pack(*self.sums))
 
 
-def _reported(folder: Path) -> tuple[int, int, int]:
+def _read_reports(folder: Path) -> tuple[int, int, int]:
     """What all tasks have reported so far; of several attempts at a split, what the furthest did."""
     furthest: dict[str, tuple[int, int, int]] = {}
     with suppress(OSError):
@@ -279,7 +279,7 @@ def _watching(
                 done = _tasks_done(tracker, count)
             except Exception:  # a JVM that has ended, which the job itself reports
                 return
-            size, frames, rows = _reported(reports)
+            size, frames, rows = _read_reports(reports)
             progress(Progress(min(max(total * done // count, size), total), total, done, count, frames, rows))
 
     thread = threading.Thread(target=watch, name="rawlog-progress", daemon=True)
@@ -290,7 +290,7 @@ def _watching(
     finally:
         ended.set()
         thread.join()
-    progress(Progress(total, total, count, count, *_reported(reports)[1:]))
+    progress(Progress(total, total, count, count, *_read_reports(reports)[1:]))
 
 
 def _tracker(spark: SparkSession) -> Any:

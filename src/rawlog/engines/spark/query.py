@@ -196,15 +196,15 @@ class SparkEngine(Engine):
 
     def ask(self, sql: str) -> Answer:
         """The answer, not yet computed. OptionError if Spark does not understand the question."""
-        frame, complaints = self._asked(sql)
+        frame, complaints = self._ask_frame(sql)
         schema = _arrow_schema(frame)
         return Answer(schema, _table_of(frame), lambda: self._stream(frame, schema, complaints))
 
     def frame(self, sql: str) -> DataFrame:
         """The answer as a DataFrame of the session. OptionError if Spark does not understand the question."""
-        return self._asked(sql)[0]
+        return self._ask_frame(sql)[0]
 
-    def _asked(self, sql: str) -> tuple[DataFrame, translated]:
+    def _ask_frame(self, sql: str) -> tuple[DataFrame, translated]:
         rewritten, needed = self.read(sql)
         words = views.column_words(sql)
         complaints = self._complaints(needed)
@@ -212,16 +212,16 @@ class SparkEngine(Engine):
             self._create(name, self.spark.createDataFrame([], view.table.ddl))
         try:
             with complaints:
-                return self._analysed(rewritten, needed, words), complaints
+                return self._analyse(rewritten, needed, words), complaints
         except OptionError as error:
             if words is None or not any(
                 repr(name) in str(error) for view in needed.values() for name in view.table.names
             ):
                 raise
             with complaints:  # a column that is there was not read: the text did not tell that it is wanted
-                return self._analysed(rewritten, needed, None), complaints
+                return self._analyse(rewritten, needed, None), complaints
 
-    def _analysed(self, rewritten: str, needed: dict[str, View], words: set[str] | None) -> DataFrame:
+    def _analyse(self, rewritten: str, needed: dict[str, View], words: set[str] | None) -> DataFrame:
         self._register_functions(views.words_of(rewritten))
         zone = str(self.spark.conf.get("spark.sql.session.timeZone")).upper()
         bounds = self.bounds(rewritten, needed, utc=zone in ("UTC", "ETC/UTC", "Z", "+00:00"))

@@ -214,5 +214,5 @@ def spill(batches: Iterable[pa.RecordBatch], folder: str) -> WrittenSplit:
 def spilled(splits: Iterable[WrittenSplit]) -> Iterator[Any]:
     """The rows that tasks laid aside, in the order of the tasks."""
     for split in splits:
-        with pa.OSFile(split.made, "rb") as file, pa.ipc.open_stream(file) as stream:
+        with pa.OSFile(split.content, "rb") as file, pa.ipc.open_stream(file) as stream:
             yield from stream

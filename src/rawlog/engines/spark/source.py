@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.left = []
         waiting: list[tuple[int, Line, Mark]] = []
         for key, line in self.follower.lines(self._read(marks)).items():
-            mark = self.follower.located(line, marks[key]) if key in marks else self._first(line)
+            mark = self.follower.locate(line, marks[key]) if key in marks else self._first(line)
             if (left := line.size_after(mark)) > 0:
                 waiting.append((left, line, mark))
         if files is not None:  # those not written to for longest go first, so that none waits for ever

@@ -173,13 +173,13 @@ def resize(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held.append(batch)
         size += batch.nbytes
         if size >= SMALLEST_BATCH:
-            yield from _sliced(held, size)
+            yield from _slice(held, size)
             held, size = [], 0
     if held:
-        yield from _sliced(held, size)
+        yield from _slice(held, size)
 
 
-def _sliced(held: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+def _slice(held: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     if len(held) > 1:
         held = pa.Table.from_batches(held).combine_chunks().to_batches()
     for batch in held:
