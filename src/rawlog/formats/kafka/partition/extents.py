@@ -245,9 +245,7 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
     }
     covered = _merged(base[order], last[order])
     bases = head["base_offset"]
-    return Extent(
-        file, first, stop, covered, mark, is_cleaned, found, chosen, bases, strays, bool(len(head)), damaged
-    )
+    return Extent(file, first, stop, covered, mark, is_cleaned, found, chosen, bases, strays, bool(len(head)), damaged)
 
 
 def bytes_of(file: File) -> Bytes:
