@@ -146,11 +146,23 @@ class Spans:
 
 
 class Offsets(NamedTuple):
-    """The first offset of each frame and the one after its last. `is_compacted`: frames show that compaction removed offsets."""
+    """The first offset of each frame and the one after its last. `is_compacted`: frames show that compaction removed offsets.
+    `is_numbered`: producers numbered frames, so that their numbers may show a loss.
+    """
 
     first: NDArray[np.int64]
     stop: NDArray[np.int64]
     is_compacted: bool = False
+    is_numbered: bool = False
+
+
+class ExpectedGaps(NamedTuple):
+    """Which gaps between the frames of a store say nothing: those before `stop`; and, unless `named` is None, those that have none of these
+    offsets, as long as nothing numbers the frames.
+    """
+
+    stop: int
+    named: NDArray[np.int64] | None
 
 
 NO_TIME = -(1 << 63)
@@ -309,6 +321,9 @@ class Codec(Protocol):
         """Of offsets from `first` to before `stop`, some of which no file has: the ranges that are lost, each half-open. Compaction cannot
         have removed them.
         """
+
+    def expected_gaps(self, group: Sequence[File], /) -> ExpectedGaps:
+        """Which gaps inside of files need not be asked about, by other files than those with frames."""
 
     def contradicted(self, group: Sequence[File], file: File, end: int, /) -> Iterator[str]:
         """What other files say against one whose frames end at `end`: it is a copy, or the next file is missing."""

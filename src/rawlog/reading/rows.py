@@ -18,6 +18,7 @@ from rawlog.kernels.columns import constant
 from rawlog.model.errors import DataError, RawlogError, UnknownFormatError
 from rawlog.model.finding import Findings
 from rawlog.model.format import (
+    ExpectedGaps,
     File,
     Format,
     Offsets,
@@ -114,9 +115,10 @@ class Listener:
 
     def __init__(self, tree: Tree, note: Note) -> None:
         self.tree, self.note = tree, note
-        #: The ranges that were named, each with its group; and the groups in which compaction was at work.
+        #: The ranges that were named, each with its group; the groups in which compaction was at work; and which gaps say nothing.
         self.named: set[tuple[str, int, int]] = set()
         self.compacted: set[str] = set()
+        self.expected: dict[str, ExpectedGaps] = {}
 
     def __call__(self, text: str) -> None:
         if not isinstance(text, Gap):
@@ -134,6 +136,19 @@ class Listener:
         if len(unnamed) > MOST_GAPS:
             rest = counted(len(unnamed) - MOST_GAPS, "more range")
             self.note(Loss(f"{text.file.path}: {rest} of offsets missing {text.place}"))
+
+    def unexpected(self, file: File, first: NDArray[np.int64], stop: NDArray[np.int64], *, is_numbered: bool) -> Any:
+        """Which of the gaps from `first` to before `stop` between the frames of a file may be losses, by what other files say."""
+        key, format = file.place.group or file.path, registry.formats()[str(file.format)]
+        if not format.can("expected_gaps"):
+            return np.zeros(first.size, np.bool_)
+        if key not in self.expected:
+            self.expected[key] = format.codec.expected_gaps(self.tree.group_of(file))
+        end, named = self.expected[key]
+        may_be_lost = stop > end
+        if named is not None and not is_numbered:
+            may_be_lost &= np.searchsorted(named, first) < np.searchsorted(named, stop)
+        return may_be_lost
 
     def file_read(self, file: File, end: int) -> None:
         """Note what the other files of the group say about a file whose frames end at a position."""
@@ -341,13 +356,13 @@ def _sound_frames(
     part: Part, format: Format, selection: Selection, note: Note | None, seen: Seen | None = None
 ) -> Iterator[Frames]:
     """The frames of a part that may hold wanted rows, with a note on everything passed over."""
-    with contextlib.closing(_Order(part, format, note)) as order:
+    with contextlib.closing(Order(part, format, note)) as order:
         yield from _walked_frames(part, format, selection, note, seen, order)
 
 
-class _Order:
-    """Looks for frames of a part that are not at their place: offsets do not rise, or belong into another file. One note names them. And for
-    offsets that are missing between frames.
+class Order:
+    """Looks for frames of a part that are not at their place: offsets do not rise, or belong into another file. One note names them. It
+    also looks for offsets that are missing between frames.
     """
 
     def __init__(self, part: Part, format: Format, note: Note | None) -> None:
@@ -359,7 +374,7 @@ class _Order:
         #: Where the frames before end, and their offsets.
         self.position, self.end = part.start or 0, None if part.start else part.file.place.start_offset
         self.is_begun = False
-        #: The first and the last offset that are missing between frames, half-open; and whether frames show compaction.
+        #: Where the gaps between frames that may be losses begin and end; and whether frames show compaction.
         self.missing: tuple[int, int] | None = None
         self.is_compacted = False
 
@@ -394,25 +409,26 @@ class _Order:
 
     def _wrong(self, offsets: Offsets) -> NDArray[np.bool_]:
         """Which frames do not go on after the one before, or are outside of what the names of files say."""
-        first, stop, _ = offsets
+        first, stop = offsets.first, offsets.stop
         wrong: NDArray[np.bool_] = (first < self._ends(offsets)) | (first < (self.part.file.place.start_offset or 0))
         return wrong if self.part.following is None else wrong | (stop > self.part.following)
 
     def _ends(self, offsets: Offsets) -> NDArray[np.int64]:
         """Where the offsets of the frame before each end. A file may begin after the offset in its name."""
-        is_known = self.is_begun and self.end is not None
-        return np.concatenate(([self.end if is_known else offsets.first[0]], offsets.stop[:-1]))
+        before = self.end if self.is_begun and self.end is not None else int(offsets.first[0])
+        return np.concatenate((np.array([before], np.int64), offsets.stop[:-1]))
 
     def follow(self, offsets: Offsets, is_next: NDArray[np.bool_] | None = None) -> None:
         """Take in the offsets of a window; `is_next` says which frames begin where the one before ends."""
         ends = self._ends(offsets)
         leaves_out = offsets.first > ends
         gaps = np.flatnonzero(leaves_out if is_next is None else leaves_out & is_next)
-        if gaps.size:
-            low, high = int(ends[gaps].min()), int(offsets.first[gaps].max())
-            self.missing = (
-                (low, high) if self.missing is None else (min(low, self.missing[0]), max(high, self.missing[1]))
-            )
+        if gaps.size and isinstance(self.note, Listener):
+            starts, stops, is_numbered = ends[gaps], offsets.first[gaps], offsets.is_numbered
+            unexpected = self.note.unexpected(self.part.file, starts, stops, is_numbered=is_numbered)
+            if unexpected.any():
+                low, high = self.missing or (int(stops[-1]), 0)
+                self.missing = min(low, int(starts[unexpected].min())), max(high, int(stops[unexpected].max()))
         self.is_compacted |= offsets.is_compacted
         self.end, self.is_begun = int(offsets.stop[-1]), True
 
@@ -440,7 +456,7 @@ class _Order:
 
 
 def _walked_frames(
-    part: Part, format: Format, selection: Selection, note: Note | None, seen: Seen | None, order: _Order
+    part: Part, format: Format, selection: Selection, note: Note | None, seen: Seen | None, order: Order
 ) -> Iterator[Frames]:
     reached: int | None = None
     say = note or (lambda text: None)
@@ -846,7 +862,7 @@ def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
-    with contextlib.closing(_Order(part, format, note)) as order:
+    with contextlib.closing(Order(part, format, note)) as order:
         if format.can("count") and selection.errors == "raise":
             number, reached = format.codec.count(part.file, part.start or 0, part.stop, part.following, order.follow)
             part, order.position = replace(part, start=reached), reached

@@ -53,7 +53,7 @@ LOG = Format(
         **_from("cluster.paths", contradicted="contradicted"),
         **_from("partition.transactions", context="context", undone="undone"),
         **_from("partition.survey", summary="SegmentFold"),
-        **_from("partition.outline", lost_offsets="lost_offsets"),
+        **_from("partition.outline", lost_offsets="lost_offsets", expected_gaps="expected_gaps"),
         **_from("checkpoints", floor="log_start"),
         **_from("partition.sink", write="write", losses="losses"),
         **_from("partition.erase", sift="sift"),

@@ -269,7 +269,7 @@ def count(
         end = int(stops[-1])
         if not is_rising or (following is not None and end > following):
             break
-        see(Offsets(firsts, stops, bool(head.cleaned.any())))
+        see(Offsets(firsts, stops, bool(head.cleaned.any()), bool((head["base_sequence"] >= 0).any())))
         total += int(counts[~head.has(Attributes.CONTROL)].sum())
         start = after
     return total, start

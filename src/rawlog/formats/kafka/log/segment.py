@@ -181,15 +181,15 @@ def offsets(frames: Frames, file: File) -> Offsets:
     is_closed = head["record_count"][1:] < 0
     if is_closed.any():  # it begins somewhere after the one before it
         first[1:] = np.where(is_closed, np.minimum(first[1:], stop[:-1]), first[1:])
-    return Offsets(first, stop, bool(head.cleaned.any()))
+    return Offsets(first, stop, bool(head.cleaned.any()), bool((head["base_sequence"] >= 0).any()))
 
 
 def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
     """The batches of a metadata log that do not go on where the one before ends: it is never compacted, so some are missing."""
     if file.place.topic != METADATA_TOPIC or len(frames) < 2:
         return np.empty(0, np.int64)
-    first, stop, _ = offsets(frames, file)
-    return np.asarray(frames.positions[1:][first[1:] != stop[:-1]])
+    places = offsets(frames, file)
+    return np.asarray(frames.positions[1:][places.first[1:] != places.stop[:-1]])
 
 
 def _micros(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,11 +17,19 @@ from enum import Enum
 from itertools import chain, groupby, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE
-from rawlog.formats.kafka.partition.evidence import are_undecided, first_trace, index_traces, last_trace, stated_end
+from rawlog.formats.kafka.partition.evidence import (
+    are_undecided,
+    first_trace,
+    index_traces,
+    last_trace,
+    named_offsets,
+    stated_end,
+)
 from rawlog.formats.kafka.partition.extents import Extent, Span, bytes_of, read_extent, runs_of
 from rawlog.formats.kafka.partition.identity import Identity, is_compacted_topic, parent_of
 from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
@@ -37,7 +45,7 @@ from rawlog.formats.kafka.partition.sound_batches import (
 from rawlog.formats.kafka.paths import INTERNAL
 from rawlog.io.walk import walk
 from rawlog.model.errors import CorruptError, TruncatedError
-from rawlog.model.format import File
+from rawlog.model.format import ExpectedGaps, File
 from rawlog.model.frames import Frames
 from rawlog.model.outline import Run, SetAside, extend
 from rawlog.model.report import Action
@@ -262,21 +270,23 @@ def outline(files: Sequence[File], known: Mapping[str, Extent] | None = None) ->
         point = _cleaned_up_to(files, max(extent.mark for extent in extents))
         shown = index_traces(every, {extent.first for extent in extents if extent.has_batches}) if point else []
         gaps = [gap for gap in gaps if gap.first >= point or any(gap.first <= offset <= gap.last for offset in shown)]
-    inside = [] if any(extent.is_cleaned for extent in extents) else _holes(extents)
-    if inside:
-        point = _cleaned_up_to(files, NONE)
-        inside = [gap for gap in inside if gap.first >= point]
-    gaps += inside
+    # Of a compacted log these are as many as its batches: only those that are lost become gaps.
+    holes, owners = _holes([] if any(extent.is_cleaned for extent in extents) else extents)
+    if len(holes):
+        is_left = holes[:, 0] >= _cleaned_up_to(files, NONE)
+        holes, owners = holes[is_left], owners[is_left]
     is_damaged = _has_damage(extents, placed)
-    is_open = are_undecided(files, [(gap.first, gap.last) for gap in gaps], has_damage=is_damaged).tolist()
-    if is_damaged:  # that explains what is missing between segments, too
-        is_open = [undecided and gap.side is Side.INSIDE for gap, undecided in zip(gaps, is_open, strict=True)]
-    gaps = [replace(gap, is_undecided=undecided) for gap, undecided in zip(gaps, is_open, strict=True)]
-    holes = [(gap.first, gap.last) for gap in gaps if gap.side is Side.INSIDE and gap.is_undecided]
-    gaps = [gap for gap in gaps if gap.side is not Side.INSIDE or not gap.is_undecided]
+    between = np.array([(gap.first, gap.last) for gap in gaps], np.int64).reshape(-1, 2)
+    is_open = are_undecided(files, np.concatenate((between, holes)), has_damage=is_damaged)
+    if not is_damaged:  # otherwise damage explains what is missing between segments, too: it is lost
+        gaps = [replace(gap, is_undecided=bool(undecided)) for gap, undecided in zip(gaps, is_open, strict=False)]
+    is_lost = ~is_open[len(gaps) :]
+    for (first, last), owner in zip(holes[is_lost].tolist(), owners[is_lost].tolist(), strict=True):
+        gaps.append(Gap(first, last, extents[owner].file, Side.INSIDE))
+    undecided = [(first, last) for first, last in holes[~is_lost].tolist()]
     gaps = [*_start_gap(every, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
-    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
+    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), undecided)
 
 
 # What is refused ---------------------------------------------------------------------------------------------------------
@@ -479,6 +489,11 @@ def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
     return [(gap.first, gap.last + 1) for gap in gaps if gap.is_lost and gap.first < stop and first <= gap.last]
 
 
+def expected_gaps(files: Sequence[File]) -> ExpectedGaps:
+    """The gaps of a log that nobody need ask about: compaction explains them, or nothing contradicts it."""
+    return ExpectedGaps(_cleaned_up_to(files, NONE), named_offsets(files))
+
+
 def _outline(store: Store) -> Outline:
     return outline(store.files)
 
@@ -499,21 +514,23 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     return gaps
 
 
-def _holes(extents: Sequence[Extent]) -> list[Gap]:
-    """What is missing between batches of a segment that follow one another in the file, whatever the reason."""
-    holes = []
+def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first and last offsets that are missing between batches of a segment that follow one another in the file, whatever the reason;
+    and the number of the segment.
+    """
+    holes = [np.empty((0, 2), np.int64)]
     for extent in extents:
         if extent.chosen is None:
-            spans = [(before + 1, after - 1) for (_, before), (after, _) in pairwise(extent.covered.tolist())]
+            starts, stops = extent.covered[:-1, 1] + 1, extent.covered[1:, 0] - 1
         else:
             sound, choice = extent.numbered()
             firsts, lasts = extent.offsets()
             order = np.array(choice.order, np.int64)
             follows = sound.stops[order[:-1]] == sound.starts[order[1:]]
             at = np.flatnonzero(follows & (firsts[order[1:]] > lasts[order[:-1]] + 1))
-            spans = list(zip((lasts[order[at]] + 1).tolist(), (firsts[order[at + 1]] - 1).tolist(), strict=True))
-        holes += [Gap(first, last, extent.file, Side.INSIDE) for first, last in spans]
-    return holes
+            starts, stops = lasts[order[at]] + 1, firsts[order[at + 1]] - 1
+        holes.append(np.stack([starts, stops], axis=1))
+    return np.concatenate(holes), np.repeat(np.arange(len(extents)), [len(spans) for spans in holes[1:]])
 
 
 def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
