@@ -88,16 +88,16 @@ class Layout:
             raise SchemaError(f"message {descriptor.full_name} has extensions")
         self.name = str(descriptor.full_name)
         self.declared = list(descriptor.fields)
-        self.fields = sorted(self.declared, key=lambda one: int(one.number))
-        oneofs = {one.full_name: number for number, one in enumerate(descriptor.oneofs)}
-        self.numbers = _numbers(one.number for one in self.fields)
-        self.wires = _numbers(_WIRES.get(one.type, -1) for one in self.fields)
-        self.is_repeated = _numbers(one.is_repeated for one in self.fields)
+        self.fields = sorted(self.declared, key=lambda field: int(field.number))
+        oneofs = {oneof.full_name: number for number, oneof in enumerate(descriptor.oneofs)}
+        self.numbers = _numbers(field.number for field in self.fields)
+        self.wires = _numbers(_WIRES.get(field.type, -1) for field in self.fields)
+        self.is_repeated = _numbers(field.is_repeated for field in self.fields)
         self.choice = _numbers(
-            -1 if one.containing_oneof is None else oneofs[one.containing_oneof.full_name] for one in self.fields
+            -1 if field.containing_oneof is None else oneofs[field.containing_oneof.full_name] for field in self.fields
         )
         self.choices = len(oneofs)
-        self.required = [place for place, one in enumerate(self.fields) if one.is_required]
+        self.required = [place for place, field in enumerate(self.fields) if field.is_required]
         self._inner: dict[int, Layout] = {}
 
     def inner(self, place: int) -> Layout:
@@ -113,7 +113,7 @@ class Layout:
 
 
 def _numbers(values: Any) -> Numbers:
-    return np.array([int(one) for one in values], np.int64)
+    return np.array([int(value) for value in values], np.int64)
 
 
 @dataclass(slots=True)
@@ -163,13 +163,13 @@ def _pool(files: bytes) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
-    own = descriptor_pb2.FileDescriptorSet.FromString(files).file
-    for one in own:
-        pool.Add(one)
-    known = {f"{one.package}.{message.name}" for one in own for message in one.message_type}
-    for one in _well_known():  # an Any may hold them, imported or not
-        if not known & {f"{one.package}.{message.name}" for message in one.message_type}:
-            pool.Add(one)
+    defined = descriptor_pb2.FileDescriptorSet.FromString(files).file
+    for file in defined:
+        pool.Add(file)
+    names = {f"{file.package}.{message.name}" for file in defined for message in file.message_type}
+    for file in _well_known():  # an Any may hold them, imported or not
+        if not names & {f"{file.package}.{message.name}" for message in file.message_type}:
+            pool.Add(file)
     return pool
 
 
@@ -187,12 +187,12 @@ def _well_known() -> tuple[Any, ...]:
         wrappers_pb2,
     )
 
-    found = []
-    for one in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
+    files = []
+    for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
         file = descriptor_pb2.FileDescriptorProto()
-        one.DESCRIPTOR.CopyToProto(file)
-        found.append(file)
-    return tuple(found)
+        module.DESCRIPTOR.CopyToProto(file)
+        files.append(file)
+    return tuple(files)
 
 
 def held_message(message: Any) -> Any:
@@ -216,13 +216,13 @@ def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> Mes
     ready = descriptor_of(text)
     if ready is not None:
         return _from_descriptor(ready, tuple(referenced))
-    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, tuple(referenced)))
-    main = next(one for one in found.file if one.name == MAIN)
+    compiled = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, tuple(referenced)))
+    main = next(file for file in compiled.file if file.name == MAIN)
     messages = dict(_paths(main.message_type, (), f"{main.package}." if main.package else ""))
-    for one in found.file:
-        for message in one.message_type:
+    for file in compiled.file:
+        for message in file.message_type:
             _restore_maps(message)
-    return MessageSchema(found.SerializeToString(), messages)
+    return MessageSchema(compiled.SerializeToString(), messages)
 
 
 def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> MessageSchema:
@@ -231,38 +231,38 @@ def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> M
 
     main = descriptor_pb2.FileDescriptorProto.FromString(ready)
     imports = "".join(f"import {json.dumps(name)};\n" for name in main.dependency)
-    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3";\n{imports}', referenced))
-    for one in list(found.file):
-        for message in one.message_type:
+    compiled = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3";\n{imports}', referenced))
+    for file in list(compiled.file):
+        for message in file.message_type:
             _restore_maps(message)
-        if one.name == MAIN:
-            found.file.remove(one)
+        if file.name == MAIN:
+            compiled.file.remove(file)
     main.name = MAIN
-    found.file.append(main)
+    compiled.file.append(main)
     messages = dict(_every_path(main.message_type, (), f"{main.package}." if main.package else ""))
-    return MessageSchema(found.SerializeToString(), messages)
+    return MessageSchema(compiled.SerializeToString(), messages)
 
 
 def _every_path(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
-    for number, one in enumerate(messages):
-        yield (*above, number), f"{prefix}{one.name}"
-        yield from _every_path(one.nested_type, (*above, number), f"{prefix}{one.name}.")
+    for number, message in enumerate(messages):
+        yield (*above, number), f"{prefix}{message.name}"
+        yield from _every_path(message.nested_type, (*above, number), f"{prefix}{message.name}.")
 
 
 def _paths(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
     """Messages by index path. Entries that `map<>` implies are not in the text, so they are not counted; explicit ones are."""
-    for number, one in enumerate(one for one in messages if not one.options.map_entry):
-        yield (*above, number), f"{prefix}{one.name}"
-        yield from _paths(one.nested_type, (*above, number), f"{prefix}{one.name}.")
+    for number, message in enumerate(message for message in messages if not message.options.map_entry):
+        yield (*above, number), f"{prefix}{message.name}"
+        yield from _paths(message.nested_type, (*above, number), f"{prefix}{message.name}.")
 
 
 def _restore_maps(message: Any) -> None:
     """Make the messages that the text calls map entries such entries again."""
-    for one in message.nested_type:
-        _restore_maps(one)
-        if any(span.start == MARK for span in one.reserved_range):
-            one.options.map_entry = True
-            del one.reserved_range[:]
+    for inner in message.nested_type:
+        _restore_maps(inner)
+        if any(span.start == MARK for span in inner.reserved_range):
+            inner.options.map_entry = True
+            del inner.reserved_range[:]
 
 
 @lru_cache(maxsize=256)
@@ -274,10 +274,10 @@ def _compiled(text: str, referenced: tuple[tuple[str, str], ...]) -> bytes:
     with scratch("schema-") as folder:
         sources = Folder(folder).folder(SOURCES)
         ready = descriptor_pb2.FileDescriptorSet()
-        for name, one in {**KNOWN, **dict(referenced), MAIN: text}.items():
-            raw = descriptor_of(one)
+        for name, source in {**KNOWN, **dict(referenced), MAIN: text}.items():
+            raw = descriptor_of(source)
             if raw is None:
-                sources.write(name, accepted(one))
+                sources.write(name, accepted(source))
             else:
                 ready.file.add().ParseFromString(raw)
                 ready.file[-1].name = name
@@ -287,7 +287,7 @@ def _compiled(text: str, referenced: tuple[tuple[str, str], ...]) -> bytes:
 def _check_imports(text: str, referenced: Sequence[tuple[str, str]]) -> None:
     """SchemaError unless every import is a `.proto` file below a directory, and all of them are few and small."""
     names = {name for name, _ in referenced} | {MAIN, *KNOWN}
-    if len(names) > MOST_FILES or sum(len(one) for _, one in referenced) + len(text) > LARGEST_TEXTS:
+    if len(names) > MOST_FILES or sum(len(source) for _, source in referenced) + len(text) > LARGEST_TEXTS:
         raise SchemaError(f"more than {MOST_FILES:,} files or {LARGEST_TEXTS:,} characters")
     for name in names:
         parts = name.split("/")
@@ -300,7 +300,7 @@ def _check_imports(text: str, referenced: Sequence[tuple[str, str]]) -> None:
             or any("/".join(parts[:count]) in names for count in range(1, len(parts)))
         ):
             raise SchemaError(f"invalid name of an import: {name[:LONGEST_IMPORT]!r}")
-    if any(not _is_text(one) for one in (text, *(one for _, one in referenced))):
+    if any(not _is_text(source) for source in (text, *(source for _, source in referenced))):
         raise SchemaError("not valid text")
 
 
@@ -315,20 +315,20 @@ def _is_text(text: str) -> bool:
 
 def accepted(text: str) -> str:
     """A schema's text as protoc takes it: without reserved statements, explicit map entries marked."""
-    made: list[str] = []
+    statements: list[str] = []
     statement: list[str] = []
     for token in _TOKEN.findall(text):
         if token.startswith("//") or (token.startswith("/*") and token.endswith("*/") and len(token) > 3):
             continue
         statement.append(token)
         if token in (";", "{", "}"):
-            made.append(_statement(statement))
+            statements.append(_statement(statement))
             statement = []
-    return "".join([*made, *statement])
+    return "".join([*statements, *statement])
 
 
 def _statement(tokens: list[str]) -> str:
-    words = [one for one in tokens if not one.isspace()]
+    words = [word for word in tokens if not word.isspace()]
     if words[:1] == ["reserved"] and words[-1] == ";":
         return " "
     if words == ["option", "map_entry", "=", "true", ";"]:
@@ -363,21 +363,21 @@ def _run_protoc(folder: Folder, ready: bytes) -> bytes:
     root = folder.path
     target = root / "schema.pb"
     command = [sys.executable, "-I", "-S", "-c", _CHILD.format(memory=MEMORY), str(package.parent)]
-    command += [f"-I{one}" for one in (root / SOURCES, package / "_proto", *_common_protos())]
+    command += [f"-I{path}" for path in (root / SOURCES, package / "_proto", *_common_protos())]
     command += [f"--descriptor_set_out={target}", "--include_imports", MAIN]
     if ready:
         folder.write(READY, ready)
         command.append(f"--descriptor_set_in={root / READY}")
     empty = folder.folder("empty")
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             command, capture_output=True, timeout=SECONDS, cwd=empty.path, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
         raise SchemaError(f"protoc did not end within {SECONDS} s") from None
-    if done.returncode or not target.is_file():
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise SchemaError("; ".join(said[:3]) or f"protoc ended with {done.returncode}")
+    if finished.returncode or not target.is_file():
+        output = finished.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise SchemaError("; ".join(output[:3]) or f"protoc ended with {finished.returncode}")
     return target.read_bytes()
 
 
@@ -385,9 +385,9 @@ def _common_protos() -> list[str]:
     """Where `google/type` and the like are, if they are installed."""
     import importlib.util
 
-    found = importlib.util.find_spec("google.type")
-    places = list(found.submodule_search_locations or ()) if found is not None else []
-    return [str(Path(one).parents[1]) for one in places]
+    spec = importlib.util.find_spec("google.type")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return [str(Path(place).parents[1]) for place in places]
 
 
 def descriptor_of(text: str) -> bytes | None:
@@ -399,10 +399,10 @@ def descriptor_of(text: str) -> bytes | None:
         return None
     try:
         raw = base64.b64decode("".join(text.split()), validate=True)
-        found = descriptor_pb2.FileDescriptorProto.FromString(raw)
+        descriptor = descriptor_pb2.FileDescriptorProto.FromString(raw)
     except (binascii.Error, ValueError, DecodeError):
         return None
-    return raw if found.message_type else None
+    return raw if descriptor.message_type else None
 
 
 def read_indexes(body: bytes, start: int = 0) -> tuple[tuple[int, ...], int]:
@@ -414,8 +414,8 @@ def read_indexes(body: bytes, start: int = 0) -> tuple[tuple[int, ...], int]:
         raise BadIndex(f"{count} message indexes")
     path = []
     for _ in range(count):
-        one, at = _zigzag(body, at)
-        path.append(one)
+        index, at = _zigzag(body, at)
+        path.append(index)
     return tuple(path), at
 
 
@@ -441,12 +441,12 @@ def to_json(message: Any, body: bytes) -> str:
     from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import DecodeError
 
-    one = message()
+    value = message()
     try:
-        one.ParseFromString(body)
-        pool = one.DESCRIPTOR.file.pool
-        is_whole = not _wrap_unknown(one) if _may_hold_any(one.DESCRIPTOR) else True
-        shown = MessageToDict(one, preserving_proto_field_name=True, descriptor_pool=pool)
+        value.ParseFromString(body)
+        pool = value.DESCRIPTOR.file.pool
+        is_whole = not _wrap_unknown(value) if _may_hold_any(value.DESCRIPTOR) else True
+        shown = MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
     except DecodeError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
@@ -465,12 +465,12 @@ def _may_hold_any(descriptor: Any) -> bool:
     """Whether a message may hold an Any."""
     seen, left = set(), [descriptor]
     while left:
-        one = left.pop()
-        if one.full_name == "google.protobuf.Any":
+        message = left.pop()
+        if message.full_name == "google.protobuf.Any":
             return True
-        if one.full_name not in seen:
-            seen.add(one.full_name)
-            left += [field.message_type for field in one.fields if field.message_type is not None]
+        if message.full_name not in seen:
+            seen.add(message.full_name)
+            left += [field.message_type for field in message.fields if field.message_type is not None]
     return False
 
 
@@ -500,14 +500,14 @@ def _wrap_unknown(message: Any) -> bool:
             held = list(value.values()) if is_message else []
         else:
             held = list(value) if about.is_repeated else [value]
-        for one in held:
-            is_changed |= _wrap_unknown(one)
+        for inner in held:
+            is_changed |= _wrap_unknown(inner)
     return is_changed
 
 
 def _unwrap(shown: Any) -> None:
     """Give every such Any its own type again."""
-    for one in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
-        _unwrap(one)
+    for inner in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
+        _unwrap(inner)
     if isinstance(shown, dict) and str(shown.get("@type", "")).endswith(_WRAPPED):
         shown["@type"] = shown["@type"].removesuffix(_WRAPPED)
