@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rawlog.model.explain import Node
     from rawlog.model.frames import Bytes, Frames
     from rawlog.model.groups import Group
-    from rawlog.model.report import Report
     from rawlog.model.store import Store
     from rawlog.model.transactions import Transactions
 
@@ -343,12 +342,6 @@ class Codec(Protocol):
     @property
     def splits(self) -> SplitWriter:
         """The same in splits that are written anywhere, at the same time, and joined in one place."""
-
-    def sift(self, store: Store, folder: Folder, keep: Keep, options: Mapping[str, str], /) -> Report:
-        """Write the frames of a store without the rows that `keep` refuses."""
-
-    def around(self, stores: Sequence[Store], reports: Sequence[Report], folder: Folder, /) -> Report:
-        """The report on all sifted stores, after writing what the directory around them says of itself and of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

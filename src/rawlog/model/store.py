@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rawlog.io.output import Folder
     from rawlog.model.difference import Difference
     from rawlog.model.finding import Account, Prediction, Rule, Startup
+    from rawlog.model.format import Keep
     from rawlog.model.plan import Reading
     from rawlog.model.recovery import RescueOptions, Rescuer, RestoreOptions, Restorer
     from rawlog.model.report import Report
@@ -188,6 +189,10 @@ class Store(Sequence[File], Sharing):
         """The rows of a table that is made of several files (`Family.folds`), from the files of one of its `units`."""
         raise NotImplementedError(table)
 
+    def sift(self, folder: Folder, keep: Keep, options: Mapping[str, str]) -> Report:
+        """Write its frames without the rows that `keep` refuses."""
+        raise NotImplementedError
+
     # What a system says of several stores, of a tree, or of any of them ---------------------------------------------------
 
     @classmethod
@@ -224,7 +229,7 @@ class Store(Sequence[File], Sharing):
 
     @classmethod
     def join(cls, verb: str, stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
-        """The report on all rewritten stores, after writing what the directory around them says of itself and of them."""
+        """The report on all rewritten or sifted stores, after writing what the directory around them says of itself and of them."""
         from rawlog.model.report import Report
 
         return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})

@@ -224,7 +224,12 @@ class Convert(Job[Written, Report]):
         format = registry.formats()[target.format]
         rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
         rewrites |= any(one.is_shown for one in chosen.transforms)
-        if not format.can("sift") or rewrites or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
+        if (
+            not registry.family(format.family).store_class.can("sift")
+            or rewrites
+            or chosen.isolation != "read_uncommitted"
+            or chosen.errors != "raise"
+        ):
             return None
         groups: dict[str, list[File]] = {}
         copied = _claimed(tree, format.family)
@@ -372,7 +377,7 @@ class Convert(Job[Written, Report]):
 
     def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
         assert isinstance(self.target, FormatOutlet)
-        sift = registry.formats()[self.target.format].codec.sift
+        kind = registry.family(registry.formats()[self.target.format].family).store_class
         made = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(own.name)
         chosen = self.selection.begun()
         try:
@@ -381,7 +386,7 @@ class Convert(Job[Written, Report]):
                     made.copy(file.path, file.path.rpartition("/")[2])
                 account = Report(counts={"files": len(own.files), "bytes": own.size})
             else:
-                account = sift(Store(own.files, own.name), made, self._keep(chosen), self.target.options)
+                account = kind(own.files, own.name).sift(made, self._keep(chosen), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
@@ -532,7 +537,7 @@ class Convert(Job[Written, Report]):
         them are written too, if that directory was named; a note on each thing in them that is lost.
         """
         assert isinstance(self.target, FormatOutlet)
-        format = registry.formats()[self.target.format]
+        kind = registry.family(registry.formats()[self.target.format].family).store_class
         splits = [one for one in self._splits if not one.is_copied]
         is_new = not exists(self.target.path) or not os.listdir(self.target.path)
         notes: tuple[str, ...] = ()
@@ -541,10 +546,10 @@ class Convert(Job[Written, Report]):
             whole = Folder(path, named=self.target.path, dry_run=self.dry_run)
             for folder in folders:
                 whole.take(folder, folder.name)
-            if format.can("around") and is_new and all(self._is_below(one) for one in splits):
-                stores = [Store(one.files, one.name) for one in splits]
+            if kind.has_surroundings and is_new and all(self._is_below(one) for one in splits):
+                stores = [kind(one.files, one.name) for one in splits]
                 reports = [accounts[store.name] for store in stores]
-                report = format.codec.around(stores, reports, whole)
+                report = kind.join("convert", stores, reports, whole)
                 notes = (*(entry.line() for entry in report.entries), *report.notes)
             if not self.dry_run:
                 self.output.add(whole.path)

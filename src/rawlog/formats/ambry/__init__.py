@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from rawlog.formats.ambry import layouts, paths
+from rawlog.formats.ambry import paths
 from rawlog.formats.ambry.tables import (
     BLOBS,
     CHUNKS,
@@ -14,7 +13,6 @@ from rawlog.formats.ambry.tables import (
 )
 from rawlog.formats.ambry.verbs import EXTRACT
 from rawlog.model.format import (
-    Deferred,
     Family,
     Format,
     Place,
@@ -22,14 +20,13 @@ from rawlog.model.format import (
 from rawlog.model.table import RECORDS
 
 _AMBRY = "rawlog.formats.ambry"
-_READER, _INDEX = f"{_AMBRY}.log", f"{_AMBRY}.index"
 
 LOG = Format(
     name="ambry.log",
     has_rules=True,
     title="log segment of a blob store, message header V1 to V3",
     files="<position>_<generation>_log, log_current",
-    module=_READER,
+    module=f"{_AMBRY}.log",
     tables=(RECORDS, MESSAGES),
     carries=frozenset(
         {"value"}
@@ -37,38 +34,6 @@ LOG = Format(
     match=paths.is_log,
     sniff=paths.sniff_log,
     by_position=True,
-    more={
-        "LAYOUTS": (
-            layouts.SEGMENT_HEADER,
-            layouts.HEADER_V3,
-            layouts.HEADER_V2,
-            layouts.HEADER_V1,
-            layouts.KEY_V6,
-            layouts.KEY_V2,
-            layouts.KEY_V1,
-            layouts.ENCRYPTION_KEY,
-            layouts.PROPERTIES,
-            layouts.USER_METADATA,
-            layouts.BLOB_V3,
-            layouts.BLOB_V2,
-            layouts.BLOB_V1,
-            layouts.UPDATE_V3,
-            layouts.UPDATE_V2,
-            layouts.UPDATE_V1,
-            layouts.METADATA_V3,
-            layouts.METADATA_V2,
-            layouts.ENVELOPE,
-        ),
-        "presume": paths.presume,
-        "contradicted": Deferred(f"{_AMBRY}.store.store", "contradicted"),
-        "context": Deferred(f"{_AMBRY}.store.store", "context"),
-        "summary": Deferred(f"{_AMBRY}.store.state", "summary"),
-        "tally": Deferred(f"{_AMBRY}.store.store", "tally"),
-        "encode": Deferred(f"{_AMBRY}.writer", "encode"),
-        "write": Deferred(f"{_AMBRY}.store.rewrite", "write"),
-        "losses": Deferred(f"{_AMBRY}.writer", "losses"),
-        "rules": Deferred(f"{_AMBRY}.rules", "log_rules"),
-    },
 )
 
 INDEX_SEGMENT = Format(
@@ -76,31 +41,15 @@ INDEX_SEGMENT = Format(
     has_rules=True,
     title="index segment, version 0 to 4",
     files="<position>_<generation>_<start>_index, <start>_index",
-    module=_INDEX,
+    module=f"{_AMBRY}.index",
     tables=(INDEX,),
     match=paths.indexed("index"),
-    more={
-        "LAYOUTS": (
-            layouts.INDEX_V2,
-            layouts.INDEX_V1,
-            layouts.INDEX_V0,
-            layouts.VALUE_V3,
-            layouts.VALUE_V1,
-            layouts.VALUE_V0,
-        ),
-        "summary": Deferred(_INDEX, "IndexSummary"),
-        "rules": Deferred(f"{_AMBRY}.rules", "index_rules"),
-    },
 )
 
 
-def _whole(
-    kind: str, title: str, files: str, match: Callable[[str], Place | None], implementation: str, **more: Any
-) -> Format:
+def _whole(kind: str, title: str, files: str, match: Callable[[str], Place | None], implementation: str) -> Format:
     """A file that is one structure: an object of a module implements it."""
-    return Format(
-        name=f"ambry.{kind}", title=title, files=files, module=f"{_AMBRY}.{implementation}", match=match, more=more
-    )
+    return Format(name=f"ambry.{kind}", title=title, files=files, module=f"{_AMBRY}.{implementation}", match=match)
 
 
 FAMILY = Family(
@@ -119,8 +68,6 @@ FAMILY = Family(
             "<segment>_<start>_bloom",
             paths.indexed("bloom"),
             "index:BLOOM",
-            LAYOUTS=(layouts.BLOOM,),
-            summary=Deferred(f"{_AMBRY}.index", "BloomSummary"),
         ),
         _whole(
             "descriptor",

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.formats.ambry import layouts
 from rawlog.formats.ambry.kernels.blooms import add_spans, have_spans
 from rawlog.formats.ambry.kernels.messages import key_sizes, write_entries
 from rawlog.formats.ambry.keys import Identities, identities, uuid_bytes, uuid_spans
@@ -44,6 +45,7 @@ from rawlog.model.errors import (
     UnsupportedError,
 )
 from rawlog.model.explain import Node
+from rawlog.model.finding import Rule
 from rawlog.model.format import File, Origin, Want
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
@@ -53,6 +55,14 @@ from rawlog.model.status import Status
 # Authority: com.github.ambry.utils.BloomFilter, which came from Cassandra with its MurmurHash3 whose last bytes are sign-extended.
 
 
+LAYOUTS = (
+    layouts.INDEX_V2,
+    layouts.INDEX_V1,
+    layouts.INDEX_V0,
+    layouts.VALUE_V3,
+    layouts.VALUE_V1,
+    layouts.VALUE_V0,
+)
 WORD = 8
 
 
@@ -128,9 +138,6 @@ def read_bloom(cursor: Cursor) -> Bloom:
 
 def _whole(array: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.ascontiguousarray(array, np.int64)
-
-
-BLOOM = Whole("bloom filter", read_bloom)
 
 
 class BloomSummary:
@@ -478,6 +485,19 @@ def parse_index(path: str, raw: bytes) -> IndexFile:
     return IndexFile(path, segment, start_of(path), header, entries, stored == crc32(raw[:-CRC_SIZE]))
 
 
+class BloomFile(Whole):
+    """A bloom file, which is one structure."""
+
+    LAYOUTS = (layouts.BLOOM,)
+
+    def summary(self, file: File, group: Sequence[File], start: int, stop: int | None) -> BloomSummary:
+        """The pass over a bloom file."""
+        return BloomSummary(file, group, start, stop)
+
+
+BLOOM = BloomFile("bloom filter", read_bloom)
+
+
 class IndexSummary:
     """An index file as the one pass over it found it: its bytes. It is small, and never cut."""
 
@@ -669,3 +689,15 @@ def bloom_of(
     starts, sizes = run.uuid_spans if by_uuid else (run.starts, run.sizes)
     bloom.add_keys(run.data, starts[distinct], sizes[distinct])
     return bloom
+
+
+def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> IndexSummary:
+    """The pass over an index file."""
+    return IndexSummary(file, group, start, stop)
+
+
+def rules() -> Sequence[Rule[Any]]:
+    """Checks over the entries of an index file."""
+    from rawlog.formats.ambry.rules import index_rules
+
+    return index_rules()

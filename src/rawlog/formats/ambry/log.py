@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.formats.ambry import layouts
 from rawlog.formats.ambry.kernels import records as kernels
 from rawlog.formats.ambry.kernels import texts
 from rawlog.formats.ambry.kernels.messages import check_header, find_message, scan_messages
@@ -29,7 +30,7 @@ from rawlog.formats.ambry.layouts import (
     USER_METADATA,
     Kind,
 )
-from rawlog.formats.ambry.paths import begin, segment_of, start_of
+from rawlog.formats.ambry.paths import begin, presume, segment_of, start_of
 from rawlog.formats.ambry.structures import Cursor, read_envelope, read_metadata, update_name
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view, columns
@@ -37,7 +38,8 @@ from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import SLACK
 from rawlog.model.errors import CorruptError, DataError, RawlogError
 from rawlog.model.explain import Node, milliseconds
-from rawlog.model.format import NO_TIME, File, Spans, Want
+from rawlog.model.finding import Rule
+from rawlog.model.format import NO_TIME, File, Judge, Spans, Want
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.layout import Layout
 from rawlog.model.status import OK, Status
@@ -45,6 +47,56 @@ from rawlog.model.table import HEADERS as HEADER_LIST
 from rawlog.model.table import RECORDS, arrow_type
 from rawlog.model.text import java_text
 
+if TYPE_CHECKING:
+    from rawlog.formats.ambry.store.state import LogSummary
+    from rawlog.io.output import Output
+
+__all__ = [
+    "LAYOUTS",
+    "begin",
+    "context",
+    "contradicted",
+    "cuts",
+    "decode",
+    "decode_together",
+    "encode",
+    "explain",
+    "explain_header",
+    "fault",
+    "losses",
+    "misplaced",
+    "presume",
+    "resync",
+    "rules",
+    "scan",
+    "seek",
+    "spans",
+    "summary",
+    "tally",
+    "write",
+]
+
+LAYOUTS = (
+    layouts.SEGMENT_HEADER,
+    layouts.HEADER_V3,
+    layouts.HEADER_V2,
+    layouts.HEADER_V1,
+    layouts.KEY_V6,
+    layouts.KEY_V2,
+    layouts.KEY_V1,
+    layouts.ENCRYPTION_KEY,
+    layouts.PROPERTIES,
+    layouts.USER_METADATA,
+    layouts.BLOB_V3,
+    layouts.BLOB_V2,
+    layouts.BLOB_V1,
+    layouts.UPDATE_V3,
+    layouts.UPDATE_V2,
+    layouts.UPDATE_V1,
+    layouts.METADATA_V3,
+    layouts.METADATA_V2,
+    layouts.ENVELOPE,
+)
 BATCH_BYTES = 32 << 20
 MOST_MS = ((1 << 63) - 1) // 1000
 KINDS = pa.array([Kind(number).name for number in range(len(Kind))])
@@ -552,8 +604,6 @@ _TIMES = frozenset({"creation_time", "update_time"})
 
 def explain_header(head: bytes, file: File) -> list[Node]:
     """The segment header; none in `log_current`."""
-    from rawlog.formats.ambry.paths import begin
-
     if not begin(head, file.size).position:
         return []
     cursor = Cursor(head)
@@ -697,3 +747,62 @@ def _explain_update(cursor: Cursor) -> str:
         if cursor.left >= CRC_SIZE:
             cursor.crc(start)
     return kind
+
+
+def tally(frames: Frames, file: File) -> dict[str, dict[str, tuple[int, int]]]:
+    """Messages and bytes by operation."""
+    kinds, sizes = Messages(frames, check=False)["kind"], frames.sizes
+    masks = {kind.name: kinds == int(kind) for kind in Kind}
+    return {"operation": {name: (int(of.sum()), int(sizes[of].sum())) for name, of in masks.items() if of.any()}}
+
+
+def rules() -> Sequence[Rule[Any]]:
+    """Checks over the messages of a segment."""
+    from rawlog.formats.ambry.rules import log_rules
+
+    return log_rules()
+
+
+# What needs the other files of its store, or writes them -----------------------------------------------------------------
+
+
+def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> LogSummary:
+    """The pass over a segment, or over a split of it."""
+    from rawlog.formats.ambry.store import state
+
+    return state.summary(file, group, start, stop)
+
+
+def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Any:
+    """What the column `hard_deleted` needs to know of the store."""
+    from rawlog.formats.ambry.store import store
+
+    return store.context(file, group, options)
+
+
+def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:
+    """What a store says against a segment whose messages end at a position."""
+    from rawlog.formats.ambry.store import store
+
+    return store.contradicted(group, file, end)
+
+
+def losses(options: Mapping[str, str]) -> Judge:
+    """Which rows of `records` would read back otherwise, by column."""
+    from rawlog.formats.ambry import writer
+
+    return writer.losses(options)
+
+
+def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Iterator[bytes]:
+    """A log of one segment with these rows, in pieces."""
+    from rawlog.formats.ambry import writer
+
+    return writer.encode(batches, options)
+
+
+def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
+    """Write rows as a store; the number of rows."""
+    from rawlog.formats.ambry.store import rewrite
+
+    return rewrite.write(batches, output, options)

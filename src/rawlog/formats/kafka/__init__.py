@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.tables import (
     BATCHES,
@@ -21,19 +19,8 @@ from rawlog.formats.kafka.tables import (
     TXNINDEX,
 )
 from rawlog.io.storage import VIEWS
-from rawlog.model.format import (
-    Deferred,
-    Family,
-    Format,
-    SplitWriter,
-)
+from rawlog.model.format import Deferred, Family, Format
 from rawlog.model.table import RECORDS
-
-
-def _from(module: str, **names: str) -> dict[str, Any]:
-    """Abilities by the names of their functions in a module of this family."""
-    return {ability: Deferred(f"rawlog.formats.kafka.{module}", name) for ability, name in names.items()}
-
 
 LOG = Format(
     name="kafka.log",
@@ -49,17 +36,6 @@ LOG = Format(
     checked=True,
     appended=True,
     near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
-    more={
-        **_from("cluster.paths", contradicted="contradicted"),
-        **_from("partition.transactions", context="context", undone="undone"),
-        **_from("partition.survey", summary="SegmentFold"),
-        **_from("partition.outline", lost_offsets="lost_offsets", expected_gaps="expected_gaps"),
-        **_from("checkpoints", floor="log_start"),
-        **_from("partition.sink", write="write", losses="losses"),
-        **_from("partition.erase", sift="sift"),
-        **_from("partition.rewrite", around="join"),
-        "splits": SplitWriter(**_from("partition.sink", write="write_share", join="join_shares")),
-    },
 )
 
 INDEX_FILE = Format(

@@ -54,7 +54,6 @@ from rawlog.io.walk import walk
 from rawlog.kernels import columns
 from rawlog.model.errors import DataError, OptionError, RawlogError
 from rawlog.model.format import File
-from rawlog.model.frames import Frames
 from rawlog.model.store import Look, Panel, Store
 from rawlog.model.text import size_text, valid_text
 from rawlog.model.verb import Section
@@ -454,7 +453,7 @@ class Context:
         return np.array([blob in self.deleted for blob in identity.tuples], np.bool_)
 
 
-def context(file: File, group: Sequence[File], options: dict[str, str]) -> Context | None:
+def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Context | None:
     """For the column `hard_deleted`: content of zeros was zeroed only if its blob is deleted, and hard delete ever ran here."""
     if "hard_deleted" not in options.get("columns", "hard_deleted").split(","):
         return None
@@ -563,15 +562,6 @@ def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What `report` shows of blob stores: the operations in their logs, and the states of their blobs.
-
-
-def tally(frames: Frames, file: File) -> dict[str, dict[str, tuple[int, int]]]:
-    """Messages and bytes by operation."""
-    kinds, sizes = Messages(frames, check=False)["kind"], frames.sizes
-    masks = {kind.name: kinds == int(kind) for kind in Kind}
-    return {
-        "operation": {name: (int(mask.sum()), int(sizes[mask].sum())) for name, mask in masks.items() if mask.any()}
-    }
 
 
 def overview(files: Store) -> Iterator[Panel]:

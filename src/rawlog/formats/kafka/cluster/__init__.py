@@ -8,11 +8,7 @@ from rawlog.formats.kafka.cluster import paths
 from rawlog.formats.kafka.cluster.tables import METADATA, STATE
 from rawlog.formats.kafka.cluster.verbs import CLUSTER
 from rawlog.formats.kafka.paths import file_named
-from rawlog.model.format import (
-    Deferred,
-    Family,
-    Format,
-)
+from rawlog.model.format import Family, Format
 
 _KRAFT = "rawlog.formats.kafka.cluster"
 
@@ -25,7 +21,6 @@ CHECKPOINT = Format(
     tables=(METADATA,),
     match=paths.is_checkpoint,
     checked=True,
-    more={"summary": Deferred(f"{_KRAFT}.metadata_log", "ContentsFold")},
 )
 
 QUORUM = Format(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -36,7 +36,10 @@ from rawlog.model.finding import Rule
 from rawlog.model.format import File, Inspection, Spans, Want
 from rawlog.model.frames import Frames
 
-__all__ = ["LAYOUTS", "decode", "explain", "fault", "resync", "rules", "scan", "spans"]
+if TYPE_CHECKING:
+    from rawlog.formats.kafka.cluster.metadata_log import ContentsFold
+
+__all__ = ["LAYOUTS", "decode", "explain", "fault", "resync", "rules", "scan", "spans", "summary"]
 
 LAYOUTS = (BATCH,)
 
@@ -184,6 +187,13 @@ def raw_row(value: bytes | None, control: bool, kind: int | None, show_secrets: 
             pass
     shown = None if value is None else json.dumps({"raw": MASK if secret else bytes_text(value)})
     return {"type": type, "version": version, "value": shown}
+
+
+def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> ContentsFold:
+    """The pass over a snapshot, or over a split of it."""
+    from rawlog.formats.kafka.cluster.metadata_log import ContentsFold
+
+    return ContentsFold(file, group, start, stop)
 
 
 # The election state -------------------------------------------------------------------------------------------------------

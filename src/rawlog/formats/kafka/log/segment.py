@@ -6,10 +6,10 @@ they are needed.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,26 +48,52 @@ from rawlog.kernels import byte_view, columns
 from rawlog.model.errors import CorruptError, DataError
 from rawlog.model.explain import Node
 from rawlog.model.finding import Rule
-from rawlog.model.format import MAX_DECOMPRESSED, NO_TIME, File, Inspection, Offsets, Spans, Want
+from rawlog.model.format import (
+    MAX_DECOMPRESSED,
+    NO_TIME,
+    ExpectedGaps,
+    File,
+    Inspection,
+    Judge,
+    Offsets,
+    Spans,
+    SplitWriter,
+    Undone,
+    Want,
+)
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
 from rawlog.model.table import RECORDS
 
+if TYPE_CHECKING:
+    from rawlog.formats.kafka.partition.survey import SegmentFold
+    from rawlog.io.output import Folder, Output
+
 __all__ = [
     "LAYOUTS",
+    "context",
+    "contradicted",
     "count",
     "cuts",
     "decode",
     "decode_together",
+    "expected_gaps",
     "explain",
     "fault",
+    "floor",
+    "losses",
+    "lost_offsets",
     "offsets",
     "resync",
     "rules",
     "scan",
     "seek",
     "spans",
+    "splits",
+    "summary",
     "tally",
+    "undone",
+    "write",
 ]
 
 LAYOUTS = (BATCH, ENTRY_V1, ENTRY_V0)
@@ -602,3 +628,84 @@ def rules() -> Sequence[Rule[Inspection]]:
     from rawlog.formats.kafka.log.rules import log_rules
 
     return log_rules()
+
+
+# What needs the other files of its partition, or writes them -------------------------------------------------------------
+
+
+def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> SegmentFold:
+    """The pass over a segment, or over a split of it."""
+    from rawlog.formats.kafka.partition.survey import SegmentFold
+
+    return SegmentFold(file, group, start, stop)
+
+
+def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Any:
+    """The partition's transactions, where what is asked for depends on them."""
+    from rawlog.formats.kafka.partition import transactions
+
+    return transactions.context(file, group, options)
+
+
+def undone(file: File, group: Sequence[File]) -> Undone:
+    """The aborted and open transactions in a segment."""
+    from rawlog.formats.kafka.partition import transactions
+
+    return transactions.undone(file, group)
+
+
+def floor(file: File, group: Sequence[File]) -> int | None:
+    """The first offset that a consumer still gets, where it lies inside the segment."""
+    from rawlog.formats.kafka.checkpoints import log_start
+
+    return log_start(file, group)
+
+
+def lost_offsets(group: Sequence[File], first: int, stop: int) -> Sequence[tuple[int, int]]:
+    """The missing offsets of a range that are lost: compaction cannot have removed them."""
+    from rawlog.formats.kafka.partition import outline
+
+    return outline.lost_offsets(group, first, stop)
+
+
+def expected_gaps(group: Sequence[File]) -> ExpectedGaps:
+    """Which gaps between batches compaction or retention explains."""
+    from rawlog.formats.kafka.partition import outline
+
+    return outline.expected_gaps(group)
+
+
+def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:
+    """That a segment is of another metadata log than those before it."""
+    from rawlog.formats.kafka.cluster import paths
+
+    return paths.contradicted(group, file, end)
+
+
+def losses(options: Mapping[str, str]) -> Judge:
+    """Which rows of `records` would read back otherwise, by column."""
+    from rawlog.formats.kafka.partition import sink
+
+    return sink.losses(options)
+
+
+def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
+    """Write rows as partition directories; the number of rows."""
+    from rawlog.formats.kafka.partition import sink
+
+    return sink.write(batches, output, options)
+
+
+def _write_share(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapping[str, str]) -> Any:
+    from rawlog.formats.kafka.partition import sink
+
+    return sink.write_share(batches, folder, options)
+
+
+def _join_shares(shares: Sequence[tuple[str, Any]], output: Output, options: Mapping[str, str]) -> int:
+    from rawlog.formats.kafka.partition import sink
+
+    return sink.join_shares(shares, output, options)
+
+
+splits = SplitWriter(_write_share, _join_shares)

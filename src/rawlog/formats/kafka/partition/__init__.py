@@ -113,6 +113,11 @@ class Partition(Store):
 
         return compact(self, folder, options)
 
+    def sift(self, folder: Folder, keep: Keep, options: Mapping[str, str]) -> Report:
+        from rawlog.formats.kafka.partition.erase import sift
+
+        return sift(self, folder, keep, options)
+
     @classmethod
     def stores(cls, verb: str, files: Sequence[File], options: Mapping[str, str]) -> Sequence[Store]:
         from rawlog.formats.kafka.partition import compact, rewrite
