@@ -184,7 +184,7 @@ def choose(messages: Sequence[Message]) -> Choice:
             updates.setdefault((message.kind, message.life), message)
     undeletes = [life for kind, life in updates if kind == UNDELETE]
     newest = max(message.life for message in messages)
-    put, undecided = _put(puts, max(undeletes, default=-1), (DELETE, newest) in updates)
+    put, undecided = _choose_put(puts, max(undeletes, default=-1), (DELETE, newest) in updates)
     base = NONE if put is None else put.life
     selection = [] if put is None else [put]
     selection += [message for (kind, life), message in updates.items() if kind == DELETE and life >= base]
@@ -208,7 +208,7 @@ def choose(messages: Sequence[Message]) -> Choice:
     return Choice(selection, renewed, undecided)
 
 
-def _put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
+def _choose_put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
     """Choose the PUT of a blob. Replication after an undelete writes a PUT with the new life version, perhaps the only sign of the
     undelete.
     """

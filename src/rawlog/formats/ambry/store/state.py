@@ -34,7 +34,7 @@ from rawlog.formats.ambry.layouts import (
 )
 from rawlog.formats.ambry.log import (
     Messages,
-    checked,
+    check_messages,
     message_error,
     scan,
 )
@@ -310,7 +310,7 @@ class LogSummary:
         reached, self._reached = self._reached, frames.reached_in_file
         if reached is not None and frames.base > reached and not self._is_header(frames.base):
             self.damages.append(_damage(reached, frames.base))
-        messages = frames.share(checked) if self.check or self.sums else Messages(frames, check=False)
+        messages = frames.share(check_messages) if self.check or self.sums else Messages(frames, check=False)
         if self.error is None and messages["fault"].any():
             self.error = message_error(messages, int(np.argmax(messages["fault"] != 0)))
         if self.error is None and frames.status.is_damage:

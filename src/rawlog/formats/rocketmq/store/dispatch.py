@@ -125,7 +125,7 @@ def derive_from(
     if not len(rows):
         return
     sources = rows[kernels.F_PHYSICAL]
-    rows = rows if addresses is None else rows.moved(addresses)
+    rows = rows if addresses is None else rows.with_addresses(addresses)
     into.messages += len(rows)
     into.last_time = int(rows[kernels.F_STORE_TIME][-1])
     flags = rows[kernels.F_SYS_FLAG]

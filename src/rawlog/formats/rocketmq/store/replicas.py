@@ -302,11 +302,11 @@ def _compare_samples(
     where = np.union1d(a[_are_inside(second, a) | np.isin(a, b)], b[_are_inside(first, b) | np.isin(b, a)])
     both = np.isin(where, a) & np.isin(where, b)
     same = both.copy()
-    same[both] = _at(where[both], a, a_sums) == _at(where[both], b, b_sums)
+    same[both] = _sums_at(where[both], a, a_sums) == _sums_at(where[both], b, b_sums)
     return where, same, both
 
 
-def _at(sought: NDArray[np.int64], addresses: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sums_at(sought: NDArray[np.int64], addresses: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.int64]:
     order = np.argsort(addresses)
     return sums[order[np.searchsorted(addresses[order], sought)]]
 

@@ -134,9 +134,11 @@ class Union(Salvage):
         self.taken = [0] * len(copies)
         #: How far the last messages of each copy of the file that is being read are from their place.
         self.shifts: dict[int, int] = {}
-        self.logs = [self._at(start)[0][1] for start in sorted({start for copy in copies for start in copy.files})]
+        self.logs = [
+            self._replicas_at(start)[0][1] for start in sorted({start for copy in copies for start in copy.files})
+        ]
 
-    def _at(self, start: int) -> list[tuple[int, File]]:
+    def _replicas_at(self, start: int) -> list[tuple[int, File]]:
         """The replicas of the file at an address, with the numbers of their stores; those of another history are last."""
         holders = [(number, replica) for number, replica in enumerate(self.replicas) if start in replica.files]
         holders.sort(key=lambda holder: holder[1].until is not None and holder[1].until <= start)
@@ -145,7 +147,7 @@ class Union(Salvage):
     def _in_history(self, file: File) -> list[tuple[int, File]]:
         """The replicas of a file without those of another history."""
         start = file.place.start_offset or 0
-        files = self._at(start)
+        files = self._replicas_at(start)
         return [
             (number, replica_file)
             for number, replica_file in files
@@ -619,7 +621,7 @@ class Rescue:
         union.is_rescue = True
         union.other_settings = _offsets_of_others(content.replicas, files)
         union.take_all(skip=True)
-        sizes = sizes_of(files).having(dict(content.sizes))
+        sizes = sizes_of(files).with_sizes(dict(content.sizes))
         write_around(union, sizes.with_options(options), options)
         for replica, number in zip(content.replicas, union.taken, strict=True):
             if number:
