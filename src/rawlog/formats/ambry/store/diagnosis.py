@@ -73,7 +73,7 @@ from rawlog.model.store import Store
 from rawlog.model.text import counted
 
 MOST_SEARCHED = 64 << 20
-"""So many damaged bytes at a place are searched for blob ids."""
+"""Damaged bytes at a place that are searched for blob ids."""
 
 
 def segment_words(index_files: Sequence[File]) -> str:

@@ -65,7 +65,7 @@ OLD_ENTRY = 115
 """The least size of an entry before 2023-02; new files of a store whose old ones all have it keep to it."""
 NOT_NEEDED = "not needed: Ambry writes it again, or does not read it"
 AT_ONCE = 8 << 20
-"""So many bytes are copied at once."""
+"""Bytes copied at once."""
 
 
 # Which stores, and options --------------------------------------------------------------------------------------------------

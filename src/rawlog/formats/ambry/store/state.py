@@ -51,7 +51,7 @@ LIVE, DELETED, EXPIRED = "live", "deleted", "expired"
 NEVER, ORPHANS, ALWAYS = kernels.NEVER, kernels.ORPHANS, kernels.ALWAYS
 COMPARED_AT_ONCE = 1 << 14
 MOST_TRIES = 1000
-"""So many beginnings of messages inside a damaged one are followed."""
+"""Beginnings of messages inside a damaged one that are tried."""
 PUT, DELETE, TTL_UPDATE, UNDELETE = (int(kind) for kind in (Kind.PUT, Kind.DELETE, Kind.TTL_UPDATE, Kind.UNDELETE))
 
 

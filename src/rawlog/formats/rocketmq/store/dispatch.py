@@ -302,7 +302,7 @@ def indexes_tags(files: Sequence[File]) -> bool:
 
 
 NEWEST_FILES, NEWEST_ENTRIES = 3, 256
-"""So many files of the index, and entries of each, are looked into for tags."""
+"""Files of the index, and entries of each, that are searched for tags."""
 
 
 def _has_tag(entries: NDArray[np.void], logs: Sequence[File]) -> bool:

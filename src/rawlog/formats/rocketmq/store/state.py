@@ -51,7 +51,7 @@ from rawlog.model.transactions import TransactionalId, Transactions
 Batches = Iterator[pa.RecordBatch]
 Options = Mapping[str, str]
 COMMITTED_MASK = int(SysFlag.COMMIT)
-#: So many queues of a topic without a message are known at most.
+#: The most queues without a message that are listed for a topic.
 MOST_QUEUES = 1 << 12
 
 
