@@ -618,7 +618,7 @@ def encode_index(run: Entries, *, version: int = LATEST, last_modified: int | No
     Equal keys are written with the bytes of the first of them. Without `last_modified` it is the latest time of an operation. An entry
     takes `least` bytes at least, as older releases had it.
     """
-    from rawlog.formats.ambry.writer import sealed  # which needs more than reading does
+    from rawlog.formats.ambry.writer import seal  # which needs more than reading does
 
     leader, order = _sorted(run)
     value_size, key_size = VALUES[version].size, int(run.sizes.max())
@@ -636,7 +636,7 @@ def encode_index(run: Entries, *, version: int = LATEST, last_modified: int | No
     body = np.zeros(len(run) * entry_size, np.uint8)
     values = _values(run, version)[order]
     write_entries(run.data, run.starts[leader], run.sizes[leader], values, entry_size, body)
-    return sealed(head + body.tobytes())
+    return seal(head + body.tobytes())
 
 
 def _sorted(run: Entries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

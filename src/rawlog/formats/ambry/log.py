@@ -242,8 +242,8 @@ class Messages:
         return len(self.frames)
 
 
-def checked(frames: Frames) -> Messages:
-    """The messages of frames, checksums compared: `frames.share(checked)` computes them once for everybody who sees the window."""
+def check_messages(frames: Frames) -> Messages:
+    """The messages of frames with checksums compared; `frames.share(check_messages)` computes them once per window."""
     return Messages(frames)
 
 
@@ -652,7 +652,7 @@ def _fields(cursor: Cursor, layout: Layout, *leave: str) -> dict[str, int]:
     return values
 
 
-def _sized(cursor: Cursor, layout: Layout, name: str) -> None:
+def _explain_sized(cursor: Cursor, layout: Layout, name: str) -> None:
     start = cursor.position
     with cursor.group(layout.name):
         size = _fields(cursor, layout)["size"]
@@ -662,7 +662,7 @@ def _sized(cursor: Cursor, layout: Layout, name: str) -> None:
 
 def _explain_put(cursor: Cursor, *, has_key: bool) -> None:
     if has_key:
-        _sized(cursor, ENCRYPTION_KEY, "encryption_key")
+        _explain_sized(cursor, ENCRYPTION_KEY, "encryption_key")
     start = cursor.position
     with cursor.group("blob properties record"):
         cursor.version((1,))
@@ -682,7 +682,7 @@ def _explain_put(cursor: Cursor, *, has_key: bool) -> None:
             if serde >= since:
                 cursor.text(name)
         cursor.crc(start)
-    _sized(cursor, USER_METADATA, "user_metadata")
+    _explain_sized(cursor, USER_METADATA, "user_metadata")
     _explain_blob(cursor)
 
 

@@ -146,15 +146,15 @@ def sniff_log(head: bytes, size: int) -> bool:
 
 
 def _is_segment_header(head: bytes) -> bool:
-    return int.from_bytes(head[:2], "big") == SEGMENT_VERSION and _sealed(head, SEGMENT_HEADER.size)
+    return int.from_bytes(head[:2], "big") == SEGMENT_VERSION and _is_sealed(head, SEGMENT_HEADER.size)
 
 
 def _is_message_header(head: bytes) -> bool:
     layout = HEADERS.get(int.from_bytes(head[:2], "big"))
-    return layout is not None and _sealed(head, layout.size)
+    return layout is not None and _is_sealed(head, layout.size)
 
 
-def _sealed(head: bytes, size: int) -> bool:
+def _is_sealed(head: bytes, size: int) -> bool:
     """Whether the last eight of `size` bytes are the checksum of those before."""
     return len(head) >= size and int.from_bytes(head[size - CRC_SIZE : size], "big") == crc32(head[: size - CRC_SIZE])
 

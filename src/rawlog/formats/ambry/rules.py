@@ -15,7 +15,7 @@ from rawlog.formats.ambry.log import (
     FAULTS,
     RECORD_NAMES,
     Messages,
-    checked,
+    check_messages,
 )
 from rawlog.formats.ambry.paths import capacity
 from rawlog.formats.ambry.structures import Cursor, open_envelope, parse_metadata
@@ -44,7 +44,7 @@ _PLACES = {
 
 def messages_of(inspection: Inspection) -> Messages:
     """The messages of a window, checksums compared; computed once for all rules."""
-    return inspection.frames.share(checked)
+    return inspection.frames.share(check_messages)
 
 
 def _place(frames: Frames, index: int) -> tuple[int, int]:
@@ -67,7 +67,7 @@ def _records(messages: Messages, bits: Any) -> Iterator[tuple[int, int, str, int
                 yield index, frames.base + at, RECORD_NAMES[bit], int(frames.positions[index])
 
 
-def _stored(messages: Messages, index: int, start: int) -> tuple[int, int, int]:
+def _checksums(messages: Messages, index: int, start: int) -> tuple[int, int, int]:
     """The stored and the computed checksum of the record at `start`, and the position of the stored one."""
     ends = [int(messages[name][index]) for name in _PLACES.values()]
     later = [end for end in ends if end > start]
@@ -85,7 +85,7 @@ def record_crc(inspection: Inspection) -> Iterator[Mark]:
     """
     messages = inspection.share(messages_of)
     for index, position, name, message in _records(messages, messages["crc_bad"] & ~messages["crc_high"]):
-        stored, computed, _ = _stored(messages, index, position - inspection.frames.base)
+        stored, computed, _ = _checksums(messages, index, position - inspection.frames.base)
         yield Mark(
             f"checksum of the {name} does not match (message at byte {message:,})",
             position=position,
@@ -103,7 +103,7 @@ def crc_upper(inspection: Inspection) -> Iterator[Mark]:
     """
     messages = inspection.share(messages_of)
     for index, position, name, message in _records(messages, messages["crc_high"]):
-        stored, computed, at = _stored(messages, index, position - inspection.frames.base)
+        stored, computed, at = _checksums(messages, index, position - inspection.frames.base)
         text = f"checksum field of the {name} with a non-zero upper half (message at byte {message:,})"
         yield Mark(text, inspection.frames.base + at, CRC_SIZE, None, f"{computed:016x}", f"{stored:016x}")
 
@@ -206,7 +206,7 @@ def zero_tail(inspection: Inspection) -> Iterator[Mark]:
         yield Mark("zero bytes after the last message", position=at, size=inspection.file.size - at)
 
 
-def _hidden(messages: Messages, index: int) -> bool:
+def _is_encrypted(messages: Messages, index: int) -> bool:
     """Whether the content of a message is encrypted and cannot be checked."""
     if int(messages["is_encrypted"][index]) == 1 or int(messages["encryption_key_size"][index]) >= 0:
         return True
@@ -218,7 +218,7 @@ def _envelopes(inspection: Inspection) -> list[tuple[Mark, DataError]]:
     messages = inspection.share(messages_of)
     marks = []
     for index in np.flatnonzero((messages["is_compressed"] == 1) & messages.sound).tolist():
-        if _hidden(messages, index):
+        if _is_encrypted(messages, index):
             continue
         try:
             open_envelope(messages.span(index, "content"), inspection.limit)
@@ -262,7 +262,7 @@ def bad_metadata(inspection: Inspection) -> Iterator[Mark]:
         (messages["kind"] == Kind.PUT) & (messages["blob_type"] == 1) & messages.sound & (messages["zeros"] == 0)
     )
     for index in np.flatnonzero(is_metadata & (messages["is_compressed"] != 1)).tolist():
-        if _hidden(messages, index):
+        if _is_encrypted(messages, index):
             continue
         try:
             parse_metadata(messages.span(index, "content"))

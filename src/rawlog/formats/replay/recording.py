@@ -54,7 +54,7 @@ __all__ = [
 
 LAYOUTS = (FILE_HEADER, ENTRY_V2, ENTRY_V1, ENTRY_V0)
 BATCH_BYTES = 16 << 20
-#: So far from the entries around it, in seconds, an entry among damaged bytes may be; and so many bytes are searched for one.
+#: The largest distance, in seconds, of an entry among damaged bytes from its neighbours; and the bytes searched for one.
 MONTH = 30 * 86400
 LARGEST_SEARCH = 4 << 20
 FARTHEST_SECOND = (1 << 63) // 1_000_000 - 1  # what a timestamp in microseconds can hold

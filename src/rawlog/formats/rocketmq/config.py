@@ -100,7 +100,7 @@ def _is_deep(value: Any) -> bool:
 # ------------------------------------------------------------------ shapes
 
 
-class _Wrong(ValueError):
+class _ShapeError(ValueError):
     """A value of another kind than belongs there."""
 
 
@@ -125,7 +125,7 @@ def _whole(bits: int) -> Check:
         ):
             number = int(value)
         if not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
-            raise _Wrong(f"{_shown(value)} is not a whole number")
+            raise _ShapeError(f"{_shown(value)} is not a whole number")
         return (int(number) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
     return check
@@ -136,7 +136,7 @@ def _truth(value: Any, place: str, problems: list[str]) -> bool:
         return value.lower() == "true"
     if isinstance(value, int):
         return value == 1
-    raise _Wrong(f"{_shown(value)} is neither true nor false")
+    raise _ShapeError(f"{_shown(value)} is neither true nor false")
 
 
 def _text(value: Any, place: str, problems: list[str]) -> str:
@@ -148,7 +148,7 @@ def _table(item: Check, key: Callable[[str], bool] | None = None) -> Check:
 
     def check(value: Any, place: str, problems: list[str]) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _Wrong(f"{_shown(value)} is not a table")
+            raise _ShapeError(f"{_shown(value)} is not a table")
         kept = {}
         for name, entry in value.items():
             where = f"{place}.{printable(name)}"
@@ -157,7 +157,7 @@ def _table(item: Check, key: Callable[[str], bool] | None = None) -> Check:
                 continue
             try:
                 kept[name] = item(entry, where, problems)
-            except _Wrong as error:
+            except _ShapeError as error:
                 problems.append(f"{where}: {error}")
         return kept
 
@@ -169,7 +169,7 @@ def _record(**fields: Check) -> Check:
 
     def check(value: Any, place: str, problems: list[str]) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _Wrong(f"{_shown(value)} is not a table")
+            raise _ShapeError(f"{_shown(value)} is not a table")
         kept = {}
         for name, entry in value.items():
             try:
@@ -177,7 +177,7 @@ def _record(**fields: Check) -> Check:
                 kept[name] = (
                     entry if field_check is None or entry is None else field_check(entry, f"{place}.{name}", problems)
                 )
-            except _Wrong as error:
+            except _ShapeError as error:
                 problems.append(f"{place}.{printable(name)}: {error}")
         return kept
 
@@ -238,7 +238,7 @@ def check_tables(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
         if table in value and not (value[table] is None and table == "dataVersion"):
             try:
                 kept[table] = check(value[table], table, problems)
-            except _Wrong as error:
+            except _ShapeError as error:
                 problems.append(f"{table}: {error}")
                 del kept[table]
     return kept, problems

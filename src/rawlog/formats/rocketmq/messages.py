@@ -261,7 +261,7 @@ def decode_timer_log(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         "previous_position": columns.integers(rows["previous_position"].astype(np.int64), "bigint"),
         "magic": columns.integers(rows["magic"].astype(np.int64), "int"),
         "write_timestamp": micros(written),
-        "due_timestamp": micros(_held(written, MOST_MS + (1 << 32)) + rows["delay_ms"]),
+        "due_timestamp": micros(_clip_times(written, MOST_MS + (1 << 32)) + rows["delay_ms"]),
         "physical_offset": columns.integers(rows["physical_offset"].astype(np.int64), "bigint"),
         "size": columns.integers(rows["message_size"].astype(np.int64), "int"),
         "topic_hash": columns.integers(rows["topic_hash"].astype(np.int64), "int"),
@@ -269,7 +269,7 @@ def decode_timer_log(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     yield columns.batch(want.table, arrays, count)
 
 
-def _held(times: NDArray[np.generic], most: int) -> NDArray[np.int64]:
+def _clip_times(times: NDArray[np.generic], most: int) -> NDArray[np.int64]:
     """Times cut to `most`, so that the next step does not overflow; a column cannot hold them either way."""
     return np.clip(times.astype(np.int64), -most, most)
 
@@ -289,7 +289,7 @@ def decode_wheel(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     arrays = {
         "path": columns.constant(want.file.path, "string", count),
         "position": columns.integers(frames.positions, "bigint"),
-        "due_timestamp": micros(_held(rows["time"], MOST_MS // TIMER_PRECISION_MS + 1) * TIMER_PRECISION_MS),
+        "due_timestamp": micros(_clip_times(rows["time"], MOST_MS // TIMER_PRECISION_MS + 1) * TIMER_PRECISION_MS),
         "first_position": columns.integers(rows["first_position"].astype(np.int64), "bigint"),
         "last_position": columns.integers(rows["last_position"].astype(np.int64), "bigint"),
         "count": columns.integers(rows["count"].astype(np.int64), "int"),
@@ -383,7 +383,7 @@ class Messages:
     def cut(self, start: int, stop: int) -> Messages:
         return Messages(self.frames, self.data, self.fields[:, start:stop], self.start, self.odd)
 
-    def moved(self, addresses: NDArray[np.int64]) -> Messages:
+    def with_addresses(self, addresses: NDArray[np.int64]) -> Messages:
         """The same messages with other physical offsets."""
         fields = self.fields.copy()
         fields[kernels.F_PHYSICAL] = addresses

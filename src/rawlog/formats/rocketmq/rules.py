@@ -132,7 +132,7 @@ def entry_crc(inspection: Inspection) -> Iterator[Mark]:
         )
 
 
-def _unreadable(inspection: Inspection) -> list[tuple[Mark, DataError]]:
+def _unreadable_bodies(inspection: Inspection) -> list[tuple[Mark, DataError]]:
     """The messages whose compressed bodies cannot be read, and why."""
     marks = []
     rows = inspection.share(_rows)
@@ -154,7 +154,7 @@ def unreadable_body(inspection: Inspection) -> Iterator[Mark]:
 
     The producer wrote it so; no consumer can read the message either.
     """
-    for mark, error in inspection.share(_unreadable):
+    for mark, error in inspection.share(_unreadable_bodies):
         if not isinstance(error, LimitError):
             yield mark
 
@@ -166,7 +166,7 @@ def limit(inspection: Inspection) -> Iterator[Mark]:
 
     If the message is genuine, raise the limit that the message names.
     """
-    for mark, error in inspection.share(_unreadable):
+    for mark, error in inspection.share(_unreadable_bodies):
         if isinstance(error, LimitError):
             yield mark
 

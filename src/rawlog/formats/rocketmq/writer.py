@@ -79,7 +79,7 @@ def encode(keys: pa.Array, headers: pa.Array) -> pa.Array:
     shown = pc.if_else(pa.array(has_key & fits & ~has_keys_header), shown, pa.scalar(b"", pa.binary()))
     marks: list[bytes] | NDArray[Any] = np.where(key_only, KEY_ONLY, b"").tolist()
     for row in np.flatnonzero(~plain & ~key_only).tolist():
-        marks[row] = _marked(keys[row].as_py(), headers[row].as_py())
+        marks[row] = _mark_text(keys[row].as_py(), headers[row].as_py())
     mark = pa.array([MARK + _BETWEEN + text + _BEHIND if text else b"" for text in marks], pa.binary())
     return pc.binary_join_element_wise(native, shown, mark, b"")
 
@@ -185,7 +185,7 @@ def _lists(names: pa.Array, values: pa.Array, sizes: NDArray[np.int64]) -> pa.Ar
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, type=kind)
 
 
-def _marked(key: bytes | None, pairs: list[dict[str, Any]] | None) -> bytes:
+def _mark_text(key: bytes | None, pairs: list[dict[str, Any]] | None) -> bytes:
     """Key and headers in full, as text."""
     value = {"key": _text(key), "headers": [[pair["key"], _text(pair["value"])] for pair in pairs or ()]}
     return json.dumps(value, separators=(",", ":")).encode()
@@ -196,7 +196,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _read(text: bytes | None) -> tuple[bytes | None, list[dict[str, Any]]] | None:
-    """What `_marked` wrote; None for anything else, which is then a header like others."""
+    """What `_mark_text` wrote; None for anything else, which is then a header like others."""
     try:
         value = json.loads(text or b"")
         pairs = [{"key": str(name), "value": _data(data)} for name, data in value["headers"]]
@@ -426,21 +426,21 @@ def entries_of(batch: pa.RecordBatch, options: Mapping[str, str], numbering: Num
 
 def _places(batch: pa.RecordBatch, options: Mapping[str, str]) -> tuple[pa.Array, NDArray[np.int64]]:
     """Topic and queue of every row. EncodeError for a row without them."""
-    topics = _filled(batch.column("topic"), options.get("topic"), "topic", pa.string())
+    topics = _fill_nulls(batch.column("topic"), options.get("topic"), "topic", pa.string())
     if pc.any(pc.equal(pc.binary_length(topics.cast(pa.binary())), 0)).as_py():
         raise EncodeError("a row without a topic: give one with topic=NAME")
     for name in pc.unique(topics).to_pylist():
         if (why := why_unsafe(name)) is not None:
             row = pc.index(topics, name).as_py()
             raise EncodeError(f"row {row:,}: topic {name!r} cannot be the name of a directory: {why}")
-    queue_ids = _filled(batch.column("partition"), int(options.get("partition", "0")), "partition", pa.int32())
+    queue_ids = _fill_nulls(batch.column("partition"), int(options.get("partition", "0")), "partition", pa.int32())
     queues = queue_ids.to_numpy().astype(np.int64)
     if (queues < 0).any():
         raise EncodeError("a queue id below zero")
     return topics, queues
 
 
-def _filled(array: pa.Array, value: Any, name: str, type: pa.DataType) -> pa.Array:
+def _fill_nulls(array: pa.Array, value: Any, name: str, type: pa.DataType) -> pa.Array:
     if array.null_count:
         if value is None:
             raise EncodeError(f"a row without a {name}: give one with {name}=…")

@@ -24,9 +24,9 @@ from rawlog.formats.ambry.store.evidence import (
     agrees,
     elect_partition,
     gather,
+    ids_in,
     majority_partition,
     message_of,
-    named_in,
     partitions,
     replace_key,
     with_partition,
@@ -73,7 +73,7 @@ from rawlog.model.store import Store
 from rawlog.model.text import counted
 
 MOST_SEARCHED = 64 << 20
-"""So many damaged bytes at a place are searched for blob ids."""
+"""Damaged bytes at a place that are searched for blob ids."""
 
 
 def segment_words(index_files: Sequence[File]) -> str:
@@ -563,7 +563,7 @@ class Diagnosis:
                 (damage for log, damage in self.damages if log == number), key=lambda damage: damage.start
             ):
                 data = source.read(damage.start, min(damage.stop - damage.start, MOST_SEARCHED))
-                blob_ids = [damage.key] if damage.key is not None else named_in(data, self.partition)
+                blob_ids = [damage.key] if damage.key is not None else ids_in(data, self.partition)
                 is_end = self._is_unconfirmed_end(number, damage) and not (
                     blob_ids and self.read[number].ends_in_damage
                 )

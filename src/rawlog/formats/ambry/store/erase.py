@@ -32,7 +32,7 @@ from rawlog.formats.ambry.store.state import (
     fold,
 )
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
-from rawlog.formats.ambry.writer import hard_deleted, update_message
+from rawlog.formats.ambry.writer import hard_delete, update_message
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
@@ -68,7 +68,7 @@ def erase(files: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
             continue
         path, position, size = store.place(row)
         with Source(path) as source:
-            rewritten[row] = hard_deleted(source.read(position, size), texts=("owner_id", "filename"))
+            rewritten[row] = hard_delete(source.read(position, size), texts=("owner_id", "filename"))
         met.add(identity)
         blob = keys.text_of(catalog.key(row))
         report.add(Action.REMOVED, f"content of blob {blob}", path, start=position, stop=position + size)

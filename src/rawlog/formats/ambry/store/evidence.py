@@ -205,7 +205,7 @@ def message_of(entries: Entries, entry: int) -> bytes:
     return first
 
 
-def named_in(data: bytes, partition: int) -> list[bytes]:
+def ids_in(data: bytes, partition: int) -> list[bytes]:
     """The blob ids of a partition that can be read in damaged bytes."""
     mark = b"\0\1" + partition.to_bytes(8, "big", signed=True)
     ids: dict[bytes, None] = {}

@@ -184,7 +184,7 @@ def choose(messages: Sequence[Message]) -> Choice:
             updates.setdefault((message.kind, message.life), message)
     undeletes = [life for kind, life in updates if kind == UNDELETE]
     newest = max(message.life for message in messages)
-    put, undecided = _put(puts, max(undeletes, default=-1), (DELETE, newest) in updates)
+    put, undecided = _choose_put(puts, max(undeletes, default=-1), (DELETE, newest) in updates)
     base = NONE if put is None else put.life
     selection = [] if put is None else [put]
     selection += [message for (kind, life), message in updates.items() if kind == DELETE and life >= base]
@@ -208,7 +208,7 @@ def choose(messages: Sequence[Message]) -> Choice:
     return Choice(selection, renewed, undecided)
 
 
-def _put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
+def _choose_put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
     """Choose the PUT of a blob. Replication after an undelete writes a PUT with the new life version, perhaps the only sign of the
     undelete.
     """
@@ -663,7 +663,7 @@ def _is_near(key: bytes, other: bytes) -> bool:
 
 OPTIONS = ("max_entries", "probability", "capacity")
 HEAD = 64 << 10
-"""So many bytes of a log segment are searched for a blob id that says whose partition it is."""
+"""Bytes of a log segment that are searched for a blob id, which names the partition."""
 MOST_SPANS = 10_000
 
 
@@ -791,7 +791,7 @@ def _size(partition: Partition) -> int:
 
 def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) -> UnitPlan:
     disks = {replica.folder: replica.disk for replica in partition.replicas}
-    copies = []
+    replica_plans = []
     for replica in replicas:
         starts = np.cumsum([0, *(file.size for file in replica.store.logs)]).tolist()
         damage = [
@@ -800,7 +800,7 @@ def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) 
         ]
         use = f"{counted(len(replica.messages.merged), 'sound message')}, {len(replica.losses):,} known to be lost"
         folder = replica.store.folder
-        copies.append(CopyPlan(disks[folder], folder, 0, starts[-1], starts[-1], damage=tuple(damage), use=use))
+        replica_plans.append(CopyPlan(disks[folder], folder, 0, starts[-1], starts[-1], damage=tuple(damage), use=use))
     lost = tuple(Span(loss.start, loss.stop, f"{loss.reason} ({loss.path})") for loss in union.lost[:MOST_SPANS])
     size = int(union.plan.catalog.size.sum())
     reason = f"union of {counted(len(replicas), 'replica')}, {counted(len(union.plan.catalog), 'message')}"
@@ -810,7 +810,7 @@ def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) 
         0,
         size,
         reason,
-        tuple(copies),
+        tuple(replica_plans),
         lost=lost,
         unknown=tuple(union.undecided[:MOST_SPANS]),
     )

@@ -41,9 +41,9 @@ from rawlog.formats.ambry.store.state import (
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
 from rawlog.formats.ambry.writer import (
     CAPACITY,
-    Choice,
+    WriteOptions,
     encode_batch,
-    sealed,
+    seal,
     segment_header,
 )
 from rawlog.io.output import Folder, Output
@@ -65,7 +65,7 @@ OLD_ENTRY = 115
 """The least size of an entry before 2023-02; new files of a store whose old ones all have it keep to it."""
 NOT_NEEDED = "not needed: Ambry writes it again, or does not read it"
 AT_ONCE = 8 << 20
-"""So many bytes are copied at once."""
+"""Bytes copied at once."""
 
 
 # Which stores, and options --------------------------------------------------------------------------------------------------
@@ -327,14 +327,14 @@ class StoreWriter:
             self.put(name, raw)
         if whole:
             self.put(DESCRIPTOR_NAME, descriptor(self.incarnation_id))
-            self.put("remoteTokenTracker", sealed(bytes(2)))
+            self.put("remoteTokenTracker", seal(bytes(2)))
             self.put("cleanshutdown", b"")
 
 
 def descriptor(incarnation_id: str) -> bytes:
     """The bytes of `StoreDescriptor`."""
     raw = incarnation_id.encode()
-    return sealed(bytes(2) + len(raw).to_bytes(4, "big") + raw)
+    return seal(bytes(2) + len(raw).to_bytes(4, "big") + raw)
 
 
 def _check_messages(data: Bytes) -> Messages:
@@ -352,10 +352,10 @@ def _check_messages(data: Bytes) -> Messages:
 
 def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
     """Rows of `records` as a whole store: log segments as they fill, index, blooms and descriptor; the number of rows."""
-    choice, number = Choice.from_options(options), 0
-    with output.directory() as folder, StoreWriter(folder, capacity=choice.capacity) as store:
+    write_options, number = WriteOptions.from_options(options), 0
+    with output.directory() as folder, StoreWriter(folder, capacity=write_options.capacity) as store:
         for batch in batches:
-            for frames in encode_batch(batch, number, choice):
+            for frames in encode_batch(batch, number, write_options):
                 store.extend(frames.data)
                 number += len(frames)
         store.close()

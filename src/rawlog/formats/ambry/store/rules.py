@@ -27,7 +27,7 @@ from rawlog.model.text import counted
 
 Files = Sequence[File]
 SHOWN = 10
-"""So many blobs of a lost segment are named."""
+"""Blobs of a lost segment that a finding names."""
 VIOLATIONS = {
     kernels.PUT_AGAIN: "a PUT of a blob that the store already knows",
     kernels.LOWER_LIFE: "a life version lower than before",

@@ -34,7 +34,7 @@ from rawlog.formats.ambry.layouts import (
 )
 from rawlog.formats.ambry.log import (
     Messages,
-    checked,
+    check_messages,
     message_error,
     scan,
 )
@@ -51,7 +51,7 @@ LIVE, DELETED, EXPIRED = "live", "deleted", "expired"
 NEVER, ORPHANS, ALWAYS = kernels.NEVER, kernels.ORPHANS, kernels.ALWAYS
 COMPARED_AT_ONCE = 1 << 14
 MOST_TRIES = 1000
-"""So many beginnings of messages inside a damaged one are followed."""
+"""Beginnings of messages inside a damaged one that are tried."""
 PUT, DELETE, TTL_UPDATE, UNDELETE = (int(kind) for kind in (Kind.PUT, Kind.DELETE, Kind.TTL_UPDATE, Kind.UNDELETE))
 
 
@@ -310,7 +310,7 @@ class LogSummary:
         reached, self._reached = self._reached, frames.reached_in_file
         if reached is not None and frames.base > reached and not self._is_header(frames.base):
             self.damages.append(_damage(reached, frames.base))
-        messages = frames.share(checked) if self.check or self.sums else Messages(frames, check=False)
+        messages = frames.share(check_messages) if self.check or self.sums else Messages(frames, check=False)
         if self.error is None and messages["fault"].any():
             self.error = message_error(messages, int(np.argmax(messages["fault"] != 0)))
         if self.error is None and frames.status.is_damage:

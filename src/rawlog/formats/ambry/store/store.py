@@ -67,7 +67,7 @@ LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
 POLICY_FORMAT = "ambry.policy"
 ROWS = 1 << 16
 HEAD = 4096
-"""So many bytes of a log segment tell whether it is a copy of another one."""
+"""Bytes of a log segment that show whether it is a copy of another."""
 METADATA_BLOB = 1
 
 

@@ -279,7 +279,9 @@ class Comparison:
         is_present = np.isin(self.expected_units[U_PHYSICAL], self.addresses)
         absent = np.flatnonzero(~is_present)
         if absent.size:
-            yield _missing(self.store, self.queue, self.expected_units, absent, bool(is_present[absent[0] :].any()))
+            yield _missing_mark(
+                self.store, self.queue, self.expected_units, absent, bool(is_present[absent[0] :].any())
+            )
 
 
 @dataclass(slots=True)
@@ -321,11 +323,11 @@ def _compare(files: Store) -> ComparisonResult:
                 result.gaps += _gaps(store, queue, units)
                 result.covered.append(cover(store, queue, units))
                 if queues:
-                    result.missing.append(_missing(store, queue, units, np.arange(units.shape[1]), False))
+                    result.missing.append(_missing_mark(store, queue, units, np.arange(units.shape[1]), False))
     return result
 
 
-def _missing(store: View, queue: Queue, units: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
+def _missing_mark(store: View, queue: Queue, units: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
     first = units[:, int(absent[0])]
     state = "in the middle of the queue" if inside else "at its end"
     return Mark(

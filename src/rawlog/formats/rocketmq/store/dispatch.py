@@ -125,7 +125,7 @@ def derive_from(
     if not len(rows):
         return
     sources = rows[kernels.F_PHYSICAL]
-    rows = rows if addresses is None else rows.moved(addresses)
+    rows = rows if addresses is None else rows.with_addresses(addresses)
     into.messages += len(rows)
     into.last_time = int(rows[kernels.F_STORE_TIME][-1])
     flags = rows[kernels.F_SYS_FLAG]
@@ -302,7 +302,7 @@ def indexes_tags(files: Sequence[File]) -> bool:
 
 
 NEWEST_FILES, NEWEST_ENTRIES = 3, 256
-"""So many files of the index, and entries of each, are looked into for tags."""
+"""Files of the index, and entries of each, that are searched for tags."""
 
 
 def _has_tag(entries: NDArray[np.void], logs: Sequence[File]) -> bool:

@@ -283,8 +283,8 @@ def set_times(derived: DerivedEntries, changed: dict[int, int]) -> None:
 
 # Messages ---------------------------------------------------------------------------------------------------------------
 
-MOST_HELD = 16
-"""Messages next to one another, each wrong about its place in another way, of which the next sound ones decide."""
+MOST_WAITING = 16
+"""Neighbouring messages with wrong addresses that wait for the next sound ones to decide about them."""
 
 
 class Placement:
@@ -317,7 +317,7 @@ class Placement:
 
     def _take(self, group: Messages) -> Iterator[tuple[Messages, bool]]:
         shift = shift_of(group)
-        if len(group) == 1 and shift and shift != self.shift and len(self.waiting) < MOST_HELD:
+        if len(group) == 1 and shift and shift != self.shift and len(self.waiting) < MOST_WAITING:
             self.waiting.append(_copy_rows(group))
             return
         yield from self._settle(group)

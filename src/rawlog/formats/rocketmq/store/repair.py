@@ -558,7 +558,7 @@ class Salvage:
             self.log = Log(self.folder.folder("commitlog"), self.file_size, start)
             self.log.seek(start)
         if self.log is None:
-            self._report_known(0, FARTHEST, "in a commit log of which no file is here")
+            self._report_evidence(0, FARTHEST, "in a commit log of which no file is here")
             return
         self.log.close()
         self.report.count("files", self.log.files)
@@ -583,7 +583,7 @@ class Salvage:
             self.report.count("bytes_lost", self.file_size)
             reason = f"the commit-log file {next_file:020} after it is missing: this one ends with a blank entry"
             self.report.add(Action.LOST, reason, self.here.path)
-        is_known = not self.move and self._report_known(end, end + 2 * self.file_size, "after the end of the log")
+        is_known = not self.move and self._report_evidence(end, end + 2 * self.file_size, "after the end of the log")
         if self.cut is not None and not is_known and not self._is_dispatched():
             file, position = self.cut
             reason = (
@@ -599,7 +599,7 @@ class Salvage:
         last = max(addresses, default=-1)
         return bool(self.slots.between(last, last + 1) or indexed_between(self.files, last, last + 1))
 
-    def _report_known(self, start: int, stop: int, where: str) -> bool:
+    def _report_evidence(self, start: int, stop: int, where: str) -> bool:
         """Report messages in a missing stretch of the log that queues or the key index have; whether there are any."""
         lost: dict[str, list[Slot]] = {}
         for slot in self.slots.between(start, stop):

@@ -95,7 +95,7 @@ def _hashes(addresses: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class LogSurvey:
-    """A copy of a commit-log file: `file` is at the address where its messages belong."""
+    """The survey of one replica of a commit-log file: `file` is at the address where its messages belong."""
 
     file: File
     #: The file size that the broker gives its commit-log files.
@@ -109,7 +109,7 @@ class LogSurvey:
     is_dledger: bool = False
     #: The newest term of DLedger's entries.
     term: int = 0
-    #: What the consume queues of this copy know of messages in the holes of this file, in order.
+    #: What the consume queues of this replica know of messages in the holes of this file, in order.
     slots: tuple[Slot, ...] = ()
 
     @property
@@ -260,7 +260,7 @@ def _first_from(source: Source, unit: int, address: int) -> int:
     return low
 
 
-# Two copies --------------------------------------------------------------------------------------------------------------
+# Two replicas --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class Agreement:
 
 
 def agreement(first: Sequence[LogSurvey], second: Sequence[LogSurvey]) -> Agreement:
-    """What two copies have in common, by their surveys."""
+    """What two replicas have in common, by their surveys."""
     by_start = {survey.start: survey for survey in second}
     parts = [_compare_samples(survey, by_start[survey.start]) for survey in first if survey.start in by_start]
     if not parts:
@@ -302,11 +302,11 @@ def _compare_samples(
     where = np.union1d(a[_are_inside(second, a) | np.isin(a, b)], b[_are_inside(first, b) | np.isin(b, a)])
     both = np.isin(where, a) & np.isin(where, b)
     same = both.copy()
-    same[both] = _at(where[both], a, a_sums) == _at(where[both], b, b_sums)
+    same[both] = _sums_at(where[both], a, a_sums) == _sums_at(where[both], b, b_sums)
     return where, same, both
 
 
-def _at(sought: NDArray[np.int64], addresses: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sums_at(sought: NDArray[np.int64], addresses: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.int64]:
     order = np.argsort(addresses)
     return sums[order[np.searchsorted(addresses[order], sought)]]
 

@@ -121,7 +121,7 @@ class Union(Salvage):
 
     def __init__(
         self,
-        copies: Sequence[ReplicaLog],
+        replicas: Sequence[ReplicaLog],
         files: Sequence[File],
         folder: Folder,
         file_size: int,
@@ -130,13 +130,16 @@ class Union(Salvage):
         move: bool,
     ) -> None:
         super().__init__(files, folder, file_size, report, move=move)
-        self.replicas = copies
-        self.taken = [0] * len(copies)
-        #: How far the last messages of each copy of the file that is being read are from their place.
+        self.replicas = replicas
+        self.taken = [0] * len(replicas)
+        #: How far the last messages of each replica of the current file are from their place.
         self.shifts: dict[int, int] = {}
-        self.logs = [self._at(start)[0][1] for start in sorted({start for copy in copies for start in copy.files})]
+        self.logs = [
+            self._replicas_at(start)[0][1]
+            for start in sorted({start for replica in replicas for start in replica.files})
+        ]
 
-    def _at(self, start: int) -> list[tuple[int, File]]:
+    def _replicas_at(self, start: int) -> list[tuple[int, File]]:
         """The replicas of the file at an address, with the numbers of their stores; those of another history are last."""
         holders = [(number, replica) for number, replica in enumerate(self.replicas) if start in replica.files]
         holders.sort(key=lambda holder: holder[1].until is not None and holder[1].until <= start)
@@ -145,7 +148,7 @@ class Union(Salvage):
     def _in_history(self, file: File) -> list[tuple[int, File]]:
         """The replicas of a file without those of another history."""
         start = file.place.start_offset or 0
-        files = self._at(start)
+        files = self._replicas_at(start)
         return [
             (number, replica_file)
             for number, replica_file in files
@@ -207,17 +210,17 @@ class Union(Salvage):
             first = min(run.start for _, run in heads)
             starting = [(reader, run) for reader, run in heads if run.start == first]
             stop = min(run.stop for _, run in starting)
-            # Where another copy begins again, it is preferred, or compared.
+            # Where another replica begins again, it is preferred, or compared.
             stop = min([stop, *(run.start for _, run in heads if run.start > first)])
             cut = [(reader.number, part) for reader, run in starting if (part := _cut(run, None, stop)) is not None]
             for source, run in self._agree(cut):
                 self.taken[source] += len(run.rows)
-                yield replace(run, shift=0)  # where it is in its copy says nothing of the others
+                yield replace(run, shift=0)  # its place in one replica says nothing of the others
             at = cut[0][1].stop
 
     def _agree(self, candidates: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:
         """The run of the first of several replicas; differing messages are judged."""
-        # What one copy had to correct, another may have as it was.
+        # What one replica had to correct, another may have unchanged.
         candidates = [candidate for candidate in candidates if not candidate[1].is_corrected] or candidates
         (source, run), others = candidates[0], candidates[1:]
         if all(_bytes(run) == _bytes(other) for _, other in others):
@@ -304,7 +307,7 @@ def _message_at(run: Run, address: int) -> Run | None:
 
 
 def _different(run: Run, others: Sequence[Run]) -> list[int]:
-    """Where messages begin of which another copy has a different version."""
+    """The addresses of messages that another replica has in a different version."""
     starts: NDArray[np.int64] = edges(run.rows)[0]
     addresses = []
     for address in starts.tolist():
@@ -317,7 +320,7 @@ def _different(run: Run, others: Sequence[Run]) -> list[int]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a rescue would take from which copy of a store, and what is lost in all of them.
+# What a rescue would take from which replica of a store, and what is lost in all of them.
 
 
 MOST_SPANS = 10_000
@@ -329,7 +332,7 @@ def unit_plan(name: str, group: Sequence[Replica], reasons: Sequence[str]) -> Un
     pieces = _pieces(used)
     start = min((piece.start for piece in pieces), default=0)
     end = max((piece.stop for piece in pieces), default=0)
-    copies = tuple(_replica_plan(replica, reason) for replica, reason in zip(group, reasons, strict=True))
+    replica_plans = tuple(_replica_plan(replica, reason) for replica, reason in zip(group, reasons, strict=True))
     divergent = tuple(
         (number, Span(replica.until, replica.end, reasons[number]))
         for number, replica in enumerate(group)
@@ -348,7 +351,7 @@ def unit_plan(name: str, group: Sequence[Replica], reasons: Sequence[str]) -> Un
         start,
         end,
         f"{counted(len(group), 'copy', 'copies')}; first {group[0].store.root}",
-        copies,
+        replica_plans,
         tuple(pieces),
         tuple(_lost_spans(group, pieces)),
         undecided,
@@ -377,7 +380,7 @@ def _replica_plan(replica: Replica, reason: str) -> CopyPlan:
 
 
 def _pieces(replicas: Sequence[tuple[int, Replica]]) -> list[PiecePlan]:
-    """The stretches of the union, each with the first copy that has it."""
+    """The stretches of the union, each with the first replica that has it."""
     stretches = []
     for rank, (number, replica) in enumerate(replicas):
         for log in replica.logs:
@@ -450,7 +453,7 @@ def _describe_slots(slots: Sequence[Slot]) -> str:
 
 OPTIONS = (*SIZE_OPTIONS.values(), "delay_levels")
 MOST_QUEUE_BYTES = 256 << 20
-"""Queue files of all copies are compared with the log if they are no larger together; else only those of the first copy."""
+"""Queue files of all replicas are compared with the log if together they are no larger; else only those of the first."""
 NOT_CARRIED = ("rocketmq.epochs", "rocketmq.identity")
 """They bind a store to a controller that no longer exists."""
 
@@ -486,7 +489,7 @@ class ReplicaContent:
 
 @dataclass(frozen=True, slots=True)
 class UnitContent:
-    """What a store is written from: copies in order of preference."""
+    """What a store is written from: replicas in order of preference."""
 
     replicas: tuple[ReplicaContent, ...]
     #: The sizes of files that are known, by name.
@@ -552,7 +555,7 @@ class Rescue:
     # What is decided
 
     def decide(self, results: Sequence[SurveyResult]) -> list[RescueSplit]:
-        """Groups of copies, each with its history, in order of preference."""
+        """Group the replicas, in order of preference, and plan a store for each group."""
         replicas = [Replica(store) for store in self._stores]
         for result in results:
             replica = replicas[result.split.content.store]
@@ -619,7 +622,7 @@ class Rescue:
         union.is_rescue = True
         union.other_settings = _offsets_of_others(content.replicas, files)
         union.take_all(skip=True)
-        sizes = sizes_of(files).having(dict(content.sizes))
+        sizes = sizes_of(files).with_sizes(dict(content.sizes))
         write_around(union, sizes.with_options(options), options)
         for replica, number in zip(content.replicas, union.taken, strict=True):
             if number:
@@ -707,7 +710,7 @@ def _files(replicas: Sequence[ReplicaContent], report: Report) -> list[File]:
 
 
 def _configs(replicas: Sequence[ReplicaContent], report: Report) -> Iterator[File]:
-    """Of each file of settings the newest copy that a broker can read, with its `.bak`."""
+    """The newest version of each settings file that a broker can read, with its `.bak`."""
     by_name: dict[str, list[tuple[tuple[Any, ...], int, File]]] = {}
     for number, replica in enumerate(replicas):
         for file in replica.files:
@@ -749,7 +752,7 @@ def _version(file: File) -> tuple[Any, ...]:
 
 
 def _offsets_of_others(replicas: Sequence[ReplicaContent], files: Sequence[File]) -> list[File]:
-    """The consumer offsets of copies from which they were not taken."""
+    """The consumer-offset files of replicas that are not among `files`."""
     taken = {file.path for file in files}
     return [
         file

@@ -95,7 +95,7 @@ DATABASES = {
 }
 """What is in the RocksDB databases of a store. The first two have addresses of messages; a broker builds them again from its log."""
 RECOVERED_FILES = 10
-"""So many commit-log files, the last ones, does a broker from 5.4.0 on read when it starts after a crash."""
+"""The last commit-log files that a broker from 5.4.0 on reads when it starts after a crash."""
 NEVER_COPIED = ("rocketmq.abort", "rocketmq.lock", "rocketmq.stray")
 EXT_FLAG = -(1 << 63)
 

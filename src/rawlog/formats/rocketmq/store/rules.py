@@ -560,7 +560,7 @@ def committed_out_of_range(files: Files) -> Iterator[Mark]:
 def _committed_offsets(files: Files) -> list[tuple[File, str, Queue, int]]:
     """The committed offsets of consumer groups with their files; none for settings of an unexpected shape."""
     try:
-        return list(state.committed(files))
+        return list(state.committed_offsets(files))
     except (AttributeError, TypeError, ValueError):
         return []  # a finding of its own
 

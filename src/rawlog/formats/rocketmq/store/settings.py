@@ -172,9 +172,9 @@ class Sizes:
                     raise OptionError(f"{option} {options[option]!r}: a whole number expected") from None
                 if changed[name] <= 0:
                     raise OptionError(f"{option} {changed[name]}: a number above zero expected")
-        return self.having(changed)
+        return self.with_sizes(changed)
 
-    def having(self, sizes: Mapping[str, int]) -> Sizes:
+    def with_sizes(self, sizes: Mapping[str, int]) -> Sizes:
         """These sizes with others, which become known."""
         sized = replace(self, **sizes, known_fields=self.known_fields | set(sizes))
         # A broker rounds these up to whole units.
@@ -255,7 +255,7 @@ def sizes_of(files: Iterable[File]) -> Sizes:
     if conf is not None:
         for name, names in CONF.items():
             sizes.setdefault(name, conf.number(*names) or getattr(Sizes(), name))
-    return Sizes().having(sizes)
+    return Sizes().with_sizes(sizes)
 
 
 def _index_sizes(files: Sequence[File]) -> dict[str, int]:

@@ -51,7 +51,7 @@ from rawlog.model.transactions import TransactionalId, Transactions
 Batches = Iterator[pa.RecordBatch]
 Options = Mapping[str, str]
 COMMITTED_MASK = int(SysFlag.COMMIT)
-#: So many queues of a topic without a message are known at most.
+#: The most queues without a message that are listed for a topic.
 MOST_QUEUES = 1 << 12
 
 
@@ -193,7 +193,7 @@ def offsets(files: Sequence[File], options: Options) -> Batches:
     """Consumer offsets with the lag of each queue; with light queues on, ordinary offsets are in the other file."""
     bounds, empty = queue_bounds(files), _unused_queues(files)
     rows = []
-    for file, group, (topic, queue_id), offset in committed(files):
+    for file, group, (topic, queue_id), offset in committed_offsets(files):
         key = (file.place.group, topic, queue_id)
         low, high = bounds.get(key, (0, 0) if key in empty else (None, None))
         rows.append(_offset_row(file, group, topic, queue_id, offset, low, high))
@@ -214,7 +214,7 @@ def _unused_queues(files: Sequence[File]) -> set[tuple[str | None, str, int]]:
     return unused
 
 
-def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
+def committed_offsets(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
     """The committed offsets of consumer groups, each with its file. ValueError and the like for settings of an unexpected shape."""
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
         for file, value in config.load(files, name):
@@ -557,7 +557,7 @@ def _row(entry: Entry, names: _Names) -> dict[str, Any] | None:
         return None
     source = entry.properties.get("DLQ_ORIGIN_TOPIC") or entry.properties.get("RETRY_TOPIC")
     if kind != "dead letter":
-        group, popped = names.apart(group, was_popped=FIRST_POP in entry.properties)
+        group, popped = names.split_retry_name(group, was_popped=FIRST_POP in entry.properties)
         source = source or popped
     source_id = entry.properties.get("DLQ_ORIGIN_MESSAGE_ID") or entry.properties.get("ORIGIN_MESSAGE_ID")
     return {
@@ -602,7 +602,7 @@ class _Names:
         names.topics.update(file.place.topic for file in files if file.place.topic is not None)
         return names
 
-    def apart(self, name: str, *, was_popped: bool) -> tuple[str, str | None]:
+    def split_retry_name(self, name: str, *, was_popped: bool) -> tuple[str, str | None]:
         """The group of a retry topic and, where messages are popped, the topic they came from: `group_topic`, on request `group+topic`.
 
         Both names may have a `_`, so the groups and topics that the store knows decide.

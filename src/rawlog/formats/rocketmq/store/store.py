@@ -55,7 +55,7 @@ from rawlog.model.store import Look, Panel, Store
 from rawlog.model.verb import Line, Section, Tone
 
 PACKED_AT = 1 << 18
-"""Messages after which a summary packs what they gave: at most so many are in memory as they are."""
+"""Messages after which a summary packs their units and keys: the most that are in memory unpacked."""
 _SMALL = (np.int8, np.int16, np.int32)
 
 
