@@ -77,7 +77,9 @@ def twin(plain: Any, form: Callable[[], Any]) -> Any:
 
     def make() -> Any:
         compiler_form = form()
-        return compiler_form if isinstance(compiler_form, FunctionType) else lambda *arguments: compiler_form(*arguments)
+        return (
+            compiler_form if isinstance(compiler_form, FunctionType) else lambda *arguments: compiler_form(*arguments)
+        )
 
     HELPERS.append((plain, make))
     return plain

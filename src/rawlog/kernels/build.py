@@ -77,7 +77,8 @@ def signatures(function: Any) -> list[tuple[Argument, ...]]:
     if len(arguments) < len(names):
         return []
     dense = tuple(
-        argument if argument.array is None else argument._replace(array=argument.array._replace(contiguous=True)) for argument in arguments
+        argument if argument.array is None else argument._replace(array=argument.array._replace(contiguous=True))
+        for argument in arguments
     )
     return [dense] if dense == arguments else [dense, arguments]
 
