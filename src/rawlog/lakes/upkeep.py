@@ -98,7 +98,7 @@ class _Reach(Job[LookResult, Mapping[str, UnlistedFiles]]):
     def _lists(self, name: str, table: Any, snapshots: Iterable[tuple[Any, bool]]) -> list[Look]:
         self.io[name] = table.io
         named = [(snapshot.manifest_list, is_kept) for snapshot, is_kept in snapshots]
-        return [Look(name, table.io, lists=some) for some in packed(named, lambda _: 1, LISTS)]
+        return [Look(name, table.io, lists=share) for share in packed(named, lambda _: 1, LISTS)]
 
     def _manifests(self, results: Sequence[LookResult]) -> list[Look]:
         """Each manifest once: one that any kept snapshot lists is kept."""
