@@ -23,7 +23,7 @@ from rawlog.lakes.removal import (
     old_files,
     rows_of,
 )
-from rawlog.lakes.rewritten import (
+from rawlog.lakes.rewrites import (
     Comparison,
     known_names,
     read_marks,
