@@ -273,8 +273,8 @@ def _may_live(owner: str) -> bool:
     """Whether a process may still live that a stage belongs to, if it has such an owner."""
     if not owner:
         return False
-    parts, here = owner.split(), _owner(os.getpid()).split()
-    if len(parts) != 4 or parts[:2] != here[:2] or not parts[2].isdecimal():
+    parts, this_process = owner.split(), _owner(os.getpid()).split()
+    if len(parts) != 4 or parts[:2] != this_process[:2] or not parts[2].isdecimal():
         return True  # of another machine, or of no process that could be asked about
     try:
         return _began(int(parts[2])) == parts[3]

@@ -284,8 +284,9 @@ def mark_fields(
     """Find the fields of texts from number `first` on. `steps` are the start and end of a name in `names`, and the number of an item,
     NAME or EVERY; path n has those from `edges[n]` on. `drops` are the paths, as bits, whose fields are left out.
 
-    A span is the text's number, start, end, path and kind; nulls have none. `matched` has the paths that lead to a field, as bits. A text is
-    not `done` if it is not JSON, or two paths meet, or a field holds others and is not dropped, or a name has escapes, or it is too deep.
+    A span is the text's number, start, end, path and kind; nulls have none. `matched` has the paths that lead to a field, as bits.
+    A text is not `done` if it is not JSON, or two paths meet, or a field holds others and is not dropped, or a name has escapes, or it
+    is too deep.
     -> (texts seen, spans, status); FULL: no room for the spans of the next text
     """
     kinds, alives, items = room[:MOST_DEPTH], room[MOST_DEPTH : 2 * MOST_DEPTH], room[2 * MOST_DEPTH : 3 * MOST_DEPTH]

@@ -27,7 +27,7 @@ from rawlog.lakes.names import Cut, check_names, check_url, data_path, known_tab
 from rawlog.lakes.parquet import Sheets, check_order
 from rawlog.lakes.payload import References, stored
 from rawlog.lakes.removal import findings_among, thin
-from rawlog.lakes.rewritten import check_policy, mark
+from rawlog.lakes.rewrites import check_policy, mark
 from rawlog.lakes.state import RowRange
 from rawlog.lakes.upkeep import expire
 from rawlog.lakes.values import (

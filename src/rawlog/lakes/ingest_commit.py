@@ -75,7 +75,7 @@ class Commit:
     def run(self) -> Ingested:
         planned = self.plan
         sources = {table.name: self._sources(table) for table in planned.tables}
-        looked = [file for result in self.results for file in result.files] + [result.file for result in self.merged]
+        inspected = [file for result in self.results for file in result.files] + [check.file for check in self.merged]
         if self.merged:
             self._write_merged()
         if distrusted := self.damaged & {path for paths in planned.rewritten.removed.values() for path in paths}:
@@ -83,17 +83,21 @@ class Commit:
         for table in sorted(planned.tables, key=_order):
             self._commit_rows(table, sources[table.name])
         folded = [table for table in planned.folded if self._commit_fold(table)]
-        if looked:
-            taken = {path: progress for table_sources in sources.values() for path, progress in table_sources.items()}
-            seen = {file.path: _looked_at(file, taken.get(file.path)) for file in looked}
+        if inspected:
+            progress_by_path = {
+                path: source for table_sources in sources.values() for path, source in table_sources.items()
+            }
+            seen = {file.path: _looked_at(file, progress_by_path.get(file.path)) for file in inspected}
             stores = {path: facts for result in self.results for path, facts in result.stores.items()}
             self._commit_inspected(FILES, seen, stores=stores)
             self._commit_inspected(FINDINGS, seen)
         for table in (self.records, FILES, FINDINGS, JOBS):
             self.lake.ensure(table, planned.cuts.get(table.name, ()), planned.orders.get(table.name, ()))
         size = sum(reached.stop - (reached.part.start or 0) for reached in self._first_reached())
-        outcome = self._outcome(len({*(file.path for file in looked), *(p for s in sources.values() for p in s)}), size)
-        if looked or folded or any(sources.values()):
+        outcome = self._outcome(
+            len({*(file.path for file in inspected), *(p for s in sources.values() for p in s)}), size
+        )
+        if inspected or folded or any(sources.values()):
             self._write_job(outcome)
         return outcome
 
@@ -216,7 +220,7 @@ class Commit:
         if self.plan.run in self.lake.history(lake_name(table)).runs:
             return
         sheets = Sheets(
-            lambda name_of_table: data_path(self.lake.path, name_of_table, self.plan.run), name, orders=self.plan.orders
+            lambda sheet_table: data_path(self.lake.path, sheet_table, self.plan.run), name, orders=self.plan.orders
         )
         for batch in batches:
             sheets.add(table, batch)

@@ -23,7 +23,7 @@ from rawlog.lakes.removal import (
     old_files,
     rows_of,
 )
-from rawlog.lakes.rewritten import (
+from rawlog.lakes.rewrites import (
     Comparison,
     known_names,
     read_marks,
@@ -96,7 +96,7 @@ class Plan:
         self.tree, self.whole = _with_lake_names(tree, names), _with_lake_names(whole, names)
         self.chosen_replicas = tuple(replica_notes)
         takes_all = selection.replicas == "all"
-        self.earlier = (
+        self.replicas = (
             LakeReplicas() if takes_all else LakeReplicas.find(self.whole, self.histories, loaded[FILES.name])
         )
         self.cuts = {table.name: _cuts(loaded[table.name], table, partition_by) for table in self.tables}
@@ -104,10 +104,10 @@ class Plan:
             table.name: _order(loaded[table.name], table, sort_by) for table in (*self.tables, FILES, FINDINGS)
         }
         self.folds = {
-            table.name: list(values.due(table.name, self.whole, self.histories[table.name], self.chosen, self.earlier))
+            table.name: list(values.due(table.name, self.whole, self.histories[table.name], self.chosen, self.replicas))
             for table in self.folded
         }
-        self.twins = _same_bytes(self.whole)
+        self.same_bytes = _same_bytes(self.whole)
         compared = Comparison(
             on_rewrite,
             self.whole.files,
@@ -116,10 +116,10 @@ class Plan:
             self.whole.group_of,
             lambda file, table: self.selection.suited(table).takes_file(file),
             self.chosen,
-            self.earlier,
+            self.replicas,
             loaded[FILES.name],
             damaged,
-            self.twins,
+            self.same_bytes,
         )
         self.rewritten = compared.run(self.tables)
         #: Of `files` and `findings`: the rows that are replaced, and the data files that were searched for them.
@@ -177,7 +177,7 @@ class Plan:
 
     def replace_inspected(self, lake: Lake, results: Sequence[Decoded], checks: Sequence[FileCheck]) -> list[OldFile]:
         """The data files of `files` and `findings` that may have rows of the files that were inspected, which the new rows replace."""
-        inspected = {file.path for result in results for file in result.files} | {result.file.path for result in checks}
+        inspected = {file.path for result in results for file in result.files} | {check.file.path for check in checks}
         if not inspected:
             return []
         files: list[OldFile] = []
@@ -223,23 +223,25 @@ class Plan:
             taken = sources.get(path)
             if taken is not None and (not self._is_unlike(file, table) or file.size == taken.stop):
                 continue
-            if taken is None and self.twins and (twin := self._known_twin(file, sources)) is not None:
-                why = why_replaced(file, twin, read_marks({(file.path, twin.stop)} if twin.stop <= file.size else ()))
+            if taken is None and self.same_bytes and (replica := self._known_replica(file, sources)) is not None:
+                why = why_replaced(
+                    file, replica, read_marks({(file.path, replica.stop)} if replica.stop <= file.size else ())
+                )
                 if why is not None:
                     self.refused[file.path] = why
                     continue
-                if file.size == twin.stop:
+                if file.size == replica.stop:
                     continue
-                taken = twin
+                taken = replica
             if file.place.state is None:
-                rest = self.earlier.rest(table.name, file, self.whole.group_of(file), taken)
+                rest = self.replicas.rest(table.name, file, self.whole.group_of(file), taken)
                 if rest is None or rest.stop < file.size:
                     pending[file.path] = rest
         return pending
 
-    def _known_twin(self, file: File, sources: Mapping[str, SourceProgress]) -> SourceProgress | None:
+    def _known_replica(self, file: File, sources: Mapping[str, SourceProgress]) -> SourceProgress | None:
         """What a table has of another file with the same bytes: local and remote copies of a segment are taken once."""
-        return next((sources[path] for path in self.twins.get(file.path, ()) if path in sources), None)
+        return next((sources[path] for path in self.same_bytes.get(file.path, ()) if path in sources), None)
 
     def _cut(self, inspected: set[str]) -> list[Span]:
         """The spans of all pending files, in the order of their places, each once for all tables that need it. Files that are new as a
@@ -253,12 +255,12 @@ class Plan:
             path, group, is_new = file.path, self.whole.group_of(file), True
             edges: dict[int, list[tuple[int | None, int | None, int]]] = {}
             wanted: dict[tuple[int | None, int | None], list[tuple[str, Part]]] = {}
-            for table, chosen, columns, starts in wishes:
+            for table, chosen, options, starts in wishes:
                 if path not in starts:
                     continue
                 taken = starts[path]
                 is_new &= taken is None
-                part = whole(file, group, table, chosen, columns, formats)
+                part = whole(file, group, table, chosen, options, formats)
                 begin = 0 if taken is None else taken.stop
                 if begin not in edges:
                     start, first = (taken.stop, taken.frames) if taken is not None and taken.stop else (None, 0)
@@ -306,7 +308,7 @@ class Plan:
                     others.setdefault(earlier, set()).add(file.path)
         return [
             *self.chosen_replicas,
-            *self.earlier.notes(),
+            *self.replicas.notes(),
             *self.rewritten.notes(),
             *(
                 f"{len(paths):,} files were ingested before with {earlier}; rows left out then stay out"

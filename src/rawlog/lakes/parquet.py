@@ -440,8 +440,8 @@ class Sheets:
             return
         cuts = self.cuts.get(table.name, ())
         for key, rows in divide(batch, cuts) if cuts else (((), batch),):
-            for far, some in _by_calendar(rows, table):
-                self._sheet(table, unit, (*key, FAR) if far else key).add(some)
+            for far, sheet_rows in _by_calendar(rows, table):
+                self._sheet(table, unit, (*key, FAR) if far else key).add(sheet_rows)
         if cuts:
             self._slim()
 

@@ -73,8 +73,8 @@ class Removal:
             chosen = pc.is_in(paths, value_set=pa.array(sorted(self.paths), pa.string()))
             if self.findings:
                 pairs = pa.array(sorted(f"{code}{BETWEEN}{path}" for code, path in self.findings), pa.string())
-                both = pc.binary_join_element_wise(batch.column(CODE).cast(pa.string()), paths, BETWEEN)
-                chosen = pc.or_(chosen, pc.is_in(both, value_set=pairs))
+                codes_and_paths = pc.binary_join_element_wise(batch.column(CODE).cast(pa.string()), paths, BETWEEN)
+                chosen = pc.or_(chosen, pc.is_in(codes_and_paths, value_set=pairs))
             return np.asarray(chosen.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
         numbers = batch.column(ROW).fill_null(-1).to_numpy()
         splits = batch.column(SPLIT).cast(pa.string()).dictionary_encode()
@@ -240,7 +240,7 @@ def _references(table: Any, paths: Collection[str]) -> Iterable[tuple[str, str, 
 def merge_ranges(rows: Mapping[str, Iterable[RowRange]]) -> tuple[RowRange, ...]:
     """The ranges of several sources, joined where one begins at the end of another."""
     joined: list[RowRange] = []
-    for split, first, stop in sorted(rows_range for ranges in rows.values() for rows_range in ranges):
+    for split, first, stop in sorted(row_range for ranges in rows.values() for row_range in ranges):
         if joined and joined[-1][0] == split and joined[-1][2] >= first:
             joined[-1] = split, joined[-1][1], max(stop, joined[-1][2])
         else:

@@ -211,14 +211,14 @@ class Library(Cluster):
         if not times:
             return {}
         requests = {
-            library.TopicPartition(*partition_request): kinds[when]() if when in kinds else spec.for_timestamp(when)
-            for partition_request, when in times.items()
+            library.TopicPartition(*partition): kinds[when]() if when in kinds else spec.for_timestamp(when)
+            for partition, when in times.items()
         }
         chosen = level.READ_COMMITTED if isolation else level.READ_UNCOMMITTED
         futures = self.admin.list_offsets(requests, isolation_level=chosen, request_timeout=self.settings.timeout)
         offsets = {}
-        for partition_request, future in futures.items():
-            partition = TopicPartition(partition_request.topic, partition_request.partition)
+        for topic_partition, future in futures.items():
+            partition = TopicPartition(topic_partition.topic, topic_partition.partition)
             offsets[partition] = self.answer_of(f"partition {partition}: its offsets", future.result).offset
         return offsets
 

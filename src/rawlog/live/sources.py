@@ -273,13 +273,13 @@ def _pieces_of_rows(batch: pa.RecordBatch) -> Iterator[Piece]:
     producers = np.where(transactional, ids, NOT_TRANSACTIONAL)
     is_edge = (producers[1:] != producers[:-1]) | control[1:] | control[:-1]
     for start, stop in pairwise([0, *(np.flatnonzero(is_edge) + 1).tolist(), batch.num_rows]):
-        some, producer = batch.slice(start, stop - start), int(producers[start])
-        first = some.column("offset")[0].as_py()
+        run, producer = batch.slice(start, stop - start), int(producers[start])
+        first = run.column("offset")[0].as_py()
         if not control[start]:
-            time = some.column("timestamp")[:1].cast(pa.int64())[0].as_py()
-            yield Piece(producer, first, some.num_rows, rows=some.select(RECORDS.names), first_time=time)
+            time = run.column("timestamp")[:1].cast(pa.int64())[0].as_py()
+            yield Piece(producer, first, run.num_rows, rows=run.select(RECORDS.names), first_time=time)
             continue
-        [row] = some.select(["producer_epoch", "control_type", "timestamp"]).to_pylist()
+        [row] = run.select(["producer_epoch", "control_type", "timestamp"]).to_pylist()
         marker = None
         if row["control_type"] in (ControlType.ABORT, ControlType.COMMIT):
             written = int(row["timestamp"].timestamp() * 1000)
@@ -320,8 +320,8 @@ def lake_partitions(tree: Tree, selection: Selection) -> list[LakePartition] | N
     files_by_partition: dict[TopicPartition, list[File]] = {}
     has_transactions = False
     for file in files:
-        partitions, here = _partitions_in(file)
-        has_transactions |= here
+        partitions, is_transactional = _partitions_in(file)
+        has_transactions |= is_transactional
         for topic, number in partitions:
             is_wanted = not selection.partitions or number in selection.partitions
             if selection.takes_topic(topic) and is_wanted and not _is_hidden(topic, selection):

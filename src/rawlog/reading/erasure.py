@@ -257,12 +257,12 @@ def _byte_parts(column: pa.Array) -> Iterator[bytes | memoryview]:
         yield numbers.to_numpy(zero_copy_only=False).astype(">i8").tobytes()
         return
     yield pc.fill_null(pc.binary_length(column), -1).to_numpy(zero_copy_only=False).astype(">i8").tobytes()
-    there = pc.drop_null(column)
-    _, offsets, data = there.buffers()
-    if data is None or not len(there):
+    values = pc.drop_null(column)
+    _, offsets, data = values.buffers()
+    if data is None or not len(values):
         yield b""
         return
-    places = np.frombuffer(offsets, np.int32, len(there) + 1, there.offset * 4)
+    places = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
     yield memoryview(data)[int(places[0]) : int(places[-1])]
 
 

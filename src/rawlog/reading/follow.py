@@ -202,10 +202,10 @@ class Follower:
         first, last = line.index(start) or 0, line.index(stop) or 0
         for index in range(first, last + 1):
             file = line.files[index]
-            here = start if index == first else Mark.before(file)
+            begin = start if index == first else Mark.before(file)
             end = stop.position if index == last else None
-            if here.position < (file.size if end is None else end):
-                yield Part((file,), here.position or None, end, here.frames)
+            if begin.position < (file.size if end is None else end):
+                yield Part((file,), begin.position or None, end, begin.frames)
 
     def locate(self, line: Line, mark: Mark) -> Mark:
         """The mark itself if its place is what it was, else the place of the same offset in the files there are now.

@@ -109,11 +109,19 @@ class FileCheck:
             return False
         rules = {rule.code: rule for rule in rules_of(self.file, chosen)}
         for code, memory in following.memories.items():
-            mine, merge = self.memories.get(code), rules[code].merge
-            both = memory if not mine else mine if not memory else merge(mine, memory) if merge is not None else None
-            if both is None:
+            earlier, merge = self.memories.get(code), rules[code].merge
+            merged = (
+                memory
+                if not earlier
+                else earlier
+                if not memory
+                else merge(earlier, memory)
+                if merge is not None
+                else None
+            )
+            if merged is None:
                 return False
-            self.memories[code] = both
+            self.memories[code] = merged
         if self.summary is not None and following.summary is not None:
             self.summary = self.summary.merge(following.summary)
         if self.measure is not None and following.measure is not None:
@@ -187,9 +195,9 @@ def _own_stores(store: Store) -> dict[str, Store]:
 
 def _own_store(store: Store, family: Family) -> Store:
     files = family.files_for(None, store)
-    mine = (family.store_class if files else Store)(files, store.name)
-    mine.summaries = own_summaries(store.summaries, family)
-    return mine
+    part = (family.store_class if files else Store)(files, store.name)
+    part.summaries = own_summaries(store.summaries, family)
+    return part
 
 
 def rules_of(file: File, chosen: RuleChoice) -> list[Rule[Inspection]]:
@@ -603,7 +611,5 @@ def near(file: File, store: Store, formats: Mapping[str, Format] | None = None) 
     start = file.place.start_offset
     others = (store.find(kind, start, file.place.state) for kind in format.near)
     return tuple(
-        found_file
-        for found_file in (*others, *(store.find(found_file, None) for found_file in format.near))
-        if found_file is not None
+        neighbour for neighbour in (*others, *(store.find(kind, None) for kind in format.near)) if neighbour is not None
     )

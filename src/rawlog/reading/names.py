@@ -66,8 +66,8 @@ def _check_ids(trees: Sequence[Tree], table: Table) -> None:
         systems = {table.name.partition(".")[0]}
     if not systems & have.keys():
         ids = " and ".join(f"{lookup.named} of {name}" for name, lookup in have.items())
-        here = ", ".join(sorted(systems)) or "nothing"
-        raise OptionError(f"--id: {here} has no ids; only {ids} have ids")
+        present = ", ".join(sorted(systems)) or "nothing"
+        raise OptionError(f"--id: {present} has no ids; only {ids} have ids")
 
 
 def _by_place(tree: Tree) -> PartitionNames:
@@ -113,17 +113,17 @@ def _problems(selection: Selection, names: PartitionNames) -> Iterator[OptionErr
     yield from missing_topics(selection.topics, topics)
     if selection.topic_pattern is not None and not any(map(selection.takes_topic, topics)):
         yield f"topic pattern {selection.topic_pattern}: no topic matches"
-    there = {number for topic, number in names if selection.takes_topic(topic)}
-    if None in there:
+    present = {number for topic, number in names if selection.takes_topic(topic)}
+    if None in present:
         return  # nothing tells which partitions these are
     if selection.partitions and not names:
         yield OptionError(f"unknown partition {_ranges(selection.partitions)}: there are no partitions here")
     for run in _runs(selection.partitions):
-        missing = [number for number in run if number not in there]
-        if there and len(missing) == len(run):
-            has = _ranges(sorted(number for number in there if number is not None))
-            yield OptionError(f"unknown partition {_ranges(run)}; known: {has}")
-        elif there and missing:
+        missing = [number for number in run if number not in present]
+        if present and len(missing) == len(run):
+            present_text = _ranges(sorted(number for number in present if number is not None))
+            yield OptionError(f"unknown partition {_ranges(run)}; known: {present_text}")
+        elif present and missing:
             yield f"--partition {_ranges(run)}: there is no {_ranges(missing)}"
 
 

@@ -88,8 +88,8 @@ class FileProfile:
         if self.name is not None:
             self._part(self.name).take(rows)
             return
-        for name, some in rows.by_partition(batch, self.file):
-            self._part(name).take(some)
+        for name, of_partition in rows.by_partition(batch, self.file):
+            self._part(name).take(of_partition)
 
     def _part(self, name: Name) -> _Counting:
         if name not in self.parts and len(self.parts) >= MOST_PARTS:

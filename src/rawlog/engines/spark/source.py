@@ -225,8 +225,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.left.append((line, mark))
                 continue
             share = None if size is None else max(1, size * left // total)
-            some = None if records is None else max(1, records * left // total)
-            reached, touched = self.follower.step(line, mark, share, files, some)
+            record_limit = None if records is None else max(1, records * left // total)
+            reached, touched = self.follower.step(line, mark, share, files, record_limit)
             files = None if files is None else files - touched
             self.left.append((line, reached))
             if touched or line.key in marks:

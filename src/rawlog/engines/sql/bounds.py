@@ -55,9 +55,11 @@ class Bounds:
         """What rows have in common that are within these bounds and others."""
         exact, merged = self.is_exact and other.is_exact, {}
         for name in ("topics", "partitions", "keys"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            merged[name] = mine if theirs is None else theirs if mine is None else (mine & theirs) or mine
-            exact = exact and (mine is None or theirs is None or bool(mine & theirs))
+            bound, other_bound = getattr(self, name), getattr(other, name)
+            merged[name] = (
+                bound if other_bound is None else other_bound if bound is None else (bound & other_bound) or bound
+            )
+            exact = exact and (bound is None or other_bound is None or bool(bound & other_bound))
         for name, choose in (("from_offset", max), ("to_offset", min), ("since", max), ("until", min)):
             merged[name] = _merged(getattr(self, name), getattr(other, name), choose)
         return Bounds(**merged, is_exact=exact)
@@ -66,9 +68,11 @@ class Bounds:
         """What rows have in common that are within these bounds or others."""
         merged: dict[str, Any] = {}
         for name in ("topics", "partitions", "keys", "from_offset", "to_offset", "since", "until"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine is not None and theirs is not None:
-                merged[name] = mine | theirs if isinstance(mine, frozenset) else _widest(name)(mine, theirs)
+            bound, other_bound = getattr(self, name), getattr(other, name)
+            if bound is not None and other_bound is not None:
+                merged[name] = (
+                    bound | other_bound if isinstance(bound, frozenset) else _widest(name)(bound, other_bound)
+                )
         return Bounds(**merged, is_exact=False)
 
     def selection(self, reading: Selection) -> Selection:

@@ -169,13 +169,13 @@ class Comparison:
     #: Whether the selection of the run takes a file for a table; and the selection as the lake records it.
     takes: Callable[[File, Table], bool]
     selection: str
-    earlier: LakeReplicas
+    replicas: LakeReplicas
     #: The lake's table `files`, None if there is none.
     lake_files: Any
     #: Files that were rewritten and are damaged now.
     damaged: Collection[str] = ()
     #: Other paths of the same bytes, such as those of a copy in remote storage, by path.
-    twins: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    same_bytes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def run(self, tables: Sequence[Table]) -> RewritePlan:
         """What was rewritten, and what is done about it in some tables."""
@@ -240,7 +240,7 @@ class Comparison:
                 rewrites.kept[table.name, path] = SourceProgress(file.size, None, 0, 0, 0)
                 continue
             # Of what the lake has from other replicas too, no row is removed: it would not be taken again.
-            is_shared = file.place.group in self.earlier.others
+            is_shared = file.place.group in self.replicas.others
             if file.format in is_log and (self.policy == "keep" or is_shared):
                 kept.append(file)
             else:
@@ -286,7 +286,7 @@ class Comparison:
         for table in all_tables:
             for path, taken in self.histories[table.name].sources.items():
                 if path in covers.here or (
-                    self.twins and any(other in covers.here for other in self.twins.get(path, ()))
+                    self.same_bytes and any(other in covers.here for other in self.same_bytes.get(path, ()))
                 ):
                     continue  # it is still there, perhaps elsewhere
                 if path not in gone and covers.may_cover(path) and (file := known_file(path, taken)) is not None:
@@ -315,7 +315,7 @@ class Comparison:
                     continue
                 if table.name not in _ABOUT_FILES and not self.takes(log, table):
                     continue
-                is_kept = self.policy == "keep" or file.place.group in self.earlier.others
+                is_kept = self.policy == "keep" or file.place.group in self.replicas.others
                 is_narrower = table.name not in _ABOUT_FILES and self._is_narrower(path, table)
                 if self.policy == "refuse" or is_narrower:
                     why = f"has offsets that were ingested from {path}, which is gone"
