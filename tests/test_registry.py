@@ -93,13 +93,13 @@ def test_every_format_has_the_abilities_that_its_tables_need(format: Format) -> 
     for name in abilities:
         function = getattr(format.codec, name)
         assert name == "splits" or callable(function), name
-        if name != "splits" and not isinstance(function, Deferred):
+        if name != "splits":
             taken = inspect.signature(getattr(Codec, name)).parameters
             inspect.signature(function).bind(*[None] * (len(taken) - 1))
     assert {"scan", "decode"} <= set(abilities) or not format.tables
     assert format.has_rules == ("rules" in abilities)
     assert ("explain" in abilities) == ("explain" in format.abilities())
-    assert bool(abilities) == (format.module is not None or bool(format.more))
+    assert bool(abilities) == (format.module is not None)
 
 
 SOURCE = Path(rawlog.__file__).parent

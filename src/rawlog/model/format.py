@@ -375,8 +375,6 @@ class Format:
     has_rules: bool = False
     #: The formats of files that a summary looks into: those of the same start, and those of the whole group.
     near: tuple[str, ...] = ()
-    #: Abilities that are not in the module, by name.
-    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -385,17 +383,18 @@ class Format:
     @property
     def codec(self) -> Codec:
         """The module that implements the format. Ask `can` first for what not every format has."""
-        return _codec(self)
+        assert self.module is not None, f"{self.name} is only listed"
+        return _codec(self.module)
 
     def can(self, ability: str) -> bool:
         """Whether the format has an ability: the name of a function of Codec."""
         assert hasattr(Codec, ability), ability
-        return (self.module is not None or bool(self.more)) and hasattr(self.codec, ability)
+        return self.module is not None and hasattr(self.codec, ability)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """The structures of the file."""
-        return getattr(self.codec, "LAYOUTS", ()) if self.module is not None or self.more else ()
+        return getattr(self.codec, "LAYOUTS", ()) if self.module is not None else ()
 
     @property
     def is_written(self) -> bool:
@@ -412,36 +411,18 @@ class Format:
         can = {
             "read": bool(self.tables),
             "verify": self.has_rules,
-            "explain": self.module is not None or bool(self.more),
+            "explain": self.module is not None,
             "write": self.is_written,
         }
         return [name for name, there in can.items() if there]
 
 
-class _Abilities:
-    """The functions of a module, and those that a format has beyond it."""
-
-    def __init__(self, implementation: object, more: Mapping[str, Any]) -> None:
-        self._implementation = implementation
-        self.__dict__.update(more)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._implementation, name)
-
-
-def _codec(format: Format) -> Codec:
-    codec = _CODECS.get(format.name)
-    if codec is None or codec[0] is not format:
-        module, _, name = (format.module or "builtins").partition(":")
-        implementation: Any = importlib.import_module(module)
-        implementation = getattr(implementation, name) if name else implementation
-        abilities: Any = _Abilities(implementation, format.more) if format.more else implementation
-        codec = format, abilities
-        _CODECS[format.name] = codec
-    return codec[1]
-
-
-_CODECS: dict[str, tuple[Format, Codec]] = {}
+@lru_cache(maxsize=256)
+def _codec(module: str) -> Codec:
+    name, _, object = module.partition(":")
+    imported: Any = importlib.import_module(name)
+    codec: Codec = getattr(imported, object) if object else imported
+    return codec
 
 
 class UnknownFile(Enum):

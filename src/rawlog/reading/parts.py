@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from rawlog import registry
 from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.format import File, Format
-from rawlog.model.plan import Reading
 from rawlog.model.store import Copies, Store
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
 from rawlog.model.text import counted
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
+
+if TYPE_CHECKING:
+    from rawlog.model.plan import Reading
 
 #: What a part of `findings` is about, where it is not one file.
 TOGETHER, ALL_TOGETHER = "the files of one group", "all files"

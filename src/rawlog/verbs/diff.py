@@ -159,10 +159,10 @@ def record(replicas: Replicas) -> Iterator[Mark]:
 RULES: tuple[Rule[Replicas], ...] = (absent, missing, record)
 
 
-def all_rules() -> Sequence[Rule[Any]]:
-    """Every rule rawlog has, by code."""
+def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
+    """Every rule rawlog has, by code; with `systems` only the rules of these, and those that every system has."""
     rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES, *VALUE_RULES]
-    for family in registry.families():
+    for family in (one for one in registry.families() if systems is None or one.name in systems):
         for format in family.formats:
             if format.can("scan"):
                 rules += framing_rules(format)

@@ -42,7 +42,8 @@ ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 def causes(findings: Iterable[Finding], roots: Sequence[str]) -> list[Cause]:
     """Findings of one rule are one cause: the worst first, then the most frequent, and last those that follow from others."""
-    rules, findings = all_rules(), list(findings)
+    findings = list(findings)
+    rules = all_rules({finding.code.partition(".")[0] for finding in findings})
     about = {one.code: one.about for one in rules}
     origins = _origins(findings, rules)
     rewrites = {family.name: family.store_class.rewrites for family in registry.families()}

@@ -125,9 +125,11 @@ class Rewriting(Job[Rewritten, Report]):
         """A split for each store. UnknownFormatError if there is nothing to rewrite, OptionError for an option that no family
         understands, AccessError if the target exists.
         """
-        able = [family for family in registry.families() if self.verb in family.store_class.rewrites]
-        shares = families_of(able, tree.files)
+        systems = {file.system for file in tree.files}
+        present = [family for family in registry.families() if any(map(family.looks_at, systems))]
+        shares = families_of([family for family in present if self.verb in family.store_class.rewrites], tree.files)
         if not shares:
+            able = [family for family in registry.families() if self.verb in family.store_class.rewrites]
             names = ", ".join(family.title for family in able)
             raise UnknownFormatError(
                 f"{', '.join(tree.roots)}: nothing here to {self.verb}; these systems can be: {names}"

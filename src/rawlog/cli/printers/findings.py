@@ -68,7 +68,7 @@ def show(
 
 def _show(findings: Findings) -> None:
     from rawlog.model.finding import UNKNOWN, grouped
-    from rawlog.verbs.check import rules
+    from rawlog.verbs.diff import all_rules
 
     for startup in findings.startups:
         for text in startup.lines(SHOWN):
@@ -76,7 +76,8 @@ def _show(findings: Findings) -> None:
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
     known = [item for item in findings if item.code != UNKNOWN]
-    for group in grouped(known, rules()) if known else ():
+    systems = {item.code.partition(".")[0] for item in known}
+    for group in grouped(known, all_rules(systems)) if known else ():
         item = group.first
         key = (item.code, item.path)
         shown[key] = shown.get(key, 0) + 1

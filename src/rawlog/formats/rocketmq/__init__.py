@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.formats.rocketmq import layouts, paths
+from rawlog.formats.rocketmq import paths
 from rawlog.formats.rocketmq.tables import (
     CHECKPOINTS,
     COMPACTED,
@@ -27,19 +27,6 @@ def _in(module: str, name: str) -> Deferred:
     return Deferred(f"{_HERE}.{module}", name)
 
 
-_ENTRY = (
-    layouts.HEAD,
-    layouts.HOST_V4,
-    layouts.HOST_V6,
-    layouts.STORED,
-    layouts.TAIL,
-    layouts.TOPIC_V1,
-    layouts.TOPIC_V2,
-    layouts.PROPERTIES,
-    layouts.INNER,
-    layouts.BLANK,
-)
-
 COMMIT_LOG = Format(
     name=paths.COMMIT_LOG_NAME,
     has_rules=True,
@@ -50,27 +37,7 @@ COMMIT_LOG = Format(
     match=paths.is_commit_log,
     sniff=paths.sniff_commit_log,
     appended=True,
-    more={
-        "LAYOUTS": (*_ENTRY, layouts.DLEDGER, layouts.DLEDGER_BLANK),
-        "begin": paths.begin_commit_log,
-        "scan": _in("commitlog", "scan"),
-        "decode": _in("commitlog", "decode"),
-        "decode_together": _in("commitlog", "decode_together"),
-        "spans": _in("commitlog", "spans"),
-        "resync": _in("commitlog", "resync"),
-        "fault": _in("commitlog", "fault"),
-        "offsets": _in("commitlog", "addresses"),
-        "lost_offsets": _in("commitlog", "lost_offsets"),
-        "misplaced": _in("commitlog", "misplaced"),
-        "context": _in("commitlog", "context"),
-        "pick": _in("lookup", "pick"),
-        "explain": _in("explain", "explain_entry"),
-        "summary": _in("store.store", "summary"),
-        "tally": _in("store.store", "tally"),
-        "write": _in("store.rewrite", "write"),
-        "losses": _in("store.rewrite", "losses"),
-        "rules": _in("rules", "commit_log"),
-    },
+    module=f"{_HERE}.commitlog",
 )
 COMPACTION_LOG = Format(
     name="rocketmq.compactionlog",
@@ -79,19 +46,7 @@ COMPACTION_LOG = Format(
     files="compaction/compactionLog/<topic>/<queue>/<20 digits>",
     tables=(COMPACTED,),
     match=paths.queue_file("compactionLog", 5, "compaction"),
-    more={
-        "LAYOUTS": _ENTRY,
-        "begin": paths.begin_commit_log,
-        "scan": _in("commitlog", "scan"),
-        "decode": _in("commitlog", "decode"),
-        "decode_together": _in("commitlog", "decode_together"),
-        "spans": _in("commitlog", "spans"),
-        "resync": _in("commitlog", "resync"),
-        "fault": _in("commitlog", "fault"),
-        "context": _in("commitlog", "context"),
-        "explain": _in("explain", "explain_entry"),
-        "rules": _in("rules", "compaction_log"),
-    },
+    module=f"{_HERE}.commitlog:CompactionLog",
 )
 CONSUME_QUEUE = Format(
     name="rocketmq.consumequeue",
@@ -100,16 +55,7 @@ CONSUME_QUEUE = Format(
     files="consumequeue/<topic>/<queue>/<20 digits>",
     tables=(QUEUES,),
     match=paths.queue_file("consumequeue"),
-    more={
-        "LAYOUTS": (layouts.UNIT,),
-        "scan": _in("messages", "scan_plain"),
-        "decode": _in("messages", "decode_plain"),
-        "spans": _in("messages", "spans_plain"),
-        "resync": _in("messages", "resync_plain"),
-        "fault": _in("messages", "fault"),
-        "explain": _in("explain", "explain_unit"),
-        "rules": _in("rules", "consume_queue"),
-    },
+    module=f"{_HERE}.units:CONSUME_QUEUE",
 )
 BATCH_QUEUE = Format(
     name="rocketmq.batchconsumequeue",
@@ -118,28 +64,14 @@ BATCH_QUEUE = Format(
     files="batchconsumequeue/<topic>/<queue>/<20 digits>",
     tables=(QUEUES,),
     match=paths.queue_file("batchconsumequeue"),
-    more={
-        "LAYOUTS": (layouts.BATCH_UNIT,),
-        "scan": _in("messages", "scan_batch"),
-        "decode": _in("messages", "decode_batch"),
-        "spans": _in("messages", "spans_batch"),
-        "resync": _in("messages", "resync_batch"),
-        "fault": _in("messages", "fault"),
-        "explain": _in("explain", "explain_batch_unit"),
-        "rules": _in("rules", "batch_queue"),
-    },
+    module=f"{_HERE}.units:BATCH_QUEUE",
 )
 COMPACTION_QUEUE = Format(
     name="rocketmq.compactioncq",
     title="consume queue of a compaction topic",
     files="compaction/compactionCq/<topic>/<queue>/<20 digits>",
     match=paths.queue_file("compactionCq", 5, "compaction"),
-    more={
-        "LAYOUTS": (layouts.BATCH_UNIT,),
-        "scan": _in("messages", "scan_batch"),
-        "fault": _in("messages", "fault"),
-        "explain": _in("explain", "explain_batch_unit"),
-    },
+    module=f"{_HERE}.units:COMPACTION_QUEUE",
 )
 EXT_QUEUE = Format(
     name="rocketmq.consumequeueext",
@@ -147,13 +79,7 @@ EXT_QUEUE = Format(
     files="consumequeue_ext/<topic>/<queue>/<20 digits>",
     tables=(QUEUES,),
     match=paths.queue_file("consumequeue_ext"),
-    more={
-        "LAYOUTS": (layouts.EXT_UNIT,),
-        "scan": _in("messages", "scan_ext"),
-        "decode": _in("messages", "decode_ext"),
-        "fault": _in("messages", "fault"),
-        "explain": _in("explain", "explain_ext_unit"),
-    },
+    module=f"{_HERE}.units:EXT_QUEUE",
 )
 INDEX = Format(
     name="rocketmq.index",
@@ -162,19 +88,7 @@ INDEX = Format(
     files="index/<17 digits>",
     tables=(KEYS,),
     match=paths.is_index,
-    more={
-        "LAYOUTS": (layouts.INDEX_HEADER, layouts.SLOT, layouts.INDEX_ENTRY),
-        "survey": _in("index", "survey"),
-        "presume": _in("index", "presume"),
-        "scan": _in("index", "scan"),
-        "decode": _in("index", "decode"),
-        "resync": _in("index", "resync"),
-        "fault": _in("index", "fault"),
-        "context": _in("index", "context"),
-        "explain": _in("explain", "explain_index_entry"),
-        "explain_header": _in("explain", "explain_index_header"),
-        "rules": _in("rules", "key_index"),
-    },
+    module=f"{_HERE}.index",
 )
 CHECKPOINT = Format(
     name="rocketmq.checkpoint",
@@ -182,20 +96,14 @@ CHECKPOINT = Format(
     files="checkpoint",
     tables=(CHECKPOINTS,),
     match=paths.file_named("checkpoint"),
-    more={
-        "LAYOUTS": (layouts.CHECKPOINT,),
-        "scan": _in("messages", "scan_checkpoint"),
-        "decode": _in("messages", "decode_checkpoint"),
-        "fault": _in("messages", "foreign_bytes"),
-        "explain": _in("explain", "explain_checkpoint"),
-    },
+    module=f"{_HERE}.units:CHECKPOINT_FILE",
 )
 CONFIG = Format(
     name="rocketmq.config",
     title="topics, groups, offsets and other settings, as lenient JSON",
     files=", ".join(f"config/{name}" for name in paths.CONFIGS),
     match=paths.is_config,
-    more={"scan": _in("config", "scan"), "fault": _in("config", "fault"), "explain": _in("explain", "explain_config")},
+    module=f"{_HERE}.config",
 )
 TIMER_LOG = Format(
     name="rocketmq.timerlog",
@@ -203,13 +111,7 @@ TIMER_LOG = Format(
     files="timerlog/<20 digits>",
     tables=(TIMERS,),
     match=paths.is_timer_log,
-    more={
-        "LAYOUTS": (layouts.TIMER_UNIT, layouts.TIMER_BLANK),
-        "scan": _in("messages", "scan_timer_log"),
-        "decode": _in("messages", "decode_timer_log"),
-        "fault": _in("messages", "foreign_bytes"),
-        "explain": _in("explain", "explain_timer_unit"),
-    },
+    module=f"{_HERE}.units:TIMER_LOG",
 )
 TIMER_WHEEL = Format(
     name="rocketmq.timerwheel",
@@ -217,36 +119,21 @@ TIMER_WHEEL = Format(
     files="timerwheel",
     tables=(WHEEL,),
     match=paths.file_named("timerwheel"),
-    more={
-        "LAYOUTS": (layouts.WHEEL_SLOT,),
-        "scan": _in("messages", "scan_wheel"),
-        "decode": _in("messages", "decode_wheel"),
-        "explain": _in("explain", "explain_wheel_slot"),
-    },
+    module=f"{_HERE}.units:TIMER_WHEEL",
 )
 TIMER_CHECK = Format(
     name="rocketmq.timercheck",
     title="up to where the timer has come",
     files="config/timercheck",
     match=paths.file_named("timercheck", folder="config"),
-    more={
-        "LAYOUTS": (layouts.TIMER_CHECK,),
-        "scan": _in("messages", "scan_timer_check"),
-        "fault": _in("messages", "foreign_bytes"),
-        "explain": _in("explain", "explain_timer_check"),
-    },
+    module=f"{_HERE}.units:TIMER_CHECK_FILE",
 )
 DLEDGER_INDEX = Format(
     name="rocketmq.dledgerindex",
     title="index of a DLedger commit log",
     files="dledger-<id>/index/<20 digits>",
     match=paths.is_dledger_index,
-    more={
-        "LAYOUTS": (layouts.DLEDGER_INDEX,),
-        "scan": _in("messages", "scan_dledger_index"),
-        "fault": _in("messages", "foreign_bytes"),
-        "explain": _in("explain", "explain_dledger_index"),
-    },
+    module=f"{_HERE}.units:DLEDGER_INDEX_FILE",
 )
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.formats.rocketmq import layouts
 from rawlog.formats.rocketmq.kernels import entries, fill
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.kernels import fill as text_kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     CHECK_MAX_TOPIC,
+    CODEC_MASK,
+    CODEC_SHIFT,
     CODECS,
     HALF_TOPIC,
     HEAD,
@@ -26,15 +30,36 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.messages import MOST_MS, Messages, micros
+from rawlog.formats.rocketmq.paths import begin_commit_log as begin
 from rawlog.io import compression
 from rawlog.kernels import byte_view, columns
 from rawlog.kernels.gather import SLACK
 from rawlog.model.errors import CorruptError, DataError, UnsupportedError
-from rawlog.model.format import NO_TIME, File, Offsets, Spans, Want
+from rawlog.model.finding import Rule
+from rawlog.model.format import NO_TIME, File, Inspection, Judge, Offsets, Spans, Want
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
-from rawlog.model.table import HEADERS, arrow_type
+from rawlog.model.table import HEADERS, Table, arrow_type
 from rawlog.model.text import java_text
+
+if TYPE_CHECKING:
+    from rawlog.formats.rocketmq.store.store import LogSummary
+    from rawlog.io.output import Output
+    from rawlog.model.explain import Node
+
+ENTRY_LAYOUTS = (
+    layouts.HEAD,
+    layouts.HOST_V4,
+    layouts.HOST_V6,
+    layouts.STORED,
+    layouts.TAIL,
+    layouts.TOPIC_V1,
+    layouts.TOPIC_V2,
+    layouts.PROPERTIES,
+    layouts.INNER,
+    layouts.BLANK,
+)
+LAYOUTS = (*ENTRY_LAYOUTS, layouts.DLEDGER, layouts.DLEDGER_BLANK)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Text columns and property columns from spans of bytes that a kernel found.
@@ -257,13 +282,13 @@ def spans(frames: Frames, file: File) -> Spans:
     return Spans(min_time=low, max_time=high, records=records)
 
 
-def addresses(frames: Frames, file: File) -> Offsets:
+def offsets(frames: Frames, file: File) -> Offsets:
     """Where each entry begins and ends in the whole commit log, by the name of its file."""
     base = frames.base + (file.place.start_offset or 0)
     return Offsets(frames.starts + base, frames.stops + base)
 
 
-def lost_offsets(files: Sequence[File], first: int, stop: int) -> Sequence[tuple[int, int]]:
+def lost_offsets(group: Sequence[File], first: int, stop: int) -> Sequence[tuple[int, int]]:
     """The bytes between two files of a commit log that are lost: all of them, brokers delete only its oldest files."""
     return [(first, stop)]
 
@@ -284,7 +309,7 @@ def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
     return positions
 
 
-def context(file: File, group: object, options: dict[str, str]) -> str | None:
+def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> str | None:
     """The isolation asked for: decoding needs no other fact of the store."""
     return options.get("isolation")
 
@@ -722,3 +747,94 @@ _MESSAGE_PARTS = (
     ("store_host", fill.W_STORE_HOST, fill.C_STORE_HOST),
     ("message_id", fill.W_ID, fill.C_ID),
 )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What else can be done with a commit log. `explain`, `rules`, `lookup` and the store are imported when they are needed.
+
+
+#: By the number in the flags; 0 is how old clients wrote zlib.
+_FLAG_CODECS = ("zlib", "lz4", "zstd", "zlib")
+
+
+def tally(frames: Frames, file: File) -> dict[str, dict[str, tuple[int, int]]]:
+    """Messages and bytes by codec and by their part in a transaction; those that were consumed again."""
+    rows = Messages.take(frames, file, with_crc=False)
+    flags, sizes = rows[kernels.F_SYS_FLAG], rows[kernels.F_SIZE]
+    kinds = (flags & TRANSACTION_MASK) >> 2
+    codec = np.where(flags & int(SysFlag.COMPRESSED), (flags & CODEC_MASK) >> CODEC_SHIFT, -1)
+    totals = {"codec": {}, "transaction": {}}  # type: dict[str, dict[str, tuple[int, int]]]
+    for number, name in enumerate(TRANSACTIONS):
+        of = kinds == number
+        if of.any() and name != "none":
+            totals["transaction"][name] = (int(of.sum()), int(sizes[of].sum()))
+    for number in np.unique(codec).tolist():
+        of = codec == number
+        name = "none" if number < 0 else _FLAG_CODECS[number] if number < len(_FLAG_CODECS) else "invalid"
+        count, size = totals["codec"].get(name, (0, 0))
+        totals["codec"][name] = (count + int(of.sum()), size + int(sizes[of].sum()))
+    return {aspect: rows for aspect, rows in totals.items() if rows}
+
+
+def explain(frames: Frames, file: File) -> list[Node]:
+    """One entry, field by field, to the last property."""
+    from rawlog.formats.rocketmq.explain import explain_entry
+
+    return explain_entry(frames, file)
+
+
+def rules() -> Sequence[Rule[Inspection]]:
+    """Checks over messages."""
+    from rawlog.formats.rocketmq.rules import commit_log
+
+    return commit_log()
+
+
+def pick(file: File, group: Sequence[File], table: Table, selection: Any) -> list[tuple[int, int | None]] | None:
+    """Byte ranges outside of which there is no wanted row; None where nothing shows them."""
+    from rawlog.formats.rocketmq import lookup
+
+    return lookup.pick(file, group, table, selection)
+
+
+def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> LogSummary:
+    """The pass over a commit-log file, or over a split of it."""
+    from rawlog.formats.rocketmq.store import store
+
+    return store.summary(file, group, start, stop)
+
+
+def losses(options: Mapping[str, str]) -> Judge:
+    """Which rows of `records` would read back otherwise, by column."""
+    from rawlog.formats.rocketmq.store import rewrite
+
+    return rewrite.losses(options)
+
+
+def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
+    """Write rows as a store directory; the number of rows."""
+    from rawlog.formats.rocketmq.store import rewrite
+
+    return rewrite.write(batches, output, options)
+
+
+class CompactionLog:
+    """The log of a compaction topic: copies of its messages, in the same entries. It stands in no line with other files."""
+
+    LAYOUTS = ENTRY_LAYOUTS
+    begin = staticmethod(begin)
+    scan = staticmethod(scan)
+    resync = staticmethod(resync)
+    fault = staticmethod(fault)
+    decode = staticmethod(decode)
+    decode_together = staticmethod(decode_together)
+    spans = staticmethod(spans)
+    context = staticmethod(context)
+    explain = staticmethod(explain)
+
+    @staticmethod
+    def rules() -> Sequence[Rule[Inspection]]:
+        """Checks over copies of messages."""
+        from rawlog.formats.rocketmq.rules import compaction_log
+
+        return compaction_log()

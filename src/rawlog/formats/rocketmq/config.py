@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
 from rawlog.model.text import printable
+
+if TYPE_CHECKING:
+    from rawlog.model.explain import Node
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*):')
 LARGEST = 256 << 20
@@ -296,6 +299,14 @@ def fault(frames: Frames) -> DataError:
         error.position = frames.reached_in_file
         return error
     return CorruptError("not JSON", position=frames.reached_in_file)
+
+
+def explain(frames: Frames, file: File) -> list[Node]:
+    """The values, by their path."""
+    from rawlog.model.explain import json_node
+
+    raw = bytes(frames.data[int(frames.starts[0]) : int(frames.stops[0])])
+    return [json_node(parse(raw), frames.base, len(raw), "config")]
 
 
 def load(files: Iterable[File], name: str) -> list[tuple[File, dict[str, Any]]]:

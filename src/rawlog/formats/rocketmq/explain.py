@@ -1,4 +1,4 @@
-"""What `explain` shows of the files of a store."""
+"""What `explain` shows of an entry of a commit log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from rawlog.formats.rocketmq import layouts
-from rawlog.formats.rocketmq.index import read_header
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     CODEC_MASK,
@@ -29,11 +28,9 @@ from rawlog.formats.rocketmq.layouts import (
 from rawlog.formats.rocketmq.messages import first_address
 from rawlog.io import compression
 from rawlog.io.checksums import crc32
-from rawlog.io.storage import Source
 from rawlog.model.errors import DataError
 from rawlog.model.explain import (
     Node,
-    json_node,
     layout_nodes,
     leaf,
     milliseconds,
@@ -78,8 +75,7 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
     data, start, stop, base = frames.data, int(frames.starts[0]), int(frames.stops[0]), frames.base
     magic = _int(data, start + 4, 4)
     if magic == MAGIC_BLANK:
-        nodes = layout_nodes(layouts.BLANK, data, start, base, {"magic": _MAGICS.__getitem__})
-        nodes += _unread(base + start + layouts.BLANK.size, base + stop)
+        nodes = blank_nodes(layouts.BLANK, frames, start, stop)
         return [Node(base + start, stop - start, "blank entry", children=nodes)]
     if magic in (MAGIC_V1, MAGIC_V2):
         return [_message(frames, file, start, stop)]
@@ -95,6 +91,12 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
     )
     inner = [_message(frames, file, start + layouts.DLEDGER.size, stop)] if stop - start > layouts.DLEDGER.size else []
     return [Node(base + start, stop - start, "DLedger entry", children=[head, *inner])]
+
+
+def blank_nodes(layout: Layout, frames: Frames, start: int, stop: int) -> list[Node]:
+    """The head of a blank entry or unit, and what follows it."""
+    nodes = layout_nodes(layout, frames.data, start, frames.base, {"magic": _MAGICS.__getitem__})
+    return nodes + _unread(frames.base + start + layout.size, frames.base + stop)
 
 
 def _unread(start: int, stop: int) -> list[Node]:
@@ -215,99 +217,3 @@ def _properties(data: Bytes, start: int, stop: int, base: int) -> list[Node]:
             nodes.append(leaf(data, at, 1, base, "nothing", "string", "", "a separator after another one"))
         at += len(piece) + 1
     return nodes
-
-
-def _fixed(
-    layout: Layout, name: str, meanings: dict[str, Callable[[int], str]] | None = None
-) -> Callable[[Frames, File], list[Node]]:
-    """Explain a frame that is one layout."""
-
-    def explain(frames: Frames, file: File) -> list[Node]:
-        start, stop = int(frames.starts[0]), int(frames.stops[0])
-        children = layout_nodes(layout, frames.data, start, frames.base, meanings, stop)
-        if stop - start > layout.size:
-            at = start + layout.size
-            children.append(leaf(frames.data, at, stop - at, frames.base, "rest", "bytes", bytes(frames.data[at:stop])))
-        return [Node(frames.base + start, stop - start, f"{name}, number {frames.first}", children=children)]
-
-    return explain
-
-
-def _size(value: int) -> str:
-    return (
-        "pre-blank: fills the front of the queue's first file"
-        if value == layouts.PRE_BLANK_SIZE
-        else "of the whole message"
-    )
-
-
-def _tag(value: int) -> str:
-    if value <= layouts.LARGEST_EXT_ADDRESS:
-        return f"address {value + (1 << 63)} in the ext files"
-    return (
-        "no tag" if value == 0 else "hash of the tag" if -(1 << 31) <= value < 1 << 31 else f"due {milliseconds(value)}"
-    )
-
-
-_TIMES = {
-    field.name: milliseconds
-    for layout in (
-        layouts.CHECKPOINT,
-        layouts.BATCH_UNIT,
-        layouts.EXT_UNIT,
-        layouts.TIMER_UNIT,
-        layouts.TIMER_CHECK,
-        layouts.INDEX_HEADER,
-    )
-    for field in layout.fields
-    if field.name.endswith("timestamp")
-}
-_WORDS: dict[str, Callable[[int], str]] = {**_TIMES, "tag_hash": _tag}
-
-explain_unit = _fixed(layouts.UNIT, "unit", {**_WORDS, "size": _size})
-explain_batch_unit = _fixed(layouts.BATCH_UNIT, "batch unit", _WORDS)
-explain_ext_unit = _fixed(layouts.EXT_UNIT, "ext unit", _WORDS)
-"""The two bytes that end a file are a unit of which only the size is there."""
-explain_index_entry = _fixed(layouts.INDEX_ENTRY, "key index entry")
-explain_checkpoint = _fixed(layouts.CHECKPOINT, "checkpoint", _WORDS)
-_explain_timer_unit = _fixed(layouts.TIMER_UNIT, "timer unit", _WORDS)
-explain_wheel_slot = _fixed(
-    layouts.WHEEL_SLOT, "slot", {"time": lambda value: milliseconds(value * layouts.TIMER_PRECISION_MS)}
-)
-explain_timer_check = _fixed(layouts.TIMER_CHECK, "timer checkpoint", _WORDS)
-explain_dledger_index = _fixed(layouts.DLEDGER_INDEX, "index unit")
-
-
-def explain_timer_unit(frames: Frames, file: File) -> list[Node]:
-    """One unit of a timer log, or the blank one that closes a file."""
-    start, stop, base = int(frames.starts[0]), int(frames.stops[0]), frames.base
-    if _int(frames.data, start + layouts.TIMER_BLANK.at("magic"), 4) != MAGIC_BLANK:
-        return _explain_timer_unit(frames, file)
-    nodes = layout_nodes(layouts.TIMER_BLANK, frames.data, start, base, {"magic": _MAGICS.__getitem__})
-    nodes += _unread(base + start + layouts.TIMER_BLANK.size, base + stop)
-    return [Node(base + start, stop - start, layouts.TIMER_BLANK.name, children=nodes)]
-
-
-def explain_index_header(head: bytes, file: File) -> list[Node]:
-    """The forty bytes before the slots, the slots, and the entry that is never used."""
-    nodes = layout_nodes(layouts.INDEX_HEADER, np.frombuffer(head, np.uint8), 0, 0, _WORDS)
-    header = Node(0, layouts.INDEX_HEADER.size, layouts.INDEX_HEADER.name, children=nodes)
-    with Source(file.path) as source:
-        index_header = read_header(source)
-    slots = Node(
-        header.size,
-        index_header.slots * layouts.SLOT.size,
-        "slots",
-        value=index_header.slots,
-        meaning=f"{index_header.used_slots:,} of them used",
-    )
-    unused = Node(index_header.entries_at, layouts.INDEX_ENTRY.size, "entry 0", meaning="never used")
-    return [header, slots, unused]
-
-
-def explain_config(frames: Frames, file: File) -> list[Node]:
-    """The values of a config file, by their path."""
-    from rawlog.formats.rocketmq.config import parse
-
-    raw = bytes(frames.data[int(frames.starts[0]) : int(frames.stops[0])])
-    return [json_node(parse(raw), frames.base, len(raw), "config")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +17,19 @@ from rawlog.formats.rocketmq.layouts import (
     INDEX_HEADER,
     SLOT,
 )
-from rawlog.formats.rocketmq.messages import fixed_frames, micros
+from rawlog.formats.rocketmq.messages import micros
+from rawlog.formats.rocketmq.units import UnitFile, fixed_frames, times_of
 from rawlog.io.storage import Source
 from rawlog.kernels import columns
 from rawlog.model.errors import CorruptError, DataError, TruncatedError
-from rawlog.model.format import File, Origin, Want
+from rawlog.model.finding import Rule
+from rawlog.model.format import File, Inspection, Origin, Want
 from rawlog.model.frames import Bytes, Frames
 
+if TYPE_CHECKING:
+    from rawlog.model.explain import Node
+
+LAYOUTS = (INDEX_HEADER, SLOT, INDEX_ENTRY)
 SEARCH = 1 << 20
 RATIO = DEFAULT_ENTRIES // DEFAULT_SLOTS
 SAMPLE = 16
@@ -243,6 +249,37 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         "number": columns.integers(numbers, "int"),
     }
     yield columns.batch(want.table, arrays, count)
+
+
+def explain(frames: Frames, file: File) -> list[Node]:
+    """One entry."""
+    return UnitFile(INDEX_ENTRY, "key index entry").explain(frames, file)
+
+
+def explain_header(head: bytes, file: File) -> list[Node]:
+    """The forty bytes before the slots, the slots, and the entry that is never used."""
+    from rawlog.model.explain import Node, layout_nodes
+
+    nodes = layout_nodes(INDEX_HEADER, np.frombuffer(head, np.uint8), 0, 0, times_of(INDEX_HEADER))
+    header = Node(0, INDEX_HEADER.size, INDEX_HEADER.name, children=nodes)
+    with Source(file.path) as source:
+        index_header = read_header(source)
+    slots = Node(
+        header.size,
+        index_header.slots * SLOT.size,
+        "slots",
+        value=index_header.slots,
+        meaning=f"{index_header.used_slots:,} of them used",
+    )
+    unused = Node(index_header.entries_at, INDEX_ENTRY.size, "entry 0", meaning="never used")
+    return [header, slots, unused]
+
+
+def rules() -> Sequence[Rule[Inspection]]:
+    """Checks over the entries of an index file."""
+    from rawlog.formats.rocketmq.rules import key_index
+
+    return key_index()
 
 
 def java_hash(text: str) -> int:

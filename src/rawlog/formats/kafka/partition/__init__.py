@@ -120,9 +120,13 @@ class Partition(Store):
 
     @classmethod
     def stores(cls, verb: str, files: Sequence[File], options: Mapping[str, str]) -> Sequence[Store]:
-        from rawlog.formats.kafka.partition import compact, rewrite
+        if verb == "compact":
+            from rawlog.formats.kafka.partition import compact
 
-        return compact.stores(files, options) if verb == "compact" else rewrite.partitions(files, options)
+            return compact.stores(files, options)
+        from rawlog.formats.kafka.partition import rewrite
+
+        return rewrite.partitions(files, options)
 
     @classmethod
     def join(cls, verb: str, stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:

@@ -18,11 +18,12 @@ from rawlog.formats.rocketmq.layouts import (
     LARGEST_BODY,
     MAGIC_BLANK,
 )
-from rawlog.formats.rocketmq.messages import Messages, scan_batch
+from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store.dispatch import DerivedEntries, Queue, derive_from
 from rawlog.formats.rocketmq.store.placeholders import SMALLEST_FILLER, covering
 from rawlog.formats.rocketmq.store.rewrite import batch_units, copy, drop
+from rawlog.formats.rocketmq.units import COMPACTION_QUEUE
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
@@ -135,7 +136,7 @@ def units_of(queue: File) -> tuple[NDArray[np.void], bool]:
     """The units of a queue, and whether it is damaged."""
     with Source(queue.path) as source:
         data = np.frombuffer(source.read(0, source.size), np.uint8)
-    frames = scan_batch(data, 0)
+    frames = COMPACTION_QUEUE.scan(data, 0)
     return BATCH_UNIT.take(data, frames.starts), frames.status.is_damage
 
 

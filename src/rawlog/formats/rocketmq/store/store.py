@@ -24,13 +24,8 @@ from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
     BLANK,
     CHECKPOINT,
-    CODEC_MASK,
-    CODEC_SHIFT,
     DLEDGER_BLANK_MAGIC,
     MAGIC_BLANK,
-    TRANSACTION_MASK,
-    TRANSACTIONS,
-    SysFlag,
 )
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.store import dispatch, state
@@ -355,27 +350,6 @@ def views(files: Sequence[File]) -> Iterator[View]:
 
 
 MOST = 500
-#: By the number in the flags; 0 is how old clients wrote zlib.
-CODECS = ("zlib", "lz4", "zstd", "zlib")
-
-
-def tally(frames: Frames, file: File) -> dict[str, dict[str, tuple[int, int]]]:
-    """Messages and bytes by codec and by their part in a transaction."""
-    rows = Messages.take(frames, file, with_crc=False)
-    flags, sizes = rows[kernels.F_SYS_FLAG], rows[kernels.F_SIZE]
-    kinds = (flags & TRANSACTION_MASK) >> 2
-    codec = np.where(flags & int(SysFlag.COMPRESSED), (flags & CODEC_MASK) >> CODEC_SHIFT, -1)
-    totals = {"codec": {}, "transaction": {}}  # type: dict[str, dict[str, tuple[int, int]]]
-    for number, name in enumerate(TRANSACTIONS):
-        mask = kinds == number
-        if mask.any() and name != "none":
-            totals["transaction"][name] = (int(mask.sum()), int(sizes[mask].sum()))
-    for number in np.unique(codec).tolist():
-        mask = codec == number
-        name = "none" if number < 0 else CODECS[number] if number < len(CODECS) else "invalid"
-        count, size = totals["codec"].get(name, (0, 0))
-        totals["codec"][name] = (count + int(mask.sum()), size + int(sizes[mask].sum()))
-    return {aspect: rows for aspect, rows in totals.items() if rows}
 
 
 def overview(files: Store) -> Iterator[Panel]:
