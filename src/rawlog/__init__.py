@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rawlog import errors as errors
-    from rawlog.verbs.ask import (
+    from rawlog.verbs.query import (
         cluster,
         groups,
         ingest,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from rawlog.verbs.doctor import doctor, list_formats
     from rawlog.verbs.live import mirror, record, replay
-    from rawlog.verbs.look import (
+    from rawlog.verbs.cat import (
         Log,
         cat,
         count,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         restore,
         write,
     )
-    from rawlog.verbs.overview import browse, report
+    from rawlog.verbs.browse import browse, report
 
 
 def __getattr__(name: str) -> object:

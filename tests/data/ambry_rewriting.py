@@ -10,7 +10,7 @@ from rawlog.formats.ambry.store.extract import extract
 from rawlog.io.output import Output
 from rawlog.model.report import Action, Entry, Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.rewrite import Rewriting
+from rawlog.verbs.repair import Rewriting
 
 
 def rewritten(

@@ -24,7 +24,7 @@ from rawlog.model.verb import (
     Tone,
     Verb,
 )
-from rawlog.verbs.family import run_verb
+from rawlog.verbs.groups import run_verb
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 

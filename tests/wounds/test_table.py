@@ -8,7 +8,7 @@ import pytest
 
 from rawlog import registry
 from rawlog.cli import cli
-from rawlog.verbs.family import verbs as family_verbs
+from rawlog.verbs.groups import verbs as family_verbs
 from tests.wounds import ledger, suite
 from tests.wounds.table import table
 from tests.wounds.verbs import CLASSES, NOT_JUDGED, VERBS, Verb, run

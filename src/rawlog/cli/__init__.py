@@ -34,7 +34,7 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs, in the order of their list, then those of families."""
-        from rawlog.verbs.family import verbs
+        from rawlog.verbs.groups import verbs
 
         return [*declared.VERBS, *TERMINAL, *verbs()]
 
@@ -49,7 +49,7 @@ class Verbs(click.Group):
             module = importlib.import_module(TERMINAL[cmd_name])
             command: click.Command = command_of(DECLARED[cmd_name]) if cmd_name in DECLARED else module.command
             return command
-        from rawlog.verbs.family import verbs
+        from rawlog.verbs.groups import verbs
 
         verb = verbs().get(cmd_name)
         return None if verb is None else family_command(cmd_name, verb)
@@ -67,7 +67,7 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs by group, without importing any of them."""
-        from rawlog.verbs.family import verbs
+        from rawlog.verbs.groups import verbs
 
         shown = {one.name: (one.group, one.summary) for one in self.declarations()}
         shown["submit"] = ("set up", str(getattr(self.get_command(ctx, "submit"), "short_help", "")))

@@ -130,7 +130,7 @@ def family_command(name: str, verb: Verb) -> click.Command:
     def callback(paths: tuple[str, ...], as_json: bool, **given: Any) -> None:
         from rawlog.cli.printers.report import print_report, print_shown
         from rawlog.model.report import Report
-        from rawlog.verbs.family import run_verb
+        from rawlog.verbs.groups import run_verb
 
         result = run_verb(name, paths, given)
         click.get_current_context().exit(

@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 def entries() -> Iterator[Entry]:
     """The verbs by group, in the order of `rawlog --help`."""
-    from rawlog.verbs.family import verbs
+    from rawlog.verbs.groups import verbs
 
     top = click.Context(cli, info_name="rawlog", **cli.context_settings)
     groups = {one.name: one.group for one in cli.declarations()} | {"submit": "set up"}

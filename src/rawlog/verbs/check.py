@@ -487,7 +487,7 @@ def rewrite(
 ) -> Report:
     """Rewrite the stores at `source` with the families that know the verb: `repair`, `rebuild`, `compact` or `erase`."""
     from rawlog.reading.names import check_names
-    from rawlog.verbs.rewrite import Rewriting
+    from rawlog.verbs.repair import Rewriting
 
     engine, [tree] = open_sources([source], running)
     if "topic" in options:

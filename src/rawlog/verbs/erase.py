@@ -43,7 +43,7 @@ from rawlog.reading.settlement import reading_of
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.reading.where import columns_of
 from rawlog.values.transform import Decode
-from rawlog.verbs.rewrite import Rewriting, Rewritten, StoreSplit
+from rawlog.verbs.repair import Rewriting, Rewritten, StoreSplit
 
 if TYPE_CHECKING:
     from rawlog.model.format import (

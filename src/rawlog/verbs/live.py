@@ -251,7 +251,7 @@ def _record_through(settings: Settings, asked: Any, target: str, as_: str, limit
     from rawlog.io.output import Output, refuse_staged
     from rawlog.io.stages import remove_stage
     from rawlog.live.recorder import NATIVE, record
-    from rawlog.verbs.ask import ingest
+    from rawlog.verbs.query import ingest
     from rawlog.verbs.move import convert
 
     if as_ != "lake":

@@ -457,7 +457,7 @@ def extract(
     >>> import rawlog
     >>> report = rawlog.extract("samples/ambry", to="out/blobs", names="filename")
     """
-    from rawlog.verbs.family import run_verb
+    from rawlog.verbs.groups import run_verb
 
     moment = now.isoformat() if isinstance(now, datetime) else None if now is None else str(now)
     given = {"to": to, "blob": blob or None, "names": names, "all": all or None, "now": moment}

@@ -37,7 +37,7 @@ from rawlog.model.recovery import (
 from rawlog.model.report import Action, Entry, Report
 from rawlog.model.store import Store
 from rawlog.reading.tree import Tree
-from rawlog.verbs.rewrite import UnknownFiles, fate_of, named_paths
+from rawlog.verbs.repair import UnknownFiles, fate_of, named_paths
 
 if TYPE_CHECKING:
     from rawlog.model.recovery import Rescuer

@@ -325,7 +325,7 @@ def transactions(
 
 
 def _shown(verb: str, paths: Paths, given: Mapping[str, Any]) -> Shown:
-    from rawlog.verbs.family import run_verb
+    from rawlog.verbs.groups import run_verb
 
     found = run_verb(verb, paths, {name: value for name, value in given.items() if value is not None})
     assert not isinstance(found, Report)
