@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rawlog.engines import choice
 from rawlog.formats.ambry.paths import is_log
-from rawlog.formats.ambry.store.extract import extract
+from rawlog.formats.ambry.store.extract import extract_blobs as extract
 from rawlog.io.output import Output
 from rawlog.model.report import Action, Entry, Report
 from rawlog.reading.tree import open_tree

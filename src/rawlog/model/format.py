@@ -21,7 +21,6 @@ from rawlog.model.finding import (
 )
 from rawlog.model.layout import Layout
 from rawlog.model.table import Table
-from rawlog.model.verb import Verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -576,8 +575,6 @@ class Family:
     #: (a store with its summaries) -> what `report` shows of it that only this system has: a cluster, blobs, queues. Files that a summary
     #: covers are not read again.
     overview: Callable[[Store], Iterable[Panel]] | None = None
-    #: Operations that only this family has, by name: `rawlog NAME` on the command line.
-    verbs: Mapping[str, Verb] = field(default_factory=dict)
     #: (what is asked for, the path of the target) -> how the verb `restore` makes a data directory that the system starts on.
     restorer: Callable[[RestoreOptions, Path], Restorer] | None = None
     #: (what is asked for, the path of the target) -> how the verb `rescue` makes one whole store of the copies on several disks.

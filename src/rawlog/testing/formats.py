@@ -27,7 +27,7 @@ from rawlog.reading.tree import HEAD, Tree, open_tree
 from rawlog.testing.base import Base, RowList, checked, frames_of, plain, rows_of, same, shared
 from rawlog.verbs.cat import Log
 from rawlog.verbs.cat import open as open_log
-from rawlog.verbs.move import write
+from rawlog.verbs.convert import write
 
 SMALL_FILE = 1 << 16
 

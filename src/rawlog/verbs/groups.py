@@ -1,148 +1,211 @@
-"""The verbs that families declare or take part in, run on files at some paths. The families say what they do."""
+"""`groups` and `transactions`: what the files of every system know of consumer groups and transactions."""
 
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from rawlog import registry
-from rawlog.io.output import Output
-from rawlog.model import groups, transactions
-from rawlog.model.errors import (
-    AccessError,
-    DataError,
-    OptionError,
-    unknown,
-)
-from rawlog.model.text import is_glob, matches, parse_time
-from rawlog.model.verb import (
-    Kind,
-    Parameter,
-    Shown,
-    Verb,
-)
-from rawlog.reading.tree import open_known
+from rawlog.model.errors import AccessError, DataError, unknown
+from rawlog.model.text import ROWS, counted, html_table, is_glob, matches
+from rawlog.model.verb import Item, Option, verb
+from rawlog.reading.select import ERRORS
+from rawlog.reading.tree import Tree, open_known
+from rawlog.verbs.options import Errors, Paths, TopicNames, texts
 
 if TYPE_CHECKING:
     from rawlog.model.format import File
     from rawlog.model.groups import Group
-    from rawlog.model.report import Report
     from rawlog.model.transactions import Transactions
 
 T = TypeVar("T")
 
-Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
+@verb(
+    group="ask",
+    examples=("rawlog groups /var/kafka-logs", "rawlog groups /var/kafka-logs --group 'billing*' --json"),
+    more="Exit codes: 0 shown; 1 damage was found; 2 wrong usage; 3 nothing to read.",
+)
+def groups(
+    paths: Annotated[Paths, "PATH"],
+    *,
+    group: Annotated[str | Sequence[str], Option("Only these groups; may be given again.", metavar="GLOB")] = (),
+    topic: TopicNames = (),
+    errors: Errors = "raise",
+) -> Shown:
+    """Show consumer groups: members, committed offsets, lag.
 
-def verbs() -> dict[str, Verb]:
-    """The verbs that are plain data, by name: those in which every family may take part, and those that only one has."""
-    return {"groups": GROUPS, "transactions": TRANSACTIONS, **registry.verbs()}
+    It shows protocol, state, members, committed offsets, end offsets, lag and last commit of the groups that are known at or below `paths`.
+    Offsets of an open transaction do not count. The lag of a partition whose log is not among the files is unknown.
 
+    Returns rows with `table` "groups", "members" and "offsets" (committed and end offsets, lag). AccessError if there is no group;
+    OptionError for one that does not exist; DataError at damage unless `errors` says otherwise.
 
-def run_verb(name: str, paths: Paths, given: Mapping[str, Any]) -> Report | Iterator[Shown]:
-    """Run a family's verb with some of its parameters: a Report if it writes, else what it shows.
-
-    OptionError for a parameter that it does not have, for an invalid value, and for a target that touches a source.
+    >>> import rawlog
+    >>> lags = {row["group"]: row["lag"] for row in rawlog.groups("samples/kafka") if row["table"] == "groups"}
     """
-    known = verbs()
-    if name not in known:
-        raise unknown("verb", name, known)
-    verb = known[name]
-    for one in given:
-        if one not in {parameter.name for parameter in verb.parameters}:
-            raise unknown(f"option of {name}", one, [parameter.name for parameter in verb.parameters])
-    options = {parameter.name: _value(parameter, given.get(parameter.name)) for parameter in verb.parameters}
+    check_errors(errors)
     left_out: list[str] = []
     tree = open_known(paths, note=left_out.append)
-    target = next((parameter.name for parameter in verb.parameters if parameter.kind is Kind.TARGET), None)
-    if target is None:
-        notes = (Shown(note=text, is_finding=True) for text in left_out)
-        return itertools.chain(notes, cast("Iterator[Shown]", verb.run(tree.files, tree.roots, options)))
-    with Output(options[target]) as output:
-        output.refuse(tree.sources)
-        with output.directory() as folder:
-            report = cast("Report", verb.run(tree.files, tree.roots, {**options, target: folder}))
-    report.verb, report.source, report.target = name, ", ".join(tree.roots), output.named
-    report.notes[:0] = left_out
-    return report
+    return Shown(_group_items(tree, texts(group), texts(topic), errors), left_out)
 
 
-def _value(parameter: Parameter, value: Any) -> Any:
-    """The value of a parameter, checked, as the verb takes it."""
-    if value is None:
-        if parameter.is_required:
-            raise OptionError(f"{parameter.name} is required")
-        return parameter.empty
-    if parameter.is_repeated:
-        return (value,) if isinstance(value, str) else tuple(value)
-    if parameter.kind is Kind.TIME:
-        return parse_time(value)
-    if parameter.kind is Kind.TARGET:
-        return os.fspath(value)
-    if parameter.kind is Kind.CHOICE and value not in parameter.choices:
-        raise unknown(f"value of {parameter.name}", str(value), parameter.choices)
-    if parameter.kind is Kind.NUMBER and (not isinstance(value, int) or value < 0):
-        raise OptionError(f"{parameter.name} {value!r}: a whole number, 0 or more, expected")
-    return value
+@verb(
+    group="ask",
+    examples=("rawlog transactions /var/kafka-logs", "rawlog transactions /var/kafka-logs --id 'billing*' --json"),
+    more="Exit codes: 0 shown; 1 a transaction hangs, or damage was found; 2 wrong usage; 3 nothing to read.",
+)
+def transactions(
+    paths: Annotated[Paths, "PATH"],
+    *,
+    id: Annotated[
+        str | Sequence[str], Option("Only these transactional ids; may be given again.", metavar="GLOB")
+    ] = (),
+    topic: TopicNames = (),
+    errors: Errors = "raise",
+) -> Shown:
+    """Show transactions: open, hanging, aborted, and what to do about them.
+
+    It shows the transactions at or below `paths`: those that no marker ends, what their coordinator last wrote about them, aborted ones.
+    An open transaction hangs if its coordinator does not know of it: consumers that read committed records wait for it for ever.
+
+    Returns rows with `table` "open", "ids" (as the coordinator wrote them) and "aborted". One that hangs has `is_hanging`, and `advice`
+    says what to do. AccessError if there are none; OptionError for an id or topic that does not exist; DataError at damage unless `errors`
+    says otherwise.
+
+    >>> import rawlog
+    >>> hanging = [row for row in rawlog.transactions("samples/kafka") if row.get("is_hanging")]
+    """
+    check_errors(errors)
+    left_out: list[str] = []
+    tree = open_known(paths, note=left_out.append)
+    return Shown(_transaction_items(tree, texts(id), texts(topic), errors), left_out)
 
 
-# Groups and transactions --------------------------------------------------------------------------------------------------
+def check_errors(errors: str) -> None:
+    """OptionError for an unknown policy."""
+    if errors not in ERRORS:
+        raise unknown("value of errors", str(errors), ERRORS)
 
 
-def _show_groups(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
+# What a verb shows --------------------------------------------------------------------------------------------------------
+
+
+class Shown:
+    """What a verb shows, as rows: iterate over it for dicts. `notes` are sentences about what was left out.
+
+    `items` gives the same as it is read, with text for people; the command line prints it.
+    """
+
+    def __init__(self, items: Iterable[Item], left_out: Iterable[str] = ()) -> None:
+        """What is wrong with the options is raised now, before the first item is given."""
+        notes = (Item(note=note, is_finding=True) for note in left_out)
+        found = itertools.chain(notes, items)
+        self._first = list(itertools.islice(found, 1))
+        self._rest = found
+        self._read: list[Item] | None = None
+
+    def items(self) -> Iterator[Item]:
+        """Everything that is shown, once, as soon as it is read."""
+        return itertools.chain(self._first, self._rest) if self._read is None else iter(self._read)
+
+    def _every(self) -> list[Item]:
+        if self._read is None:
+            self._read = list(self.items())
+        return self._read
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows."""
+        return [dict(item.row) for item in self._every() if item.row is not None]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what was left out."""
+        return [item.note for item in self._every() if item.note is not None]
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether damage or a difference was found."""
+        return any(item.is_finding for item in self._every())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<rawlog.Shown {counted(len(self), 'row')}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, for a notebook."""
+        rows = [(row.get("table", ""), {name: row[name] for name in row if name != "table"}) for row in self.rows]
+        return html_table(("table", "row"), rows[:ROWS], repr(self))
+
+
+# The job ------------------------------------------------------------------------------------------------------------------
+
+
+def _group_items(tree: Tree, names: Sequence[str], topics: Sequence[str], errors: str) -> Iterator[Item]:
     """The consumer groups of every system. OptionError for a name that does not exist; AccessError if there is no group at all."""
+    from rawlog.model import groups
+
     found: list[Group] = []
     unread: list[str] = []
     for family in registry.families():
         if family.groups is not None:
-            some, damage = _read(family.groups, files, options["errors"])
+            some, damage = _read(family.groups, tree.files, errors)
             found += some
             yield from damage
         if family.unread_groups is not None:
-            unread += family.unread_groups(files)
+            unread += family.unread_groups(tree.files)
     if not found:
-        raise AccessError("\n".join(unread) or f"{', '.join(roots)}: no consumer groups were found")
-    yield from (Shown(note=note, is_finding=True) for note in unread)
-    topics = {position.topic for one in found for position in one.positions}
-    yield from _missing(options["group"], {one.name for one in found}, "group")
-    yield from _missing(options["topic"], topics | _topics(files), "topic")
+        raise AccessError("\n".join(unread) or f"{', '.join(tree.roots)}: no consumer groups were found")
+    yield from (Item(note=note, is_finding=True) for note in unread)
+    committed = {position.topic for group in found for position in group.positions}
+    yield from _missing(names, {group.name for group in found}, "group")
+    yield from _missing(topics, committed | _topics(tree.files), "topic")
     is_shown = False
-    for group in sorted(found, key=lambda one: (one.system, one.name)):
-        group.positions = [one for one in group.positions if matches(one.topic, options["topic"])]
-        if matches(group.name, options["group"]) and (group.positions or not options["topic"]):
+    for group in sorted(found, key=lambda group: (group.system, group.name)):
+        group.positions = [position for position in group.positions if matches(position.topic, topics)]
+        if matches(group.name, names) and (group.positions or not topics):
             is_shown = True
             yield from groups.show(group)
     if not is_shown:
-        yield Shown(note="no group has offsets of what was asked for")
+        yield Item(note="no group has offsets of what was asked for")
 
 
-def _show_transactions(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
+def _transaction_items(tree: Tree, ids: Sequence[str], topics: Sequence[str], errors: str) -> Iterator[Item]:
     """The transactions of every system. OptionError for a topic or id that does not exist; AccessError if there are none."""
-    found: list[Transactions] = []
-    for ask in (family.transactions for family in registry.families()):
-        if ask is not None:
-            one, damage = _read(ask, files, options["errors"])
-            found.append(one)
+    from rawlog.model import transactions
+
+    systems: list[Transactions] = []
+    for family in registry.families():
+        if family.transactions is not None:
+            some, damage = _read(family.transactions, tree.files, errors)
+            systems.append(some)
             yield from damage
-    if not any(found):
-        raise AccessError(f"{', '.join(roots)}: no transactions were found")
-    yield from _missing(options["topic"], _topics(files), "topic")
-    yield from _missing(options["id"], {one.transactional_id for every in found for one in every.ids}, "id")
-    for every in found:
-        every.open = [
-            each
-            for each in every.open
-            if matches(each.topic, options["topic"]) and matches(each.transactional_id, options["id"])
+    if not any(systems):
+        raise AccessError(f"{', '.join(tree.roots)}: no transactions were found")
+    yield from _missing(topics, _topics(tree.files), "topic")
+    yield from _missing(ids, {entry.transactional_id for system in systems for entry in system.ids}, "id")
+    for system in systems:
+        system.open = [
+            transaction
+            for transaction in system.open
+            if matches(transaction.topic, topics) and matches(transaction.transactional_id, ids)
         ]
-        every.ids = [each for each in every.ids if matches(each.transactional_id, options["id"])]
-        every.aborted = [each for each in every.aborted if matches(each.topic, options["topic"]) and not options["id"]]
-        if every:
-            yield from transactions.show(every)
+        system.ids = [entry for entry in system.ids if matches(entry.transactional_id, ids)]
+        system.aborted = [
+            transaction for transaction in system.aborted if matches(transaction.topic, topics) and not ids
+        ]
+        if system:
+            yield from transactions.show(system)
 
 
-def _read(ask: Callable[[Sequence[File], str], T], files: Sequence[File], errors: str) -> tuple[T, list[Shown]]:
+def _read(ask: Callable[[Sequence[File], str], T], files: Sequence[File], errors: str) -> tuple[T, list[Item]]:
     """What a family reads, and a finding if damage was passed over. DataError at damage unless `errors` says otherwise."""
     try:
         return ask(files, "raise"), []
@@ -150,63 +213,18 @@ def _read(ask: Callable[[Sequence[File], str], T], files: Sequence[File], errors
         if errors == "raise":
             raise
         what = "nothing is read from there on" if errors == "stop" else "skipped, as is other damage"
-        return ask(files, errors), [Shown(note=f"{str(error).splitlines()[0]}; {what}", is_finding=True)]
+        return ask(files, errors), [Item(note=f"{str(error).splitlines()[0]}; {what}", is_finding=True)]
 
 
 def _topics(files: Sequence[File]) -> set[str]:
     return {file.place.topic for file in files if file.place.topic is not None}
 
 
-def _missing(asked: Iterable[str], known: set[str], what: str) -> Iterator[Shown]:
+def _missing(names: Iterable[str], known: set[str], what: str) -> Iterator[Item]:
     """A note on each pattern that matches nothing. OptionError for a name that does not exist."""
-    for name in asked:
-        if name in known or (is_glob(name) and any(matches(one, (name,)) for one in known)):
+    for name in names:
+        if name in known or (is_glob(name) and any(matches(text, (name,)) for text in known)):
             continue
         if not is_glob(name):
             raise unknown(what, name, sorted(known))
-        yield Shown(note=f"--{what} {name}: no {what} matches")
-
-
-_TOPIC = Parameter(
-    "topic", "Only these topics; may be given again.", is_repeated=True, metavar="GLOB", names=("-t", "--topic")
-)
-_ERRORS = Parameter(
-    "errors",
-    "At damage: end with exit code 1; stop reading the file; or continue after it.",
-    Kind.CHOICE,
-    "raise",
-    ("raise", "stop", "skip"),
-)
-
-GROUPS = Verb(
-    group="ask",
-    summary="Consumer groups: members, committed offsets, lag.",
-    help="""Show the consumer groups that are known at or below PATH: protocol, state, members,
-committed offsets, end offsets, lag, last commit.
-
-Offsets of an open transaction do not count. The lag of a partition whose log is not among the files is unknown.""",
-    examples=("rawlog groups /var/kafka-logs", "rawlog groups /var/kafka-logs --group 'billing*' --json"),
-    exit_codes="0 shown; 1 damage was found; 2 wrong usage; 3 nothing to read.",
-    parameters=(
-        Parameter("group", "Only these groups; may be given again.", is_repeated=True, metavar="GLOB"),
-        _TOPIC,
-        _ERRORS,
-    ),
-    run=_show_groups,
-)
-
-TRANSACTIONS = Verb(
-    group="ask",
-    summary="Transactions: open, hanging, aborted, and what to do about them.",
-    help="""Show the transactions at or below PATH: those that no marker ends, what their coordinator last wrote about them, aborted ones.
-
-An open transaction hangs if its coordinator does not know of it: consumers that read committed records wait for it for ever.""",
-    examples=("rawlog transactions /var/kafka-logs", "rawlog transactions /var/kafka-logs --id 'billing*' --json"),
-    exit_codes="0 shown; 1 a transaction hangs, or damage was found; 2 wrong usage; 3 nothing to read.",
-    parameters=(
-        Parameter("id", "Only these transactional ids; may be given again.", is_repeated=True, metavar="GLOB"),
-        _TOPIC,
-        _ERRORS,
-    ),
-    run=_show_transactions,
-)
+        yield Item(note=f"--{what} {name}: no {what} matches")

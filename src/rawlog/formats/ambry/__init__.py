@@ -12,7 +12,6 @@ from rawlog.formats.ambry.tables import (
     INDEX,
     MESSAGES,
 )
-from rawlog.formats.ambry.verbs import EXTRACT
 from rawlog.model.format import (
     Deferred,
     Family,
@@ -144,7 +143,6 @@ FAMILY = Family(
         "erase": _rewrite("erase", "erase", "blobs", "now", keeps=True, content_only=True),
     },
     reading=Deferred(f"{_AMBRY}.store.repair", "reading"),
-    verbs={"extract": EXTRACT},
     title="LinkedIn Ambry",
     formats=(
         LOG,

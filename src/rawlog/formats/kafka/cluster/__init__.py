@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from rawlog.formats.kafka.cluster import paths
 from rawlog.formats.kafka.cluster.tables import METADATA, STATE
-from rawlog.formats.kafka.cluster.verbs import CLUSTER
 from rawlog.formats.kafka.paths import file_named, unknown_file
 from rawlog.model.format import (
     Deferred,
@@ -70,7 +69,6 @@ FAMILY = Family(
         "compact": _rewrite("compact", "topic", stores="compacted_directories"),
         "erase": _rewrite("compact"),
     },
-    verbs={"cluster": CLUSTER},
     accounts=Deferred(f"{_KRAFT}.rules", "accounts"),
     reading=Deferred(f"{_KRAFT}.rewrite", "reading"),
     overview=Deferred(f"{_KRAFT}.view", "overview"),
