@@ -24,7 +24,7 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.rewrite import Rewriting
+from rawlog.verbs.repair import Rewriting
 
 PIECE = 100_000
 

@@ -20,7 +20,7 @@ from rawlog.formats.kafka.cluster.metadata_log import clusters
 from rawlog.formats.kafka.cluster.paths import is_metadata_log
 from rawlog.formats.kafka.cluster.writer import encode_batch
 from rawlog.formats.kafka.internal.messages import encode_framed
-from rawlog.verbs.look import open as open_log
+from rawlog.verbs.cat import open as open_log
 
 TOPICS, PARTITIONS, BROKERS = 1000, 12, 9
 

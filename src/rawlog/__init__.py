@@ -11,47 +11,27 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rawlog import errors as errors
-    from rawlog.verbs.ask import (
-        cluster,
-        groups,
-        ingest,
-        lake,
-        query,
-        transactions,
-    )
-    from rawlog.verbs.check import (
-        compact,
-        diff,
-        rebuild,
-        repair,
-        rescue,
-        rules,
-        verify,
-    )
+    from rawlog.verbs.browse import browse
+    from rawlog.verbs.cat import Log, cat, count, follow, head, open, read, rows, tail
+    from rawlog.verbs.cluster import cluster
+    from rawlog.verbs.convert import convert, write
+    from rawlog.verbs.diff import diff
     from rawlog.verbs.doctor import doctor, list_formats
+    from rawlog.verbs.erase import erase
+    from rawlog.verbs.explain import explain
+    from rawlog.verbs.extract import extract
+    from rawlog.verbs.find import find
+    from rawlog.verbs.groups import groups, transactions
+    from rawlog.verbs.ingest import ingest
+    from rawlog.verbs.lake import lake
     from rawlog.verbs.live import mirror, record, replay
-    from rawlog.verbs.look import (
-        Log,
-        cat,
-        count,
-        explain,
-        find,
-        follow,
-        head,
-        ls,
-        open,
-        read,
-        rows,
-        tail,
-    )
-    from rawlog.verbs.move import (
-        convert,
-        erase,
-        extract,
-        restore,
-        write,
-    )
-    from rawlog.verbs.overview import browse, report
+    from rawlog.verbs.ls import ls
+    from rawlog.verbs.query import query
+    from rawlog.verbs.repair import compact, rebuild, repair
+    from rawlog.verbs.report import report
+    from rawlog.verbs.rescue import rescue
+    from rawlog.verbs.restore import restore
+    from rawlog.verbs.verify import rules, verify
 
 
 def __getattr__(name: str) -> object:

@@ -10,7 +10,6 @@ from functools import lru_cache
 from rawlog.model.errors import OptionError, UnknownFormatError, unknown
 from rawlog.model.format import Family, Format, Lookup
 from rawlog.model.table import COMMON, Table
-from rawlog.model.verb import Verb
 
 FAMILIES = ("kafka", "kraft", "rocketmq", "replay", "ambry")
 """In the order in which recognition asks them: the head of a recording is almost all zeros, and so is that of a DLedger file.
@@ -101,16 +100,6 @@ def format_named(name: str) -> Format:
                 if format.is_written or len(candidate.formats) == 1:
                     return format
     raise UnknownFormatError(str(unknown("format", name, known)))
-
-
-def verbs() -> dict[str, Verb]:
-    """The verbs that only one family has, by name."""
-    return _verbs(modules())
-
-
-@lru_cache(maxsize=8)
-def _verbs(names: tuple[str, ...]) -> dict[str, Verb]:
-    return {name: verb for family in _families(names) for name, verb in family.verbs.items()}
 
 
 def tables() -> dict[str, Table]:

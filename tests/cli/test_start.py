@@ -68,4 +68,4 @@ def test_what_reads_no_file_imports_neither_numpy_nor_arrow(arguments: tuple[str
 def test_a_verb_does_not_import_the_others() -> None:
     found = imported("cat", "--help")
     assert {name for name in found if name.startswith("rawlog.cli.printers.")} == {"rawlog.cli.printers.rows"}
-    assert {name for name in found if name.startswith("rawlog.verbs.")} == {"rawlog.verbs.look", "rawlog.verbs.options"}
+    assert {name for name in found if name.startswith("rawlog.verbs.")} == {"rawlog.verbs.cat", "rawlog.verbs.options"}

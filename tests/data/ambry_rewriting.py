@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rawlog.engines import choice
 from rawlog.formats.ambry.paths import is_log
-from rawlog.formats.ambry.store.extract import extract
+from rawlog.formats.ambry.store.extract import extract_blobs as extract
 from rawlog.io.output import Output
 from rawlog.model.report import Action, Entry, Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.rewrite import Rewriting
+from rawlog.verbs.repair import Rewriting
 
 
 def rewritten(

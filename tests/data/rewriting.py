@@ -7,7 +7,7 @@ from pathlib import Path
 from rawlog.engines import choice
 from rawlog.model.report import Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.rewrite import Rewriting
+from rawlog.verbs.repair import Rewriting
 
 
 def rewritten(

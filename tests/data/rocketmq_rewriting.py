@@ -14,7 +14,7 @@ from rawlog.io.output import Output
 from rawlog.model.finding import Finding
 from rawlog.model.report import Action, Entry, Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.rewrite import Rewriting
+from rawlog.verbs.repair import Rewriting
 
 MISPLACED = {
     "rocketmq.store.queue-dangling", "rocketmq.store.index-differs", "rocketmq.store.missing-file", "rocketmq.store.stray",

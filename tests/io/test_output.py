@@ -335,7 +335,7 @@ def test_a_file_that_was_written_can_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -> None:
-    from rawlog.verbs.rewrite import Rewriting
+    from rawlog.verbs.repair import Rewriting
 
     names = ("s3://b/r/../../x.log", "s3://b/r/a.log")
     files = tuple(File(name, 1, None, "replay.recording") for name in names)
@@ -344,7 +344,7 @@ def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -
 
 
 def test_a_store_named_after_an_object_does_not_lead_out(place: Path) -> None:
-    from rawlog.verbs.rewrite import Rewriting
+    from rawlog.verbs.repair import Rewriting
 
     file = File("s3://b/k/../00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/.."))
     other = File("s3://b/k/u/00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/u"))

@@ -26,13 +26,13 @@ from rawlog.lakes.lookup import ROW, SPLIT
 from rawlog.lakes.names import known_tables
 from rawlog.lakes.parquet import Sheet
 from rawlog.lakes.payload import References
+from rawlog.lakes.sources import source_tree
 from rawlog.lakes.targets import outlet
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import RECORDS, Table
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.verbs import restore
 from rawlog.verbs.convert import Convert
-from rawlog.verbs.convert_sources import source_tree
 from tests.data import duck
 from tests.data import rocketmq_stores as rocketmq
 from tests.data.golden import GOLDEN

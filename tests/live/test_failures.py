@@ -16,6 +16,7 @@ import pytest
 import rawlog
 from rawlog.formats.kafka.log.writer import Batching, encode_rows
 from rawlog.formats.kafka.log.writer import Rows as RowBuffers
+from rawlog.lakes.sources import source_tree
 from rawlog.live import client
 from rawlog.live.client import BrokerError
 from rawlog.live.cluster import Backoff, Cluster, TopicPartition
@@ -25,7 +26,6 @@ from rawlog.live.sources import native_partitions
 from rawlog.model.errors import CorruptError, OptionError, RawlogError
 from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
-from rawlog.verbs.convert_sources import source_tree
 from tests.data.golden import GOLDEN
 from tests.live.test_wire import framed, honest, server, settings
 

@@ -21,7 +21,7 @@ from rawlog.model.finding import (
 )
 from rawlog.model.table import FINDINGS
 from rawlog.reading.inspect import RuleChoice
-from rawlog.verbs.diff import all_rules, check_chosen
+from rawlog.verbs.verify import all_rules, check_chosen
 from tests.data.golden import golden_path
 
 

@@ -23,7 +23,7 @@ from rawlog.model.store import Store
 from rawlog.reading.inspect import RuleChoice, check_file
 from rawlog.reading.tree import open_tree
 from rawlog.testing import outline
-from rawlog.verbs.rewrite import Rewriting
+from rawlog.verbs.repair import Rewriting
 from tests.sixth import reference
 from tests.sixth.reference import Entry
 

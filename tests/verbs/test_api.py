@@ -62,7 +62,7 @@ def test_importing_rawlog_costs_nothing() -> None:
         "import rawlog.registry; rawlog.registry.formats(); rawlog.registry.tables()\n"
         "heavy = {'numpy', 'numba', 'pyarrow', 'pyspark'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "import rawlog.verbs.look\n"
+        "import rawlog.verbs.cat\n"
         "assert not {'pytest', 'hypothesis'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -17,6 +17,7 @@ import pytest
 import rawlog
 from rawlog.engines import choice
 from rawlog.lakes.loss_check import LossError
+from rawlog.lakes.sources import kind_of, source_tree
 from rawlog.lakes.targets import outlet
 from rawlog.model.errors import (
     AccessError,
@@ -29,7 +30,6 @@ from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
 from rawlog.registry import table_named
 from rawlog.verbs.convert import Convert
-from rawlog.verbs.convert_sources import kind_of, source_tree
 from tests.data.ambry_stores import store_path
 from tests.data.golden import KafkaCase, golden_path, kafka_cases
 from tests.data.rocketmq_stores import store as rocketmq_store

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rawlog.lakes import sources
 from rawlog.model.format import File
 from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
-from rawlog.verbs import convert_sources
 
 
 def repeated(path: Path, size: int, rows: int) -> File:
@@ -27,8 +27,8 @@ def test_a_value_of_many_rows_is_expanded_some_at_a_time(tmp_path: Path) -> None
     file = repeated(tmp_path / "rows.parquet", 100_000, 40_000)
     assert file.size < 1 << 20
     count = 0
-    for batch in convert_sources.read_sheet(file, RECORDS, Selection()):
-        assert batch.nbytes < convert_sources.BATCH_BYTES * 2
+    for batch in sources.read_sheet(file, RECORDS, Selection()):
+        assert batch.nbytes < sources.BATCH_BYTES * 2
         count += batch.num_rows
         if count > 2000:
             break
@@ -39,12 +39,12 @@ def test_a_value_of_many_rows_is_expanded_some_at_a_time(tmp_path: Path) -> None
 def test_rows_are_sorted_only_where_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     """All rows of a small file were held to be put in order, whatever they took."""
     file = repeated(tmp_path / "rows.parquet", 1000, 200)
-    monkeypatch.setattr(convert_sources, "LEAST_SORTED", least)
-    monkeypatch.setattr(convert_sources, "MOST_RATIO", 1)
-    monkeypatch.setattr(convert_sources, "BATCH_ROWS", 10)
+    monkeypatch.setattr(sources, "LEAST_SORTED", least)
+    monkeypatch.setattr(sources, "MOST_RATIO", 1)
+    monkeypatch.setattr(sources, "BATCH_ROWS", 10)
     found = [
         offset
-        for batch in convert_sources.read_sheet(file, RECORDS, Selection(), in_order=True)
+        for batch in sources.read_sheet(file, RECORDS, Selection(), in_order=True)
         for offset in batch.column("offset").to_pylist()
     ]
     assert found == (sorted(found) if least else sorted(found, reverse=True))

@@ -19,10 +19,11 @@ from rawlog.engines import choice
 from rawlog.model.difference import Change, Tally, compare_ordered
 from rawlog.model.errors import CorruptError, OptionError, UnknownFormatError
 from rawlog.model.table import RECORDS
+from rawlog.reading import compare
+from rawlog.reading.compare import compare_mixed, show_values
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
-from rawlog.verbs import diff as pairs
-from rawlog.verbs.diff import Diff, compare_mixed, show_values
+from rawlog.verbs.diff import Diff
 from tests.data.golden import golden_path
 from tests.data.recordings import record
 
@@ -136,7 +137,7 @@ def test_a_large_log_is_compared_in_pieces(tmp_path: Path, monkeypatch: pytest.M
     one = partition(tmp_path / "a", rows, segment_bytes=20_000)
     other = partition(tmp_path / "b", [*rows[:100], *rows[1900:]])
     whole = diff(one, other)
-    monkeypatch.setattr(pairs, "SPLIT_SIZE", 30_000)
+    monkeypatch.setattr(compare, "SPLIT_SIZE", 30_000)
     job = Diff(open_tree(str(other)))
     splits = job.plan(open_tree(str(one)))
     assert len(splits) > 3
@@ -168,7 +169,7 @@ def test_stores_that_hold_several_topics_are_compared_record_by_record(monkeypat
     assert same.is_same
     assert same.alike == rawlog.open(one).table("records").count()
     assert unlike.alike + unlike.only_in_a + unlike.differs == same.alike
-    monkeypatch.setattr(pairs, "PASS", 1 << 20)
+    monkeypatch.setattr(compare, "PASS", 1 << 20)
     assert len(Diff(open_tree(str(other))).plan(open_tree(str(one)))) > 1
     assert diff(one, one).summary() == same.summary()
     assert diff(one, other).summary() | {"unlisted": 0} == unlike.summary()

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rawlog.lakes.sources import block_at_once, block_by_value, read_lines
 from rawlog.model.table import RECORDS
 from rawlog.reading import render
 from rawlog.registry import table_named
-from rawlog.verbs.convert_sources import block_at_once, block_by_value, read_lines
 
 
 def ignore(names: list[str]) -> None:

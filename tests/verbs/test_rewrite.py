@@ -15,7 +15,7 @@ from rawlog.engines import choice
 from rawlog.model.errors import AccessError, CorruptError, OptionError
 from rawlog.model.job import Stage
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.rewrite import Rewriting, named_paths
+from rawlog.verbs.repair import Rewriting, named_paths
 from tests.data.ambry_stores import store_path
 from tests.data.golden import golden_path
 from tests.data.rocketmq_stores import store as rocketmq_store

@@ -1,38 +1,27 @@
-"""Verbs that only one family has: run by the library and by the command line, from what the family registered."""
+"""Verbs that only show something, and verbs of one family: the library and the command line give the same."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from click.testing import CliRunner
 
-from rawlog import registry
+import rawlog
 from rawlog.cli import cli
+from rawlog.cli.command import command_of
 from rawlog.model.errors import OptionError
-from rawlog.model.format import File
-from rawlog.model.report import Report
-from rawlog.model.verb import (
-    Kind,
-    Line,
-    Parameter,
-    Section,
-    Shown,
-    Tone,
-    Verb,
-)
-from rawlog.verbs.family import run_verb
+from rawlog.model.verb import DECLARED, Item, Line, Option, Section, Tone, verb
+from rawlog.verbs.groups import Shown
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 
 
 def test_the_library_gives_the_rows_that_the_command_prints() -> None:
-    shown = run_verb("cluster", SAMPLES / "kafka", {"topic": "codec-none", "at_offset": None})
-    assert not isinstance(shown, Report)
-    rows = [json.loads(json.dumps(one.row)) for one in shown if one.row is not None]
+    rows = [json.loads(json.dumps(row)) for row in rawlog.cluster(SAMPLES / "kafka", topic="codec-none")]
     done = CliRunner().invoke(cli, ["cluster", str(SAMPLES / "kafka"), "--topic", "codec-none", "--json"])
     assert done.exit_code == 0
     assert [json.loads(line) for line in done.stdout.splitlines()] == rows
@@ -40,68 +29,85 @@ def test_the_library_gives_the_rows_that_the_command_prints() -> None:
 
 
 def test_a_verb_that_writes_gives_a_report(tmp_path: Path) -> None:
-    report = run_verb("extract", SAMPLES / "ambry", {"to": tmp_path / "blobs"})
-    assert isinstance(report, Report)
+    report = rawlog.extract(SAMPLES / "ambry", to=tmp_path / "blobs")
     assert report.is_whole
     assert report.counts["blobs"] == len((tmp_path / "blobs" / "manifest.jsonl").read_text().splitlines())
     with pytest.raises(OptionError, match="lie inside one another"):
-        run_verb("extract", SAMPLES / "ambry", {"to": SAMPLES / "ambry" / "out"})
+        rawlog.extract(SAMPLES / "ambry", to=SAMPLES / "ambry" / "out")
 
 
 @pytest.mark.parametrize(
-    ("verb", "given", "said"),
+    ("options", "message"),
     [
-        ("clusters", {}, "did you mean cluster"),
-        ("cluster", {"topics": "a"}, "did you mean topic"),
-        ("cluster", {"errors": "skipp"}, "did you mean skip"),
-        ("cluster", {"at_offset": -1}, "0 or more"),
-        ("cluster", {"at_time": "soon"}, "ISO 8601"),
-        ("cluster", {"topic": "codec-non"}, "did you mean codec-none"),
-        ("cluster", {"log": True, "diff": "1..2"}, "exclude one another"),
-        ("extract", {}, "to is required"),
+        ({"errors": "skipp"}, "did you mean skip"),
+        ({"at_offset": -1}, "0 or more"),
+        ({"at_time": "soon"}, "ISO 8601"),
+        ({"topic": "codec-non"}, "did you mean codec-none"),
+        ({"log": True, "diff": "1..2"}, "exclude one another"),
+        ({"at_offset": 1, "at_time": 2}, "exclude one another"),
     ],
 )
-def test_wrong_options_are_refused(verb: str, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        shown = run_verb(verb, SAMPLES / "kafka", given)
-        assert not isinstance(shown, Report)
-        list(shown)
+def test_wrong_options_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        rawlog.cluster(SAMPLES / "kafka", **options)
+
+
+def test_wrong_options_of_other_verbs_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="did you mean id"):
+        rawlog.extract(SAMPLES / "ambry", to=tmp_path / "blobs", names="ids")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="did you mean stop"):
+        rawlog.groups(SAMPLES / "kafka", errors="stopp")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="unknown group"):
+        rawlog.groups(SAMPLES / "kafka", group="nobody")
+    with pytest.raises(OptionError, match="unknown topic"):
+        rawlog.transactions(SAMPLES / "kafka", topic="nothing")
 
 
 def test_a_topic_that_existed_before_is_only_noted() -> None:
-    shown = run_verb("cluster", SAMPLES / "kafka", {"topic": "unheard-of", "at_offset": 100})
-    assert not isinstance(shown, Report)
-    assert [one.note for one in shown if one.note and "unheard-of" in one.note]
+    shown = rawlog.cluster(SAMPLES / "kafka", topic="unheard-of", at_offset=100)
+    assert [note for note in shown.notes if "unheard-of" in note]
 
 
-def survey(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
-    """A verb of a family that rawlog does not know."""
-    yield Shown(note="looking")
-    for file in files[: options["most"]]:
-        yield Shown({"path": file.path}, Line(f"\x1b[31m{Path(file.path).name}", Tone.BAD))
-    yield Shown(text=Section("Files", [["a", Line("b", Tone.GOOD)], ["c", "d"]], most=1))
-    yield Shown(is_finding=True)
+def test_what_is_shown_is_read_once() -> None:
+    """`cluster --log` of a large metadata log is printed record by record, not collected first."""
+    read: list[int] = []
+
+    def items() -> Iterator[Item]:
+        for number in range(3):
+            read.append(number)
+            yield Item({"number": number}, is_finding=number == 2)
+
+    shown = Shown(items(), ["left.log is left out"])
+    assert read == []
+    assert [item.row for item in shown.items()] == [None, *({"number": number} for number in range(3))]
+    shown = Shown(items())
+    assert read == [0, 1, 2, 0]
+    assert (len(shown), shown.has_findings, shown.notes) == (3, True, [])
+    assert list(shown) == list(shown) == [{"number": number} for number in range(3)]
 
 
-def test_a_new_verb_needs_nothing_but_its_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    verb = Verb(
-        group="look",
-        summary="Look at the files.",
-        help="Look at the files of DIR.",
-        exit_codes="1 always.",
-        paths="DIR",
-        parameters=(Parameter("most", "At most so many.", Kind.NUMBER, 3),),
-        run=survey,
-    )
-    monkeypatch.setattr(registry, "verbs", lambda: {"survey": verb})
-    assert "survey" in CliRunner().invoke(cli, ["--help"]).output.partition("Check and repair:")[0]
-    page = CliRunner().invoke(cli, ["survey", "--help"]).output
-    assert "DIR..." in page
-    assert "--most" in page
-    done = CliRunner().invoke(cli, ["survey", str(SAMPLES / "kafka"), "--most", "1"])
+def test_a_new_verb_needs_nothing_but_its_function() -> None:
+    @verb(group="look", examples=("rawlog survey kafka-logs",), more="Exit codes: 1 always.")
+    def survey(
+        path: Annotated[str, "DIR"],
+        *,
+        most: Annotated[int, Option("Show at most N files.", least=0, metavar="N")] = 3,
+    ) -> Shown:
+        """Look at the files of `path`."""
+        names = sorted(file.name for file in Path(path).iterdir())[:most]
+        items = [Item(note="looking")]
+        items += [Item({"path": name}, Line(f"\x1b[31m{name}", Tone.BAD)) for name in names]
+        items += [Item(text=Section("Files", [["a", Line("b", Tone.GOOD)], ["c", "d"]], most=1)), Item(is_finding=True)]
+        return Shown(items)
+
+    command = command_of(DECLARED.pop("survey"))
+    page = CliRunner().invoke(command, ["--help"]).output
+    assert "Look at the files of DIR." in page
+    assert "--most N" in page
+    done = CliRunner().invoke(command, [str(SAMPLES / "kafka"), "--most", "1"])
     assert done.exit_code == 1
     assert "looking" in done.stderr
     assert "\x1b" not in done.stdout
     assert done.stdout.splitlines()[1:] == ["Files (2)", "  a  b", "  ... and 1 more; --json shows them"]
-    rows = CliRunner().invoke(cli, ["survey", str(SAMPLES / "kafka"), "--json"]).stdout.splitlines()
+    rows = CliRunner().invoke(command, [str(SAMPLES / "kafka"), "--json"]).stdout.splitlines()
     assert len(rows) == 3

@@ -1,7 +1,6 @@
 """The command line, made from the declarations of verbs. `main` is the console entry.
 
-To add a verb: a function with `@verb` in a module below `rawlog.verbs`, and its line in the list there. Verbs that only one family has are
-registered by it (`Family.verbs`).
+To add a verb: a function with `@verb` in a module below `rawlog.verbs`, and its line in the list there.
 """
 
 from __future__ import annotations
@@ -33,26 +32,21 @@ class Verbs(click.Group):
     """A group that knows its verbs without importing them, and ends with the exit codes that rawlog promises."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs, in the order of their list, then those of families."""
-        from rawlog.verbs.family import verbs
-
-        return [*declared.VERBS, *TERMINAL, *verbs()]
+        """The verbs, in the order of their list."""
+        return [*declared.VERBS, *TERMINAL]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a verb; its module is imported now."""
-        from rawlog.cli.command import command_of, family_command
+        from rawlog.cli.command import command_of
         from rawlog.model.verb import DECLARED
 
         if cmd_name in declared.VERBS:
             return command_of(declared.declaration(cmd_name))
-        if cmd_name in TERMINAL:
-            module = importlib.import_module(TERMINAL[cmd_name])
-            command: click.Command = command_of(DECLARED[cmd_name]) if cmd_name in DECLARED else module.command
-            return command
-        from rawlog.verbs.family import verbs
-
-        verb = verbs().get(cmd_name)
-        return None if verb is None else family_command(cmd_name, verb)
+        if cmd_name not in TERMINAL:
+            return None
+        module = importlib.import_module(TERMINAL[cmd_name])
+        command: click.Command = command_of(DECLARED[cmd_name]) if cmd_name in DECLARED else module.command
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -67,11 +61,8 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs by group, without importing any of them."""
-        from rawlog.verbs.family import verbs
-
         shown = {one.name: (one.group, one.summary) for one in self.declarations()}
         shown["submit"] = ("set up", str(getattr(self.get_command(ctx, "submit"), "short_help", "")))
-        shown |= {name: (verb.group, verb.summary) for name, verb in verbs().items()}
         width = max(map(len, shown))
         for group in GROUPS:
             lines = [(name.ljust(width), text) for name, (own, text) in shown.items() if own == group]
@@ -80,7 +71,7 @@ class Verbs(click.Group):
                     formatter.write_dl(lines)
 
     def declarations(self) -> Iterator[Declaration]:
-        """The declarations of all verbs but those of families."""
+        """The declarations of all verbs."""
         from rawlog.model.verb import DECLARED
 
         yield from map(declared.declaration, declared.VERBS)

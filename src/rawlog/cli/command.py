@@ -6,7 +6,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from rawlog.cli.logs import Bar, say
 from rawlog.cli.output import Notes
 from rawlog.model.errors import OptionError
 from rawlog.model.text import parse_size
-from rawlog.model.verb import HELP, LAST, OPTIONS, Declaration, Kind, Parameter, Verb, parameters_of
+from rawlog.model.verb import HELP, LAST, OPTIONS, Declaration, Kind, Parameter, parameters_of
 
 #: How results are printed: the type that a verb returns, or the name of a verb with options of its own, and a function `module:name`. Its
 #: keyword parameters are options of the command line too.
@@ -31,6 +31,7 @@ PRINTERS = {
     "Findings": "printers.findings:show",
     "Differences": "printers.differences:show",
     "Report": "printers.report:show",
+    "Shown": "printers.report:show_items",
     "rescue": "printers.report:show_rescue",
     "convert": "printers.report:show_converted",
     "ingest": "printers.lake:show_ingested",
@@ -121,36 +122,6 @@ def command_of(declaration: Declaration) -> click.Command:
         short_help=declaration.summary,
         epilog=examples(*declaration.examples, more=declaration.more),
         old={old: max(one.spellings, key=len) for one in parameters for old in one.old},
-    )
-
-
-def family_command(name: str, verb: Verb) -> click.Command:
-    """The command of a verb that only one family has."""
-
-    def callback(paths: tuple[str, ...], as_json: bool, **given: Any) -> None:
-        from rawlog.cli.printers.report import print_report, print_shown
-        from rawlog.model.report import Report
-        from rawlog.verbs.family import run_verb
-
-        result = run_verb(name, paths, given)
-        click.get_current_context().exit(
-            print_report(result, as_json=as_json)
-            if isinstance(result, Report)
-            else print_shown(result, as_json=as_json)
-        )
-
-    parameters = [replace(one, least=0) if one.kind is Kind.NUMBER else one for one in verb.parameters]
-    as_json = Parameter("as_json", "Print one JSON object per line.", Kind.FLAG, names=("--json",), section="Output")
-    return Command(
-        name,
-        callback=callback,
-        params=[
-            click.Argument(["paths"], nargs=-1, required=True, type=PATH, metavar=f"{verb.paths}..."),
-            *map(_parameter, [*parameters, as_json]),
-        ],
-        help=verb.help,
-        short_help=verb.summary,
-        epilog=examples(*verb.examples, more=f"Exit codes: {verb.exit_codes}"),
     )
 
 

@@ -47,11 +47,8 @@ class Entry(NamedTuple):
 
 def entries() -> Iterator[Entry]:
     """The verbs by group, in the order of `rawlog --help`."""
-    from rawlog.verbs.family import verbs
-
     top = click.Context(cli, info_name="rawlog", **cli.context_settings)
     groups = {one.name: one.group for one in cli.declarations()} | {"submit": "set up"}
-    groups |= {name: verb.group for name, verb in verbs().items()}
     commands = [(name, cli.get_command(top, name)) for name in cli.list_commands(top)]
     for group in GROUPS:
         for name, command in commands:

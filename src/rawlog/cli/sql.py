@@ -25,7 +25,7 @@ from rawlog.verbs.options import Asking, Paths
 
 if TYPE_CHECKING:
     from rawlog.engines.duckdb import Engine
-    from rawlog.verbs.ask import Answer
+    from rawlog.verbs.query import Answer
 
 COMMANDS = {
     ".tables": "the tables",
@@ -68,7 +68,7 @@ class Session:
         return True
 
     def _ask(self, line: str) -> Answer:
-        from rawlog.verbs.ask import Answer
+        from rawlog.verbs.query import Answer
 
         with waiting("asking"):
             return Answer(self.engine, line)
@@ -179,7 +179,7 @@ def sql(paths: Annotated[Paths, Option("PATH", is_required=False)] = (), **optio
 def show(call: Call, **printing: Unpack[Printing]) -> int:
     """Read statements until the end, and print their answers."""
     from rawlog.cli.prompt import Completer, Prompt, script
-    from rawlog.verbs.ask import open_engine
+    from rawlog.verbs.query import open_engine
 
     given: dict[str, Any] = {**printing}
     with waiting("starting"):

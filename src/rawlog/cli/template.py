@@ -1,6 +1,6 @@
 """`--format`: rpk's grammar for printing records, compiled to columns and literals that `rawlog.reading.render` weaves.
 
-`rawlog cat --help` tells the grammar (`rawlog.verbs.look.TEMPLATE_HELP`).
+`rawlog cat --help` tells the grammar (`rawlog.verbs.cat.TEMPLATE_HELP`).
 """
 
 from __future__ import annotations

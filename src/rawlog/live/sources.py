@@ -25,6 +25,12 @@ from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.io.storage import file_system
 from rawlog.io.walk import describe, walk
 from rawlog.lakes.payload import Payloads
+from rawlog.lakes.sources import (
+    lake_payloads,
+    lake_tree,
+    read_sheet,
+    sheets,
+)
 from rawlog.live.cluster import TopicPartition
 from rawlog.model.errors import (
     AccessError,
@@ -40,12 +46,6 @@ from rawlog.model.table import RECORDS
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
-from rawlog.verbs.convert_sources import (
-    lake_payloads,
-    lake_tree,
-    read_sheet,
-    sheets,
-)
 
 T = TypeVar("T")
 NOT_TRANSACTIONAL = -1

@@ -17,7 +17,6 @@ from rawlog.model.cache import Sharing
 from rawlog.model.finding import Rule
 from rawlog.model.layout import Layout
 from rawlog.model.table import Table
-from rawlog.model.verb import Verb
 
 if TYPE_CHECKING:
     import numpy as np
@@ -478,8 +477,6 @@ class Family:
     unread_groups: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: (files, what to do at damage) -> the transactions in them.
     transactions: Callable[[Sequence[File], str], Transactions] | None = None
-    #: Operations that only this family has, by name: `rawlog NAME` on the command line.
-    verbs: Mapping[str, Verb] = field(default_factory=dict)
 
     @property
     def store_class(self) -> type[Store]:

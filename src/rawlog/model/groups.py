@@ -8,9 +8,9 @@ from typing import Any
 
 from rawlog.model.text import counted, plain_time
 from rawlog.model.verb import (
+    Item,
     Line,
     Section,
-    Shown,
     Tone,
 )
 
@@ -82,11 +82,11 @@ class Group:
         return max((one.commit_time for one in self.positions if one.commit_time is not None), default=None)
 
 
-def show(group: Group) -> Iterator[Shown]:
+def show(group: Group) -> Iterator[Item]:
     """A group as rows for machines (tables `groups`, `members`, `offsets`) and as text for people."""
     group.positions.sort(key=lambda one: (one.topic, one.partition))
-    yield from (Shown(row) for row in _rows(group))
-    yield from (Shown(text=text) for text in _text(group))
+    yield from (Item(row) for row in _rows(group))
+    yield from (Item(text=text) for text in _text(group))
 
 
 def _rows(group: Group) -> Iterator[dict[str, Any]]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from rawlog.model.text import offset_range, plain_time
 from rawlog.model.verb import (
+    Item,
     Line,
     Section,
-    Shown,
     Tone,
 )
 
@@ -82,21 +82,21 @@ class Transactions:
         return bool(self.open or self.ids or self.aborted)
 
 
-def show(found: Transactions) -> Iterator[Shown]:
+def show(found: Transactions) -> Iterator[Item]:
     """Transactions as rows for machines (tables `open`, `ids`, `aborted`) and as text for people. One that hangs is a finding."""
     for table, rows in (("open", found.open), ("ids", found.ids), ("aborted", found.aborted)):
         for one in rows:
             row = {"table": table, "system": found.system, **_plain(asdict(one))}
-            yield Shown(row, is_finding=bool(row.get("is_hanging")))
+            yield Item(row, is_finding=bool(row.get("is_hanging")))
     hanging = [one for one in found.open if one.is_hanging]
     others = [one for one in found.open if not one.is_hanging]
-    yield Shown(text=Section("Hanging: the coordinator does not know them", _open(hanging), None, OPEN_HEAD))
-    yield Shown(text=Section("Open", _open(others), SHOWN, OPEN_HEAD))
+    yield Item(text=Section("Hanging: the coordinator does not know them", _open(hanging), None, OPEN_HEAD))
+    yield Item(text=Section("Open", _open(others), SHOWN, OPEN_HEAD))
     for advice in dict.fromkeys(one.advice for one in (*hanging, *others) if one.advice):
-        yield Shown(text=Line(f"  {advice}", Tone.BAD if hanging else None))
-    yield Shown(text=Section("Transactional ids", [_id(one) for one in found.ids], SHOWN, ID_HEAD))
-    yield Shown(text=Section("Aborted", [_aborted(one) for one in found.aborted], SHOWN, ABORTED_HEAD))
-    yield from (Shown(note=note) for note in found.notes)
+        yield Item(text=Line(f"  {advice}", Tone.BAD if hanging else None))
+    yield Item(text=Section("Transactional ids", [_id(one) for one in found.ids], SHOWN, ID_HEAD))
+    yield Item(text=Section("Aborted", [_aborted(one) for one in found.aborted], SHOWN, ABORTED_HEAD))
+    yield from (Item(note=note) for note in found.notes)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,7 @@ A verb is a function with `@verb`. Its signature is the declaration: a parameter
 command line too, one without `Annotated` is for Python alone. Options that several verbs share are TypedDicts, taken by `**name:
 Unpack[Group]`. The command line, the signatures that notebooks show, the manual and the reference page are made from it.
 
-A verb that only one family has is a `Verb`, plain data in its family. One that writes returns a Report. One that only shows something
-yields `Shown` values: rows for machines, text for people.
+A verb that only shows something gives `Item` values: rows for machines, text for people.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from types import NoneType, UnionType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -31,11 +29,6 @@ from typing import (
     get_type_hints,
     is_typeddict,
 )
-
-if TYPE_CHECKING:
-    from rawlog.model.format import File
-    from rawlog.model.report import Report
-
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: The section of a command's help for options that are no member of a group.
@@ -52,11 +45,7 @@ class Kind(StrEnum):
     #: A whole number, 0 or more.
     NUMBER = "number"
     FLAG = "flag"
-    #: A time as users write it; the verb gets it as microseconds.
-    TIME = "time"
     CHOICE = "choice"
-    #: The directory that the verb writes: the verb gets a Folder to fill. It may not be, contain or lie inside a source.
-    TARGET = "target"
     #: A number with a fraction.
     DECIMAL = "decimal"
     #: A number of bytes: 4096, 64M, 1GiB.
@@ -317,28 +306,6 @@ def _members(type_: Any) -> list[Any]:
     return [] if type_ is NoneType else [type_]
 
 
-# A verb that only one family has ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
-    """What a verb is called for, what it takes, and the function that does it.
-
-    `group` is its heading in `rawlog --help`, `summary` its line there, `help` its own page. `paths` is what that page calls the paths.
-    """
-
-    group: str
-    summary: str
-    help: str
-    exit_codes: str
-    #: Commands for the help, each a line that begins with `rawlog`.
-    examples: tuple[str, ...] = ()
-    parameters: tuple[Parameter, ...]
-    #: (files at the paths, the paths as they were given, a value for each parameter) -> what was written, or what to show.
-    run: Callable[[Sequence[File], Sequence[str], Mapping[str, Any]], Report | Iterator[Shown]]
-    paths: str = "PATH"
-
-
 # What a verb shows --------------------------------------------------------------------------------------------------------
 
 
@@ -373,7 +340,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Item:
     """One thing to show: `row` to machines, `text` to people, `note` to both, apart from the rest. `is_finding` makes the exit code 1."""
 
     row: Mapping[str, Any] | None = None

@@ -19,8 +19,8 @@ from rawlog.model.finding import Findings
 from rawlog.model.format import File, Format
 from rawlog.model.table import Table
 from rawlog.reading.inspect import inspect_file
-from rawlog.verbs.look import Log
-from rawlog.verbs.look import open as open_log
+from rawlog.verbs.cat import Log
+from rawlog.verbs.cat import open as open_log
 
 RowList = list[dict[str, Any]]
 Tables = Mapping[str, RowList]

@@ -25,9 +25,9 @@ from rawlog.reading.rows import Gap
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import HEAD, Tree, open_tree
 from rawlog.testing.base import Base, RowList, checked, frames_of, plain, rows_of, same, shared
-from rawlog.verbs.look import Log
-from rawlog.verbs.look import open as open_log
-from rawlog.verbs.move import write
+from rawlog.verbs.cat import Log
+from rawlog.verbs.cat import open as open_log
+from rawlog.verbs.convert import write
 
 SMALL_FILE = 1 << 16
 

@@ -10,7 +10,7 @@ from rawlog.model.errors import RawlogError
 from rawlog.reading.inspect import inspect_file
 from rawlog.registry import formats
 from rawlog.testing.base import plain
-from rawlog.verbs.look import open as open_log
+from rawlog.verbs.cat import open as open_log
 
 
 def outline(path: str, format: str) -> str:

@@ -30,9 +30,9 @@ from rawlog.model.report import Action, Entry, Report
 from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, wounded
-from rawlog.verbs.check import verify
-from rawlog.verbs.look import read
-from rawlog.verbs.rewrite import Rewriting
+from rawlog.verbs.cat import read
+from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.verify import verify
 
 #: Directory names that a careless program would follow, split, expand or print as they are. All are valid names of directories.
 HOSTILE = ("..x", "-rf", "~", "$HOME", "a b", "a\nb", "%2e%2e", "ünï", "*", "-0")

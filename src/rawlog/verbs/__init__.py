@@ -9,42 +9,45 @@ if TYPE_CHECKING:
     from rawlog.model.verb import Declaration
 
 #: The verbs in the order of `rawlog --help`, and the module of each, which is imported when it is first needed. These modules import
-#: neither NumPy nor Arrow before a verb runs, so that help and completion are quick.
+#: neither NumPy nor Arrow before a verb runs, so that help and completion are quick: what a job needs is imported in its functions.
 VERBS = {
     "formats": "doctor",
-    "ls": "look",
-    "cat": "look",
-    "head": "look",
-    "tail": "look",
-    "count": "look",
-    "find": "look",
-    "explain": "look",
-    "report": "overview",
-    "browse": "overview",
-    "verify": "check",
-    "diff": "check",
-    "repair": "check",
-    "rebuild": "check",
-    "rescue": "check",
-    "convert": "move",
-    "restore": "move",
-    "erase": "move",
-    "compact": "check",
-    "query": "ask",
-    "ingest": "ask",
-    "lake": "ask",
+    "ls": "ls",
+    "cat": "cat",
+    "head": "cat",
+    "tail": "cat",
+    "count": "cat",
+    "find": "find",
+    "explain": "explain",
+    "report": "report",
+    "browse": "browse",
+    "verify": "verify",
+    "diff": "diff",
+    "repair": "repair",
+    "rebuild": "repair",
+    "rescue": "rescue",
+    "convert": "convert",
+    "restore": "restore",
+    "erase": "erase",
+    "compact": "repair",
+    "extract": "extract",
+    "query": "query",
+    "ingest": "ingest",
+    "lake": "lake",
+    "groups": "groups",
+    "transactions": "groups",
+    "cluster": "cluster",
     "record": "live",
     "replay": "live",
     "mirror": "live",
     "doctor": "doctor",
 }
-#: Functions of `rawlog` that are no verbs of the command line, or have another name there, or belong to one family.
+#: Functions of `rawlog` that are no verbs of the command line, or have another name there.
 FUNCTIONS = {
-    **dict.fromkeys(("Log", "follow", "open", "read", "rows"), "look"),
-    **dict.fromkeys(("cluster", "groups", "transactions"), "ask"),
-    **dict.fromkeys(("extract", "write"), "move"),
+    **dict.fromkeys(("Log", "follow", "open", "read", "rows"), "cat"),
     "list_formats": "doctor",
-    "rules": "check",
+    "rules": "verify",
+    "write": "convert",
 }
 #: Verbs whose functions have another name: `rawlog.formats` is a package.
 RENAMED = {"formats"}

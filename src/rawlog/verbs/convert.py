@@ -1,8 +1,4 @@
-"""Convert: rows of one system, or of a table, into another form, or a log into the same log without some of its records.
-
-Plan: which rows go to the same output. Work: one split, below a stage next to the target. Then the diagnosis of every store that was read
-says which rows `repair` would keep: splits with rows of others are done again. Commit: refuse what would be lost, else join the splits.
-"""
+"""`convert`: the rows of any system or lake, written as another system's files, Parquet, JSON lines or CSV; `rawlog.write` for rows at hand."""
 
 from __future__ import annotations
 
@@ -10,22 +6,16 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path as LocalPath
+from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack
 
 from rawlog import registry
-from rawlog.io.output import Folder, Output, unwritable
+from rawlog.engines.choice import choose
+from rawlog.io.output import Folder, Output, refuse_nested, unwritable
 from rawlog.io.storage import below, exists
 from rawlog.lakes.loss_check import ColumnLoss, LossError, total_losses
-from rawlog.lakes.targets import (
-    FormatOutlet,
-    Outlet,
-    WrittenSplit,
-    outlet,
-)
-from rawlog.model.errors import EncodeError, OptionError
+from rawlog.model.errors import AccessError, EncodeError, OptionError
 from rawlog.model.format import File, Keep
-from rawlog.model.frames import Frames
 from rawlog.model.job import (
     Job,
     Split,
@@ -38,27 +28,27 @@ from rawlog.model.report import Action, Entry, Report, SeriousNote
 from rawlog.model.store import Store, unread_size
 from rawlog.model.table import Table
 from rawlog.model.text import counted
-from rawlog.reading.inspect import near
-from rawlog.reading.parts import Part, plan
-from rawlog.reading.rows import Loss, Rows, read_all
+from rawlog.model.verb import Option, verb
 from rawlog.reading.select import Selection, Tally, limited
-from rawlog.reading.settlement import (
-    PartFold,
-    PartSummary,
-    absent_stores,
-    merge_parts,
-    reading_of,
-    report_reading,
-    settled_part,
-    settles,
-    store_key,
-)
 from rawlog.reading.tree import Tree
-from rawlog.verbs.convert_sources import (
-    lake_payloads,
-    read_sheet,
-    sheets,
-    source_tree,
+from rawlog.verbs.options import (
+    OUTPUT,
+    READ,
+    Converting,
+    Force,
+    Format,
+    Note,
+    Path,
+    Paths,
+    Running,
+    TableName,
+    bound,
+    divided,
+    listed,
+    option_texts,
+    selection_of,
+    settings_of,
+    whole_paths,
 )
 
 if TYPE_CHECKING:
@@ -67,9 +57,196 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rawlog.lakes.payload import Payloads
+    from rawlog.lakes.targets import Outlet, WrittenSplit
     from rawlog.model.format import Undone
+    from rawlog.model.frames import Frames
+    from rawlog.reading.parts import Part
+    from rawlog.reading.settlement import (
+        PartFold,
+        PartSummary,
+    )
 
-__all__ = ["Convert", "Outlet", "outlet", "source_tree"]
+
+@verb(
+    group="move",
+    examples=(
+        "rawlog convert kafka-logs/ rows.parquet --topic 'orders*'",
+        "rawlog convert kafka-logs/ orders.parquet --topic orders --decode value=auto",
+        "rawlog convert kafka-logs/orders-0 store/ --format rocketmq --accept-loss offset",
+        "rawlog convert kafka-logs/ clean/ --format kafka --drop-key alice",
+        "rawlog convert kafka-logs/ shared/ --format kafka --mask value.card=hash,key=hash --mask-secret-file secret.txt",
+        "rawlog convert kafka-logs/ shared/ --format kafka --topic orders --mask value.card=hash --decode value=auto",
+    ),
+    more="Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), rows lost to damage under --errors stop or skip, "
+    "or values that were not decoded; 2 wrong usage; 3 cannot be read or written.",
+    doing="converting",
+)
+def convert(
+    source: Annotated[Paths, "SRC"],
+    target: Annotated[Path, "DST"],
+    *,
+    to: Annotated[
+        str | None,
+        Option(
+            "parquet, jsonl, csv, kafka, replay, rocketmq or ambry.  [default: by the ending of DST, such as rows.jsonl]",
+            "--format",
+            old=("--to",),
+            metavar="FORMAT",
+            section=OUTPUT,
+        ),
+    ] = None,
+    table: TableName = "records",
+    format: Format = None,
+    drop_key: Annotated[
+        str | bytes | Sequence[str | bytes],
+        Option("Leave out records with this key; may be given again.", metavar="TEXT", section=READ),
+    ] = (),
+    drop_keys: Annotated[
+        Path | None, Option("Leave out records with the keys in this file, one per line.", metavar="FILE", section=READ)
+    ] = None,
+    option: Annotated[
+        Mapping[str, object] | None,
+        Option("An option of the target: codec=zstd, batch_bytes=65536 …", metavar="NAME=VALUE", section=OUTPUT),
+    ] = None,
+    accept_loss: Annotated[
+        str | Iterable[str], Option("Columns that the target may lose or change.", metavar="A,B", section=OUTPUT)
+    ] = (),
+    force: Force = False,
+    dry_run: Annotated[bool, Option("Only report what would be lost, and write nothing.", section=OUTPUT)] = False,
+    note: Note | None = None,
+    **selection: Unpack[Converting],
+) -> Report:
+    """Convert rows to another system or to Parquet, JSON lines, CSV.
+
+    `source` is files of any system or a lake. The forms:
+
+      parquet, jsonl, csv   one file if DST has that ending (rows.parquet, rows.jsonl.gz), else a directory with several files;
+                            of any `table`
+      kafka                 a log directory; from Kafka itself the batches stay as they are and only records are left out,
+                            unless `option` asks for others (codec, batch_bytes, magic …)
+      replay                a kafka-replay recording
+      rocketmq, ambry       a store directory
+
+    What the target cannot keep is refused by the name of its column, with a count and the place of the first, until `accept_loss` names it.
+    From Kafka to Kafka, `drop_key` and `where` leave records out while all others keep their offsets, times and transactions; what was
+    removed is reported.
+
+    Returns a Report. A loss that is not accepted raises LossError. With `dry_run` nothing is written and the Report has what would be lost.
+    Raises DataError at damage unless `errors` says otherwise, AccessError if `target` exists and not `force`, OptionError for unknown
+    names.
+
+    >>> import rawlog
+    >>> report = rawlog.convert("samples/kafka", "out/rows.parquet", topic="codec-*")
+    """
+    from rawlog.lakes.targets import FormatOutlet, outlet
+
+    asked, running = divided(selection)
+    settings = settings_of(running)
+    choose(0, **settings)  # options that contradict one another are reported first
+    accepted = (accept_loss,) if isinstance(accept_loss, str) else tuple(accept_loss)
+    made = outlet(
+        to or _form_of(os.fspath(target)),
+        os.fspath(target),
+        table=registry.table_named(table),
+        options=option_texts(option),
+        accepted=[name.strip() for text in accepted for name in text.split(",") if name.strip()],
+        overwrite=force,
+    )
+    keys = keys_of(drop_key, drop_keys)
+    inputs = [] if drop_keys is None else [os.fspath(drop_keys)]
+    chosen = selection_of(asked, as_bytes=isinstance(made, FormatOutlet))
+    return _convert(source, made, chosen, keys, inputs, format, dry_run, note, running)
+
+
+def _form_of(target: str) -> str:
+    """The form that the ending of a target names. OptionError if it names none."""
+    from rawlog.lakes.targets import ENDINGS, TEXT_CODECS
+
+    name = target.rstrip("/").lower()
+    for ending in filter(None, TEXT_CODECS.values()):
+        name = name.removesuffix(ending)
+    for form, endings in ENDINGS.items():
+        if name.endswith(endings):
+            return form
+    raise OptionError(f"{target}: its ending names no form; name one with --format")
+
+
+def _convert(
+    source: Paths,
+    made: Outlet,
+    selection: Selection,
+    keys: Sequence[bytes],
+    inputs: Sequence[str],
+    format: str | None,
+    dry_run: bool,
+    note: Note | None,
+    running: Running,
+) -> Report:
+    from rawlog.lakes.sources import lake_schemas, sheet_names, source_tree
+    from rawlog.reading.names import check_names
+    from rawlog.reading.parts import choose as choose_replicas
+
+    selection.check(made.source)
+    chosen: list[str] = []
+    tree = source_tree(whole_paths(listed(source)), made.source, format, note=chosen.append)
+    selection = bound(selection, tree, made.source, lambda: lake_schemas(tree))
+    with Convert(made, selection=selection, drop=keys, dry_run=dry_run, inputs=inputs) as job:
+        tree = choose_replicas(tree, selection, chosen.append, table=made.source)
+        more = sheet_names(tree, made.source) if job.reads_tables(tree) else ()
+        check_names(tree, made.source, selection, note, more=more)
+        report = choose(tree.size, **settings_of(running)).run(job, tree, running.get("progress"))
+        report.notes = [*chosen, *report.notes]
+        return report
+
+
+def keys_of(one: str | bytes | Sequence[str | bytes], file: Path | None) -> list[bytes]:
+    """Keys from options and from a file with one key per line. AccessError for a file that cannot be read."""
+    given = [one] if isinstance(one, (str, bytes)) else list(one)
+    keys = [os.fsencode(key) for key in given]
+    if file is not None:
+        try:
+            lines = LocalPath(file).read_bytes().split(b"\n")
+        except OSError as error:
+            raise AccessError(f"{os.fspath(file)}: {error.strerror or error}") from None
+        keys += [line.removesuffix(b"\r") for line in lines if line.removesuffix(b"\r")]
+    return keys
+
+
+def write(
+    path: Path,
+    records: Any,
+    *,
+    format: str,
+    accept_loss: str | Iterable[str] = (),
+    overwrite: bool = False,
+    **options: Any,
+) -> int:
+    """Write `records` as a file of `format`, or as a directory where the format has several files. Returns the number of rows.
+
+    `records` is an iterable of dicts or of RecordBatches, or anything that Arrow takes: a Table, a Polars frame, a DuckDB relation, Rows.
+    It is read in bounded memory. Missing columns are null. `options` are those of the format: topic="orders", partition=0, codec="zstd".
+    EncodeError if the format cannot keep something, unless `accept_loss` names its column. AccessError if `path` exists and not
+    `overwrite`. OptionError if `path` is, contains or is inside a place that the records are read from, where that is known.
+
+    >>> import rawlog
+    >>> count = rawlog.write("out/greeting.log", [{"key": b"k", "value": b"hello", "timestamp": 0}], format="replay")
+    """
+    from rawlog.lakes.loss_check import LossCheck, batches_of, writable
+    from rawlog.lakes.loss_check import write as write_rows
+    from rawlog.reading.rows import Rows
+
+    if isinstance(records, Rows):
+        refuse_nested(path, records.tree.sources)
+    target = writable(format)
+    given = {name: str(value) for name, value in options.items()}
+    accepted = (accept_loss,) if isinstance(accept_loss, str) else tuple(accept_loss)
+    return write_rows(
+        LossCheck(target, given, accepted), batches_of(records), os.fspath(path), given, overwrite=overwrite
+    )
+
+
+# The job --------------------------------------------------------------------------------------------------------------------
+
 
 #: Bytes of input for each split, where a target is made of several files.
 SPLIT_SIZE = 128 << 20
@@ -202,6 +379,8 @@ class Convert(Job[Written, Report]):
         """Splits as the target needs them. UnknownFormatError if there is nothing to read, AccessError if the target exists,
         OptionError if it would touch a source.
         """
+        from rawlog.lakes.sources import lake_payloads
+
         self.output.refuse((*tree.sources, *self.inputs))
         if not self.dry_run:
             self.target.check()
@@ -218,6 +397,8 @@ class Convert(Job[Written, Report]):
 
     def _sifting(self, tree: Tree) -> list[ConvertSplit] | None:
         """A split for each partition, if records are removed and everything else stays as it is; None if rows are written again."""
+        from rawlog.lakes.targets import FormatOutlet
+
         target, chosen = self.target, self.selection
         if not isinstance(target, FormatOutlet) or not set(target.options) <= SIFTED:
             return None
@@ -266,6 +447,8 @@ class Convert(Job[Written, Report]):
 
     def _masked_of(self, tree: Tree, sources: Sequence[RowSource]) -> list[str]:
         """The metadata logs that are written again as logs, row by row, without the secrets in them."""
+        from rawlog.lakes.targets import FormatOutlet
+
         is_shown = str(self.selection.options.get("showSecrets")).lower() == "true"
         if not isinstance(self.target, FormatOutlet) or is_shown:
             return []
@@ -274,6 +457,10 @@ class Convert(Job[Written, Report]):
         return sorted(str(group) for group in groups & claimed)
 
     def _sources(self, tree: Tree) -> Iterator[RowSource]:
+        from rawlog.lakes.targets import FormatOutlet
+        from rawlog.reading.parts import plan
+        from rawlog.reading.rows import Rows
+
         table, selection = self.target.source, self.selection
         if isinstance(self.target, FormatOutlet):
             selection = selection.replace(columns=None)
@@ -295,6 +482,9 @@ class Convert(Job[Written, Report]):
 
     def _near(self, part: Part, tree: Tree) -> tuple[File, ...] | None:
         """The files that the diagnosis of a part's store looks into; None if rows are given as they are stored."""
+        from rawlog.reading.inspect import near
+        from rawlog.reading.settlement import settles
+
         if not self.is_settled or not settles(part.file, self.target.source):
             return None
         return near(part.file, tree.group_of(part.file))
@@ -311,6 +501,8 @@ class Convert(Job[Written, Report]):
 
     def _undone(self, part: Part, tree: Tree) -> Undone | None:
         """What says which rows of a part would be served although their transactions were aborted or are open: new batches are in none."""
+        from rawlog.lakes.targets import FormatOutlet
+
         if not isinstance(self.target, FormatOutlet) or self.selection.isolation == "read_committed":
             return None
         format = registry.formats()[str(part.file.format)]
@@ -323,10 +515,14 @@ class Convert(Job[Written, Report]):
 
     def _sheets(self, tree: Tree) -> list[File]:
         """The files that are tables, where there is nothing else to read."""
+        from rawlog.lakes.sources import sheets
+
         return [] if any(_is_read(file, self.target) for file in tree) else sheets(tree)
 
     def _groups(self, sources: list[RowSource]) -> list[list[RowSource]]:
         """What goes to the same output, in the order of the rows."""
+        from rawlog.lakes.targets import FormatOutlet
+
         target = self.target
         if not target.divides or self.selection.limit is not None:
             return [sources]
@@ -347,6 +543,8 @@ class Convert(Job[Written, Report]):
 
     def work(self, split: Split, stage: Stage) -> Written:
         """Write one split below the stage."""
+        from rawlog.lakes.targets import WrittenSplit
+
         own: ConvertSplit = split.content
         folder = below(stage.path, stage.name)
         if own.files:
@@ -376,6 +574,8 @@ class Convert(Job[Written, Report]):
         )
 
     def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
+        from rawlog.lakes.targets import FormatOutlet, WrittenSplit
+
         assert isinstance(self.target, FormatOutlet)
         kind = registry.family(registry.formats()[self.target.format].family).store_class
         made = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(own.name)
@@ -418,6 +618,8 @@ class Convert(Job[Written, Report]):
 
     def _settling(self, done: Sequence[Written]) -> list[Split]:
         """Splits that settle stores: all of them, or those in which something was passed over if they were read in part."""
+        from rawlog.reading.settlement import merge_parts, store_key
+
         assert self._tree is not None
         sources = [source for split in self._splits for source in split.sources if source.near is not None]
         files = {store_key(source.part.file): source.part.file for source in sources if source.part is not None}
@@ -436,6 +638,8 @@ class Convert(Job[Written, Report]):
 
     def _repeated(self, done: Sequence[Written]) -> list[Split]:
         """The splits with rows of stores that are not read as they are stored; each such store is read where its first part was."""
+        from rawlog.reading.settlement import settled_part
+
         assert self._tree is not None
         changed = {key: one for split in done for key, one in split.readings.items() if one.pieces is not None}
         seen: set[str] = set()
@@ -481,6 +685,9 @@ class Convert(Job[Written, Report]):
         The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
         a dry run has others. Rows lost to damage are entries too. `parts` are partitions that were copied without some records.
         """
+        from rawlog.reading.rows import Loss
+        from rawlog.reading.settlement import report_reading
+
         readings = {key: reading for one in done for key, reading in one.readings.items()}
         absent = [entry for one in done for entry in one.absent]
         done = self._results(done)
@@ -497,7 +704,7 @@ class Convert(Job[Written, Report]):
             raise LossError(self.target.name, refused, rows, self.target.accepted)
         accounts = {one.split.content.rpartition("/")[2]: one.account for one in done if one.account is not None}
         if accounts:
-            notes += self._move_in([Path(one.split.content) for one in done], accounts)
+            notes += self._move_in([LocalPath(one.split.content) for one in done], accounts)
         elif not self.dry_run:
             self.target.join([one.split for one in done])
         dropped = sum(one.dropped for one in done) + sum(one.total("removed") for one in accounts.values())
@@ -532,10 +739,12 @@ class Convert(Job[Written, Report]):
         """Whether a group is in a directory that was named, and was not named itself."""
         return any(str(split.files[0].place.group).startswith(f"{root.rstrip('/')}/") for root in self._roots)
 
-    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Report]) -> tuple[str, ...]:
+    def _move_in(self, folders: Sequence[LocalPath], accounts: Mapping[str, Report]) -> tuple[str, ...]:
         """Put directories into the target: all of them, or none if one exists already. In a new target, the files of the directory around
         them are written too, if that directory was named; a note on each thing in them that is lost.
         """
+        from rawlog.lakes.targets import FormatOutlet
+
         assert isinstance(self.target, FormatOutlet)
         kind = registry.family(registry.formats()[self.target.format].family).store_class
         splits = [one for one in self._splits if not one.is_copied]
@@ -592,6 +801,10 @@ class _Reading:
         return limited(self._every(), self.split.limit)
 
     def _every(self) -> Iterator[pa.RecordBatch]:
+        from rawlog.lakes.sources import read_sheet
+        from rawlog.reading.rows import read_all
+        from rawlog.reading.settlement import PartFold, store_key
+
         table = self.job.target.source
         changes = self.selection.transforms
         if self.job.drop:  # keys as they were before they are masked
@@ -681,6 +894,9 @@ def _advancing(
 
 def _settle(number: int, own: ConvertSplit) -> Written:
     """Ask what `repair` would keep of stores, and which stores are missing."""
+    from rawlog.lakes.targets import WrittenSplit
+    from rawlog.reading.settlement import absent_stores, reading_of
+
     readings = {store.path: reading_of(store) for store in own.stores}
     absent = tuple(absent_stores(Tree((), own.every))) if own.every else ()
     return Written(number, WrittenSplit("", 0), readings=readings, absent=absent)
@@ -688,6 +904,8 @@ def _settle(number: int, own: ConvertSplit) -> Written:
 
 def _key(source: RowSource) -> str:
     """The store that rows are read from; nothing if it is not settled."""
+    from rawlog.reading.settlement import store_key
+
     return store_key(source.part.file) if source.part is not None and source.near is not None else ""
 
 

@@ -1,8 +1,4 @@
-"""Erase: stores written again without chosen records, with the evidence of it.
-
-Plan and commit are those of `Rewriting`. Work: the records of a store are read for what is asked for, the family writes the store without
-them, and what it wrote is read again: nothing may be left of them, and all others must be as they were. Commit also writes the certificate.
-"""
+"""`erase`: a copy without chosen records or blobs, with a certificate."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path as LocalPath
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from rawlog import registry
 from rawlog.io.output import Folder, Output
@@ -21,29 +17,21 @@ from rawlog.model.finding import Finding, Mark
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
-from rawlog.reading import certificate as certificates
-from rawlog.reading.certificate import (
-    FileHash,
-    StoreEvidence,
-    as_finding,
-    differences,
-    examine,
-    file_hash,
-)
-from rawlog.reading.erasure import (
-    VERB,
-    Chooser,
-    Erasure,
-    bytes_to_json,
-    look,
-    search_file,
-)
+from rawlog.model.verb import Option, verb
 from rawlog.reading.select import Tally
-from rawlog.reading.settlement import reading_of
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.reading.where import columns_of
-from rawlog.values.transform import Decode
-from rawlog.verbs.rewrite import Rewriting, Rewritten, StoreSplit
+from rawlog.verbs.options import (
+    OUTPUT,
+    Erasing,
+    Note,
+    Path,
+    Paths,
+    bound,
+    divided,
+    open_sources,
+    selection_of,
+)
+from rawlog.verbs.repair import Rewriting, Rewritten, StoreSplit
 
 if TYPE_CHECKING:
     from rawlog.model.format import (
@@ -55,6 +43,130 @@ if TYPE_CHECKING:
     from rawlog.model.job import Split, Stage
     from rawlog.model.plan import Reading
     from rawlog.model.store import Store
+    from rawlog.reading.certificate import FileHash, StoreEvidence
+    from rawlog.reading.erasure import Chooser, Erasure
+
+
+#: The heading of what `erase` erases.
+ERASED = "What to erase"
+
+
+@verb(
+    group="move",
+    examples=(
+        "rawlog erase /var/kafka-logs out/ --key customer-17",
+        "rawlog erase /var/kafka-logs out/ --find alice@example.com --dry-run",
+        "rawlog erase rocketmq-store/ out/ --where \"value.user = 'alice'\" --certificate alice.json",
+        "rawlog erase /var/kafka-logs out/ --topic orders --decode value=auto --where \"value.user = 'alice'\"",
+        "rawlog erase /data/ambry/9 out/ --blob AAYIAQSSAAgAAQAAAAAAAAAJ",
+    ),
+    more="Exit codes: 0 done; 1 something of it is still there, records were lost, or files left out; 2 wrong usage, or an id that does "
+    "not exist; 3 cannot be read or written. A key that no record has is noted.",
+    doing="erasing",
+)
+def erase(
+    source: Annotated[Paths, "SRC"],
+    target: Annotated[Path, "DST"],
+    *,
+    key: Annotated[
+        str | bytes | Sequence[str | bytes],
+        Option("Erase records with this key; may be given again.", metavar="TEXT", section=ERASED),
+    ] = (),
+    keys: Annotated[
+        Path | None, Option("Erase records with the keys in this file, one per line.", metavar="FILE", section=ERASED)
+    ] = None,
+    id: Annotated[
+        str | Sequence[str],
+        Option("Erase this message of RocketMQ or blob of Ambry; may be given again.", metavar="ID", section=ERASED),
+    ] = (),
+    blob: Annotated[str | Sequence[str], Option("The same as --id.", metavar="ID", section=ERASED)] = (),
+    find: Annotated[
+        str | bytes | None,
+        Option("Erase records with this text in key, value or headers.", metavar="TEXT", section=ERASED),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        Option(
+            "Write the certificate here, as JSON; its text for people is next to it.  [default: DST.certificate.json]",
+            metavar="FILE",
+            section=OUTPUT,
+        ),
+    ] = None,
+    force: Annotated[bool, Option("Replace DST and the certificate if they exist.", section=OUTPUT)] = False,
+    dry_run: Annotated[bool, Option("Only report what would be removed, and write nothing.", section=OUTPUT)] = False,
+    note: Note | None = None,
+    **asked: Unpack[Erasing],
+) -> Report:
+    """Write a copy without chosen records or blobs.
+
+    `source` is never changed. A record goes if all given options choose it: `key`, `id`, `find`, `where`, `topic` and others. `topic` alone
+    chooses all records of a topic. Several `source` are parts of one whole: a log directory and its remote storage, disks of a broker,
+    partitions of Ambry.
+
+    Kafka logs: all other records keep their offsets, times, producers and transactions, as after Kafka's own log cleaner, and indexes are
+    rebuilt. RocketMQ: a message becomes an empty one of the same size; its copies that were retried, delayed, dead or prepared go with it;
+    queues, tags and the key index are rebuilt. kafka-replay: entries are left out. Ambry: the content of a blob is overwritten with
+    zeros, as Ambry's own hard delete does, and the blob is deleted.
+
+    The `certificate` has what was asked, every record that was removed and a hash of it, hashes over all that was kept, and those of all
+    files of `source` and `target`. `rawlog verify DST --certificate FILE` checks it.
+
+    Returns a Report. OptionError if nothing is named, an id does not exist, or sources have a partition twice; AccessError if `target`
+    exists and not `force`.
+
+    >>> import rawlog
+    >>> report = rawlog.erase("samples/kafka/transactions-0", "out/erased", key="k-1")
+    """
+    from rawlog.reading.erasure import Erasure
+    from rawlog.reading.names import check_names
+    from rawlog.verbs.convert import keys_of
+
+    matching, running = divided(asked)
+    chosen = selection_of(matching, as_bytes=True).replace(
+        text=None if find is None else os.fsencode(find) if isinstance(find, str) else find, replicas="all"
+    )
+    decoded = {"decode": _joined(asked.get("decode")), "schemas": asked.get("schemas")}
+    found = frozenset(keys_of(key, keys))
+    ids = tuple(one for given in (id, blob) for one in ((given,) if isinstance(given, str) else given))
+    is_limited = not chosen.takes_every_row or chosen.topics or chosen.topic_pattern or chosen.partitions
+    if (keys is not None and not found) or not (found or ids or is_limited):
+        raise OptionError("name what to erase: --key, --id, --find, --where or --topic")
+    if find is not None and not find:
+        raise OptionError("--find: a text expected")
+    if chosen.transforms and chosen.where is None:
+        raise OptionError("--decode: --where is missing, which looks at decoded fields")
+    if found and ids:
+        raise OptionError("name what to erase by --key or by --id, not by both")
+    left_out: list[str] = []
+    engine, [tree] = open_sources([source], running, note=left_out.append)
+    chosen = bound(chosen, tree, RECORDS)
+    chosen.check(RECORDS)
+    check_names(tree, RECORDS, chosen, note)
+    papers = None if certificate is None else os.fspath(certificate)
+    inputs = [] if keys is None else [os.fspath(keys)]
+    with Erase(
+        os.fspath(target),
+        Erasure(chosen, found, ids, {name: str(value) for name, value in decoded.items() if value}),
+        certificate=papers,
+        inputs=inputs,
+        overwrite=force,
+        dry_run=dry_run,
+        at_once=engine.at_once,
+    ) as job:
+        report = engine.run(job, tree, running.get("progress"))
+    report.notes[:0] = left_out
+    return report
+
+
+def _joined(decode: str | Sequence[str] | Mapping[str, str] | None) -> str:
+    """How rows are decoded, as one text."""
+    if isinstance(decode, Mapping):
+        return ",".join(f"{side}={how}" for side, how in decode.items())
+    return decode if isinstance(decode, str) else ",".join(decode or ())
+
+
+# The job --------------------------------------------------------------------------------------------------------------------
+
 
 JSON, TEXT = ".certificate.json", ".certificate.txt"
 #: So many mentions of erased keys are listed in the certificate, and so many absent keys in a note.
@@ -81,7 +193,7 @@ class ChosenSplit(StoreSplit):
     chooser: Chooser | None = None
 
 
-class Erasing(Rewriting):
+class Erase(Rewriting):
     """Erase records from stores. Use as a context manager: leaving it removes what a failed run left.
 
     `certificate` is where its JSON form is written; next to the target by default, and the text for people next to it.
@@ -102,6 +214,8 @@ class Erasing(Rewriting):
         at_once: int = 1,
     ) -> None:
         """`inputs` are files that are read besides the stores: neither target nor certificate may touch them."""
+        from rawlog.reading.erasure import VERB
+
         super().__init__(VERB, target, overwrite=overwrite, dry_run=dry_run, at_once=at_once)
         self.erasure, self.inputs = erasure, tuple(inputs)
         named = certificate if certificate is not None else f"{target.rstrip('/')}{JSON}"
@@ -157,6 +271,11 @@ class Erasing(Rewriting):
 
     def work(self, split: Split, stage: Stage) -> Erased:
         """Erase from one store, and read what was written."""
+        from rawlog.reading import certificate as certificates
+        from rawlog.reading.certificate import StoreEvidence, file_hash
+        from rawlog.reading.erasure import VERB
+        from rawlog.reading.settlement import reading_of
+
         own: StoreSplit = split.content
         sources = tuple(file_hash(file.path, self._below_root(file.path)) for file in own.store if file.problem is None)
         evidence = StoreEvidence(own.place, own.family)
@@ -188,18 +307,27 @@ class Erasing(Rewriting):
         self, own: StoreSplit, chooser: Chooser, readings: Mapping[str, Reading] | None = None
     ) -> tuple[StoreEvidence, frozenset[bytes | str]]:
         """What a store has before the erasure: the records that go, hashes over the others; and the keys and ids that were met."""
+        from rawlog.reading.certificate import StoreEvidence
+        from rawlog.reading.erasure import look
+
         seen = look(own.store.files, self.erasure, own.family, chooser.mask, readings=readings)
         removed = tuple(record.as_json() for record in seen.removed)
         return StoreEvidence(own.place, own.family, removed, tuple(seen.kept_json())), frozenset(seen.met)
 
     def _chooser(self, family: str) -> Chooser:
         """What says which records of a system are erased; made once wherever the job runs."""
+        from rawlog.reading.erasure import Chooser
+
         if family not in self._choosers:
             self._choosers[family] = Chooser(self.erasure, family, self._files.get(family, ()))
         return self._choosers[family]
 
     def _examined(self, made: Erased, own: StoreSplit, evidence: StoreEvidence) -> Erased:
         """The same with what is in the files that were written."""
+        from rawlog.reading import certificate as certificates
+        from rawlog.reading.certificate import as_finding, differences, examine, file_hash
+        from rawlog.reading.erasure import search_file
+
         final = f"{self.named.rstrip('/')}/{own.place}" if own.place else self.named.rstrip("/")
         tree = open_tree(made.folder)
         findings: list[Finding] = []
@@ -235,6 +363,12 @@ class Erasing(Rewriting):
 
     def commit(self, done: Sequence[Rewritten]) -> Report:
         """Put the stores together, and write the certificate next to them. OptionError, with nothing written, for an absent id."""
+        from rawlog.reading import certificate as certificates
+        from rawlog.reading.certificate import as_finding
+        from rawlog.reading.erasure import bytes_to_json
+        from rawlog.reading.where import columns_of
+        from rawlog.values.transform import Decode
+
         erased = [one for one in done if isinstance(one, Erased)]
         met = {one for part in erased for one in part.met}
         absent: list[Any] = [*sorted(self.erasure.keys - met), *(one for one in self.erasure.ids if one not in met)]
@@ -281,6 +415,10 @@ class Erasing(Rewriting):
 
     def _certify(self, report: Report, erased: Sequence[Erased], absent: Sequence[bytes | str]) -> None:
         """Write the certificate, and its form for people."""
+        from rawlog.reading import certificate as certificates
+        from rawlog.reading.certificate import file_hash
+        from rawlog.reading.erasure import search_file
+
         results = [one for part in erased for one in part.results]
         mentions = [f"{one}" for part in erased for one in part.mentions]
         known = {one.path for one in results}
@@ -322,6 +460,9 @@ def _write(paper: Output, text: str) -> None:
 
 def _note(findings: list[Finding], mentions: list[str], one: Any, where: str, path: str) -> None:
     """A text that is still there: a finding if it may not be, else a mention."""
+    from rawlog.reading import certificate as certificates
+    from rawlog.reading.certificate import as_finding
+
     text = repr(one.text.decode("utf-8", "backslashreplace"))
     if one.is_strict:
         findings.append(as_finding(certificates.remains, Mark(f"{text} is still there: {where}", path=path)))
@@ -334,6 +475,6 @@ def _files_in(folder: str) -> Iterator[str]:
     if os.path.isfile(folder):
         yield "."
         return
-    for path in sorted(Path(folder).rglob("*")):
+    for path in sorted(LocalPath(folder).rglob("*")):
         if path.is_file():
             yield path.relative_to(folder).as_posix()

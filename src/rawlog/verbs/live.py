@@ -251,8 +251,8 @@ def _record_through(settings: Settings, asked: Any, target: str, as_: str, limit
     from rawlog.io.output import Output, refuse_staged
     from rawlog.io.stages import remove_stage
     from rawlog.live.recorder import NATIVE, record
-    from rawlog.verbs.ask import ingest
-    from rawlog.verbs.move import convert
+    from rawlog.verbs.convert import convert
+    from rawlog.verbs.ingest import ingest
 
     if as_ != "lake":
         Output(target).check()
@@ -360,11 +360,11 @@ def replay(
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
     from rawlog.io.output import refuse_nested
+    from rawlog.lakes.sources import lake_schemas, sheet_names, source_tree
     from rawlog.live.replay_options import ReplayOptions, Source
     from rawlog.live.replayer import replay
     from rawlog.live.sources import lake_partitions, native_partitions, row_streams
     from rawlog.reading.names import check_names
-    from rawlog.verbs.convert_sources import lake_schemas, sheet_names, source_tree
 
     settings = settings_of(options)
     keep_transactions = options.get("isolation") != "read_committed" and not settings.uses_library

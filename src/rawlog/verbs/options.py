@@ -22,9 +22,10 @@ from rawlog.reading.select import (
     parse_columns,
     parse_offset_option,
 )
-from rawlog.reading.tree import Tree, Unreadable
+from rawlog.reading.tree import Tree, Unreadable, open_known, open_tree
 
 if TYPE_CHECKING:
+    from rawlog.engines.choice import Engine as JobEngine
     from rawlog.values.mask import Mask
     from rawlog.values.registry import Catalog
 
@@ -59,6 +60,9 @@ TableName = Annotated[
 Topics = Annotated[
     str | Sequence[str] | None,
     Option("Only these topics; may be given again.", "-t", "--topic", metavar="GLOB", section=READ),
+]
+TopicNames = Annotated[
+    str | Sequence[str], Option("Only these topics; may be given again.", "-t", "--topic", metavar="GLOB")
 ]
 Partitions = Annotated[
     int | Sequence[int] | None,
@@ -425,7 +429,8 @@ def bound(
     return bind(selection, tree, schemas)
 
 
-def _names(value: str | Iterable[str]) -> tuple[str, ...]:
+def texts(value: str | Iterable[str]) -> tuple[str, ...]:
+    """One text or several, as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -440,7 +445,7 @@ def _key(value: str | bytes) -> bytes:
 _PLAIN = ("topic_pattern", "from_offset", "to_offset", "last", "id", "where", "limit", "isolation", "errors", "max_decompressed",
           "max_headers", "replicas")  # fmt: skip
 _READ: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "topic": ("topics", _names),
+    "topic": ("topics", texts),
     "partition": ("partitions", _numbers),
     "since": ("since", parse_time),
     "until": ("until", parse_time),
@@ -531,3 +536,61 @@ def listed(paths: Paths) -> list[str]:
     if isinstance(paths, (str, os.PathLike)):
         return [os.fspath(paths)]
     return [os.fspath(path) for path in paths]
+
+
+# Where a job runs ---------------------------------------------------------------------------------------------------------
+
+
+def check_page(html: Path | None, sources: Iterable[str]) -> None:
+    """OptionError if the page would be in a source: before anything is done."""
+    from rawlog.io.output import refuse_nested
+
+    if html is not None:
+        refuse_nested(os.fspath(html), sources)
+
+
+def write_page(html: Path, page: str, sources: Iterable[str]) -> None:
+    from rawlog.io.files import writing
+
+    with writing(os.fspath(html), overwrite=True, sources=sources) as out:
+        out.write(page.encode())
+
+
+def open_sources(
+    places: Sequence[Paths],
+    running: Running,
+    *,
+    format: str | None = None,
+    note: Note | None = None,
+    must_know: bool = True,
+) -> tuple[JobEngine, list[Tree]]:
+    """The engine that a job over some places runs on, and a tree for each place, as `open_known` opens it. The door of every verb with an
+    engine: on Spark local paths are absolute, because tasks may have another working directory.
+    """
+    from rawlog.engines.choice import choose
+
+    trees = [open_known(listed(place), format=format, note=note, must_know=must_know) for place in places]
+    engine = choose(sum(tree.size for tree in trees), **settings_of(running))
+    if engine.name == "spark":
+        trees = [open_tree(whole_paths(tree.roots), format=format) for tree in trees]
+    return engine, trees
+
+
+def settings_of(running: Running, known: Iterable[str] = ()) -> dict[str, Any]:
+    """The options that choose an engine. TypeError for an option that is not known."""
+    if extra := set(running) - {*Running.__annotations__, *known}:
+        raise TypeError(f"unexpected keyword argument {min(extra)!r}")
+    return {name: running.get(name) for name in ("engine", "master", "conf", "threads")}
+
+
+def running_of(options: Mapping[str, Any], known: Iterable[str] = ()) -> Running:
+    """The options of where a job runs. TypeError for an option that is not known."""
+    settings_of(options, known)  # type: ignore[arg-type]
+    return divided(options)[1]
+
+
+def divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], Running]:
+    """Options of the selection, and of where the job runs."""
+    running = {name: value for name, value in given.items() if name in Running.__annotations__}
+    asked = {name: value for name, value in given.items() if name not in running}
+    return asked, running  # type: ignore[return-value]

@@ -1,35 +1,146 @@
-"""Report: everything at some paths in one pass, verified and measured, as one overview for a person who must decide.
-
-It is `verify` with more consumers: the same splits, and in each of them the records are profiled from the windows that the rules see. Small
-mergeable profiles come back, and the driver adds them up. Groups, transactions and what only one system shows are asked for in tasks, too.
-"""
+"""`report`: one page on what is here, whether it is healthy, and what to do."""
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from rawlog import registry
-from rawlog.model.errors import RawlogError
+from rawlog.engines.choice import choose
+from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.finding import UNKNOWN, Finding, Findings, Rule, Severity, grouped
-from rawlog.model.format import File
+from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File
 from rawlog.model.groups import Group
-from rawlog.model.job import Split, Stage
-from rawlog.model.profile import Profile, merged
+from rawlog.model.job import (
+    Job,
+    Split,
+    SplitResult,
+    Stage,
+    packed,
+)
 from rawlog.model.store import Panel, Store
-from rawlog.model.text import counted
+from rawlog.model.table import (
+    FILES,
+    FINDINGS,
+    RECORDS,
+    Table,
+)
+from rawlog.model.text import counted, plain_time, size_text
 from rawlog.model.transactions import Transactions
-from rawlog.pages.report import FormatLine, Overview, System, Topic
+from rawlog.model.verb import Option, Section, verb
 from rawlog.pages.results import Cause, Step
-from rawlog.reading.inspect import FileCheck, RuleChoice, check_file, unreadable
-from rawlog.reading.parts import choose, copies
-from rawlog.reading.profile import FileProfile, is_profiled
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
-from rawlog.verbs.diff import all_rules
-from rawlog.verbs.verify import Found, Span, Verified, Verify, VerifySplit
+from rawlog.verbs.options import (
+    OUTPUT,
+    Format,
+    Limits,
+    Note,
+    Path,
+    Paths,
+    Verifying,
+    listed,
+    open_sources,
+    running_of,
+    settings_of,
+)
+from rawlog.verbs.verify import Found, Span, Verified, Verify, VerifySplit, all_rules
+
+if TYPE_CHECKING:
+    from rawlog.lakes.upkeep import TableStatus
+    from rawlog.model.profile import Profile
+    from rawlog.pages.report import FormatLine, Overview, System
+    from rawlog.reading.inspect import FileCheck, RuleChoice
+    from rawlog.reading.profile import FileProfile, Name
+
+
+@verb(
+    group="look",
+    examples=(
+        "rawlog report /var/kafka-logs -o report.html",
+        "rawlog report disk1/ disk2/ -o cluster.html",
+        "rawlog report lake -o lake.html",
+        "rawlog report /var/kafka-logs -o report.html --json",
+    ),
+    more="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 2 wrong usage; 3 something could not be read or written.",
+    doing="reading",
+)
+def report(
+    paths: Annotated[Paths, "PATH"],
+    output: Annotated[
+        Path | None,
+        Option(
+            "The page to write; replaced if it exists.",
+            "-o",
+            "--to",
+            old=("--output",),
+            is_required=True,
+            metavar="OUT",
+            section=OUTPUT,
+        ),
+    ] = None,
+    *,
+    format: Format = None,
+    note: Note | None = None,
+    **options: Unpack[Verifying],
+) -> Overview:
+    """Write one page: what is here, is it healthy, what to do.
+
+    For every system and topic it has size, records, throughput over time, message sizes, codecs, keys, gaps, producers, transactions,
+    consumer lag, and findings by cause with the commands that help. The page is one file, opens without a network and is safe to pass on:
+    it shows keys, topics and paths, no values. Nothing at `paths` is changed. A lake has a report of its own: its records are measured,
+    and its findings are those of the runs that ingested them.
+
+    Returns an Overview; without `output` no page is written. Damage is a finding and never raises. OptionError if `output` is in a source,
+    AccessError for a path that does not exist, UnknownFormatError if nothing is of a known format.
+
+    >>> import rawlog
+    >>> verdict = rawlog.report("samples/kafka", "out/report.html").verdict
+    """
+    from rawlog.io.files import writing
+    from rawlog.io.output import refuse_nested
+    from rawlog.lakes.names import is_lake
+    from rawlog.reading.inspect import RuleChoice
+
+    running = running_of(options, Limits.__annotations__)
+    most, headers = options.get("max_decompressed", MAX_DECOMPRESSED), options.get("max_headers", MAX_HEADERS)
+    lake = next((one for one in listed(paths) if is_lake(one)), None)
+    if lake is not None and len(listed(paths)) > 1:
+        raise OptionError(f"{lake}: a lake has a report of its own; leave out the other paths")
+    if lake is None:
+        engine, [tree] = open_sources([paths], running, format=format, note=note)
+    else:
+        tree = _records_of(lake)
+        engine = choose(tree.size, **settings_of(running))
+    if output is not None:
+        refuse_nested(os.fspath(output), tree.sources)
+    job: Any = Survey(RuleChoice(max_decompressed=most, max_headers=headers))
+    if lake is not None:
+        job = LakeSurvey(lake)
+    found = engine.run(job, tree, running.get("progress")).overview
+    if output is not None:
+        with writing(os.fspath(output), overwrite=True, sources=tree.sources) as out:
+            out.write(found.to_html().encode())
+    return found  # type: ignore[no-any-return]
+
+
+def _records_of(lake: str) -> Tree:
+    """The data files of the records of a lake; none, if it has no records."""
+    from rawlog.lakes.lake import Lake
+    from rawlog.lakes.names import lake_name
+    from rawlog.lakes.sources import lake_tree
+    from rawlog.model.table import RECORDS
+
+    path = os.path.abspath(lake)
+    return lake_tree(path, RECORDS) if lake_name(RECORDS) in Lake(path).tables() else Tree((path,), ())
+
+
+# The job --------------------------------------------------------------------------------------------------------------------
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Advice: findings grouped by cause, each with what it means and the commands that help; and what to do next.
@@ -91,6 +202,9 @@ def next_steps(
     transactions: Sequence[Transactions] = (),
 ) -> list[Step]:
     """What to do next, the most urgent first."""
+    from rawlog.reading.inspect import unreadable
+    from rawlog.reading.parts import copies
+
     roots = tree.roots
     serious = [one for one in found if one.severity is not Severity.INFO]
     steps: list[Step] = []
@@ -192,11 +306,16 @@ class Survey(Verify):
 
     def plan(self, tree: Tree) -> list[Split]:
         """The splits of `verify`. Of replicas the best is measured."""
-        counted = choose(tree, Selection(), self._notes.append)
+        from rawlog.reading.parts import choose as choose_replicas
+
+        counted = choose_replicas(tree, Selection(), self._notes.append)
         self.unread = frozenset(file.path for file in counted.unread)
         return super().plan(tree)
 
     def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> FileCheck:
+        from rawlog.reading.inspect import check_file
+        from rawlog.reading.profile import FileProfile, is_profiled
+
         file, chosen = span.file, self.chosen
         profile = None
         if is_profiled(file) and file.path not in self.unread:
@@ -230,6 +349,8 @@ class Survey(Verify):
 
     def commit(self, done: Sequence[Found]) -> SurveyResult:
         """Put everything together."""
+        from rawlog.pages.report import Overview
+
         assert self._now is not None
         tree, whole = self._now.tree, self._now.whole
         profiles = _Profiles()
@@ -274,6 +395,8 @@ class _Profiles:
 
     def add(self, file: File, found: FileProfile) -> None:
         """Add a file; those of a partition come in their order."""
+        from rawlog.model.profile import Profile
+
         system = str(file.system)
         for (topic, partition), profile in found.finish().items():
             topics = self.parts.setdefault(system, {}).setdefault(topic, {})
@@ -285,6 +408,9 @@ class _Profiles:
 
 
 def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System]:
+    from rawlog.model.profile import Profile, merged
+    from rawlog.pages.report import System, Topic
+
     titles = {family.name: family.title for family in registry.families()}
     made = []
     for name, title in titles.items():
@@ -327,6 +453,8 @@ def _panels(done: Sequence[Found]) -> list[Panel]:
 
 
 def _formats(tree: Tree) -> list[FormatLine]:
+    from rawlog.pages.report import FormatLine
+
     found: dict[str | None, list[File]] = {}
     for file in tree:
         found.setdefault(file.format, []).append(file)
@@ -336,5 +464,198 @@ def _formats(tree: Tree) -> list[FormatLine]:
             name or "unknown", titles[name].title if name else "not recognised", len(files), sum(f.size for f in files)
         )
         for name, files in found.items()
+    ]
+    return sorted(lines, key=lambda one: -one.size)
+
+
+# A lake -------------------------------------------------------------------------------------------------------------------
+
+
+#: Bytes of data files in one split, and rows that are read at a time.
+SPLIT, ROWS = 128 << 20, 1 << 16
+NO_TOPIC = "(no topic)"
+#: So many small data files of one table are worth joining.
+SMALL = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSplit:
+    """Data files of one table."""
+
+    table: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted(SplitResult):
+    """The profiles of records; or findings; or files by format; or the paths of the runs."""
+
+    profile: FileProfile | None = None
+    findings: tuple[Finding, ...] = ()
+    formats: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
+
+
+class LakeSurvey(Job[Counted, SurveyResult]):
+    """Measure the records of a lake."""
+
+    def __init__(self, lake: str) -> None:
+        self.lake = lake
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """Splits of the data files of `records` (the tree has them), and one for each small table."""
+        from rawlog.lakes.lake import Lake
+        from rawlog.lakes.names import JOBS, lake_name
+
+        content = [
+            LakeSplit(RECORDS.name, tuple(file.path for file in run)) for run in packed(list(tree), _size, SPLIT)
+        ]
+        lake = Lake(self.lake)
+        for table in (FINDINGS, FILES, JOBS):
+            content.append(LakeSplit(table.name, tuple(lake.data_files(lake_name(table)))))
+        sizes = {file.path: file.size for file in tree}
+        return [Split(number, sum(sizes.get(path, 0) for path in one.files), one) for number, one in enumerate(content)]
+
+    def work(self, split: Split, stage: Stage) -> Counted:
+        """Read the rows of a split."""
+        from rawlog.lakes.names import JOBS
+        from rawlog.reading.profile import COLUMNS, FileProfile
+
+        own: LakeSplit = split.content
+        if own.table == RECORDS.name:
+            profile = FileProfile(File(NO_TOPIC, 0))
+            for batch in _batches(own.files, RECORDS, COLUMNS):
+                profile.add(batch)
+                stage.advance(0, 0, batch.num_rows)
+            stage.advance(split.size)
+            return Counted(split.number, profile=profile.close())
+        if own.table == FINDINGS.name:
+            rows = (row for batch in _batches(own.files, FINDINGS, FINDINGS.names) for row in batch.to_pylist())
+            return Counted(split.number, findings=tuple(_finding(row) for row in rows))
+        if own.table == FILES.name:
+            return Counted(split.number, formats=_lake_formats(own.files))
+        runs = _batches(own.files, JOBS, ("paths",))
+        paths = dict.fromkeys(path for batch in runs for row in batch["paths"].to_pylist() for path in row or ())
+        return Counted(split.number, paths=tuple(paths))
+
+    def commit(self, done: Sequence[Counted]) -> SurveyResult:
+        """Put everything together."""
+        from rawlog.lakes.lake import Lake
+        from rawlog.lakes.upkeep import status
+        from rawlog.model.profile import Profile
+        from rawlog.pages.report import Overview
+
+        parts: dict[Name, Profile] = {}
+        for one in done:
+            for name, profile in (one.profile.parts if one.profile is not None else {}).items():
+                parts.setdefault(name, Profile()).merge(profile)
+        formats = {name: numbers for one in done for name, numbers in one.formats.items()}
+        paths = tuple(path for one in done for path in one.paths)
+        findings = Findings([finding for one in done for finding in one.findings])
+        findings.files = sum(number for number, _ in formats.values())
+        tables = list(status(Lake(self.lake)))
+        found = causes(findings, paths or (self.lake,))
+        overview = Overview(
+            roots=(self.lake,),
+            files=sum(one.files for one in tables),
+            size=sum(one.size for one in tables),
+            findings=findings,
+            causes=found,
+            steps=_steps(self.lake, findings, tables),
+            systems=[_system(parts, tables, findings)],
+            panels=[_tables(tables)],
+            formats=_lines(formats),
+            listing=command("lake", self.lake),
+        )
+        return SurveyResult(findings, overview)
+
+
+def _size(file: File) -> int:
+    return file.size
+
+
+def _batches(files: Sequence[str], table: Table, columns: Sequence[str]) -> Iterable[Any]:
+    from rawlog.lakes.parquet import dataset
+
+    if not files:
+        return ()
+    return dataset(files, table).to_batches(columns=list(columns), batch_size=ROWS)  # type: ignore[no-any-return]
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    return Finding(**{**row, "severity": Severity(row["severity"])})
+
+
+def _lake_formats(files: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The number and bytes of the ingested files of each format."""
+    numbers: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for batch in _batches(files, FILES, ("format", "size")):
+        for name, size in zip(batch["format"].to_pylist(), batch["size"].to_pylist(), strict=True):
+            numbers[name or "unknown"] += 1
+            sizes[name or "unknown"] += size or 0
+    return {name: (numbers[name], sizes[name]) for name in numbers}
+
+
+def _system(parts: Mapping[Name, Profile], tables: Sequence[TableStatus], findings: Findings) -> System:
+    from rawlog.model.profile import merged
+    from rawlog.pages.report import System, Topic
+
+    by_topic: dict[str, dict[int | None, Profile]] = {}
+    for (topic, partition), profile in parts.items():
+        by_topic.setdefault(topic, {})[partition] = profile
+    topics = [
+        Topic(
+            topic, dict(sorted(found.items(), key=lambda one: -1 if one[0] is None else one[0])), merged(found.values())
+        )
+        for topic, found in sorted(by_topic.items())
+    ]
+    files, size = sum(one.files for one in tables), sum(one.size for one in tables)
+    total = merged(topic.profile for topic in topics)
+    return System("lake", "Lake", files, size, topics, total, findings.errors, findings.warnings)
+
+
+def _tables(tables: Sequence[TableStatus]) -> Panel:
+    rows = [
+        (
+            one.name,
+            f"{one.rows:,}",
+            f"{one.files:,}",
+            size_text(one.size),
+            f"{one.snapshots:,}",
+            f"{one.sources:,}",
+            "" if one.changed is None else plain_time(int(one.changed * 1000) * 1000),
+        )
+        for one in tables
+    ]
+    head = ("table", "rows", "data files", "size", "snapshots", "sources", "changed")
+    return Panel("lake", Section("Tables", rows, None, head), "Iceberg tables; every source is ingested once.")
+
+
+def _steps(lake: str, findings: Findings, tables: Sequence[TableStatus]) -> list[Step]:
+    steps = []
+    if findings.errors or findings.warnings:
+        text = "The sources had damage when they were ingested. See where, then verify and repair the sources."
+        steps.append(Step(text, command("query", "SELECT code, path, message FROM findings", lake)))
+    if any(one.small > SMALL for one in tables):
+        small = sum(one.small for one in tables)
+        steps.append(
+            Step(
+                f"{counted(small, 'small data file')}: join them into few large ones",
+                command("lake", lake, "--compact"),
+            )
+        )
+    question = "SELECT topic, count(*) FROM records GROUP BY topic"
+    return [*steps, Step("Ask questions in SQL.", command("query", question, lake))]
+
+
+def _lines(formats: Mapping[str, tuple[int, int]]) -> list[FormatLine]:
+    from rawlog import registry
+    from rawlog.pages.report import FormatLine
+
+    titles = registry.formats()
+    lines = [
+        FormatLine(name, titles[name].title if name in titles else "not recognised", number, size)
+        for name, (number, size) in formats.items()
     ]
     return sorted(lines, key=lambda one: -one.size)

@@ -1,24 +1,24 @@
-"""Rescue: one whole store from the copies of it that are on several disks, some of them damaged or missing.
-
-Plan: the disks, and every copy on them. Work: first each copy is surveyed, then each unit is written from the copies that were chosen for
-it. Commit: what belongs next to the units, and all of it under the target's name at once. Which copies are chosen, the family's `rescuer`
-knows. Units that are written stay in the stage until the end: a run that was killed is resumed with the rest.
-"""
+"""`rescue`: the replicas on the disks of a dead cluster, combined into one directory."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path as LocalPath
+from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack
 
 from rawlog import registry
 from rawlog.io.files import writing
 from rawlog.io.output import Folder, Output
 from rawlog.io.storage import is_remote, local_path, read_regular
-from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.model.errors import (
+    AccessError,
+    OptionError,
+    UnknownFormatError,
+    unknown,
+)
 from rawlog.model.format import Family, File, UnknownFile
 from rawlog.model.job import (
     Job,
@@ -28,6 +28,7 @@ from rawlog.model.job import (
     unreadable,
 )
 from rawlog.model.recovery import (
+    INCLUDED,
     RescuedUnit,
     RescueOptions,
     RescueSplit,
@@ -36,11 +37,118 @@ from rawlog.model.recovery import (
 )
 from rawlog.model.report import Action, Entry, Report
 from rawlog.model.store import Store
+from rawlog.model.verb import Option, verb
 from rawlog.reading.tree import Tree
-from rawlog.verbs.rewrite import UnknownFiles, fate_of, named_paths
+from rawlog.verbs.options import (
+    OUTPUT,
+    Force,
+    NewCluster,
+    Page,
+    Path,
+    Paths,
+    Rescuing,
+    SystemOptions,
+    Topics,
+    check_page,
+    listed,
+    open_sources,
+    option_texts,
+    running_of,
+    texts,
+    whole_paths,
+)
+from rawlog.verbs.repair import UnknownFiles, fate_of, named_paths, write_report
 
 if TYPE_CHECKING:
     from rawlog.model.recovery import Rescuer
+
+
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog rescue /mnt/disk1 /mnt/disk2 /mnt/disk3 --plan",
+        "rawlog rescue /mnt/disk* --to /restored",
+        "rawlog rescue /mnt/disk* --to /restored --nodes 3 --resume",
+    ),
+    more="Exit codes: 0 nothing is lost; 1 something is lost, corrected, undecided or left out; 2 wrong usage; 3 cannot be read or "
+    "written.",
+    doing="rescuing",
+)
+def rescue(
+    paths: Annotated[Paths, "DIR"],
+    *,
+    to: Annotated[
+        Path | None,
+        Option("The directory to write; it must not exist yet.", "-o", "--to", metavar="DST", section=OUTPUT),
+    ] = None,
+    plan: Annotated[bool, "Only report what would be taken from where, and what is lost."] = False,
+    topic: Topics = None,
+    include: Annotated[
+        str | Iterable[str],
+        Option(
+            f"Use directories too that a broker does not load: {', '.join(INCLUDED)} (deleted topics).",
+            metavar="STATE,...",
+            is_repeated=False,
+        ),
+    ] = (),
+    exclude_deleted: Annotated[bool, "Leave out topics that are marked as deleted on other disks."] = False,
+    brokers: Annotated[
+        int, Option("Write N data directories.", "--nodes", old=("--brokers",), least=1, metavar="N", section=OUTPUT)
+    ] = 1,
+    resume: Annotated[bool, "Continue an interrupted run; finished partitions are kept."] = False,
+    html: Page = None,
+    option: SystemOptions = None,
+    force: Force = False,
+    **options: Unpack[Rescuing],
+) -> Report:
+    """Combine the replicas on the disks of a dead cluster into one directory.
+
+    `to` is then a directory that a broker can start on. Each `paths` is a log directory of a broker, or has several of them below it; any
+    of them may be missing or damaged. For each partition the replica decides that led when the cluster died. What is damaged there is
+    taken from another replica of the same history. A log that contradicts it is kept, readable, in DST.divergent. Topic ids, offsets,
+    settings and committed offsets of groups stay. Everything that is lost is listed, with offsets and times, and so is what cannot be
+    known. The disks are never changed.
+
+    Returns a Report. Its `facts["plan"]` lists for each partition the replicas, the choice and its reason, what is lost and what cannot be
+    known. OptionError for disks of several clusters or of a running broker; AccessError if `to` exists and not `force`.
+
+    >>> import rawlog
+    >>> report = rawlog.rescue("samples/kafka", plan=True)
+    """
+    from rawlog.model.recovery import RescueOptions
+
+    running = running_of(options, NewCluster.__annotations__)
+    if to is None and not plan:
+        raise OptionError("name the directory to write with --to, or ask for --plan")
+    states = frozenset(part.strip() for text in texts(include) for part in text.split(",") if part.strip())
+    if extra := states - set(INCLUDED):
+        raise unknown("state", min(extra), INCLUDED)
+    asked = RescueOptions(
+        topics=texts(topic or ()),
+        include=states,
+        exclude_deleted=exclude_deleted,
+        brokers=brokers,
+        node=options.get("node_id", 1),
+        cluster_id=options.get("cluster_id"),
+        level=options.get("metadata_version"),
+        keep_retention=options.get("keep_retention", False),
+        overwrite=force,
+        is_plan=plan,
+        options=option_texts(option),
+    )
+    left_out: list[str] = []
+    engine, [tree] = open_sources([whole_paths(listed(paths))], running, note=left_out.append)
+    check_page(html, tree.sources)
+    with Rescue(None if to is None else os.fspath(to), asked, resume=resume) as job:
+        done = engine.run(job, tree, running.get("progress"))
+    done.notes[:0] = left_out
+    if html is not None:
+        write_report(html, done, tree.sources)
+    return done
+
+
+# The job --------------------------------------------------------------------------------------------------------------------
+
 
 FINISHED, UNIT, ASIDE, REPORT = "finished", "unit", "aside", "report.json"
 PLACING = "placing"
@@ -68,7 +176,7 @@ class Rescue(Job[RescueResult, Report]):
         if is_remote(target):
             raise OptionError(f"{target}: the result must be a local directory")
         self.options, self.resume = options, resume
-        self.target = Path(local_path(target)).absolute()
+        self.target = LocalPath(local_path(target)).absolute()
         self.output = Output(self.target, overwrite=options.overwrite)
         # A run that is killed between the two leaves this one: it is replaced by the run that goes on.
         self.aside = Output(f"{self.target}{DIVERGENT}", overwrite=options.overwrite or resume)
@@ -81,7 +189,7 @@ class Rescue(Job[RescueResult, Report]):
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.aside.close()
-        if kind is not None and any(Path(self.output.stage or os.devnull).glob(f"{FINISHED}/*")):
+        if kind is not None and any(LocalPath(self.output.stage or os.devnull).glob(f"{FINISHED}/*")):
             self.output.leave()
         else:
             self.output.close()
@@ -117,7 +225,7 @@ class Rescue(Job[RescueResult, Report]):
                 output.refuse(tree.sources)
                 output.check_directory()
             self.stage = self.output.reopen(resume=self.resume)
-            if (Path(self.stage) / PLACING).exists():
+            if (LocalPath(self.stage) / PLACING).exists():
                 for name in (FINISHED, PLACING):
                     Folder(self.stage).remove(name)
         return [Split(number, one.size, one) for number, one in enumerate(found)]
@@ -136,7 +244,7 @@ class Rescue(Job[RescueResult, Report]):
                     f"{self.target}{name}: exists already; choose another name for the result, or --force"
                 )
         for split in made:
-            ready = _finished(Path(self.stage or "") / FINISHED / split.key, split) if self.resume else None
+            ready = _finished(LocalPath(self.stage or "") / FINISHED / split.key, split) if self.resume else None
             if ready is None:
                 left.append(split)
             else:
@@ -202,7 +310,7 @@ class Rescue(Job[RescueResult, Report]):
 
     def _put_aside(self, units: Sequence[RescuedUnit]) -> None:
         """Put what was set aside into a directory of its own, next to the target."""
-        parts = [path for one in units for path in sorted(Path(one.aside).glob("*/*"))]
+        parts = [path for one in units for path in sorted(LocalPath(one.aside).glob("*/*"))]
         if not parts:
             return
         made = Folder(self.aside.new(), named=str(self.aside.path))
@@ -237,11 +345,11 @@ def _system(family: Family) -> str:
 # What a run leaves for the next one -------------------------------------------------------------------------------------
 
 
-def _unit(path: Path, split: RescueSplit, report: Report) -> RescuedUnit:
+def _unit(path: LocalPath, split: RescueSplit, report: Report) -> RescuedUnit:
     return RescuedUnit(split, str(path / UNIT), str(path / ASIDE), report)
 
 
-def _finished(path: Path, split: RescueSplit) -> RescuedUnit | None:
+def _finished(path: LocalPath, split: RescueSplit) -> RescuedUnit | None:
     """A unit that a run has written that was killed; None if it is not there, or not whole."""
     try:
         report = _from_json(json.loads(read_regular(path / REPORT)))
@@ -258,6 +366,3 @@ def _as_json(report: Report) -> dict[str, object]:
 def _from_json(fields: dict[str, Any]) -> Report:
     entries = [Entry(**{**one, "action": Action(one["action"])}) for one in fields["entries"]]
     return Report(entries=entries, counts=fields["counts"], facts=fields["facts"], notes=fields["notes"])
-
-
-__all__ = ["DIVERGENT", "Rescue", "RescueOptions"]

@@ -1,40 +1,146 @@
-"""Restore: a data directory that a broker starts on, from a broker's directories, a lake, Parquet files or any records.
-
-Plan: which topics, under which names, and a split for each partition. Work: one partition directory. Commit: the cluster's metadata next
-to them, and all of it under the target's name at once. What a partition and a cluster are, the family's `restorer` knows.
-"""
+"""`restore`: a data directory that a real broker starts on, from broker directories, lakes or tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from pathlib import Path as LocalPath
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Unpack
 
 from rawlog import registry
+from rawlog.engines.choice import choose
 from rawlog.io.output import Folder, Output
 from rawlog.io.storage import below, file_system, is_remote, listing, local_path
-from rawlog.lakes.lake import Lake
-from rawlog.lakes.lookup import ROW, SPLIT
-from rawlog.lakes.names import is_lake, lake_name
-from rawlog.lakes.payload import Payloads, check_complete
 from rawlog.model.errors import AccessError, EncodeError, OptionError, UnknownFormatError
 from rawlog.model.job import Job, Split, SplitResult, Stage, unreadable
 from rawlog.model.recovery import Offer, RestoredPartition, RestoreOptions, RestoreSplit
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS, Table
-from rawlog.model.text import missing_topics
-from rawlog.reading.rows import Rows
+from rawlog.model.text import missing_topics, parse_time
+from rawlog.model.verb import Option, verb
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
+from rawlog.verbs.options import (
+    Decoding,
+    Errors,
+    Force,
+    Masking,
+    NewCluster,
+    Path,
+    Paths,
+    Restoring,
+    Time,
+    Topics,
+    bound,
+    listed,
+    running_of,
+    settings_of,
+    transforms_of,
+    whole_paths,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rawlog.lakes.payload import Payloads
     from rawlog.model.recovery import Keeps, Restorer
+
+
+@verb(
+    group="move",
+    examples=(
+        "rawlog restore /var/kafka-logs /restored --until 2024-09-11T09:00:00Z",
+        "rawlog restore /disk1 /disk2 /disk3 /restored",
+        "rawlog restore lake /restored --topic 'orders*' --rename orders=orders-old",
+    ),
+    more="Exit codes: 0 everything was restored; 1 something was lost, corrected or is damaged; 2 wrong usage; 3 cannot be read or "
+    "written.",
+    doing="restoring",
+)
+def restore(
+    source: Annotated[Paths, "SRC"],
+    target: Annotated[Path, "DST"],
+    *,
+    topic: Topics = None,
+    rename: Annotated[
+        Mapping[str, str] | None, Option("Give a topic another name; may be given again.", metavar="OLD=NEW")
+    ] = None,
+    until: Annotated[
+        Time | None, Option("Restore the state at this time: ISO 8601, epoch milliseconds, or -2h.", metavar="TIME")
+    ] = None,
+    partitions_only: Annotated[
+        bool, "Write only partition directories, to add to the directory of an existing broker."
+    ] = False,
+    no_offsets: Annotated[bool, "Leave out the committed offsets of consumer groups."] = False,
+    errors: Errors = "raise",
+    replicas: Annotated[
+        Literal["best", "refuse"],
+        Option("If there are several replicas of a partition: restore the best one, or end with an error."),
+    ] = "best",
+    force: Force = False,
+    **options: Unpack[Restoring],
+) -> Report:
+    """Write a data directory that a real broker starts on.
+
+    `target` is the directory of a single-node Kafka cluster with the topics of `source` in it: the directory of a broker or several, a lake
+    that `ingest` made, Parquet files, or anything that can be read as records. From a broker's directory every batch is copied as it is,
+    with offsets, epochs and topic ids; settings, users and access rights come from its metadata log. Of replicas of one partition the
+    best is restored as a whole, and that is noted. Offsets of consumer groups are committed again. Retention by age is switched off;
+    otherwise a broker would delete old records at once. With `until`, transactions that were open at that time are aborted. With --mask
+    records are written again, and offsets of groups and settings of topics are left out. `source` is never changed. Damage ends the
+    restore with an error unless `errors` is skip.
+
+    Returns a Report. DataError at damage unless `errors` says otherwise; AccessError if `target` exists and not `force`; OptionError for an
+    unknown topic, or if `target` is in the source.
+
+    >>> import rawlog
+    >>> report = rawlog.restore("samples/kafka", "out/restored", topic="transactions")
+    """
+    from rawlog.lakes.names import is_lake
+    from rawlog.lakes.sources import source_tree
+    from rawlog.model.recovery import RestoreOptions
+    from rawlog.reading.parts import choose as choose_replicas
+
+    running = running_of(options, (*NewCluster.__annotations__, *Masking.__annotations__, *Decoding.__annotations__))
+    if any(not old or not new for old, new in (rename or {}).items()):
+        raise OptionError("rename: OLD=NEW expected")
+    asked = RestoreOptions(
+        topics=(topic,) if isinstance(topic, str) else tuple(topic or ()),
+        rename=dict(rename or {}),
+        until=None if until is None else parse_time(until),
+        errors=errors,
+        partitions_only=partitions_only,
+        keep_retention=options.get("keep_retention", False),
+        offsets=not no_offsets,
+        node=options.get("node_id", 1),
+        cluster_id=options.get("cluster_id"),
+        level=options.get("metadata_version"),
+        overwrite=force,
+    )
+    given = {name: options.get(name) for name in (*Masking.__annotations__, *Decoding.__annotations__)}
+    if given["decode"] and not given["mask"]:
+        raise OptionError("--decode: --mask is missing, which looks at decoded fields")
+    masked = Selection(transforms=transforms_of(given, as_bytes=True)) if any(given.values()) else None
+    if masked is not None and until is not None:
+        raise OptionError("--until and --mask exclude one another: restore first, then mask what was restored")
+    sources = listed(source)
+    chosen: list[str] = []
+    if any(map(is_lake, sources)):
+        tree = Tree(tuple(whole_paths(sources)), ())
+    else:
+        tree = source_tree(whole_paths(sources), RECORDS, note=chosen.append)
+    tree = choose_replicas(tree, Selection(topics=asked.topics, replicas=replicas), chosen.append)
+    masked = None if masked is None else bound(masked, tree)
+    engine = choose(tree.size, **settings_of(running))
+    with Restore(os.fspath(target), asked, masked) as job:
+        report = engine.run(job, tree, running.get("progress"))
+    report.notes = [*chosen, *report.notes]
+    return report
+
+
+# The job --------------------------------------------------------------------------------------------------------------------
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -79,6 +185,9 @@ class Fragments:
 
     def batches(self, keeps: Keeps, advance: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
         """The chosen rows as batches of `records`, by rising offset, each offset once."""
+        import numpy as np
+        import pyarrow as pa
+
         last = -1
         for table in self._ordered():
             advance(table.num_rows)
@@ -93,6 +202,8 @@ class Fragments:
 
     def _ordered(self) -> Iterator[pa.Table]:
         """The rows in the order of their offsets: file by file where the files follow one another, else sorted in memory."""
+        import pyarrow as pa
+
         spans = sorted(self.spans, key=lambda span: (span.first, span.last))
         if all(span.rising for span in spans) and all(a.last < b.first for a, b in pairwise(spans)):
             for span in spans:
@@ -105,6 +216,8 @@ class Fragments:
     def _read(self, span: Span) -> Iterator[pa.RecordBatch]:
         from pyarrow import dataset
 
+        from rawlog.lakes.lookup import ROW, SPLIT
+
         mine = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
         data = open_parquet([span.path])
         refers = self.payloads is not None and ROW in data.schema.names
@@ -115,6 +228,8 @@ class Fragments:
 
 def shaped(table: pa.Table) -> pa.Table:
     """Rows with exactly the columns of `records`; EncodeError for a column of another kind."""
+    import pyarrow as pa
+
     arrays = []
     for field in RECORDS.schema:
         if field.name not in table.column_names:
@@ -129,6 +244,7 @@ def shaped(table: pa.Table) -> pa.Table:
 
 def open_parquet(files: Sequence[str]) -> Any:
     """An Arrow dataset over Parquet files. AccessError if one cannot be read."""
+    import pyarrow as pa
     from pyarrow import dataset
 
     system, _ = file_system(files[0])
@@ -151,6 +267,11 @@ def offered_files(
     OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of them, unless they may be
     `of_any_system`: then such rows are left out.
     """
+    import numpy as np
+    import pyarrow.compute as pc
+
+    from rawlog.lakes.payload import check_complete
+
     own = restorer.row_columns
     table = RECORDS if payloads is None else registry.table_named(restorer.records_table)
     nameless = 0
@@ -191,6 +312,9 @@ def offered_files(
 
 
 def _partitions(path: str, rows: pa.Table) -> Iterator[tuple[tuple[str, int], pa.Table]]:
+    import numpy as np
+    import pyarrow as pa
+
     for name in ("topic", "partition", "offset"):
         if rows.column(name).null_count:
             raise EncodeError(f"{path}: rows without a {name} cannot be restored")
@@ -204,6 +328,9 @@ def offered_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Of
     """The restorer's partitions in a lake that `ingest` made, with what it has on their topics; of a lake without any, the partitions
     of other systems. AccessError if it has no records, OptionError if some have no topic or partition and topics are not `named`.
     """
+    from rawlog.lakes.lake import Lake
+    from rawlog.lakes.names import lake_name
+
     lake = Lake(path)
     full, plain = (lake.data_files(lake_name(name)) for name in (restorer.records_table, "records"))
     if not full and not plain:
@@ -233,6 +360,8 @@ def offered_rows(tree: Tree, restorer: Restorer, scratch: str, chosen: Selection
     """The partitions among the chosen rows of a tree of any system, which are written as partition directories first. EncodeError for rows
     without a partition, or of a topic whose name is not allowed there.
     """
+    from rawlog.reading.rows import Rows
+
     rows = Rows(tree, RECORDS, chosen)
     format = registry.formats()[restorer.written]
     try:
@@ -265,7 +394,7 @@ class Restore(Job[Carried, Report]):
         if is_remote(target):
             raise OptionError(f"{target}: a broker's directory must be a local one")
         self.options, self.changed = options, changed
-        self.target = Path(local_path(target)).absolute()
+        self.target = LocalPath(local_path(target)).absolute()
         self.output = Output(self.target, overwrite=options.overwrite)
         kind = next(family.store_class for family in registry.families() if family.store_class.can("restorer"))
         self.restorer: Restorer = kind.restorer(options, self.target)
@@ -313,6 +442,8 @@ class Restore(Job[Carried, Report]):
 
     def _offered(self, tree: Tree) -> Offer:
         """What the source has, whatever it is."""
+        from rawlog.lakes.names import is_lake
+
         options, restorer = self.options, self.restorer
         lakes = [root for root in tree.roots if is_lake(root)]
         if self.changed is not None:

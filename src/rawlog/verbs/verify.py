@@ -1,18 +1,22 @@
-"""Verify: every file checked alone, the files of each store together, then the tree as a whole; and, if asked, replicas elsewhere.
-
-A file is read once, large ones in splits. What checks of several files need to know of it is made by the same pass.
-"""
+"""`verify`: every file is checked, and files that belong together; `rawlog.rules` lists the rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Unpack
 
 from rawlog import registry
-from rawlog.model.finding import Findings
-from rawlog.model.format import File, Replicas
+from rawlog.model.errors import (
+    DataError,
+    OptionError,
+    UnknownFormatError,
+    unknown,
+)
+from rawlog.model.finding import Findings, Rule
+from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File, Replicas
 from rawlog.model.job import (
     Job,
     Outcome,
@@ -22,17 +26,186 @@ from rawlog.model.job import (
     packed,
 )
 from rawlog.model.store import Panel, Store, joined, unread_size
-from rawlog.reading.inspect import (
-    FileCheck,
-    RuleChoice,
-    check_file,
-    inspect_group,
-    inspect_replicas,
-    inspect_tree,
-    near,
-)
+from rawlog.model.text import printable
+from rawlog.model.verb import Option, verb
+from rawlog.reading.select import Selection, Transform
 from rawlog.reading.tree import Tree, lasting
-from rawlog.verbs.diff import check_chosen, replicas_of, rules_for
+from rawlog.verbs.options import (
+    Format,
+    Limits,
+    Note,
+    Page,
+    Path,
+    Paths,
+    Verifying,
+    bound,
+    check_page,
+    open_sources,
+    readable,
+    running_of,
+    texts,
+    transforms_of,
+    write_page,
+)
+
+if TYPE_CHECKING:
+    from rawlog.reading.inspect import FileCheck, RuleChoice
+
+
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog verify kafka-logs/",
+        "rawlog verify kafka-logs/ --against s3://replica/kafka-logs --json",
+        "rawlog verify kafka-logs/ --rule kafka.log --skip kafka.log.gap",
+        "rawlog verify erased/ --certificate erased.certificate.json",
+        "rawlog verify kafka-logs/ tiered-storage/ --complete",
+        "rawlog verify --rules",
+    ),
+    more="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 2 wrong usage; 3 something could not be read, or "
+    "has no known format.",
+    doing="verifying",
+)
+def verify(
+    paths: Annotated[Paths, Option("PATH", is_required=False)],
+    *,
+    rule: Annotated[
+        str | Iterable[str],
+        Option("Only this rule, or all below a prefix such as kafka.log; may be given again.", metavar="CODE"),
+    ] = (),
+    skip: Annotated[str | Iterable[str], Option("Skip this rule or prefix; may be given again.", metavar="CODE")] = (),
+    against: Annotated[
+        Path | None,
+        Option("Also compare with the replicas at OTHER, which is not checked by itself.", metavar="OTHER"),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        Option("Also check the result of an erasure against its certificate, a JSON file.", metavar="FILE"),
+    ] = None,
+    complete: Annotated[
+        bool, "Also account for every offset, blob or entry: how many are there, and why others are not."
+    ] = False,
+    format: Format = None,
+    schemas: Annotated[
+        Path | None,
+        Option("Where the schemas for --certificate come from, if the erasure decoded values.", metavar="PLACE"),
+    ] = None,
+    html: Page = None,
+    note: Note | None = None,
+    **options: Unpack[Verifying],
+) -> Findings:
+    """Check everything: findings and a verdict.
+
+    Every file is checked, and files that belong together. Damage is a finding; nothing is changed.
+
+    Returns Findings: iterate over it, or ask for its `verdict`. `rawlog.rules()` lists the rules. With `complete`, `accounts` of the result
+    has a class for every offset of each partition or queue, every blob of a store and every entry of a recording, and what nothing explains
+    is a finding. The result of an erasure must be unchanged since, and have nothing that was to be erased. Damage never raises. OptionError
+    for an unknown rule, AccessError for a path that does not exist.
+
+    >>> import rawlog
+    >>> verdict = rawlog.verify("samples/kafka").verdict
+    """
+    from rawlog.reading.certificate import check as check_certificate
+    from rawlog.reading.certificate import load as load_certificate
+    from rawlog.reading.certificate import unread as certificate_unread
+    from rawlog.reading.inspect import RuleChoice
+
+    most, headers = options.get("max_decompressed", MAX_DECOMPRESSED), options.get("max_headers", MAX_HEADERS)
+    running = running_of(options, Limits.__annotations__)
+    chosen = check_chosen(RuleChoice(texts(rule), texts(skip), most, headers, complete))
+    places = [paths] if against is None else [paths, against]
+    engine, (tree, *others) = open_sources(places, running, format=format, note=note, must_know=False)
+    other = readable(others[0], note) if others else None
+    if other is not None and not any(file.format for file in other):
+        raise UnknownFormatError(f"{os.fspath(against or '')}: no file of any known format here")
+    check_page(html, (*tree.sources, *(other.sources if other else ())))
+    proof = None if certificate is None else load_certificate(os.fspath(certificate))
+    if proof is not None and len(tree.roots) != 1:
+        raise OptionError("name the result of one erasure with its certificate")
+    transforms = () if proof is None else _decoding(proof.get("asked"), tree, schemas)
+    found = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
+    if proof is not None:
+        try:
+            found.items += check_certificate(proof, tree, tree.roots[0], transforms)
+        except DataError as error:  # the damage is a finding already
+            found.items.append(certificate_unread(error))
+    if html is not None:
+        from rawlog.pages.results import verify_page
+        from rawlog.verbs.report import causes, next_steps
+
+        grouped = causes(found, tree.roots)
+        steps = next_steps(found, grouped, tree)
+        write_page(
+            html, verify_page(found, grouped, steps, tree.roots), (*tree.sources, *(other.sources if other else ()))
+        )
+    return found
+
+
+def _decoding(asked: Any, tree: Tree, schemas: Path | None) -> tuple[Transform, ...]:
+    """What decodes rows as an erasure did. An invalid wish is a finding of the certificate. OptionError if the user did not name the
+    schemas: a certificate may be anybody's file, and nothing is read or compiled only because it says so.
+    """
+    from rawlog.reading.certificate import decode_is_valid
+    from rawlog.values.registry import TOPIC
+
+    if not isinstance(asked, dict) or not asked.get("decode") or not decode_is_valid(asked):
+        return ()
+    if schemas is None:
+        place = printable(asked.get("schemas") or f"the directory with the topic {TOPIC}")
+        raise OptionError(f"the certificate says that values were decoded: name their schemas with --schemas ({place})")
+    wishes = {name: asked.get(name) for name in ("decode", "where", "find")}
+    return bound(Selection(transforms=transforms_of({**wishes, "schemas": schemas}, as_bytes=True)), tree).transforms
+
+
+def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> list[Rule[Any]]:
+    """The rules that `rawlog.verify` checks; each has a `code`, a `severity` and what it is `about`. As `rawlog verify --rules`.
+
+    OptionError for a `rule` or `skip` that no rule's code begins with.
+
+    >>> import rawlog
+    >>> codes = [one.code for one in rawlog.rules(rule="kafka.log")]
+    """
+    from rawlog.reading.inspect import RuleChoice
+
+    chosen = check_chosen(RuleChoice(texts(rule), texts(skip), complete=True))
+    return [one for one in all_rules() if chosen.takes(one.code)]
+
+
+def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
+    """Every rule rawlog has, by code; with `systems` only the rules of these, and those that every system has."""
+    from rawlog.reading.certificate import RULES as CERTIFICATE_RULES
+    from rawlog.reading.compare import RULES
+    from rawlog.reading.inspect import FILE_RULES, framing_rules
+    from rawlog.values.reasons import RULES as VALUE_RULES
+
+    rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES, *VALUE_RULES]
+    for family in (one for one in registry.families() if systems is None or one.name in systems):
+        for format in family.formats:
+            if format.can("scan"):
+                rules += framing_rules(format)
+            rules += format.all_rules
+        kind = family.store_class
+        rules += [*kind.rules(), *kind.tree_rules(), *kind.replica_rules()]
+    return sorted(rules, key=lambda one: one.code)
+
+
+def check_chosen(chosen: RuleChoice) -> RuleChoice:
+    """The same rules to run, those that were renamed under their names of today. OptionError if a name is not that of a rule."""
+    if not chosen.only and not chosen.skip:
+        return chosen
+    rules = all_rules()
+    codes = [one.code for one in rules]
+    today = {former: one.code for one in rules for former in one.former}
+    only, skip = (tuple(today.get(name, name) for name in names) for names in (chosen.only, chosen.skip))
+    for name in (*only, *skip):
+        if not any(code == name or code.startswith(f"{name}.") for code in codes):
+            raise unknown("rule", name, codes)
+    return replace(chosen, only=only, skip=skip)
+
+
+# The job --------------------------------------------------------------------------------------------------------------------
+
 
 #: Small files are put into one split, up to so many bytes and files: starting one costs more than reading them.
 SMALLEST, LARGEST = 1 << 20, 32 << 20
@@ -107,6 +280,8 @@ class Verify(Job[Found, Verified]):
 
     def __init__(self, chosen: RuleChoice | None = None, against: Tree | None = None) -> None:
         """`chosen` says which rules to run; OptionError if it names one that does not exist. `against` has replicas to compare with."""
+        from rawlog.reading.inspect import RuleChoice
+
         self.chosen = check_chosen(chosen or RuleChoice())
         self.against = against
         self._now: _Progress | None = None
@@ -126,6 +301,9 @@ class Verify(Job[Found, Verified]):
 
     def work(self, split: Split, stage: Stage) -> Found:
         """The findings on the split's files, or on files together."""
+        from rawlog.reading.compare import rules_for
+        from rawlog.reading.inspect import inspect_group, inspect_replicas, inspect_tree
+
         own: VerifySplit = split.content
         checked: list[FileCheck] = []
         for span in own.spans:
@@ -150,10 +328,14 @@ class Verify(Job[Found, Verified]):
         return Found(split.number, tuple(checked), found, tuple(panels or ()))
 
     def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> FileCheck:
+        from rawlog.reading.inspect import check_file
+
         return check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop)
 
     def follow(self, done: Sequence[Found]) -> list[Split]:
         """First files whose splits do not fit together, each in one split; then the checks over several files."""
+        from rawlog.reading.inspect import near
+
         now = self._now
         assert now is not None
         again = self._take(done[now.done :])
@@ -185,6 +367,8 @@ class Verify(Job[Found, Verified]):
         return again
 
     def _together(self) -> list[VerifySplit]:
+        from rawlog.reading.compare import replicas_of
+
         now = self._now
         assert now is not None
         summaries = {path: one.summary for path, one in now.whole.items() if one.summary is not None}
@@ -222,6 +406,8 @@ class Verify(Job[Found, Verified]):
 
 def _spans(file: File, store: Store) -> list[Span]:
     """A file to be checked, in splits if it is large and its format knows where to cut it without reading it."""
+    from rawlog.reading.inspect import near
+
     nearby = near(file, store)
     format = registry.formats().get(str(file.format))
     if (

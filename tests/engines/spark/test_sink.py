@@ -228,9 +228,9 @@ def test_spark_makes_a_recording_and_a_store(spark: SparkSession, tmp_path: Path
 
 def test_the_job_convert_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     from rawlog.engines.spark import engine
+    from rawlog.lakes.sources import source_tree
     from rawlog.lakes.targets import outlet
     from rawlog.verbs.convert import Convert
-    from rawlog.verbs.convert_sources import source_tree
 
     def convert(to: str, path: Path, source: Path, drop: tuple[bytes, ...] = (), **options: str) -> Any:
         made = outlet(to, str(path), options=options)

@@ -17,7 +17,7 @@ from rawlog.model.errors import CorruptError
 from rawlog.model.finding import Finding
 from rawlog.model.format import Format
 from rawlog.model.report import SeriousNote
-from rawlog.verbs.diff import all_rules
+from rawlog.verbs.verify import all_rules
 from tests.data.ambry_stores import CLOCK, STEP, STORES, copy_store, expected, small_key, small_messages, store_path
 
 

@@ -135,7 +135,7 @@ def test_verification_in_splits_finds_the_same(
         parts.append((file.path, options.get("start")))
         return check_file(file, *args, **options)
 
-    monkeypatch.setattr("rawlog.verbs.verify.check_file", checked)
+    monkeypatch.setattr("rawlog.reading.inspect.check_file", checked)
     found = choice.run(Verify(), open_tree(str(store)), threads=1).findings
     assert [one.as_row() for one in found] == expected
     assert any(start is not None for _, start in parts)

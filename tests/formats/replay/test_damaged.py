@@ -16,7 +16,7 @@ from rawlog.model.errors import (
 )
 from rawlog.model.finding import Severity
 from rawlog.testing.base import plain
-from rawlog.verbs.diff import all_rules
+from rawlog.verbs.verify import all_rules
 from tests.data.golden import DamagedReplay, damaged_replays, golden_path
 from tests.reference import replay
 

@@ -14,7 +14,7 @@ from rawlog.formats.replay.layouts import FILE_HEADER, NO_TIME_SECONDS
 from rawlog.model.errors import OptionError, UnsupportedError
 from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.rewrite import Rewriting
+from rawlog.verbs.repair import Rewriting
 from tests.data.golden import golden_path
 from tests.data.rewriting import rewritten
 

@@ -14,7 +14,7 @@ from rawlog import registry
 from rawlog.formats.rocketmq import layouts
 from rawlog.model.finding import Finding
 from rawlog.model.report import SeriousNote
-from rawlog.verbs.diff import all_rules
+from rawlog.verbs.verify import all_rules
 from tests.data.rocketmq_stores import copy, log_files, store
 from tests.reference import rocketmq as reference
 

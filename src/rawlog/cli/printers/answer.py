@@ -13,7 +13,7 @@ from rawlog.cli.logs import waiting
 from rawlog.cli.printers import Printing
 
 if TYPE_CHECKING:
-    from rawlog.verbs.ask import Answer
+    from rawlog.verbs.query import Answer
 
 
 def show(call: Call, **printing: Unpack[Printing]) -> int:

@@ -39,7 +39,7 @@ def show(
     as_json: Json = False,
 ) -> int:
     """Print what a verification found; with `list_rules` only the rules."""
-    from rawlog.verbs.check import rules
+    from rawlog.verbs.verify import rules
 
     if list_rules:
         _list(rules(rule=call.value("rule"), skip=call.value("skip")), as_json)
@@ -68,7 +68,7 @@ def show(
 
 def _show(findings: Findings) -> None:
     from rawlog.model.finding import UNKNOWN, grouped
-    from rawlog.verbs.diff import all_rules
+    from rawlog.verbs.verify import all_rules
 
     for startup in findings.startups:
         for text in startup.lines(SHOWN):

@@ -20,7 +20,7 @@ from rawlog.model.text import (
     size_text,
 )
 from rawlog.model.verb import Option
-from rawlog.verbs.look import STATES
+from rawlog.verbs.ls import STATES
 
 if TYPE_CHECKING:
     import pyarrow as pa

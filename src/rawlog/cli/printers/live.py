@@ -62,7 +62,7 @@ def show_replay(
     if not paths:
         raise OptionError("no source is named: SRC expected")
     if sql is not None:
-        from rawlog.verbs.ask import query
+        from rawlog.verbs.query import query
 
         with query(sql, paths, engine="duckdb") as answer:
             paths = answer.to_arrow()

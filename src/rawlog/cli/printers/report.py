@@ -1,4 +1,4 @@
-"""Prints reports: what a verb did, a line at the end, and the exit code; the plan of `rescue`; and what verbs of one family show."""
+"""Prints reports: what a verb did, a line at the end, and the exit code; the plan of `rescue`; and what verbs show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rawlog.cli.logs import say
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, FOUND
 from rawlog.model.text import offset_range, plain_time, printable
-from rawlog.model.verb import Line, Section, Shown, Tone
+from rawlog.model.verb import Line, Section, Tone
 
 if TYPE_CHECKING:
     from rawlog.model.report import Report
@@ -159,23 +159,23 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         printer.write(batch)
 
 
-# What verbs of one family show --------------------------------------------------------------------------------------------
+# What verbs show: rows for machines, text for people ----------------------------------------------------------------------
 
 
-def print_shown(shown: Iterator[Shown], *, as_json: bool) -> int:
-    """Print what a verb shows; the exit code."""
+def show_items(call: Call, *, as_json: Json = False) -> int:
+    """Print what a verb shows as it is read; the exit code says whether something was found."""
     code = DONE
-    for one in shown:
-        if one.is_finding:
+    for item in call.run().items():
+        if item.is_finding:
             code = FOUND
-        if one.note is not None:
-            say(one.note, "note")
-        if as_json and one.row is not None:
-            output.json_line(one.row)
-        elif not as_json and isinstance(one.text, Line):
-            output.line(_styled(one.text))
-        elif not as_json and isinstance(one.text, Section):
-            _print_section(one.text)
+        if item.note is not None:
+            say(item.note, "note")
+        if as_json and item.row is not None:
+            output.json_line(item.row)
+        elif not as_json and isinstance(item.text, Line):
+            output.line(_styled(item.text))
+        elif not as_json and isinstance(item.text, Section):
+            _print_section(item.text)
     output.flush()
     return code
 

@@ -100,7 +100,7 @@ def as_written(texts: Iterable[str]) -> tuple[str, ...]:
 
 def _follow(call: Call, limit: int | None, printing: Printing) -> int:
     """Print the last rows, then those that are added, until Ctrl-C or the limit."""
-    from rawlog.verbs.look import follow
+    from rawlog.verbs.cat import follow
 
     printer = prepare(call, printing)
 

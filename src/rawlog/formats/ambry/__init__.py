@@ -11,7 +11,6 @@ from rawlog.formats.ambry.tables import (
     INDEX,
     MESSAGES,
 )
-from rawlog.formats.ambry.verbs import EXTRACT
 from rawlog.model.format import (
     Family,
     Format,
@@ -57,7 +56,6 @@ FAMILY = Family(
     options=("now",),
     store=f"{_AMBRY}.store:BlobStore",
     folds=(BLOBS, CHUNKS),
-    verbs={"extract": EXTRACT},
     title="LinkedIn Ambry",
     formats=(
         LOG,

@@ -50,7 +50,7 @@ class Blob:
     size: int
 
 
-def extract(files: Sequence[File], folder: Folder, options: Mapping[str, str]) -> Report:
+def extract_blobs(files: Sequence[File], folder: Folder, options: Mapping[str, str]) -> Report:
     """Write the blobs of one or several stores as files, with `manifest.jsonl`.
 
     Options: `blobs` (ids, separated by commas; all by default), `names` (`id`, or `filename`: the stored one made safe), `state`
@@ -74,14 +74,6 @@ def extract(files: Sequence[File], folder: Folder, options: Mapping[str, str]) -
     writer.run(_choose(blobs, options))
     writer.report.facts["files"] = sorted([MANIFEST, *writer.names])
     return writer.report
-
-
-def run_extract(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Report:
-    """The verb `extract`, with the options of the command line."""
-    extract_options = {"names": options["names"], "state": "all" if options["all"] else LIVE}
-    extract_options |= {"blobs": ",".join(options["blob"])} if options["blob"] else {}
-    extract_options |= {"now": options["now"]} if options["now"] is not None else {}
-    return extract([file for file in files if file.system == "ambry"], options["to"], extract_options)
 
 
 def _blobs(store: BlobStore, now: int) -> dict[bytes, Blob]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rawlog.formats.kafka.cluster import paths
 from rawlog.formats.kafka.cluster.tables import METADATA, STATE
-from rawlog.formats.kafka.cluster.verbs import CLUSTER
 from rawlog.formats.kafka.paths import METADATA_TOPIC, file_named, unknown_file
 from rawlog.model.format import Family, File, Format, UnknownFile
 from rawlog.model.store import Copies, Panel, Rewrite, Store
@@ -55,7 +54,6 @@ FAMILY = Family(
     folds=(METADATA, *STATE),
     host="kafka",
     options=("atOffset", "atTimestamp", "showSecrets"),
-    verbs={"cluster": CLUSTER},
 )
 
 

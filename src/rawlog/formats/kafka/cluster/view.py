@@ -18,14 +18,14 @@ from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.format import File
 from rawlog.model.store import Look, Panel, Store
 from rawlog.model.text import counted, matches, missing_topics, parse_time, plain_time
-from rawlog.model.verb import Line, Section, Shown, Tone
+from rawlog.model.verb import Item, Line, Section, Tone
 
 SHOWN = 20
 Row = dict[str, Any]
 Cells = list[str | Line]
 
 
-def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
+def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Item]:
     """What is known of every cluster whose metadata is among the files. AccessError if there is none.
 
     OptionError for options that contradict one another, and for a topic that does not exist.
@@ -42,14 +42,14 @@ def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, 
     return _described(files, found, _Description(files, options))
 
 
-def _described(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Shown]:
+def _described(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Item]:
     yield from _check_topics(files, found, one)
     for number, replica in enumerate(found):
         if number:
-            yield Shown(text=Line())
+            yield Item(text=Line())
         if one.errors != "raise":
             for count, text in enumerate(replica.damage()):
-                yield Shown(note=f"{text}, passed over" if count < SHOWN else None, is_finding=True)
+                yield Item(note=f"{text}, passed over" if count < SHOWN else None, is_finding=True)
         if one.options["log"]:
             yield from one.history(replica)
         elif one.options["diff"] is not None:
@@ -58,7 +58,7 @@ def _described(files: Sequence[File], found: Sequence[MetadataStore], one: _Desc
             yield from one.overview(replica)
 
 
-def _check_topics(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Shown]:
+def _check_topics(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Item]:
     """OptionError for a topic that does not exist; a note if it may have existed before, or for a pattern that matches nothing."""
     if not one.topics:
         return
@@ -68,7 +68,7 @@ def _check_topics(files: Sequence[File], found: Sequence[MetadataStore], one: _D
     for problem in missing_topics(one.topics, known):
         if isinstance(problem, OptionError) and one.is_at_end:
             raise problem
-        yield Shown(note=str(problem))
+        yield Item(note=str(problem))
 
 
 class _Description:
@@ -89,20 +89,20 @@ class _Description:
 
     # ------------------------------------------------------------------ the state
 
-    def overview(self, replica: MetadataStore) -> Iterator[Shown]:
+    def overview(self, replica: MetadataStore) -> Iterator[Item]:
         """The cluster at the time that was asked for, one row for each thing in it."""
         state = replica.fold(self.at, self.errors)
         for problem in state.problems[:SHOWN]:
-            yield Shown(note=f"{replica.folder}: offset {problem.offset:,}: {problem.message}")
+            yield Item(note=f"{replica.folder}: offset {problem.offset:,}: {problem.message}")
         odd = self._odd(replica, state) if self.is_at_end else []
         head = _head(replica, state)
         rows_of = {name: list(rows(state, self.show_secrets)) for name, rows in ROWS_OF.items()}
         tables = {name: [row for row in rows if self._wanted(name, row)] for name, rows in rows_of.items()}
-        yield Shown({"table": "cluster", **head})
+        yield Item({"table": "cluster", **head})
         for name, rows in tables.items():
-            yield from (Shown({"table": name, **_plain(row)}) for row in rows)
-        yield from (Shown({"table": one["kind"], **one}) for one in odd)
-        yield from (Shown(text=text) for text in self._text(head, tables, odd))
+            yield from (Item({"table": name, **_plain(row)}) for row in rows)
+        yield from (Item({"table": one["kind"], **one}) for one in odd)
+        yield from (Item(text=text) for text in self._text(head, tables, odd))
 
     def _wanted(self, table: str, row: Row) -> bool:
         if not self.topics:
@@ -148,7 +148,7 @@ class _Description:
 
     # ------------------------------------------------------------------ history and differences
 
-    def history(self, replica: MetadataStore) -> Iterator[Shown]:
+    def history(self, replica: MetadataStore) -> Iterator[Item]:
         """What happened, one sentence for each record."""
         for event in events(replica, errors=self.errors, show_secrets=self.show_secrets):
             if self.at.offset is not None and event.offset > self.at.offset:
@@ -166,9 +166,9 @@ class _Description:
                 "topic": event.topic,
                 "text": event.text,
             }
-            yield Shown(row, Line(f"{event.offset:>10,}  {row['timestamp']}  {event.text}"))
+            yield Item(row, Line(f"{event.offset:>10,}  {row['timestamp']}  {event.text}"))
 
-    def differences(self, replica: MetadataStore, between: str) -> Iterator[Shown]:
+    def differences(self, replica: MetadataStore, between: str) -> Iterator[Item]:
         """What changed between two offsets or times."""
         first, second = _moments(between)
         before, after = replica.fold(first, self.errors), replica.fold(second, self.errors)
@@ -182,7 +182,7 @@ class _Description:
                 "before": one.before and _plain(one.before),
                 "after": one.after and _plain(one.after),
             }
-            yield Shown(row, _changed(one), is_finding=True)
+            yield Item(row, _changed(one), is_finding=True)
 
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~"}

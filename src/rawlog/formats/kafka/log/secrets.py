@@ -10,13 +10,10 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from rawlog.formats.kafka.internal.messages import SECRET_CONFIGS, SECRETS, is_secret
 from rawlog.model.errors import DataError, OptionError
 
 STAR = b"*"
 OPTION = "showSecrets"
-HOLDERS = (*SECRETS, "ConfigRecord")
-"""The metadata records that may hold a secret."""
 
 
 def shows_secrets(options: Mapping[str, str]) -> bool:
@@ -31,10 +28,11 @@ def shows_secrets(options: Mapping[str, str]) -> bool:
 
 def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows whose values show no secret of a metadata record."""
-    from rawlog.formats.kafka.internal.messages import FRAME_VERSION, framed_types
+    from rawlog.formats.kafka.internal.messages import FRAME_VERSION, SECRETS, framed_types
 
+    holders = (*SECRETS, "ConfigRecord")  # the metadata records that may hold a secret
     values = batch.column("value")
-    begins = {bytes((FRAME_VERSION, number)) for number, schema in framed_types().items() if schema.name in HOLDERS}
+    begins = {bytes((FRAME_VERSION, number)) for number, schema in framed_types().items() if schema.name in holders}
     plain = values.to_pylist()
     shown = [hidden(value) if value is not None and value[:2] in begins else value for value in plain]
     if shown == plain:
@@ -45,7 +43,7 @@ def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def hidden(value: bytes) -> bytes:
     """A metadata record's value with its secrets overwritten; what is no such record is left as it is."""
-    from rawlog.formats.kafka.internal.messages import decode_framed, encode_framed
+    from rawlog.formats.kafka.internal.messages import decode_framed, encode_framed, is_secret
 
     try:
         found = decode_framed(value)
@@ -75,6 +73,8 @@ def _unreadable(value: bytes) -> bytes:
 
 def may_hold_secret(schema: str, value: bytes) -> bool:
     """Whether the bytes of a record that cannot be decoded may hold a secret, by the name of its type."""
+    from rawlog.formats.kafka.internal.messages import SECRET_CONFIGS, SECRETS
+
     if schema in SECRETS:
         return True
     return schema == "ConfigRecord" and any(word.encode() in value for word in SECRET_CONFIGS)

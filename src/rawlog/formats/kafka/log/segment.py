@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.formats.kafka.internal.messages import control_type
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.kernels.heads import find_batch, scan_batches
 from rawlog.formats.kafka.log.layouts import (
@@ -46,7 +45,6 @@ from rawlog.formats.kafka.log.seek import count, cuts, seek
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.kernels import byte_view, columns
 from rawlog.model.errors import CorruptError, DataError
-from rawlog.model.explain import Node
 from rawlog.model.finding import Rule
 from rawlog.model.format import (
     MAX_DECOMPRESSED,
@@ -68,6 +66,7 @@ from rawlog.model.table import RECORDS
 if TYPE_CHECKING:
     from rawlog.formats.kafka.partition.survey import SegmentFold
     from rawlog.io.output import Folder, Output
+    from rawlog.model.explain import Node
 
 __all__ = [
     "LAYOUTS",
@@ -499,6 +498,8 @@ def _sequences(head: Heads, row: NDArray[np.int64], offsets: pa.Array) -> NDArra
 
 def _control_types(keys: pa.Array, control: NDArray[np.bool_]) -> pa.Array:
     """The type in a control record's key: int16 version, int16 type; null for ordinary records."""
+    from rawlog.formats.kafka.internal.messages import control_type  # message definitions, which most logs need not
+
     types = [control_type(keys[index].as_py()) for index in np.flatnonzero(control).tolist()]
     values = np.zeros(control.size, np.int64)
     known = np.zeros(control.size, np.bool_)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from rawlog import registry
-from rawlog.model.errors import AccessError, OptionError, unknown
-from rawlog.model.table import FILES, Table
+from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.table import Table
 from rawlog.model.verb import Option, verb
 from rawlog.reading.tree import Tree, open_known, open_tree
 from rawlog.verbs.options import (
     NAMES,
-    READ,
     Counting,
     Format,
     Note,
-    Page,
-    Partitions,
-    Path,
     Paths,
-    Searching,
     Selecting,
     Showing,
-    ShowSecrets,
     TableName,
-    Topics,
     bound,
     listed,
     noted,
@@ -38,16 +29,10 @@ from rawlog.verbs.options import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rawlog.model.job import Progress
-    from rawlog.reading.explain import Explanation
     from rawlog.reading.follow import Following, Position
-    from rawlog.reading.listing import Listing
     from rawlog.reading.rows import Rows
     from rawlog.reading.select import Selection
 
-#: Places that `find` looks at, and states that `ls` knows.
-PLACES = ("key", "value", "headers", "id")
-STATES = ("damaged", "truncated", "unknown", "ok", "empty")
 #: Seconds between two looks of `follow`.
 INTERVAL = 0.25
 
@@ -135,7 +120,7 @@ def rows(
     >>> import rawlog
     >>> offsets = [row["offset"] for row in rawlog.rows("samples/kafka", topic="transactions", limit=5)]
     """
-    return _rows(paths, table, format, selection_of(selection), note)
+    return open_rows(paths, table, format, selection_of(selection), note)
 
 
 @verb(
@@ -163,7 +148,7 @@ def cat(
     >>> import rawlog
     >>> rows = rawlog.cat("samples/kafka", topic="codec-*", since="2020-01-01")
     """
-    return _rows(paths, table, format, selection_of(selection), note)
+    return open_rows(paths, table, format, selection_of(selection), note)
 
 
 @verb(
@@ -189,7 +174,7 @@ def head(
     >>> import rawlog
     >>> first = list(rawlog.head("samples/kafka", lines=3))
     """
-    return _rows(paths, table, format, selection_of(selection).replace(limit=lines), note)
+    return open_rows(paths, table, format, selection_of(selection).replace(limit=lines), note)
 
 
 @verb(
@@ -220,58 +205,10 @@ def tail(
     """
     from rawlog.reading.tail import LastRows
 
-    found = _rows(paths, table, format, selection_of(selection), note)
+    found = open_rows(paths, table, format, selection_of(selection), note)
     last = LastRows(found.tree, found.table, found.selection, lines)
     last.note = found.note
     return last
-
-
-@verb(
-    group="look",
-    examples=(
-        "rawlog find user-4711 /var/kafka-logs /var/rocketmq/store",
-        "rawlog find 7F0000010B2C18B4AAC2 store --in id --json",
-        "rawlog find '\"card\":\"4111' kafka-logs --in value --topic 'orders*' -n 10",
-    ),
-    more="Exit codes: 0 everything was searched; 1 damage; 2 wrong usage; 3 some files could not be read.",
-)
-def find(
-    text: Annotated[str | bytes, "TEXT"],
-    paths: Annotated[Paths, "PATH"],
-    *,
-    within: Annotated[
-        str | Sequence[str],
-        Option(
-            "Look only here; may be given again. Ids are found by an index where one exists.", "--in", choices=PLACES
-        ),
-    ] = PLACES,
-    format: Format = None,
-    note: Note | None = None,
-    **selection: Unpack[Searching],
-) -> Rows:
-    """Look for a text, key or id in the records of all systems.
-
-    `text` is looked for in keys, values and headers, and among message ids and blob ids.
-
-    Returns Rows whose column `found_in` says where it was found. Errors as `rawlog.rows`; OptionError for an empty text or an unknown
-    place.
-
-    >>> import rawlog
-    >>> hits = [(row["topic"], row["offset"], row["found_in"]) for row in rawlog.find("key-602", "samples/kafka")]
-    """
-    from rawlog.reading.tail import FoundRows
-
-    places = listed(within)
-    for place in places:
-        if place not in PLACES:
-            raise unknown("place", place, PLACES)
-    if not text or not places:
-        raise OptionError("a text to look for, and a place to look at, are expected")
-    chosen = selection_of(selection)
-    if chosen.transforms:
-        raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")
-    rows = _rows(paths, "records", format, chosen, note)
-    return FoundRows(rows, os.fsencode(text) if isinstance(text, str) else text, places)
 
 
 def follow(
@@ -349,105 +286,10 @@ def count(
     >>> import rawlog
     >>> number = rawlog.count("samples/kafka", isolation="read_committed")
     """
-    return _rows(paths, table, format, selection_of(selection), note).count()
+    return open_rows(paths, table, format, selection_of(selection), note).count()
 
 
-@verb(
-    group="look",
-    examples=(
-        "rawlog ls kafka-logs/ --topic 'orders*'",
-        "rawlog ls /var/kafka-logs --state damaged --files",
-        "rawlog ls /var/rocketmq/store --json",
-    ),
-    more="Exit codes: 0 listed, and nothing is damaged; 1 a file is damaged, or ends inside a frame although another one follows; "
-    "2 wrong usage; 3 some could not be read, or no file is of a known format.",
-    doing="reading",
-)
-def ls(
-    paths: Annotated[Paths, "PATH"],
-    *,
-    topic: Topics = None,
-    partition: Partitions = None,
-    state: Annotated[
-        str | Sequence[str] | None,
-        Option("Only files in this state; may be given again.", choices=STATES, section=READ),
-    ] = None,
-    format: Format = None,
-    note: Note | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Listing:
-    """List what is there: system, topic, offsets, times, counts, state.
-
-    One line is one partition or store. Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged,
-    empty, unknown. Replicas of one partition or store are marked, with the one that other verbs read.
-
-    Returns Listing, a kind of Rows: a row of the table `files` for each file. Its `replicas` says which replicas there are, and which is
-    the best. Damage does not raise; `note` gets a sentence about it. OptionError for an unknown topic, partition or state, AccessError
-    for a path that does not exist.
-
-    >>> import rawlog
-    >>> states = {row["path"]: row["state"] for row in rawlog.ls("samples/kafka", topic="transactions")}
-    """
-    from rawlog.reading.listing import Listing, counter
-    from rawlog.reading.names import check_names
-
-    tree = open_known(paths, format=format, note=note, must_know=False)
-    chosen = selection_of({"topic": topic or None, "partition": () if partition is None else partition})
-    check_names(tree, FILES, chosen, note)
-    narrow = bool(chosen.topics or chosen.partitions)
-    files = tuple(f for f in tree if chosen.takes_file(f) and not (narrow and f.place.topic is None))
-    listing = Listing(Tree(tree.roots, files), FILES)
-    listing.note = note or noted
-    listing.states = listed(state or ())
-    for name in listing.states:
-        if name not in STATES:
-            raise unknown("state", name, STATES)
-    if progress is not None:
-        listing.progress = counter(sum(file.size for file in files), progress)
-    return listing
-
-
-@verb(
-    group="look",
-    examples=(
-        "rawlog explain orders-0/00000000000000000000.log --at 1204",
-        "rawlog explain orders-0/ --offset 42 --html batch.html",
-        "rawlog explain metadata.bin --as kraft.checkpoint --number 3 --json",
-    ),
-)
-def explain(
-    path: Annotated[Path, "PATH"],
-    *,
-    at: Annotated[int | None, Option("The frame with this byte of the file.", least=0, metavar="POSITION")] = None,
-    offset: Annotated[int | None, Option("The frame with this offset.", metavar="N")] = None,
-    number: Annotated[int | None, Option("The frame of this number, from 0.", least=0, metavar="N")] = None,
-    html: Page = None,
-    format: Format = None,
-    show_secrets: ShowSecrets = False,
-) -> Explanation:
-    """Show the bytes of a frame, field by field.
-
-    Each field has its position, bytes, name, type, value and meaning. Without `at`, `offset` or `number` it is the header of the file and
-    its first frame. With `offset`, `path` may be the directory of a partition.
-
-    Returns an Explanation. OptionError if there is no such frame, DataError if it is damaged.
-
-    >>> import rawlog
-    >>> frame = rawlog.explain("samples/kafka/transactions-0", offset=0)
-    """
-    from rawlog.reading.explain import explain_frame
-
-    tree = open_known(path, format=format)
-    explanation = explain_frame(tree, at=at, offset=offset, number=number, show_secrets=show_secrets)
-    if html is not None:
-        from rawlog.io.files import writing
-
-        with writing(os.fspath(html), overwrite=True, sources=tree.sources) as out:
-            out.write(explanation.to_html().encode())
-    return explanation
-
-
-def _rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
+def open_rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
     from rawlog.reading.parts import choose
 
     wanted = registry.table_named(table)

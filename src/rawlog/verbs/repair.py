@@ -1,8 +1,4 @@
-"""Rewriting: the job of the verbs that write stores again: `repair`, `rebuild`, `compact`, and `erase` (`verbs/erase.py`).
-
-Plan: which family rewrites which files, and its stores. Work: one store, below a stage next to the target. Commit: all of them under the
-target's name, or none.
-"""
+"""`repair`, `rebuild` and `compact`: stores written again. `erase` is the same job with a choice of records."""
 
 from __future__ import annotations
 
@@ -10,8 +6,9 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from datetime import datetime
+from pathlib import Path as LocalPath
+from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack
 
 from rawlog import registry
 from rawlog.io.output import Folder, Output, descendant
@@ -34,18 +31,202 @@ from rawlog.model.job import (
 )
 from rawlog.model.report import Action, Report
 from rawlog.model.store import Rewrite, Store, stores_of_files
+from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
-from rawlog.reading.inspect import (
-    RuleChoice,
-    inspect_file,
-    inspect_files,
-    inspect_group,
-    inspect_tree,
-)
+from rawlog.model.verb import Kind, Option, verb
+from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
+from rawlog.verbs.options import (
+    Force,
+    Note,
+    Page,
+    Path,
+    Running,
+    SystemOptions,
+    Time,
+    Topics,
+    check_page,
+    open_sources,
+    option_texts,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from rawlog.model.format import Family, File, Keep
+    from rawlog.reading.inspect import RuleChoice
+
+
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog repair /var/kafka-logs repaired/",
+        "rawlog repair orders-0/ repaired/ --dry-run --json",
+        "rawlog repair orders-0/ repaired/ --quarantine cut/",
+    ),
+    more="Exit codes: 0 done, nothing lost; 1 something was dropped, corrected or left out, or findings remain; 2 wrong usage; "
+    "3 cannot be read or written.",
+    doing="repairing",
+)
+def repair(
+    source: Annotated[Path, "SRC"],
+    target: Annotated[Path, "DST"],
+    *,
+    policy: Annotated[
+        str | None,
+        Option(
+            "salvage keeps all that is sound (default); broker (RocketMQ: cut) what the real system would keep; strict refuses.",
+            metavar="NAME",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, "Only report what would be kept, cut and rebuilt."] = False,
+    quarantine: Annotated[
+        Path | None,
+        Option("Kafka: keep here what is cut, and the records in it that can still be read.", metavar="DIR"),
+    ] = None,
+    move: Annotated[bool, "RocketMQ: close holes, so that later messages change their physical offsets."] = False,
+    html: Page = None,
+    option: SystemOptions = None,
+    force: Force = False,
+    **running: Unpack[Running],
+) -> Report:
+    """Write a repaired copy; report what was kept, cut and rebuilt.
+
+    `target` gets everything that is sound in `source`, so that the real system opens it. Files that are derived from the data are rebuilt.
+    Every loss is reported with its place. `source` is never changed; `target` must not exist yet.
+
+    Returns a Report. AccessError if `target` exists and not `force`; OptionError if it is in the source.
+
+    >>> import rawlog
+    >>> report = rawlog.repair("samples/kafka/transactions-0", "out/repaired", dry_run=True)
+    """
+    own = option_texts(
+        option,
+        policy=policy,
+        quarantine=None if quarantine is None else os.fspath(quarantine),
+        move="true" if move else None,
+    )
+    check_page(html, [os.fspath(source)])
+    done = rewrite("repair", source, target, own, force, None, running, dry_run=dry_run)
+    if html is not None:
+        write_report(html, done, [os.fspath(source)])
+    return done
+
+
+@verb(
+    group="check and repair",
+    examples=(
+        "rawlog rebuild /var/kafka-logs/orders-0 rebuilt/",
+        "rawlog rebuild /var/rocketmq/store rebuilt/ --json",
+    ),
+    more="Exit codes: 0 done; 1 damage found; 2 wrong usage; 3 cannot be read or written.",
+    doing="rebuilding",
+)
+def rebuild(
+    source: Annotated[Path, "SRC"],
+    target: Annotated[Path, "DST"],
+    *,
+    option: SystemOptions = None,
+    force: Force = False,
+    **running: Unpack[Running],
+) -> Report:
+    """Write a copy with its derived files rebuilt.
+
+    Derived files are indexes, producer snapshots and epochs; consume queues and key index; index segments and bloom filters. `source` is
+    never changed; `target` must not exist yet. Damaged data is for `rawlog repair`.
+
+    Returns a Report. Damage raises DataError. Other errors as `rawlog.repair`.
+
+    >>> import rawlog
+    >>> report = rawlog.rebuild("samples/kafka/transactions-0", "out/rebuilt")
+    """
+    return rewrite("rebuild", source, target, option_texts(option), force, None, running)
+
+
+@verb(
+    group="move",
+    examples=(
+        "rawlog compact /var/kafka-logs/customers-0 compacted/",
+        "rawlog compact /var/kafka-logs compacted/ --topic 'customers*' --option delete.retention.ms=0 --roll",
+        "rawlog compact ambry-store/ compacted/ --now 2024-09-11T09:00:00Z",
+    ),
+    more="Exit codes: 0 done; 1 records were lost, or files left out; 2 wrong usage; 3 cannot be read or written.",
+    doing="compacting",
+)
+def compact(
+    source: Annotated[Path, "SRC"],
+    target: Annotated[Path, "DST"],
+    *,
+    topic: Topics = None,
+    now: Annotated[
+        Time | None,
+        Option("Compare ages with this time: ISO 8601 or epoch milliseconds.  [default: now]", metavar="TIME"),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        Option(
+            "Kafka: memory for the map of keys; less takes more rounds.  [default: 128M]",
+            kind=Kind.SIZE,
+            metavar="SIZE",
+        ),
+    ] = None,
+    roll: Annotated[bool, "Kafka: compact the active segment too, as if a new one had been begun."] = False,
+    option: SystemOptions = None,
+    force: Force = False,
+    note: Note | None = None,
+    **running: Unpack[Running],
+) -> Report:
+    """Write a compacted copy, as the real system would make it.
+
+    `target` has `source` without what the real system's own compaction would drop. `source` is never changed. `option` gives a topic's
+    settings under Kafka's names: delete.retention.ms, min.compaction.lag.ms, segment.bytes and others.
+
+    Returns a Report. Errors as `rawlog.repair`.
+
+    >>> import rawlog
+    >>> report = rawlog.compact("samples/kafka/transactions-0", "out/compacted", option={"delete.retention.ms": 0})
+    """
+    topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+    own = option_texts(
+        option,
+        topic=",".join(topics) if topics else None,
+        now=now.isoformat() if isinstance(now, datetime) else now,
+        memory=memory,
+        roll="true" if roll else None,
+    )
+    return rewrite("compact", source, target, own, force, note, running)
+
+
+def rewrite(
+    verb: str,
+    source: Path,
+    target: Path,
+    options: Mapping[str, str],
+    force: bool,
+    note: Note | None,
+    running: Running,
+    *,
+    dry_run: bool = False,
+) -> Report:
+    """Rewrite the stores at `source` with the families that know the verb: `repair`, `rebuild`, `compact` or `erase`."""
+    from rawlog.reading.names import check_names
+
+    engine, [tree] = open_sources([source], running)
+    if "topic" in options:
+        check_names(tree, RECORDS, Selection(topics=tuple(options["topic"].split(","))), note)
+    path = os.fspath(target)
+    with Rewriting(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
+        return engine.run(job, tree, running.get("progress"))
+
+
+def write_report(html: Path, done: Report, sources: Iterable[str]) -> None:
+    from rawlog.pages.results import report_page
+    from rawlog.verbs.report import causes
+
+    write_page(html, report_page(done, causes(done.remaining, [done.target])), sources)
+
+
+# The job --------------------------------------------------------------------------------------------------------------------
+
 
 #: Verbs whose result is verified, so that what is still wrong in it is reported; and the one that refuses damage.
 VERIFIED, REBUILD = frozenset({"repair", "rebuild", "compact", "erase"}), "rebuild"
@@ -98,7 +279,7 @@ class Rewriting(Job[Rewritten, Report]):
             raise OptionError(f"{target}: {verb} writes a local directory")
         self.verb, self.options = verb, dict(options or {})
         self.named, self.overwrite, self.dry_run, self.at_once = target, overwrite, dry_run, at_once
-        self.target = Path(local_path(target)).absolute()
+        self.target = LocalPath(local_path(target)).absolute()
         self.output = Output(target, overwrite=overwrite)
         #: What is cut has a stage of its own: it may be on another disk.
         self.aside: Output | None = None
@@ -231,7 +412,7 @@ class Rewriting(Job[Rewritten, Report]):
         if self.aside is not None:
             places = [self.aside.path]
             places += [f"{self.aside.path}/{split.store.name}" for split in self._splits if len(self._splits) > 1]
-            for path in map(Path, places if len(places) == 1 else places[1:]):
+            for path in map(LocalPath, places if len(places) == 1 else places[1:]):
                 if path.exists() and (not path.is_dir() or any(path.iterdir())):
                     raise AccessError(f"{path}: exists already and is not empty; choose another name")
         self.stage = self.output.open()
@@ -250,14 +431,16 @@ class Rewriting(Job[Rewritten, Report]):
         own: StoreSplit = split.content
         rewrite = _rewrite_of(own.family, self.verb)
         final = f"{self.named}/{own.place}" if own.place else self.named
-        path = Path(stage.path) / stage.name / self.target.name / own.place
+        path = LocalPath(stage.path) / stage.name / self.target.name / own.place
         folder = Folder(path, named=final, dry_run=self.dry_run)
         if registry.family(own.family).is_single:
-            folder = Folder(Path(stage.path) / stage.name, named=final.rpartition("/")[0] or ".", dry_run=self.dry_run)
+            folder = Folder(
+                LocalPath(stage.path) / stage.name, named=final.rpartition("/")[0] or ".", dry_run=self.dry_run
+            )
             path = folder.path / own.store.name.rpartition("/")[2]
         aside = None
         if self.aside is not None:
-            aside = Folder(Path(str(self.aside.stage)) / stage.name, named=self.aside.named).make()
+            aside = Folder(LocalPath(str(self.aside.stage)) / stage.name, named=self.aside.named).make()
         given: tuple[Any, ...] = (folder.make(), own.options)
         given += (aside,) if rewrite.aside is not None else (self.keep(own),) if rewrite.keeps else ()
         try:
@@ -300,10 +483,12 @@ class Rewriting(Job[Rewritten, Report]):
         report.notes += _few_paths(copied, "copied unchanged: rawlog does not know what it is")
         report.notes += _few_paths(remade, "not copied: the system makes it again by itself")
 
-    def _look(self, own: StoreSplit, path: Path, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    def _look(self, own: StoreSplit, path: LocalPath, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in
         groups of files.
         """
+        from rawlog.reading.inspect import RuleChoice, inspect_files, inspect_group
+
         written = path.exists()
         chosen = RuleChoice() if self.verb in VERIFIED and written else self._unrepaired(own.family)
         if chosen is None:
@@ -315,6 +500,8 @@ class Rewriting(Job[Rewritten, Report]):
 
     def _unrepaired(self, family: str) -> RuleChoice | None:
         """The rules for what a family's rewrite leaves as it is; None if there are none."""
+        from rawlog.reading.inspect import RuleChoice
+
         codes = _rewrite_of(family, self.verb).unrepaired
         return RuleChoice(only=codes) if codes else None
 
@@ -344,11 +531,11 @@ class Rewriting(Job[Rewritten, Report]):
             if entry.is_loss and entry.action is not Action.DROPPED:
                 raise CorruptError(f"{entry.line()}; `rawlog repair` handles damage", path=self._report.source)
 
-    def _together(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> Path:
+    def _together(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> LocalPath:
         """The directory that becomes the target."""
         if len(pairs) == 1 and not pairs[0][0].place:
-            return Path(pairs[0][1].folder)
-        whole = Folder(Path(str(self.stage)) / "whole", named=self.named).make()
+            return LocalPath(pairs[0][1].folder)
+        whole = Folder(LocalPath(str(self.stage)) / "whole", named=self.named).make()
         for split, one in pairs:
             if os.path.exists(one.folder):  # it was moved if this is not the first try
                 whole.take(one.folder, split.place)
@@ -389,11 +576,13 @@ class Rewriting(Job[Rewritten, Report]):
         """The report on the stores of a family, with what belongs around them written."""
         return registry.family(family).store_class.join(self.verb, stores, reports, around)
 
-    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: Path) -> None:
+    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: LocalPath) -> None:
         """Report what is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
         together; and what the system would do when it starts. The files of a store are compared with one another again only where that
         found something: files around the store may explain it.
         """
+        from rawlog.reading.inspect import inspect_file, inspect_group, inspect_tree
+
         if self.verb not in VERIFIED:
             return
         tree = open_tree(str(whole))
@@ -417,6 +606,8 @@ class Rewriting(Job[Rewritten, Report]):
 
     def _left(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> list[Finding]:
         """What is wrong with the source and would not be changed."""
+        from rawlog.reading.inspect import inspect_tree
+
         found = [finding for _, one in pairs for finding in (*one.remaining, *one.in_groups)]
         for name in dict.fromkeys(split.family for split, _ in pairs):
             chosen = self._unrepaired(name)
@@ -537,9 +728,9 @@ def _serious(findings: Iterable[Finding], written: str = "", final: str = "") ->
     return tuple(found)
 
 
-def _store_of(path: str, stores: Collection[Path]) -> Path | None:
+def _store_of(path: str, stores: Collection[LocalPath]) -> LocalPath | None:
     """The store that a path is, or lies in."""
-    return next((one for one in (Path(path), *Path(path).parents) if one in stores), None)
+    return next((one for one in (LocalPath(path), *LocalPath(path).parents) if one in stores), None)
 
 
 def _not_loaded(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
@@ -593,5 +784,5 @@ def _distinct(stores: list[Store]) -> list[Store]:
 
 def _safe(name: str) -> str:
     """The name of a store, which may be a path below the target. EncodeError for one that leads out of it."""
-    descendant(Path(), name)
+    descendant(LocalPath(), name)
     return name
