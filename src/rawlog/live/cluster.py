@@ -148,7 +148,7 @@ class Cluster:
     # Connections --------------------------------------------------------------------------------------------------------
 
     def any(self) -> Connection:
-        """A connection to some broker: one that is there, else of those that are known, else of those that were named."""
+        """A connection to some broker: an open one, else a new one to a bootstrap address or a known broker."""
         for connection in (self._first, *self._connections.values()):
             if connection is not None and connection.is_open and not connection.pending:
                 return connection
