@@ -77,7 +77,7 @@ def interrupted_report(verb: str, source: str, target: str) -> Report:
     report = Report(verb, source, target)
     report.counts |= {"records": 0, "bytes": 0, "acknowledged": 0, "failed": 0}
     report.add(Action.LOST, "interrupted before anything was sent or stored")
-    report.facts |= {"interrupted_report": True, "seconds": 0.0}
+    report.facts |= {"interrupted": True, "seconds": 0.0}
     return report
 
 
