@@ -286,8 +286,9 @@ class Output:
         return self.stage
 
     def reopen(self, *, resume: bool) -> str:
-        """The stage under a name that stays: what a run leaves in it that was killed is there for the next one, if that asks for it, else
-        it is removed. `leave` ends it without removing it. AccessError if another process writes the same target.
+        """Open a stage whose name stays. With `resume` it keeps the files of a killed run; without, they are removed.
+
+        `leave` closes it and keeps its files. AccessError if another process writes the same target.
         """
         try:
             self._held = lasting_stage_of(self.path)

@@ -285,7 +285,7 @@ def _may_live(owner: str) -> bool:
 
 
 def _job_process() -> int:
-    """The process that a job lives and dies with: Spark's, where this is one of the helpers that it starts, else this one."""
+    """The process that a job ends with: Spark's for a helper that Spark started, else this one."""
     pid = os.getpid()
     for _ in range(8):
         try:

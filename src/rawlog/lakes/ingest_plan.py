@@ -176,7 +176,7 @@ class Plan:
         return lake.data_files(lake_name(FINDINGS)) if joint_codes() else []
 
     def replace_inspected(self, lake: Lake, results: Sequence[Decoded], checks: Sequence[FileCheck]) -> list[OldFile]:
-        """The data files of `files` and `findings` that may have rows of the files that were inspected, which the new rows replace."""
+        """The data files of `files` and `findings` that may have earlier rows of inspected files: new rows replace those."""
         inspected = {file.path for result in results for file in result.files} | {check.file.path for check in checks}
         if not inspected:
             return []

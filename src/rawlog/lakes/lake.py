@@ -533,7 +533,7 @@ class Lake:
     # Leftovers --------------------------------------------------------------------------------------------------------
 
     def sweep(self, run: str | None = None) -> int:
-        """Remove data files that no snapshot lists: of one run that has ended, or of all whose writers are dead; their number.
+        """Remove data files that no snapshot lists, of one ended run or of all dead writers. Returns their number.
 
         In an object store it is not known which writers are dead: there, only a run itself removes its leftovers. A table that has
         metadata and is not in the catalog is another catalog's: its files stay.

@@ -1,6 +1,6 @@
 """Rows on their way into a format: brought to the columns of `records`, restored, and judged for what would be lost.
 
-`write` is the whole way for one writer; those who write in shares go it share by share and add up the `ColumnLoss` of each.
+`write` does all of it for one writer. Splits that are written apart each have a `LossCheck`, and `total_losses` adds up their losses.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LossError(EncodeError):
 
 
 def writable(name: str) -> Format:
-    """The format of that name, which must be one that can be written. UnknownFormatError, OptionError."""
+    """The format of that name. UnknownFormatError if there is none, OptionError if it cannot be written."""
     format = registry.format_named(name)
     if not format.is_written:
         able = [other.name for other in registry.formats().values() if other.is_written]
@@ -77,9 +77,9 @@ def writable(name: str) -> Format:
 
 
 class LossCheck:
-    """Rows passing into a format, counted and judged. What is lost is known in full when they are through.
+    """Counts the rows that go into a format, and what they lose by column.
 
-    At the first loss that was not accepted the rows end for whoever writes them, and LossError follows once the rest is judged.
+    At the first loss that was not accepted the writer gets no more rows. LossError follows once the rest is judged.
     """
 
     def __init__(self, format: Format, options: Mapping[str, str], accepted: Iterable[str] = ()) -> None:

@@ -175,7 +175,7 @@ _BUCKET = re.compile(r"bucket\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A column by whose values, by whose hour, day, month or year, or by whose hash (`bucket[16]`) a table is partitioned."""
+    """One term of a table's partitioning: a column's values, its hour, day, month or year, or its hash (`bucket[16]`)."""
 
     column: str
     unit: str = "identity"

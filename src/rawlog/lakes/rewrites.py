@@ -277,8 +277,9 @@ class Comparison:
     # Files that are gone ----------------------------------------------------------------------------------------------
 
     def _supersede(self, rewrites: RewritePlan, tables: Sequence[Table], rewritten: set[str]) -> None:
-        """Remove the rows of files that are gone because a log has their offsets now: one that was rewritten, or one that is new or
-        has grown, where a log of its own is gone.
+        """Remove the rows of deleted files whose offsets another log has now.
+
+        That log was rewritten, or it is new or has grown and the deleted file was a log itself.
         """
         covers = _Covers(self.files)
         all_tables = (*tables, FILES, FINDINGS)

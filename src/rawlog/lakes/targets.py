@@ -230,7 +230,7 @@ class FileOutlet(Outlet):
         return WrittenSplit(folder, count, path, check.lost)
 
     def loss_check(self) -> LossCheck:
-        """The way of rows into the file: it keeps what was read, so that only what could not be read as it is counts as lost."""
+        """The check of rows for the file. A file of rows keeps all columns: only what could not be read exactly is lost."""
         return LossCheck(Format(name=self.kind, title=self.kind, files=self.ending), {}, self.accepted)
 
     def _write_parquet(self, batches: Iterable[pa.RecordBatch], path: str) -> int:
@@ -339,7 +339,7 @@ class FormatOutlet(Outlet):
         return self.format
 
     def loss_check(self) -> LossCheck:
-        """The way of rows into the format; OptionError for options that it does not have."""
+        """The check of rows for the format. OptionError for options that it does not have."""
         return LossCheck(writable(self.format), self.options, self.accepted)
 
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> WrittenSplit:

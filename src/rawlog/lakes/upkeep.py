@@ -244,7 +244,7 @@ def _forget(lake: Lake, name: str, old: Sequence[int]) -> None:
 
 
 def _removable(lake: Lake, name: str, files: Mapping[str, int], kept: set[str]) -> dict[str, int]:
-    """Of files that old snapshots list, those that no other one does, and that are the table's own."""
+    """The table's own files that only old snapshots list."""
     (below,) = same_files([f"{lake.folder_of(name)}/x"])
     root = below.removesuffix("x")
     removable = {}

@@ -77,7 +77,7 @@ def interrupted_report(verb: str, source: str, target: str) -> Report:
     report = Report(verb, source, target)
     report.counts |= {"records": 0, "bytes": 0, "acknowledged": 0, "failed": 0}
     report.add(Action.LOST, "interrupted before anything was sent or stored")
-    report.facts |= {"interrupted_report": True, "seconds": 0.0}
+    report.facts |= {"interrupted": True, "seconds": 0.0}
     return report
 
 
@@ -148,7 +148,7 @@ class Cluster:
     # Connections --------------------------------------------------------------------------------------------------------
 
     def any(self) -> Connection:
-        """A connection to some broker: one that is there, else of those that are known, else of those that were named."""
+        """A connection to some broker: an open one, else a new one to a bootstrap address or a known broker."""
         for connection in (self._first, *self._connections.values()):
             if connection is not None and connection.is_open and not connection.pending:
                 return connection

@@ -283,8 +283,9 @@ class Fetcher:
         return fetched
 
     def _check_topics(self, answer: Message) -> None:
-        """BrokerError if records that came by the name of a topic belong to another one, which was created under that name since. If the id
-        is the same after they came, it was the same before.
+        """BrokerError if a topic that we asked for by name was deleted and created again.
+
+        If its id is unchanged after the records came, it was the same before.
         """
         named = {
             TopicPartition(topic["topic"], row["partitionIndex"])

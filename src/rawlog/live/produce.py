@@ -64,7 +64,7 @@ class SentBatch:
 
 @dataclass(slots=True)
 class Lane:
-    """One partition: what waits, what is on its way, and what was acknowledged."""
+    """One partition with its waiting, unacknowledged and acknowledged batches."""
 
     waiting: deque[SentBatch] = field(default_factory=deque)
     unacknowledged: deque[SentBatch] = field(default_factory=deque)

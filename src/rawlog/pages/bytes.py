@@ -60,7 +60,7 @@ def bytes_and_fields(nodes: Sequence[Node]) -> Safe:
     about = "Point at a field or at bytes, or move with the arrow keys: both light up. A checksum also shows which bytes it covers."
     tree = tag("div", _tree(fields), class_="tree")
     hexes = tag("div", *(_block(block) for block in _blocks(fields)), class_="hexes")
-    return frame.section("Bytes and fields", tag("div", hexes, tree, class_="bytes_and_fields"), about=about)
+    return frame.section("Bytes and fields", tag("div", hexes, tree, class_="explained"), about=about)
 
 
 def _number(node: Node, depth: int, inside: str | None, fields: list[NumberedField]) -> None:

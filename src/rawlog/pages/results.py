@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Findings of one rule: what it means, how often and where it was found, what helps."""
+    """All findings of one rule: meaning, number, places and remedies."""
 
     code: str
     severity: Severity

@@ -73,7 +73,7 @@ def file_hash(path: str, named: str) -> FileHash:
 
 @dataclass(frozen=True, slots=True)
 class StoreEvidence:
-    """What was removed from one partition or store, what was kept of it, and where texts that were asked for still are."""
+    """The removed and the kept records of one partition or store."""
 
     name: str
     system: str

@@ -216,7 +216,7 @@ class _Counting:
 def _most_frequent(
     profile: Profile, values: pa.Array, numbers: NDArray[np.int64]
 ) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Of very many keys those that `Frequent` would keep: what it subtracts is subtracted here, so that no dict grows large."""
+    """The keys that `Frequent` would keep. Its subtraction is done here, so that no dict grows large."""
     import pyarrow as pa
 
     least = int(np.partition(numbers, -profile.keys.most - 1)[-profile.keys.most - 1])

@@ -75,8 +75,9 @@ class Tree:
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """Every place that is read, so that none of them is written to: the roots, files that a glob in an object store matched, and
-        what files and directories that are symbolic links lead to.
+        """Every place that is read, so that none of them is written to.
+
+        These are the roots, the matches of globs in an object store, and the targets of symbolic links.
         """
         globs = any(is_remote(root) and any(mark in split_query(root)[0] for mark in "*?[") for root in self.roots)
         files = (*self.files, *self.unread)

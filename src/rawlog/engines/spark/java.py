@@ -37,7 +37,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was found: where it is, its feature version (17, 21, ...), and who named it."""
+    """A Java on this machine: its home, its feature version (17, 21, ...), and who named it."""
 
     home: Path
     version: int

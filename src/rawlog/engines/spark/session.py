@@ -170,7 +170,7 @@ def is_local(master: str) -> bool:
 
 
 def is_embedded(master: str | None = None) -> bool:
-    """Whether the session that `session(master)` gives runs in one JVM on this machine, which reads what this process reads."""
+    """Whether `session(master)` runs in one JVM on this machine, which reads the same files as this process."""
     if (active := _active()) is not None:
         return runs_here(active)
     target, remote = _target(master)

@@ -172,7 +172,7 @@ def words_of(sql: str) -> set[str]:
 
 
 def column_words(sql: str) -> set[str] | None:
-    """Names that include all columns that a query needs, or None if it may need some that it does not name."""
+    """Names that include all columns of a query; None if it may need columns without naming them."""
     tokens = [token for token in _TOKEN.finditer(sql) if token.lastgroup != "skip"]
     words = [(token["word"] or token["quoted"] or token[0]).lower() for token in tokens]
     if not words or words[0] not in ("select", "with"):
@@ -288,7 +288,7 @@ class Files:
         return limited(self._batches(columns, bounds), bounds.limit)
 
     def _note(self, text: str) -> None:
-        """Pass on what counts: damage that was passed over, rows that are not at their place."""
+        """Pass on notes about skipped damage and misplaced rows."""
         if isinstance(text, SeriousNote) and self.directory.note is not None:
             self.directory.note(text)
 
