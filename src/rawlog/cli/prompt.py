@@ -19,50 +19,10 @@ from rawlog.engines.sql import views
 PROMPT, MORE = "rawlog> ", "   ...> "
 KEPT_LINES = 2000
 KEYWORDS = (
-    *(
-        "SELECT",
-        "FROM",
-        "WHERE",
-        "GROUP BY",
-        "ORDER BY",
-        "HAVING",
-        "LIMIT",
-        "JOIN",
-        "LEFT JOIN",
-        "ANTI JOIN",
-        "USING",
-        "ON",
-    ),
-    *(
-        "AS",
-        "AND",
-        "OR",
-        "NOT",
-        "IN",
-        "LIKE",
-        "BETWEEN",
-        "IS NULL",
-        "IS NOT NULL",
-        "DISTINCT",
-        "UNION ALL",
-        "EXCEPT",
-        "WITH",
-    ),
-    *(
-        "CASE",
-        "WHEN",
-        "THEN",
-        "ELSE",
-        "END",
-        "CAST",
-        "DESC",
-        "OVER",
-        "PARTITION BY",
-        "DESCRIBE",
-        "SHOW TABLES",
-        "EXPLAIN",
-    ),
-)
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ANTI JOIN", "USING", "ON", "AS", "AND",
+    "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS NULL", "IS NOT NULL", "DISTINCT", "UNION ALL", "EXCEPT", "WITH", "CASE", "WHEN", "THEN",
+    "ELSE", "END", "CAST", "DESC", "OVER", "PARTITION BY", "DESCRIBE", "SHOW TABLES", "EXPLAIN",
+)  # fmt: skip
 _BEFORE_TABLE = re.compile(r"(?:\b(?:from|join|describe|desc)|\.schema|\\d)\s+[\w.]*$", re.IGNORECASE)
 
 
@@ -75,8 +35,8 @@ class Completer:
         """`tables` are the columns of each table by its name; `functions` is asked once, when something needs completing."""
         self.tables, self.commands = tables, commands
         self._functions = functions
-        self._known: list[str] | None = None
-        self._found: list[str] = []
+        self._names: list[str] | None = None
+        self._matches: list[str] = []
 
     def matches(self, word: str, line: str) -> list[str]:
         """What the word, at the end of the line, may become."""
@@ -90,12 +50,12 @@ class Completer:
         named = views.words_of(line)
         wanted = {name for table, columns in self.tables.items() if table in named for name in columns}
         wanted = wanted or {name for columns in self.tables.values() for name in columns}
-        found = [name for name in sorted(wanted | set(self.tables)) if name.lower().startswith(word.lower())]
+        matches = [name for name in sorted(wanted | set(self.tables)) if name.lower().startswith(word.lower())]
         if word:
             keywords = [name if word.isupper() else name.lower() for name in KEYWORDS]
-            found += [name for name in keywords if name.lower().startswith(word.lower())]
-            found += [f"{name}(" for name in self._all_functions() if name.startswith(word.lower())]
-        return found
+            matches += [name for name in keywords if name.lower().startswith(word.lower())]
+            matches += [f"{name}(" for name in self._all_functions() if name.startswith(word.lower())]
+        return matches
 
     def _columns_of(self, name: str, line: str) -> Sequence[str]:
         """The columns of a table, or of one that goes by another name in this line."""
@@ -105,19 +65,19 @@ class Completer:
         return self.tables.get(alias[1].lower(), ()) if alias else ()
 
     def _all_functions(self) -> list[str]:
-        if self._known is None:
-            self._known = []
+        if self._names is None:
+            self._names = []
             with suppress(Exception):  # no completion is worth an error
-                self._known = sorted(name for name in self._functions() if name.isidentifier())
-        return self._known
+                self._names = sorted(name for name in self._functions() if name.isidentifier())
+        return self._names
 
     def __call__(self, word: str, state: int) -> str | None:
         """What readline asks: the `state`-th completion."""
         if state == 0:
             import readline
 
-            self._found = self.matches(word, readline.get_line_buffer()[: readline.get_endidx()])
-        return self._found[state] if state < len(self._found) else None
+            self._matches = self.matches(word, readline.get_line_buffer()[: readline.get_endidx()])
+        return self._matches[state] if state < len(self._matches) else None
 
 
 def history_file() -> Path:
@@ -160,34 +120,39 @@ class Prompt:
 
     def read(self) -> Iterator[str]:
         """Commands and statements, as they are typed; Ctrl-C forgets what was begun, Ctrl-D ends."""
-        begun = ""
+        statements = _Statements()
         while True:
             try:
-                line = input(MORE if begun else PROMPT)
+                line = input(MORE if statements.begun else PROMPT)
             except KeyboardInterrupt:
                 sys.stdout.write("\n")
-                begun = ""
+                statements.begun = ""
                 continue
             except EOFError:
                 sys.stdout.write("\n")
                 return
-            if not begun and line.strip().startswith((".", "\\")):
-                yield line.strip()
-                continue
-            found, begun = views.statements(f"{begun}{line}\n")
-            begun = begun if views.has_meaning(begun) else ""
-            yield from found
+            yield from statements.add(f"{line}\n")
 
 
 def script(lines: Iterator[str]) -> Iterator[str]:
     """The commands and statements of a script; the last one may do without its `;`."""
-    begun = ""
+    statements = _Statements()
     for line in lines:
-        if not begun and line.strip().startswith((".", "\\")):
-            yield line.strip()
-            continue
-        found, begun = views.statements(begun + line)
-        begun = begun if views.has_meaning(begun) else ""
-        yield from found
-    if begun:
-        yield begun.strip()
+        yield from statements.add(line)
+    if statements.begun:
+        yield statements.begun.strip()
+
+
+class _Statements:
+    """Puts lines together to commands and statements. `begun` is the statement that has no end yet."""
+
+    def __init__(self) -> None:
+        self.begun = ""
+
+    def add(self, line: str) -> list[str]:
+        """What a line completes."""
+        if not self.begun and line.strip().startswith((".", "\\")):
+            return [line.strip()]
+        complete, begun = views.statements(self.begun + line)
+        self.begun = begun if views.has_meaning(begun) else ""
+        return complete

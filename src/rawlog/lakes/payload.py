@@ -22,8 +22,7 @@ from rawlog.lakes.lookup import BOUNDED, ROW, SPLIT, DataFile, Lookup, LookupRes
 from rawlog.lakes.parquet import dataset
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import RECORDS, Column, Table
-from rawlog.values.fields import join
-from rawlog.values.transform import added_columns, fields_column
+from rawlog.values.transform import added_columns, fields_column, join
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +46,8 @@ def schema_of(table: Any) -> pa.Schema:
 
     from rawlog.model.table import arrow_type, spark_type
 
-    made = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    return pa.schema([(one.name, arrow_type(spark_type(one.type, naive="timestamp_ntz"))) for one in made])
+    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    return pa.schema([(field.name, arrow_type(spark_type(field.type, naive="timestamp_ntz"))) for field in schema])
 
 
 def with_decoded(table: Table, schema: pa.Schema) -> Table:
@@ -134,11 +133,11 @@ class References:
         for batch in rows:
             while batch.num_rows:
                 same = _same(batch, held, table)
-                used, found = int(same.max(initial=-1)) + 1, int(np.flatnonzero(same >= 0).max(initial=-1)) + 1
+                used, matched = int(same.max(initial=-1)) + 1, int(np.flatnonzero(same >= 0).max(initial=-1)) + 1
                 # Rows after the last one that was found may be in the next batch of `records`.
-                is_short = found < batch.num_rows and held.num_rows - used <= batch.num_rows - found
+                is_short = matched < batch.num_rows and held.num_rows - used <= batch.num_rows - matched
                 more = next(records, None) if is_short else None
-                done = batch.num_rows if more is None else found
+                done = batch.num_rows if more is None else matched
                 if done:
                     yield table, self._referring(batch.slice(0, done), table, same[:done], first)
                 held, first, batch = held.slice(used), first + used, batch.slice(done)
@@ -161,10 +160,10 @@ class References:
         if not refers.any():
             return self.keep(batch)
         every = bool(refers.all())
-        own = None if every else pa.array(np.arange(batch.num_rows), mask=refers)
+        kept = None if every else pa.array(np.arange(batch.num_rows), mask=refers)
         for name in table.payload:
             column = batch.column(name)
-            emptied = pa.nulls(len(column), column.type) if every else column.take(own)
+            emptied = pa.nulls(len(column), column.type) if every else column.take(kept)
             batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), emptied)
         return self._with_reference(batch, same + first if every else np.where(refers, same + first, -1))
 
@@ -201,11 +200,11 @@ def _same(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> Rows:
     front = records if records.num_rows == count else records.slice(0, count)
     if front.num_rows == count and _all_equal(batch, front, table):  # nearly always
         return np.arange(count)
-    own, theirs = _codes(batch, records, table)
-    _, mine, other = np.intersect1d(own, theirs, return_indices=True)
-    equal = _equal(batch.take(pa.array(mine)), records.take(pa.array(other)), table)
+    codes, record_codes = _codes(batch, records, table)
+    _, rows, record_rows = np.intersect1d(codes, record_codes, return_indices=True)
+    equal = _equal(batch.take(pa.array(rows)), records.take(pa.array(record_rows)), table)
     same = np.full(count, -1, np.int64)
-    same[mine[equal]] = other[equal]
+    same[rows[equal]] = record_rows[equal]
     return same
 
 
@@ -216,20 +215,22 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _all_equal(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> bool:
     """Whether two batches hold the same messages with the same payload, row by row."""
-    for own, theirs in (*table.row_key.items(), *table.payload.items()):
-        one, two = batch.column(own), records.column(theirs)
-        if not _is_same(one, two) and not (one if one.type == two.type else one.cast(two.type)).equals(two):
+    for name, other in (*table.row_key.items(), *table.payload.items()):
+        column, record_column = batch.column(name), records.column(other)
+        if not _is_same(column, record_column) and not (
+            column if column.type == record_column.type else column.cast(record_column.type)
+        ).equals(record_column):
             return False
     return True
 
 
-def _is_same(one: pa.Array, two: pa.Array) -> bool:
+def _is_same(first: pa.Array, second: pa.Array) -> bool:
     """Whether two columns are the same memory, as they are where one decoding made both: then nothing need be compared."""
-    is_simple = one.type.num_fields == 0 and not hasattr(one, "dictionary")
-    if not is_simple or (one.type, one.offset, len(one)) != (two.type, two.offset, len(two)):
+    is_simple = first.type.num_fields == 0 and not hasattr(first, "dictionary")
+    if not is_simple or (first.type, first.offset, len(first)) != (second.type, second.offset, len(second)):
         return False
-    pairs = zip(one.buffers(), two.buffers(), strict=False)
-    return all((mine and mine.address) == (other and other.address) for mine, other in pairs)
+    pairs = zip(first.buffers(), second.buffers(), strict=False)
+    return all((buffer and buffer.address) == (other_buffer and other_buffer.address) for buffer, other_buffer in pairs)
 
 
 def _equal(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> NDArray[np.bool_]:
@@ -239,13 +240,13 @@ def _equal(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> NDAr
 
     equal = np.ones(batch.num_rows, np.bool_)
     for name, other in table.payload.items():
-        one, two = batch.column(name), records.column(other)
-        if one.equals(two):
+        column, record_column = batch.column(name), records.column(other)
+        if column.equals(record_column):
             continue
-        if pa.types.is_nested(one.type):
+        if pa.types.is_nested(column.type):
             return np.zeros(batch.num_rows, np.bool_)
-        both = pc.and_(one.is_null(), two.is_null())
-        equal &= pc.or_(both, pc.fill_null(pc.equal(one, two), False)).to_numpy(zero_copy_only=False)
+        both = pc.and_(column.is_null(), record_column.is_null())
+        equal &= pc.or_(both, pc.fill_null(pc.equal(column, record_column), False)).to_numpy(zero_copy_only=False)
     return equal
 
 
@@ -294,11 +295,11 @@ class Payloads:
     def read(self, files: Sequence[str], table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of data files of a system's table, with their payload, in order."""
         # Where data files have rows of several splits, the row key says where to look.
-        is_mixed = any(one.least != one.greatest for one in self.files)
-        more = [own for own, theirs in table.row_key.items() if is_mixed and theirs in BOUNDED and own not in columns]
-        asked = stored(table).subset([*columns, *more, SPLIT, ROW])
+        is_mixed = any(file.least != file.greatest for file in self.files)
+        more = [name for name, other in table.row_key.items() if is_mixed and other in BOUNDED and name not in columns]
+        subset = stored(table).subset([*columns, *more, SPLIT, ROW])
         for file in files:
-            batches = dataset([file], asked).to_batches(batch_size=ROWS, batch_readahead=1, fragment_readahead=1)
+            batches = dataset([file], subset).to_batches(batch_size=ROWS, batch_readahead=1, fragment_readahead=1)
             for batch in self.complete(batches, table):
                 yield batch.select(list(columns)) if more else batch
 
@@ -311,9 +312,9 @@ class Payloads:
                     continue
                 start = 0
                 while start < batch.num_rows:
-                    made = reading.completed(batch.slice(start))
-                    yield made
-                    start += made.num_rows
+                    completed = reading.completed(batch.slice(start))
+                    yield completed
+                    start += completed.num_rows
 
 
 class _Reading:
@@ -334,7 +335,7 @@ class _Reading:
 
     def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The first rows of a batch, as many as fit into memory, at least one."""
-        wanted = {own: theirs for own, theirs in self.table.payload.items() if own in batch.schema.names}
+        wanted = {name: other for name, other in self.table.payload.items() if name in batch.schema.names}
         if not wanted:
             return batch.drop_columns([SPLIT, ROW])
         if self.lookup is None:
@@ -342,11 +343,11 @@ class _Reading:
         while True:
             some = batch.slice(0, self.count)
             for files in (self.payloads.files, self.payloads.former):
-                found = self._found(some, files)
-                stop = _first(some, found.place)
+                result = self._found(some, files)
+                stop = _first(some, result.place)
                 if stop:
                     self.count = min(self.count * 2, ROWS) if stop == some.num_rows else self.count
-                    return _filled(some.slice(0, stop), found.place[:stop], found.rows, wanted)
+                    return _filled(some.slice(0, stop), result.place[:stop], result.rows, wanted)
             if some.num_rows == 1:
                 split, row = (batch.column(name)[0].as_py() for name in (SPLIT, ROW))
                 raise AccessError(
@@ -369,7 +370,7 @@ def _first(batch: pa.RecordBatch, place: Rows) -> int:
 def _filled(
     batch: pa.RecordBatch,
     place: Rows,
-    found: Sequence[pa.Table],
+    tables: Sequence[pa.Table],
     wanted: dict[str, str],
 ) -> pa.RecordBatch:
     """A batch with its payload: that of row `place` of what was found, its own where that is -1."""
@@ -378,19 +379,19 @@ def _filled(
     refers = place >= 0
     if not refers.any():
         return batch.drop_columns([SPLIT, ROW])
-    payload = pa.concat_tables(found)
+    payload = pa.concat_tables(tables)
     first, numbers = int(place[0]), place[refers]
     is_run = numbers.size == place.size and bool(np.all(place == np.arange(first, first + place.size)))
     arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for own, theirs in wanted.items():
-        type = batch.schema.field(own).type
-        column = payload.column(theirs)
+    for name, other in wanted.items():
+        type = batch.schema.field(name).type
+        column = payload.column(other)
         chosen = column.slice(first, place.size) if is_run else column.take(pa.array(numbers))
         chosen = chosen.cast(type).combine_chunks()
         if not refers.all():
             at = np.arange(batch.num_rows)
             at[refers] = batch.num_rows + np.arange(int(refers.sum()))
-            chosen = pa.concat_arrays([arrays[own], chosen]).take(pa.array(at))
-        arrays[own] = chosen
-    kept = [one for one in batch.schema if one.name not in (SPLIT, ROW)]
-    return pa.RecordBatch.from_arrays([arrays[one.name] for one in kept], schema=pa.schema(kept))
+            chosen = pa.concat_arrays([arrays[name], chosen]).take(pa.array(at))
+        arrays[name] = chosen
+    kept = [field for field in batch.schema if field.name not in (SPLIT, ROW)]
+    return pa.RecordBatch.from_arrays([arrays[field.name] for field in kept], schema=pa.schema(kept))

@@ -93,9 +93,9 @@ def _unseen(unit: str, files: Sequence[File], before: UnitSources | None) -> lis
         return []
 
 
-def fold(one: Fold, table: Table, selection: Selection) -> Iterator[pa.RecordBatch]:
+def fold(unit: Fold, table: Table, selection: Selection) -> Iterator[pa.RecordBatch]:
     """The rows of a unit. DataError if it cannot be folded."""
-    tree = Tree((), one.files)
+    tree = Tree((), unit.files)
     for part in plan(tree, table, selection):
         yield from rows.read(part, table, selection)
 
@@ -103,14 +103,14 @@ def fold(one: Fold, table: Table, selection: Selection) -> Iterator[pa.RecordBat
 def by_unit(folds: Sequence[Fold]) -> list[tuple[Fold, ...]]:
     """Folds of the same files together: what one of them reads, the others reuse."""
     groups: dict[str, list[Fold]] = {}
-    for one in folds:
-        groups.setdefault(one.unit, []).append(one)
+    for fold in folds:
+        groups.setdefault(fold.unit, []).append(fold)
     return [tuple(group) for group in groups.values()]
 
 
 def units(folds: Sequence[Fold], selection: str) -> Mapping[str, UnitSources]:
     """What the lake records of folds of one table."""
-    return {one.unit: one.state(selection) for one in folds}
+    return {fold.unit: fold.state(selection) for fold in folds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,16 +251,16 @@ class Ingested(Outcome):
         return "damaged" if self.errors else "suspect" if self.warnings else "clean"
 
 
-def losing(found: Iterable[Finding], file: File | None = None) -> int:
+def losing(findings: Iterable[Finding], file: File | None = None) -> int:
     """How many findings say by themselves that rows are missing. Those of a system whose stores are settled do so only in a log, `file`,
     and if they are errors: of everything else the diagnosis of the store says what is lost.
     """
     settled = {family.name for family in registry.families() if family.store_class.can("reading")}
     is_log = file is not None and settles(file, RECORDS)
     count = 0
-    for one in found:
+    for finding in findings:
         counts = {Severity.ERROR} if is_log else {Severity.ERROR, Severity.WARNING}
-        count += one.severity in counts and (is_log or one.code.partition(".")[0] not in settled)
+        count += finding.severity in counts and (is_log or finding.code.partition(".")[0] not in settled)
     return count
 
 

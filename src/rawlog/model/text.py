@@ -27,10 +27,10 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|w)")
 _UNITS = {"ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 7 * 86400 * 10**6}
 
 
-def parse_time(text: str | int | datetime, now: float | None = None) -> int:
+def parse_time(text: str | int | datetime, now: float | None = None, name: str = "time") -> int:
     """Microseconds of a time: ISO 8601 (UTC unless it says otherwise), epoch milliseconds, or `-2h` before now.
 
-    OptionError for anything else.
+    OptionError for anything else, with the name of the option.
     """
     if isinstance(text, datetime):
         moment = text if text.tzinfo else text.replace(tzinfo=UTC)
@@ -44,9 +44,17 @@ def parse_time(text: str | int | datetime, now: float | None = None) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise OptionError(
-            f"time {text!r}: ISO 8601 (2024-09-11T09:12:23Z), epoch milliseconds, or an age such as -2h expected"
+            f"{name} {text!r}: ISO 8601 (2024-09-11T09:12:23Z), epoch milliseconds, or an age such as -2h expected"
         ) from None
     return _microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def parse_now(text: str | None) -> int:
+    """Milliseconds of an option `now`: a number, or a time that `parse_time` takes; the clock if there is none."""
+    text = "" if text is None else str(text).strip()
+    if not text:
+        return int(time.time() * 1000)
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else parse_time(text, name="now") // 1000
 
 
 def parse_span(text: str) -> int:

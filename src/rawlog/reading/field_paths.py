@@ -19,23 +19,35 @@ from rawlog.model.text import is_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A name, or a number for an item of a list.
+#: A name, or a number for an item of a list; EVERY leads to all of them.
 Step = str | int
-_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d{1,9})\]")
+EVERY = -1
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d{1,9}|\*)\]")
+
+
+def parse_steps(text: str) -> list[Step]:
+    """`value.items[*].sku` -> its names and numbers. ValueError if it is anything else."""
+    steps: list[Step] = []
+    at = 0
+    while at < len(text):
+        match = _STEP.match(text, at)
+        if match is None:
+            raise ValueError(f"{text!r}: not the name of a field")
+        steps.append(match[1] if match[1] is not None else EVERY if match[2] == "*" else int(match[2]))
+        at = match.end()
+    return steps
 
 
 def parse_path(text: str) -> tuple[str, tuple[Step, ...]]:
     """`value.items[0].sku` -> the column and the steps from there. OptionError if it is anything else."""
     if not is_text(text):
         raise OptionError(f"{text!r}: not UTF-8")
-    steps: list[Step] = []
-    at = 0
-    while at < len(text):
-        match = _STEP.match(text, at)
-        if match is None:
-            raise OptionError(f"{text!r}: a field such as value.user or value.items[0].sku expected")
-        steps.append(match[1] if match[1] is not None else int(match[2]))
-        at = match.end()
+    try:
+        steps = parse_steps(text)
+    except ValueError:
+        steps = [EVERY]
+    if EVERY in steps:
+        raise OptionError(f"{text!r}: a field such as value.user or value.items[0].sku expected")
     if not steps or not isinstance(steps[0], str):
         raise OptionError(f"{text!r}: a field such as value.user expected")
     return steps[0], tuple(steps[1:])

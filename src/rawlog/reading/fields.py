@@ -87,8 +87,8 @@ def _valid(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-class _Number(str):
-    """A number as it is written."""
+class Number(str):
+    """A number of a JSON text, as it is written there."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ def _first(members: list[tuple[str, Any]]) -> dict[str, Any]:
 def _slow_field(value: bytes | str, steps: tuple[Step, ...]) -> str | None:
     """The field of a text that the kernel does not answer: it has names with escapes, or is not JSON."""
     try:
-        field = _at(json.loads(value, object_pairs_hook=_first, parse_float=_Number, parse_int=_Number), steps)
+        field = _at(json.loads(value, object_pairs_hook=_first, parse_float=Number, parse_int=Number), steps)
         if not isinstance(field, dict | list):
             return None if field is None else _valid(field) if isinstance(field, str) else json.dumps(field)
         field = _at(json.loads(value, object_pairs_hook=_first), steps)

@@ -407,7 +407,7 @@ def run(program: Program, data: Any, starts: NDArray[np.int64], stops: NDArray[n
 # One by one -------------------------------------------------------------------------------------------------------------
 
 
-class Ended(Exception):
+class BodyError(Exception):
     """A body that does not fit its schema."""
 
     def __init__(self, status: int) -> None:
@@ -426,11 +426,11 @@ class Walk:
     Python; depth and number of values are limited.
     """
 
-    def __init__(self, body: bytes) -> None:
-        self.body, self.at = body, 0
+    def __init__(self, body: bytes, start: int = 0) -> None:
+        self.body, self.at = body, start
 
     def run(self, type: Type, about: Any = None) -> None:
-        """Visit all parts of a value. Ended if the body does not fit."""
+        """Visit all parts of a value. BodyError if the body does not fit."""
         open_: list[Iterator[Part]] = [iter([(type, about)])]
         free = 0
         while open_:
@@ -442,12 +442,12 @@ class Walk:
             inside = self.visit(*part)
             if inside is not None:
                 if len(open_) > MOST_NESTED:
-                    raise Ended(k.LIMIT)
+                    raise BodyError(k.LIMIT)
                 open_.append(inside)
             if self.at == start:
                 free += 1
                 if free > MOST_FREE:
-                    raise Ended(k.LIMIT)
+                    raise BodyError(k.LIMIT)
 
     def visit(self, type: Type, about: Any) -> Iterator[Part] | None:
         """Take in a part; what is inside of it, if it holds others."""
@@ -463,7 +463,7 @@ class Walk:
         if kind in ("int", "long"):
             value = self.long()
             if kind == "int" and not -k.INT_MAX - 1 <= value <= k.INT_MAX:
-                raise Ended(k.CORRUPT)
+                raise BodyError(k.CORRUPT)
             return value
         if kind == "boolean":
             return self.take(1) != b"\0"
@@ -477,7 +477,7 @@ class Walk:
     def take(self, size: int) -> bytes:
         """The next bytes."""
         if len(self.body) - self.at < size:
-            raise Ended(k.TRUNCATED)
+            raise BodyError(k.TRUNCATED)
         self.at += size
         return self.body[self.at - size : self.at]
 
@@ -485,7 +485,7 @@ class Walk:
         """A number of bytes."""
         size = self.long()
         if size < 0:
-            raise Ended(k.CORRUPT)
+            raise BodyError(k.CORRUPT)
         return size
 
     def text(self) -> str:
@@ -493,13 +493,13 @@ class Walk:
         try:
             return self.take(self.size()).decode()
         except UnicodeDecodeError:
-            raise Ended(k.CORRUPT) from None
+            raise BodyError(k.CORRUPT) from None
 
     def index(self, count: int) -> int:
         """The number of a branch or a symbol."""
         index = self.long()
         if not 0 <= index < count:
-            raise Ended(k.CORRUPT)
+            raise BodyError(k.CORRUPT)
         return index
 
     def block(self) -> tuple[int, bool]:
@@ -518,14 +518,14 @@ class Walk:
         value = 0
         for shift in range(0, 70, 7):
             if self.at >= len(self.body):
-                raise Ended(k.TRUNCATED)
+                raise BodyError(k.TRUNCATED)
             byte = self.body[self.at]
             self.at += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 value &= (1 << 64) - 1
                 return (value >> 1) ^ -(value & 1)
-        raise Ended(k.CORRUPT)
+        raise BodyError(k.CORRUPT)
 
 
 _FLOATS = {"float": ("<f", 4), "double": ("<d", 8)}

@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rawlog.kernels.columns import Splice, spans
+from rawlog.reading.field_paths import EVERY
 from rawlog.values import avro
-from rawlog.values.avro import Ended, Entries, Part, Program, Type, Walk, encoded_leaf, encoded_long
-from rawlog.values.documents import EVERY
+from rawlog.values.avro import BodyError, Entries, Part, Program, Type, Walk, encoded_leaf, encoded_long
 from rawlog.values.masker import Edit, Misfit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rawlog.values.documents import Step
+    from rawlog.reading.field_paths import Step
     from rawlog.values.masker import Rule
 
 NESTED = ("record", "array", "map", "union")
@@ -91,7 +91,7 @@ def _decimal(value: bytes, type: Type, edit: Edit) -> bytes:
 # By columns -------------------------------------------------------------------------------------------------------------
 
 
-class _Unfit(Exception):
+class _NotByColumns(Exception):
     """Rules that cannot be applied by columns."""
 
 
@@ -116,7 +116,7 @@ class Splicer:
         try:
             root = avro.parse(text, referenced)
             marked = [type for rule in rules for type in _marked(root, rule.steps, rule)]
-        except (_Unfit, avro.NoColumns):
+        except (_NotByColumns, avro.NoColumns):
             return None
         for type in marked:
             type.is_marked = True
@@ -195,7 +195,7 @@ def _null_branch(type: Type) -> int:
 
 
 def _marked(type: Type, steps: tuple[Step, ...], rule: Rule) -> list[Type]:
-    """The parts whose bytes change. _Unfit if a rule cannot be applied to one of them, or fits none of its values."""
+    """The parts whose bytes change. _NotByColumns if a rule cannot be applied to one of them, or fits none of its values."""
     if steps:
         return [part for inner, rest in _inside(type, steps, rule) for part in _marked(inner, rest, rule)]
     if type.kind == "null":
@@ -203,11 +203,11 @@ def _marked(type: Type, steps: tuple[Step, ...], rule: Rule) -> list[Type]:
     if rule.how == "drop":
         if type.kind == "union" and _null_branch(type) >= 0:
             return [type]
-        raise _Unfit
+        raise _NotByColumns
     if type.kind == "union":
         return [part for inner in type.inner for part in _marked(inner, (), rule)]
     if type.kind in NESTED:
-        raise _Unfit
+        raise _NotByColumns
     return [type]
 
 
@@ -221,7 +221,7 @@ def _inside(type: Type, steps: tuple[Step, ...], rule: Rule) -> list[tuple[Type,
         return [(type.inner[-1], steps[1:])]
     if type.kind == "map" and isinstance(steps[0], str):
         if rule.how == "drop" and not steps[1:]:
-            raise _Unfit  # the entry goes
+            raise _NotByColumns  # the entry goes
         return [(type.inner[-1], steps[1:])]
     return []
 
@@ -281,7 +281,7 @@ class AvroEditor:
             try:
                 with edit.named():
                     walk.run(self.type, edit.steps)
-            except Ended:
+            except BodyError:
                 raise ValueError("the value does not fit its schema") from None
             has_field.append(walk.has_field)
             body = walk.result()

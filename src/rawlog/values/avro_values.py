@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from rawlog.kernels.columns import nullable_spans, spans
 from rawlog.model.text import FIRST_DAY, LAST_DAY, safe_json
 from rawlog.values import kernels as k
-from rawlog.values.avro import NO_DEFAULT, Ended, Entries, Part, SchemaError, Type, Walk, parse_shared
+from rawlog.values.avro import NO_DEFAULT, BodyError, Entries, Part, SchemaError, Type, Walk, parse_shared
 from rawlog.values.documents import float_text, fragments, json_text
 
 if TYPE_CHECKING:
@@ -615,8 +615,8 @@ class SingleReader:
         walk = _TextWalk(body)
         try:
             walk.run(self.type, "")
-        except Ended as ended:
-            return ended.status, None, 0
+        except BodyError as error:
+            return error.status, None, 0
         return k.OK, safe_json("".join(walk.pieces)), len(body) - walk.at
 
 
@@ -669,7 +669,7 @@ class _TextWalk(Walk):
             try:
                 return _quoted(_decimal_text(value, type.scale))
             except ValueError:
-                raise Ended(k.LIMIT) from None
+                raise BodyError(k.LIMIT) from None
         return _quoted(base64.b64encode(value).decode())
 
 

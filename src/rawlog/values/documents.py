@@ -13,6 +13,8 @@ import pyarrow as pa
 from rawlog.kernels.columns import spans
 from rawlog.kernels.grammar import check_documents
 from rawlog.model.text import safe_json
+from rawlog.reading.field_paths import EVERY, Step
+from rawlog.reading.fields import Number
 from rawlog.values.avro import SchemaError, loaded_schema
 
 if TYPE_CHECKING:
@@ -104,10 +106,6 @@ def float_text(value: float) -> str:
 
 # Changing ---------------------------------------------------------------------------------------------------------------
 
-#: A name, or the number of an item; EVERY leads to every item of a list.
-Step = str | int
-EVERY = -1
-
 
 class _Drop:
     """The type of DROP."""
@@ -115,12 +113,6 @@ class _Drop:
 
 #: What takes the place of something that is left out.
 DROP = _Drop()
-
-
-class Number(str):
-    """A number of a JSON text, as it is written there."""
-
-    __slots__ = ()
 
 
 class Object(list[tuple[str, Any]]):

@@ -25,11 +25,12 @@ from rawlog.kernels.gather import OTHER, TEXT
 from rawlog.model.errors import AccessError, OptionError, unknown
 from rawlog.model.table import HEADERS
 from rawlog.model.text import counted, parse_span
+from rawlog.reading.field_paths import Step, parse_steps
 from rawlog.reading.fields import can_mark, marked_fields
 from rawlog.values import protobuf
 from rawlog.values.avro import SchemaError
 from rawlog.values.decode import Decoder
-from rawlog.values.documents import EVERY, Step, change_fields, encoded, parsed
+from rawlog.values.documents import change_fields, encoded, parsed
 from rawlog.values.masker import Edit, Masker, Misfit, Rule, UnknownType
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ LEAST_SECRET = 8
 HOWS = ("drop", "hash", "fixed:TEXT", "digits", "shift:TIME")
 #: What is done with values that are not JSON, if fields are masked.
 OTHERS = ("refuse", "keep", "drop", "hash")
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9}|\*)\]")
 #: What a schema registry puts before a JSON text: a zero and the number of the schema.
 _FRAME = 5
 #: A rule, and what it makes of a value in a JSON text.
@@ -500,15 +500,10 @@ def _path(text: str) -> tuple[str, tuple[Step, ...]]:
         raise unknown("field to mask", column, ("key", "value", "headers", "timestamp"))
     if column == "headers":
         return column, (text[len("headers.") :],) if text[len("headers.") :] else ()
-    steps: list[Step] = []
-    at = len(column)
-    while at < len(text):
-        match = _STEP.match(text, at)
-        if match is None:
-            raise OptionError(f"--mask {text}: a field such as value.user or value.items[*].sku expected")
-        steps.append(match[1] if match[1] is not None else EVERY if match[2] == "*" else int(match[2]))
-        at = match.end()
-    return column, tuple(steps)
+    try:
+        return column, tuple(parse_steps(text)[1:])
+    except ValueError:
+        raise OptionError(f"--mask {text}: a field such as value.user or value.items[*].sku expected") from None
 
 
 def _secret(file: str | os.PathLike[str] | None) -> bytes | None:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rawlog import kernels
-from rawlog.values.documents import DROP, Number, Object, Step, compact
+from rawlog.reading.field_paths import Step
+from rawlog.reading.fields import Number
+from rawlog.values.documents import DROP, Object, compact
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

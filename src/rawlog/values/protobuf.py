@@ -24,7 +24,8 @@ import numpy as np
 from rawlog.io.output import Folder, scratch, why_unsafe
 from rawlog.model.text import to_json as line_of
 from rawlog.values import wire_kernels as k
-from rawlog.values.avro import SchemaError
+from rawlog.values.avro import BodyError, SchemaError, Walk
+from rawlog.values.kernels import TRUNCATED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -407,31 +408,18 @@ def descriptor_of(text: str) -> bytes | None:
 
 def read_indexes(body: bytes, start: int = 0) -> tuple[tuple[int, ...], int]:
     """The path of message indexes in front of a body, and where the body begins. EOFError if they are cut, BadIndex if invalid."""
-    count, at = _zigzag(body, start)
-    if count == 0:
-        return (0,), at
-    if not 0 < count <= MOST_INDEXES:
-        raise BadIndex(f"{count} message indexes")
-    path = []
-    for _ in range(count):
-        index, at = _zigzag(body, at)
-        path.append(index)
-    return tuple(path), at
-
-
-def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data):
-            raise EOFError
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise BadIndex("a message index is too long")
+    walk = Walk(body, start)
+    try:
+        count = walk.long()
+        if count == 0:
+            return (0,), walk.at
+        if not 0 < count <= MOST_INDEXES:
+            raise BadIndex(f"{count} message indexes")
+        return tuple(walk.long() for _ in range(count)), walk.at
+    except BodyError as error:
+        if error.status == TRUNCATED:
+            raise EOFError from None
+        raise BadIndex("a message index is too long") from None
 
 
 def to_json(message: Any, body: bytes) -> str:

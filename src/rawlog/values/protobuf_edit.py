@@ -10,20 +10,44 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rawlog.values.documents import EVERY, Number, Step
+from rawlog.reading.field_paths import EVERY, Step
+from rawlog.reading.fields import Number
 from rawlog.values.masker import Edit, Misfit, UnknownType
-from rawlog.values.protobuf import WRAPPERS, MessageSchema, held_message
+from rawlog.values.protobuf import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    ENUM,
+    FIXED32,
+    FIXED64,
+    FLOAT,
+    GROUP,
+    INT32,
+    INT64,
+    MESSAGE,
+    SFIXED32,
+    SFIXED64,
+    SINT32,
+    SINT64,
+    STRING,
+    UINT32,
+    UINT64,
+    WRAPPERS,
+    MessageSchema,
+    held_message,
+)
 
-#: By the numbers that descriptors have: the kinds of scalars, and the ranges of whole numbers.
-_SIGNED, _UNSIGNED = {3: 63, 5: 31, 15: 31, 16: 63, 17: 31, 18: 63}, {4: 64, 6: 64, 7: 32, 13: 32}
-_DOUBLE, _FLOAT, _BOOL, _STRING, _GROUP, _MESSAGE, _BYTES, _ENUM = 1, 2, 8, 9, 10, 11, 12, 14
+#: Bits of whole numbers.
+_SIGNED = {INT64: 63, INT32: 31, SFIXED32: 31, SFIXED64: 63, SINT32: 31, SINT64: 63}
+_UNSIGNED = {UINT64: 64, FIXED64: 64, FIXED32: 32, UINT32: 32}
 _TYPE_NAMES = {
-    1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 6: "fixed64", 7: "fixed32", 8: "bool", 9: "string", 12: "bytes",
-    13: "uint32", 15: "sfixed32", 16: "sfixed64", 17: "sint32", 18: "sint64",
+    DOUBLE: "double", FLOAT: "float", INT64: "int64", UINT64: "uint64", INT32: "int32", FIXED64: "fixed64", FIXED32: "fixed32",
+    BOOL: "bool", STRING: "string", BYTES: "bytes", UINT32: "uint32", SFIXED32: "sfixed32", SFIXED64: "sfixed64", SINT32: "sint32",
+    SINT64: "sint64",
 }  # fmt: skip
 
-_OWN = "google.protobuf."
-_STRUCT, _VALUE, _LIST, _ANY = (f"{_OWN}{name}" for name in ("Struct", "Value", "ListValue", "Any"))
+_WELL_KNOWN = "google.protobuf."
+_STRUCT, _VALUE, _LIST, _ANY = (f"{_WELL_KNOWN}{name}" for name in ("Struct", "Value", "ListValue", "Any"))
 #: Numbers beyond it are not exact in a double.
 _EXACT = 1 << 53
 
@@ -58,7 +82,7 @@ def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
     name = message.DESCRIPTOR.full_name
     if name in _INSIDE:
         return _INSIDE[name](message, steps, edit)
-    if name.startswith(_OWN):
+    if name.startswith(_WELL_KNOWN):
         raise Misfit(name, "drop it as a whole")
     field = message.DESCRIPTOR.fields_by_name.get(step) if isinstance(step, str) else None
     if field is None or not any(
@@ -77,7 +101,7 @@ def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
     if _is_map(field):
         return _edit_map(held, field.message_type.fields_by_name["value"], rest, edit)
     if not field.is_repeated:
-        return _edit_message(held, rest, edit) if field.type in (_MESSAGE, _GROUP) else False
+        return _edit_message(held, rest, edit) if field.type in (MESSAGE, GROUP) else False
     if not isinstance(rest[0], int):
         return False
     places = [*range(len(held))] if rest[0] == EVERY else [rest[0]] if rest[0] < len(held) else []
@@ -88,7 +112,7 @@ def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
         if not rest[1:]:
             has_field = True
             _mask_item(held, place, field, edit)
-        elif field.type in (_MESSAGE, _GROUP):
+        elif field.type in (MESSAGE, GROUP):
             has_field |= _edit_message(held[place], rest[1:], edit)
     return has_field
 
@@ -97,7 +121,7 @@ def _edit_map(held: Any, item: Any, steps: tuple[Step, ...], edit: Edit) -> bool
     has_field = False
     for key in [name for name in held if (str(name).lower() if isinstance(name, bool) else str(name)) == str(steps[0])]:
         if steps[1:]:
-            has_field |= item.type == _MESSAGE and _edit_message(held[key], steps[1:], edit)
+            has_field |= item.type == MESSAGE and _edit_message(held[key], steps[1:], edit)
             continue
         has_field = True
         if edit.is_drop:
@@ -115,14 +139,14 @@ def _mask_field(message: Any, field: Any, edit: Edit) -> None:
         item = field.message_type.fields_by_name["value"] if _is_map(field) else field
         for place in list(held) if _is_map(field) else range(len(held)):
             _mask_item(held, place, item, edit)
-    elif field.type in (_MESSAGE, _GROUP):
+    elif field.type in (MESSAGE, GROUP):
         _mask_message(held, edit)
     else:
         setattr(message, field.name, _scalar(held, field, edit))
 
 
 def _mask_item(held: Any, place: Any, field: Any, edit: Edit) -> None:
-    if field.type in (_MESSAGE, _GROUP):
+    if field.type in (MESSAGE, GROUP):
         _mask_message(held[place], edit)
     else:
         held[place] = _scalar(held[place], field, edit)
@@ -139,7 +163,7 @@ def _mask_message(message: Any, edit: Edit) -> None:
     if name == _VALUE:
         _mask_value(message, edit)
         return
-    if edit.rule.how != "digits" or (name.startswith(_OWN) and name not in _INSIDE):
+    if edit.rule.how != "digits" or (name.startswith(_WELL_KNOWN) and name not in _INSIDE):
         raise Misfit(f"message {name}", "name the fields in it, or drop it")
     if name == _ANY:
         _in_any(message, lambda held: _mask_message(held, edit))
@@ -154,15 +178,15 @@ def _scalar(value: Any, field: Any, edit: Edit) -> Any:
         return edit.whole(value, name, -(1 << _SIGNED[type]), (1 << _SIGNED[type]) - 1)
     if type in _UNSIGNED:
         return edit.whole(value, name, 0, (1 << _UNSIGNED[type]) - 1)
-    if type in (_DOUBLE, _FLOAT):
-        return edit.floating(value, name, type == _FLOAT)
-    if type == _BOOL:
+    if type in (DOUBLE, FLOAT):
+        return edit.floating(value, name, type == FLOAT)
+    if type == BOOL:
         return edit.truth(value, name)
-    if type == _ENUM:
+    if type == ENUM:
         numbers = {symbol.name: symbol.number for symbol in field.enum_type.values}
         names = {symbol.number: symbol.name for symbol in field.enum_type.values}
         return numbers[edit.symbol(names.get(value, str(value)), name, list(numbers))]
-    return edit.of_bytes(value) or b"" if type == _BYTES else edit.text(value)
+    return edit.of_bytes(value) or b"" if type == BYTES else edit.text(value)
 
 
 def _is_map(field: Any) -> bool:
@@ -173,10 +197,10 @@ def _field_type(field: Any) -> str:
     """A field's type as its schema calls it."""
     if _is_map(field):
         return "map"
-    if field.type in (_MESSAGE, _GROUP):
+    if field.type in (MESSAGE, GROUP):
         name = f"message {field.message_type.full_name}"
     else:
-        name = f"enum {field.enum_type.full_name}" if field.type == _ENUM else _TYPE_NAMES[field.type]
+        name = f"enum {field.enum_type.full_name}" if field.type == ENUM else _TYPE_NAMES[field.type]
     return f"repeated {name}" if field.is_repeated else name
 
 
@@ -225,7 +249,7 @@ def _edit_any(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
 
     def change(held: Any) -> bool:
         name, rest = held.DESCRIPTOR.full_name, steps
-        if name.startswith(_OWN) and name != _ANY:
+        if name.startswith(_WELL_KNOWN) and name != _ANY:
             if steps[0] != "value":
                 return False
             rest = steps[1:]

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -52,10 +50,10 @@ from rawlog.io.storage import Entry as Listed
 from rawlog.io.storage import Source, is_remote, listing, local_path
 from rawlog.io.walk import walk
 from rawlog.kernels import columns
-from rawlog.model.errors import DataError, OptionError, RawlogError
+from rawlog.model.errors import DataError, RawlogError
 from rawlog.model.format import File
 from rawlog.model.store import Look, Panel, Store
-from rawlog.model.text import size_text, valid_text
+from rawlog.model.text import parse_now, size_text, valid_text
 from rawlog.model.verb import Section
 
 LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
@@ -484,16 +482,7 @@ def _deleted_blobs(group: tuple[File, ...], folder: str) -> frozenset[tuple[int,
 
 def now_of(options: Mapping[str, str]) -> int:
     """Option `now` in milliseconds: a number, or ISO 8601; the clock if it is not given. OptionError for anything else."""
-    text = str(options.get("now", "")).strip()
-    if not text:
-        return int(time.time() * 1000)
-    if re.fullmatch(r"-?[0-9]{1,18}", text):
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(f"now {text!r}: milliseconds or ISO 8601 expected") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return parse_now(options.get("now"))
 
 
 def blobs(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:

@@ -45,7 +45,7 @@ from rawlog.model.finding import Few, Mark
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Want
 from rawlog.model.frames import Frames
 from rawlog.model.store import Copies, Store
-from rawlog.model.text import counted
+from rawlog.model.text import counted, parse_time
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Contents: what one pass over a segment of a metadata log, or over a snapshot, finds for everybody who compares files.
@@ -327,22 +327,7 @@ class At:
             if not offset.strip().isdecimal() or len(offset) > 19:
                 raise OptionError(f"atOffset {offset!r}: an offset expected")
             return cls(offset=int(offset))
-        return cls() if time is None else cls(time=microseconds(time))
-
-
-def microseconds(text: str) -> int:
-    """A time of an option: ISO 8601 (UTC unless it says otherwise) or epoch milliseconds. OptionError if it is neither."""
-    from datetime import UTC, datetime, timedelta
-
-    text = text.strip()
-    if text.lstrip("-").isdecimal() and len(text) > 4:
-        return int(text) * 1000
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(f"atTimestamp {text!r}: ISO 8601 or epoch milliseconds expected") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        return cls() if time is None else cls(time=parse_time(time, name="atTimestamp"))
 
 
 # Segments of another log -------------------------------------------------------------------------------------------------

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -74,6 +72,7 @@ from rawlog.model.frames import Bytes, Frames
 from rawlog.model.report import Report
 from rawlog.model.status import OK, Status
 from rawlog.model.store import Store
+from rawlog.model.text import parse_now
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A partition as a broker knows it once it has loaded the directory: segments, end, producers, aborted transactions, epochs.
@@ -682,20 +681,9 @@ class Settings:
         numbers = {name: whole_number(given, name, least.get(name, 0)) for name in given if name not in ("now", "roll")}
         if given.get("roll", "false").lower() not in FLAGS:
             raise OptionError(f"roll {given['roll']!r}: true or false expected")
-        return replace(cls(), **numbers, now=moment(given.get("now")), roll=FLAGS[given.get("roll", "false").lower()])
-
-
-def moment(text: str | None) -> int:
-    """A time in ms: a number, or ISO 8601; the clock if there is none. OptionError for anything else."""
-    if text is None:
-        return int(time.time() * 1000)
-    if text.isdigit():
-        return int(text)
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(f"now {text!r}: milliseconds or ISO 8601 expected") from None
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+        return replace(
+            cls(), **numbers, now=parse_now(given.get("now")), roll=FLAGS[given.get("roll", "false").lower()]
+        )
 
 
 class _Carried(Derivation):
