@@ -21,11 +21,11 @@ from rawlog.model.table import RECORDS
 from rawlog.reading.fields import field_of
 from rawlog.values import protobuf
 from rawlog.values.avro import parse
-from rawlog.values.avro_columns import Reader
+from rawlog.values.avro_values import Reader
 from rawlog.values.decode import Decoder
-from rawlog.values.mask import Masker, Rule
-from rawlog.values.mask_encoded import SchemaMask
-from rawlog.values.protobuf_columns import MessageReader
+from rawlog.values.mask import SchemaMask
+from rawlog.values.masker import Masker, Rule
+from rawlog.values.protobuf_values import MessageReader
 from rawlog.values.registry import Catalog, Schema, Version
 from rawlog.values.transform import Wish
 

@@ -22,10 +22,10 @@ from spark_count import make_segments
 
 from rawlog.engines import choice
 from rawlog.model.job import (
-    Done,
     Job,
     Outcome,
     Split,
+    SplitResult,
     Stage,
 )
 from rawlog.model.table import RECORDS
@@ -37,7 +37,7 @@ from rawlog.verbs.verify import Verify
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(Done):
+class Counted(SplitResult):
     """The rows of a split."""
 
     rows: int

@@ -30,7 +30,7 @@ import psutil
 import rawlog
 from rawlog.io.storage import Entry
 from rawlog.lakes.ingest import Ingest
-from rawlog.lakes.state import Taken
+from rawlog.lakes.state import SourceProgress
 from rawlog.model.table import FILES, FINDINGS
 from rawlog.reading import tree as trees
 
@@ -94,7 +94,7 @@ def fill(lake: Path, count: int) -> dict[str, float]:
             able = registry.formats_with(table)
             about_files = table.name in (FILES.name, FINDINGS.name)
             taken = {
-                file.path: Taken(file.size, file.modified, file.size, 1000, 0)
+                file.path: SourceProgress(file.size, file.modified, file.size, 1000, 0)
                 for file in tree
                 if about_files or file.format in able
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from rawlog.cli.logs import Bar
 from rawlog.lakes.values import Ingested
 from rawlog.model.job import Progress
 from tests.data import duck
+from tests.data.golden import golden_path
 from tests.data.recordings import damage, expected, held, ingest, record, stored
 
 if TYPE_CHECKING:
@@ -202,3 +204,14 @@ def test_following_takes_what_arrives_and_ends_cleanly(tmp_path: Path, logs: Pat
     (last,) = map(json.loads, rest.splitlines())
     assert (last["runs"], last["tables"]["rawlog.records"]) == (2, 50)
     assert held(tmp_path / "lake") == expected(logs)
+
+
+def test_a_run_that_lost_no_record_says_so(run: Run, tmp_path: Path) -> None:
+    """An index with wrong content gave "damaged" alone, and exit code 0."""
+    name = "segments-by-size-0"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", name), tmp_path / name)
+    for index in (tmp_path / name).glob("*.index"):
+        index.write_bytes(bytes(reversed(index.read_bytes())))
+    ran = run("ingest", tmp_path / name, "--to", tmp_path / "lake", "--engine", "local")
+    assert ran.code == 0, ran.err
+    assert any(line.startswith("damaged, but no record is lost: ") for line in ran.text.splitlines()), ran.text

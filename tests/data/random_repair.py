@@ -58,8 +58,6 @@ class RandomRepair:
     #: The remaining findings of every N-th case are compared with those of verification.
     verify_every = 1
     options: ClassVar[dict[str, str]] = {}
-    #: Cases that wait for a fix, and why: a strict list, they must fail.
-    waiting: ClassVar[dict[int, str]] = {}
 
     def damage(self, number: int, folder: Path) -> Damage | None:
         """Write a damaged store below a directory; None if nothing of it was left."""
@@ -92,11 +90,7 @@ class RandomRepair:
     @pytest.mark.parametrize("share", range(SHARES) if ONLY is None else [0])
     def test_what_is_sound_survives_and_what_is_lost_is_reported(self, share: int, scratch: Path) -> None:
         for number in range(share, CASES, SHARES) if ONLY is None else [int(ONLY)]:
-            if number in self.waiting:
-                with pytest.raises(AssertionError, match=f"case {number}:"):
-                    self.check(number, scratch / str(number))
-            else:
-                self.check(number, scratch / str(number))
+            self.check(number, scratch / str(number))
             shutil.rmtree(scratch / str(number), ignore_errors=True)
 
     def check(self, number: int, folder: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 from rawlog.engines import choice
 from rawlog.model.errors import OptionError
 from rawlog.model.job import (
-    Done,
     Job,
     Outcome,
     Progress,
     Split,
+    SplitResult,
     Stage,
 )
 from rawlog.reading.tree import Tree
@@ -25,7 +25,7 @@ NOTHING = Tree((), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Named(Done):
+class Named(SplitResult):
     """Where a split writes, and by which thread it was done."""
 
     stage: Stage

@@ -37,7 +37,7 @@ def test_results_come_in_order(spark: SparkSession) -> None:
 
 def test_a_jvm_that_has_ended_is_named() -> None:
     """Its connection is refused then, and that was an internal error: the description of the job could not be taken back either."""
-    from rawlog.engines.spark.engine import _described
+    from rawlog.engines.spark.engine import _describe
     from rawlog.engines.spark.errors import reason
 
     assert reason(ConnectionRefusedError(111, "Connection refused")) == "its JVM has ended"
@@ -57,7 +57,7 @@ def test_a_jvm_that_has_ended_is_named() -> None:
                 if cls.is_ended:
                     raise ConnectionRefusedError
 
-    with pytest.raises(AccessError, match="the job"), _described(Ended(), "a job"):  # type: ignore[arg-type]
+    with pytest.raises(AccessError, match="the job"), _describe(Ended(), "a job"):  # type: ignore[arg-type]
         Ended.sparkContext.is_ended = True
         raise AccessError("the job failed")
 

@@ -388,7 +388,7 @@ def test_a_directory_replaces_another_only_if_asked(
     swaps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not swaps:
-        monkeypatch.setattr(output, "_exchanged", lambda one, other: False)
+        monkeypatch.setattr(output, "_exchange", lambda one, other: False)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old").write_bytes(b"old")
     with pytest.raises(AccessError, match="exists already"), new_directory(tmp_path / "out"):
@@ -412,7 +412,7 @@ def test_a_replacement_that_was_killed_between_its_renames_is_undone(tmp_path: P
     code = """
 import os, sys
 from rawlog.io import output
-output._exchanged = lambda one, other: False
+output._exchange = lambda one, other: False
 rename = os.rename
 def killed(one, other):
     if os.path.exists(other + "/old" if isinstance(other, str) else other / "old"):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.kernels.encode import place_messages
-from rawlog.formats.ambry.writer import Choice, encode_row
+from rawlog.formats.ambry.writer import WriteOptions, encode_row
 from rawlog.model.table import RECORDS
 
 ENCODER, KERNELS = "rawlog.formats.ambry.writer", "rawlog.formats.ambry.kernels.encode"
@@ -35,7 +35,7 @@ def rows_of_every_kind() -> list[dict[str, Any]]:
 
 
 def test_messages_are_those_of_single_rows(plain: Any) -> None:
-    rows, choice = rows_of_every_kind(), Choice(partition=-(1 << 63), service="s" * 40)
+    rows, choice = rows_of_every_kind(), WriteOptions(partition=-(1 << 63), service="s" * 40)
     batch = pa.RecordBatch.from_pylist(rows, schema=RECORDS.schema)
     frames, _ = plain(ENCODER, "encode_part", batch, 7, choice)
     made = [frames.data[start:stop].tobytes() for start, stop in zip(frames.starts, frames.stops, strict=True)]

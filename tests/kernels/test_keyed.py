@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rawlog.kernels import byte_view, hashes, keyed
-from rawlog.values.mask import Masker
+from rawlog.values.masker import Masker
 
 SIZES = [0, 1, 51, 52, 55, 56, 60, 64, 100, 119, 120, 128, 300]
 

@@ -14,13 +14,9 @@ from hypothesis import strategies as st
 from rawlog.kernels import byte_view, grammar
 from rawlog.model.table import RECORDS
 from rawlog.reading.select import Tally
-from rawlog.values.mask import (
-    Mask,
-    Masker,
-    Rule,
-    _parsed,
-    _path,
-)
+from rawlog.values.documents import parsed
+from rawlog.values.mask import Mask, _path
+from rawlog.values.masker import Masker, Rule
 
 NAMES = st.sampled_from(["a", "b", "c d", "é"])
 LEAVES = (
@@ -60,7 +56,7 @@ def masked(kind: type[Mask], values: list[bytes | None], given: dict[str, str]) 
 def content(value: bytes | None) -> Any:
     """A text as it is read: members in order, numbers as they are written; other bytes as they are."""
     try:
-        return None if value is None else (value[:5], _parsed(value[5:])) if value[:1] == b"\0" else _parsed(value)
+        return None if value is None else (value[:5], parsed(value[5:])) if value[:1] == b"\0" else parsed(value)
     except (ValueError, RecursionError):
         return value
 

@@ -11,7 +11,7 @@ import pytest
 from rawlog.lakes import parquet
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.parquet import Sheet
-from rawlog.lakes.state import Taken
+from rawlog.lakes.state import SourceProgress
 from rawlog.model.errors import AccessError
 from rawlog.model.table import RECORDS, Column, Table
 
@@ -64,7 +64,7 @@ def test_every_type_comes_back_from_the_lake(tmp_path: Path) -> None:
     file = written.close()
     assert file is not None
     lake = Lake(str(tmp_path / "empty"), create=True)
-    taken = {"path": Taken(3, 1.5, 2, 1, 7)}
+    taken = {"path": SourceProgress(3, 1.5, 2, 1, 7)}
     assert lake.commit(WIDE, "r", [file], taken, selection="{}")
     assert not lake.commit(WIDE, "r", [file], taken), "the same run again changes nothing"
     table = lake.load("test.wide")
@@ -78,23 +78,23 @@ def test_every_type_comes_back_from_the_lake(tmp_path: Path) -> None:
 
 def test_a_commit_without_rows_records_its_sources(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"), create=True)
-    lake.commit(WIDE, "r", [], {"path": Taken(3, None, 3, 0, 0)})
+    lake.commit(WIDE, "r", [], {"path": SourceProgress(3, None, 3, 0, 0)})
     assert lake.history("test.wide").sources["path"].stop == 3
     assert lake.data_files("test.wide") == []
 
 
 def test_many_sources_are_packed(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"), create=True)
-    taken = {f"/some/long/path/{number}": Taken(number, 0.1, number, number, number) for number in range(2000)}
+    taken = {f"/some/long/path/{number}": SourceProgress(number, 0.1, number, number, number) for number in range(2000)}
     lake.commit(WIDE, "r", [], taken)
     assert lake.history("test.wide").sources == taken
 
 
 def test_another_run_in_between_is_noticed(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"), create=True)
-    lake.commit(WIDE, "r", [], {"path": Taken(3, None, 3, 0, 0)})
+    lake.commit(WIDE, "r", [], {"path": SourceProgress(3, None, 3, 0, 0)})
     with pytest.raises(AccessError, match="meanwhile"):
-        lake.commit(WIDE, "s", [], {"path": Taken(5, None, 5, 0, 0)}, before={"path": None})
+        lake.commit(WIDE, "s", [], {"path": SourceProgress(5, None, 5, 0, 0)}, before={"path": None})
 
 
 def test_row_groups_are_bounded_and_bodies_have_no_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import rawlog
 from rawlog.lakes import join
 from rawlog.lakes import parquet as sheets
 from rawlog.lakes.lake import Lake
-from rawlog.lakes.parquet import Sheet, in_order, merged
+from rawlog.lakes.parquet import Sheet, in_order, merge_sorted
 from rawlog.model.errors import OptionError
 from rawlog.model.table import Column, Table
 from tests.data.changing_logs import write
@@ -47,7 +47,7 @@ def test_sorting_is_stable_and_puts_nulls_first(values: list[tuple[str | None, i
 @given(parts=st.lists(rows, max_size=4), size=st.integers(1, 5))
 def test_sorted_streams_are_merged(parts: list[list[tuple[str | None, int | None]]], size: int) -> None:
     streams = [in_order(table(part), ["name", "number"]) for part in parts]
-    made = list(merged([iter(one.to_batches(size)) for one in streams], ["name", "number"]))
+    made = list(merge_sorted([iter(one.to_batches(size)) for one in streams], ["name", "number"]))
     found = [key(row) for one in made for row in one.to_pylist()]
     assert found == sorted(key(row) for one in streams for row in one.to_pylist())
 

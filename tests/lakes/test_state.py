@@ -19,4 +19,4 @@ def test_a_record_is_decoded_in_pieces_as_in_one(values: list[object], piece: in
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "PIECE", piece)
         patch.setattr(state, "PACKED", piece * 3)
-        assert list(state._unpacked(state._packed(values))) == json.loads(json.dumps(values))
+        assert list(state._unpack(state._pack(values))) == json.loads(json.dumps(values))

@@ -10,7 +10,7 @@ import pytest
 from rawlog.lakes import upkeep
 from rawlog.lakes.ingest import Ingest
 from rawlog.lakes.lake import Lake
-from rawlog.lakes.reach import (
+from rawlog.lakes.upkeep import (
     Expire,
     Orphans,
     Remove,

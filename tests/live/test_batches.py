@@ -15,7 +15,7 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.log.writer import BatchFields, Batching, Rows, encode_batch, encode_rows
 from rawlog.kernels import byte_view
-from rawlog.live.batches import Merger, Outgoing, stamp
+from rawlog.live.batches import Merger, OutgoingBatch, stamp
 from rawlog.model.errors import EncodeError
 from rawlog.model.format import File, Want
 from rawlog.model.frames import Frames
@@ -35,7 +35,7 @@ def table(rows: list[dict[str, Any]], first: int = 0, step: int = 1) -> pa.Recor
     return pa.RecordBatch.from_pylist(numbered, schema=RECORDS.schema)
 
 
-def decoded(batches: list[Outgoing]) -> list[dict[str, Any]]:
+def decoded(batches: list[OutgoingBatch]) -> list[dict[str, Any]]:
     """The records of batches as a broker would take them: each is checked by itself."""
     found: list[dict[str, Any]] = []
     sequence = 0
@@ -62,7 +62,7 @@ def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(row["key"], row["value"], row["timestamp"], row["headers"]) for row in rows]
 
 
-def merged(merger: Merger, windows: list[tuple[Frames, Heads]]) -> list[Outgoing]:
+def merged(merger: Merger, windows: list[tuple[Frames, Heads]]) -> list[OutgoingBatch]:
     return [one for frames, head in windows for one in merger.add(frames, head)] + list(merger.flush())
 
 

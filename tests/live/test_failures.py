@@ -20,7 +20,7 @@ from rawlog.live import client
 from rawlog.live.client import BrokerError
 from rawlog.live.cluster import Backoff, Cluster, TopicPartition
 from rawlog.live.fetch import Fetcher
-from rawlog.live.row_replay import Ahead
+from rawlog.live.replayer import Ahead
 from rawlog.live.sources import native_partitions
 from rawlog.model.errors import CorruptError, OptionError, RawlogError
 from rawlog.model.table import RECORDS

@@ -63,15 +63,15 @@ def test_the_environment_and_profiles_are_read(tmp_path: Path) -> None:
 
 def test_secrets_are_refused_on_the_command_line() -> None:
     with pytest.raises(OptionError, match="RAWLOG_KAFKA_SASL_PASSWORD") as error:
-        load(given={"sasl.password": SECRET})
+        load(options={"sasl.password": SECRET})
     assert SECRET not in str(error.value)
 
 
 def test_an_unknown_setting_is_answered_or_noted() -> None:
     with pytest.raises(OptionError, match="did you mean sasl.username"):
-        load(given={"sasl.usernam": "x"})
+        load(options={"sasl.usernam": "x"})
     notes: list[str] = []
-    load(given={"some.plugin.of.ours": "x"}, note=notes.append)
+    load(options={"some.plugin.of.ours": "x"}, note=notes.append)
     assert notes == ["setting some.plugin.of.ours is not known and not used"]
 
 
@@ -89,7 +89,7 @@ def test_an_unknown_setting_is_answered_or_noted() -> None:
 )
 def test_what_does_not_fit_is_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        load(given=given)
+        load(options=given)
 
 
 @pytest.mark.parametrize("text", ["", "a:b", "a:70000", "a b:1", "user@h:1"])

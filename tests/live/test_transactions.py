@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 import rawlog
 from rawlog.live.cluster import TopicPartition
-from rawlog.live.partition_replay import Checkpoint, Reached
+from rawlog.live.partition_replay import Checkpoint, PartitionProgress
 from rawlog.live.sources import Marker
 from rawlog.live.transactions import Plan, Stop
 from tests.live.test_brokers import fill, new_topic, recorded, rows
@@ -103,7 +103,9 @@ def test_a_transaction_that_is_open_elsewhere_is_not_ended_if_another_can_be() -
 
 
 def test_checkpoints_are_read_as_they_were_written(tmp_path: Path) -> None:
-    made = Checkpoint("x", "source", None, "run", 5, {9: (6, 2)}, {A: Reached(10, 20, {-1: 4, 9: 6}, {9: 6}, {9: 2})})
+    made = Checkpoint(
+        "x", "source", None, "run", 5, {9: (6, 2)}, {A: PartitionProgress(10, 20, {-1: 4, 9: 6}, {9: 6}, {9: 2})}
+    )
     made.write(str(tmp_path / "state"))
     assert Checkpoint.read(str(tmp_path / "state")) == made
 

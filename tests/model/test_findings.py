@@ -20,7 +20,7 @@ from rawlog.model.finding import (
     rule,
 )
 from rawlog.model.table import FINDINGS
-from rawlog.reading.inspect import Chosen
+from rawlog.reading.inspect import RuleChoice
 from rawlog.verbs.diff import all_rules, check_chosen
 from tests.data.golden import golden_path
 
@@ -109,15 +109,15 @@ def test_every_rule_has_a_stable_code_and_a_page() -> None:
 def test_rules_are_chosen_by_code_or_its_first_words(
     only: tuple[str, ...], skip: tuple[str, ...], code: str, taken: bool
 ) -> None:
-    assert Chosen(only, skip).takes(code) is taken
+    assert RuleChoice(only, skip).takes(code) is taken
 
 
 def test_a_rule_that_there_is_not_is_answered_with_the_nearest() -> None:
     with pytest.raises(OptionError, match=r"did you mean .*replay\.recording\.framing"):
-        check_chosen(Chosen(("replay.recording.faming",)))
+        check_chosen(RuleChoice(("replay.recording.faming",)))
     with pytest.raises(OptionError):
         rawlog.verify(golden_path("replay", "v2", "find.log"), skip=["nonsense"])
-    assert check_chosen(Chosen(("replay", "rawlog.file")))
+    assert check_chosen(RuleChoice(("replay", "rawlog.file")))
 
 
 def test_a_file_of_no_known_format_is_worth_knowing(tmp_path: Path) -> None:

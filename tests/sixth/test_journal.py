@@ -20,7 +20,7 @@ from rawlog.engines.choice import run as run_job
 from rawlog.model.errors import CorruptError, OptionError, RawlogError
 from rawlog.model.report import Action
 from rawlog.model.store import Store
-from rawlog.reading.inspect import Chosen, check_file
+from rawlog.reading.inspect import RuleChoice, check_file
 from rawlog.reading.tree import open_tree
 from rawlog.testing import outline
 from rawlog.verbs.rewrite import Rewriting
@@ -328,7 +328,7 @@ def test_checking_in_splits_equals_checking_in_one(size: int, journal: Path) -> 
     format = registry.formats()["journal.segment"]
     edges = [None, *format.codec.cuts(file, tree.group_of(file), size), None]
     assert len(edges) > 3
-    chosen, store = Chosen(), Store(tree.group_of(file))
+    chosen, store = RuleChoice(), Store(tree.group_of(file))
     whole = check_file(file, chosen, store=store)
     first, *others = (check_file(file, chosen, store=store, start=a, stop=b) for a, b in pairwise(edges))
     assert all(first.merge(one, chosen) for one in others)

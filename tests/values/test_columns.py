@@ -17,7 +17,7 @@ from rawlog.values.avro import (
     parse,
     run,
 )
-from rawlog.values.avro_columns import Reader, column_type
+from rawlog.values.avro_values import Reader, column_type
 
 
 def record(*fields: dict[str, Any], name: str = "R") -> dict[str, Any]:

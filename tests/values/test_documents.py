@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rawlog.kernels.grammar import check_documents
-from rawlog.values import nested
+from rawlog.values import documents
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -33,12 +33,12 @@ def both(bodies: list[bytes]) -> None:
     stops = np.cumsum([len(one) for one in bodies], dtype=np.int64)
     starts = np.concatenate(([0], stops[:-1])).astype(np.int64)
     data = np.frombuffer(b"".join(bodies), np.uint8)
-    numbers, texts = nested.texts(data, starts, stops)
+    numbers, texts = documents.texts(data, starts, stops)
     texts.validate(full=True)
     found = dict(zip(numbers.tolist(), texts.to_pylist(), strict=True))
     for number, body in enumerate(bodies):
         try:
-            wanted = nested.to_json(body)
+            wanted = documents.to_json(body)
         except ValueError:
             wanted = None
         assert found.get(number) == wanted, body

@@ -67,7 +67,7 @@ def test_every_record_is_decoded_as_expected(registry: str, topic: str, side: st
         value = json.loads(texts[row] or "null")
         produced = wanted.get(f"produced_{side}", wanted[side])
         assert same(value, wanted[side]) or same(value, produced), f"{where}: {value} {wanted[side]}"
-        used = found.found(row)
+        used = found.schema_of(row)
         assert used is not None
         assert used.schema.id == wanted[f"{side}_schema_id"], where
         assert (used.subject, used.version) == (wanted[f"{side}_subject"], wanted[f"{side}_version"]), where

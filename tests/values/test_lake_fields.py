@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.values import nested
+from rawlog.values import fields
 from rawlog.values.avro import SchemaError
-from rawlog.values.avro_columns import Reader
-from rawlog.values.nested import Fields, join, leaves
+from rawlog.values.avro_values import Reader
+from rawlog.values.fields import Fields, join, leaves
 from tests.data.golden import golden_path
 from tests.values.test_golden import REGISTRIES
 
@@ -142,7 +142,7 @@ def test_topics_without_room_or_with_the_same_name_are_named(monkeypatch: pytest
     reader = Reader(
         parse('{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"b","type":"int"}]}')
     )
-    monkeypatch.setattr(nested, "MOST_LEAVES", 5)
+    monkeypatch.setattr(fields, "MOST_LEAVES", 5)
     every = Fields("value", dict.fromkeys(["a", "b", "B", "c", "d", "e", "f"], reader))
     made, notes = every.joined(pa.struct([("c", reader.arrow)]))
     assert sorted(made.readers) == ["B", "c"]

@@ -24,9 +24,10 @@ from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
-from rawlog.values.avro_edit import AvroEditor, Edit
+from rawlog.values.avro_edit import AvroEditor
 from rawlog.values.decode import Decoder
-from rawlog.values.mask import Masker, parse_mask
+from rawlog.values.mask import parse_mask
+from rawlog.values.masker import Edit, Masker
 from rawlog.values.registry import catalog_for
 from rawlog.verbs.options import bound, selection_of, transforms_of
 from tests.data.golden import golden_path
@@ -238,7 +239,7 @@ def test_a_value_that_is_read_and_written_is_the_same(registry: str) -> None:
             headers = pa.array([row["headers"] or []], RECORDS.schema.field("headers").type)
             column = pa.array([row[side]], pa.binary())
             found = decoder.decode(column, headers, pa.array([row["topic"]]), side)
-            if (used := found.found(0)) is not None:
+            if (used := found.schema_of(0)) is not None:
                 body = row[side][len(row[side]) - found.body_size(0) :]
                 assert decoder.editor(used, ()).edit(body, [same]) == (body, [True])
                 seen += 1

@@ -12,8 +12,8 @@ from google.protobuf.json_format import ParseDict
 from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
 from rawlog.values.decode import Decoder
-from rawlog.values.mask import Masker, parse_mask
-from rawlog.values.mask_encoded import SchemaMask
+from rawlog.values.mask import SchemaMask, parse_mask
+from rawlog.values.masker import Masker
 from rawlog.values.protobuf import compile_schema
 from rawlog.values.registry import Catalog, Schema, Version
 from rawlog.values.transform import Wish

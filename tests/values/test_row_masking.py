@@ -17,7 +17,8 @@ import rawlog
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
-from rawlog.values.mask import Masker, parse_mask
+from rawlog.values.mask import parse_mask
+from rawlog.values.masker import Masker
 
 SECRET = b"a secret of a test"
 

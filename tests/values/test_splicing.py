@@ -16,8 +16,8 @@ from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
 from rawlog.values.avro_edit import Splicer
 from rawlog.values.decode import Decoder
-from rawlog.values.mask import Mask, Masker, parse_mask
-from rawlog.values.mask_encoded import SchemaMask
+from rawlog.values.mask import Mask, SchemaMask, parse_mask
+from rawlog.values.masker import Masker
 from rawlog.values.registry import Catalog, Schema, Version
 from rawlog.values.transform import Wish
 
@@ -212,3 +212,32 @@ def test_a_text_that_is_not_utf8_is_masked_or_reported(monkeypatch: pytest.Monke
     found, counts = masked(OneByOne, schema, [value], mask)
     assert found == [value]
     assert counts["value.b", "not JSON"] == 1
+
+
+def test_a_deep_value_is_masked_as_a_whole() -> None:
+    """Each level of a value once was a call of Python, which ended at about 300 levels."""
+    depth = 450
+    value = b"\0\0\0\0\7" + b"\x021\x02" * depth + b"\x021\x00"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAWLOG_MASK_SECRET", SECRET.decode())
+        mask = parse_mask("value.next=digits")
+    ([found], _) = masked(Decoder, RECURSIVE, [value], mask)
+    digit = mask.masker.digits(b"1")
+    assert found == b"\0\0\0\0\7\x021\x02" + (b"\x02" + digit + b"\x02") * (depth - 1) + b"\x02" + digit + b"\x00"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # one block, two blocks, blocks with their size before them; all of a block goes, and its header with it
+        (long(2) + b"\x02a\x021" + b"\x02b\x022" + long(0), long(1) + b"\x02b\x022" + long(0)),
+        (long(1) + b"\x02a\x021" + long(1) + b"\x02b\x022" + long(0), long(1) + b"\x02b\x022" + long(0)),
+        (long(-2) + long(8) + b"\x02a\x021" + b"\x02b\x022" + long(0), long(-1) + long(4) + b"\x02b\x022" + long(0)),
+        (long(-1) + long(4) + b"\x02a\x021" + long(0), long(0)),
+    ],
+)
+def test_entries_of_maps_are_dropped_with_their_count_and_size(before: bytes, after: bytes) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "m", "type": {"type": "map", "values": "string"}}]}
+    mask = parse_mask("value.m.a=drop")
+    [found], _ = masked(Decoder, schema, [b"\0\0\0\0\7" + before + b"tail"], mask)
+    assert found == b"\0\0\0\0\7" + after + b"tail"

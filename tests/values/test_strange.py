@@ -14,7 +14,7 @@ import pytest
 from google.protobuf import any_pb2, descriptor_pb2, duration_pb2
 
 from rawlog.values.avro import SchemaError
-from rawlog.values.decode import Decoded, Decoder
+from rawlog.values.decode import Decoder, Decoding
 from rawlog.values.protobuf import accepted, compile_schema
 from rawlog.values.registry import Catalog
 
@@ -47,7 +47,7 @@ def catalog(*entries: Entry) -> Catalog:
 def decoded(known: Catalog, bodies: list[bytes], prefix: bytes = PREFIX) -> list[Any]:
     """The values of bodies; of one that was not decoded the reason, in a tuple."""
     column = pa.array([prefix + one for one in bodies], pa.binary())
-    found: Decoded = Decoder(known, {"value": "auto"}).decode(column, None, pa.array(["t"] * len(bodies)), "value")
+    found: Decoding = Decoder(known, {"value": "auto"}).decode(column, None, pa.array(["t"] * len(bodies)), "value")
     assert len(found.schemas()) == len(bodies)
     texts = found.values(pa.string()).to_pylist()
     return [
@@ -205,7 +205,7 @@ def test_data_that_is_not_of_a_registry_has_another_id_in_each_row() -> None:
     column = pa.array([b"\0" + (row * 65_537).to_bytes(4, "big") + b"\2" for row in range(40_000)], pa.binary())
     found = decoder.decode(column, None, pa.array(["t"] * len(column)), "value")
     assert found.is_decoded.sum() == 0
-    assert len(decoder._made) == 0
+    assert len(decoder._cache) == 0
     known = decoder.decode(pa.array([b"\0\0\0\0\7\2", b"\0\0\0\0\6\4"] * 3), None, pa.array(["t"] * 6), "value")
     assert known.values(pa.string()).to_pylist() == ["1", "2"] * 3
 

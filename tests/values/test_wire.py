@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from rawlog.values import protobuf
-from rawlog.values.decode import Decoded, Decoder
-from rawlog.values.protobuf_columns import MessageReader
-from rawlog.values.protobuf_values import JsonMessages, Layout
+from rawlog.values.decode import Decoder, Decoding
+from rawlog.values.protobuf import Layout
+from rawlog.values.protobuf_values import JsonMessages, MessageReader
 from rawlog.values.registry import Catalog, Schema, Version
 
 NEW = """
@@ -124,7 +124,7 @@ def bodies_of(message: Any, seed: int, count: int = 400) -> list[bytes]:
     return made
 
 
-def decoded(text: str, bodies: list[bytes], reader: MessageReader | None = None) -> tuple[list[Any], Decoded]:
+def decoded(text: str, bodies: list[bytes], reader: MessageReader | None = None) -> tuple[list[Any], Decoding]:
     catalog = Catalog()
     catalog.put(Version(".", "a-value", 1, Schema("PROTOBUF", text, (), ".", 7)))
     column = pa.array([b"\0\0\0\0\7\0" + one for one in bodies], pa.binary())

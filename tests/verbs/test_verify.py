@@ -11,7 +11,7 @@ import pytest
 
 from rawlog.engines import choice
 from rawlog.model.errors import OptionError
-from rawlog.reading.inspect import Chosen
+from rawlog.reading.inspect import RuleChoice
 from rawlog.reading.tree import open_tree
 from rawlog.verbs import verify
 from rawlog.verbs.verify import Verify
@@ -43,9 +43,9 @@ def test_findings_are_those_of_the_plain_loop(logs: Path, threads: int, monkeypa
 
 def test_rules_are_chosen_by_name(logs: Path) -> None:
     tree = open_tree(str(logs))
-    assert not choice.run(Verify(Chosen(skip=("replay", "rawlog"))), tree).findings.items
+    assert not choice.run(Verify(RuleChoice(skip=("replay", "rawlog"))), tree).findings.items
     with pytest.raises(OptionError, match="unknown rule"):
-        Verify(Chosen(only=("replay.fnord",)))
+        Verify(RuleChoice(only=("replay.fnord",)))
 
 
 def test_the_job_travels_without_its_tree(logs: Path) -> None:

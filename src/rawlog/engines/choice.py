@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rawlog.io.output import scratch
 from rawlog.model.errors import AccessError, OptionError
-from rawlog.model.job import Done, Job, Progress, Split, Stage
+from rawlog.model.job import Job, Progress, Split, SplitResult, Stage
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def choose(
     Options that only one engine has choose it; a driver that spark-submit started has Spark already; then $RAWLOG_ENGINE decides, then
     the size and what is installed. OptionError for options that contradict one another.
     """
-    given = settings(conf or {})
+    spark_settings = settings(conf or {})
     if engine is None:
-        if master or given:
+        if master or spark_settings:
             engine = "spark"
         elif threads:
             engine = "local"
@@ -100,11 +100,11 @@ def choose(
         else:
             is_for_spark = (size is None or size >= LARGE) and has_spark()
             engine = default() or ("spark" if is_for_spark else "local")
-    if engine != "spark" and (master or given):
+    if engine != "spark" and (master or spark_settings):
         raise OptionError(f"--master and --conf are Spark's: leave --engine {engine} out")
     if engine == "spark" and threads:
         raise OptionError("--threads goes with --engine local; Spark's is --master 'local[N]'")
-    return Engine(engine, master, given, threads)
+    return Engine(engine, master, spark_settings, threads)
 
 
 def has_spark() -> bool:
@@ -135,7 +135,7 @@ def settings(conf: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
 # The local engine: a job's splits in threads of this process. Kernels, codecs and Arrow let go of the interpreter's lock.
 
 
-D = TypeVar("D", bound=Done)
+D = TypeVar("D", bound=SplitResult)
 O = TypeVar("O")  # noqa: E741
 
 #: Seconds between two calls of `progress`.
@@ -153,21 +153,23 @@ def run(
     with job.timed("plan"):
         splits = job.plan(tree)
     meter = _Meter(progress)
-    done: list[D] = []
+    results: list[D] = []
     with scratch() as folder:
         place = job.stage or folder
         while splits:
             count = max(1, min(threads or cores(), len(splits)))
             meter.expect(splits)
             with job.timed("work"):
-                some = _threaded(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
-            done += some
-            done.sort(key=lambda one: one.number)
+                round_results = (
+                    _in_threads(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
+                )
+            results += round_results
+            results.sort(key=lambda result: result.number)
             with job.timed("plan"):
-                splits = job.follow(done)
+                splits = job.follow(results)
         meter.finish()
         with job.timed("commit"):
-            return job.commit(done)
+            return job.commit(results)
 
 
 def cores() -> int:
@@ -185,7 +187,7 @@ def _in_turn(job: Job[D, O], splits: list[Split], place: str, meter: _Meter) -> 
     return [_work(job, split, place, meter) for split in splits]
 
 
-def _threaded(job: Job[D, O], splits: list[Split], place: str, meter: _Meter, count: int) -> list[D]:
+def _in_threads(job: Job[D, O], splits: list[Split], place: str, meter: _Meter, count: int) -> list[D]:
     """Large splits first, so that none of them is left to run alone at the end."""
     with ThreadPoolExecutor(count, thread_name_prefix="rawlog") as pool:
         order = sorted(splits, key=lambda split: (-split.size, split.number))

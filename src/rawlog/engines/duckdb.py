@@ -46,8 +46,8 @@ class Engine(ABC):
     #: The dialect of its SQL, as sqlglot calls it.
     dialect: str
 
-    def __init__(self, given: Sequence[View]) -> None:
-        self.views: Mapping[tuple[str, ...], View] = {name: view for view in given for name in view.names if name}
+    def __init__(self, sources: Sequence[View]) -> None:
+        self.views: Mapping[tuple[str, ...], View] = {name: view for view in sources for name in view.names if name}
         self._bounds: tuple[str, bool, Mapping[str, Bounds]] = ("", True, {})
         # Their names in the engines, which a statement may use as well.
         self._spelled = {("_".join(name),): view for name, view in self.views.items()} | dict(self.views)
@@ -103,7 +103,7 @@ class Engine(ABC):
 
     def refresh(self) -> None:
         """List the files again: they may have grown."""
-        for directory in {id(one): one for one in self._directories()}.values():
+        for directory in {id(source): source for source in self._directories()}.values():
             directory.refresh()
 
     def _directories(self) -> Iterator[Directory]:
@@ -196,9 +196,9 @@ class DuckEngine(Engine):
         lambda column, type: f"TRY_CAST({f'json_of({column})' if type == 'binary' else column} AS JSON)",
     )
 
-    def __init__(self, given: Sequence[View]) -> None:
+    def __init__(self, sources: Sequence[View]) -> None:
         """AccessError if DuckDB is not installed."""
-        super().__init__(given)
+        super().__init__(sources)
         try:
             import duckdb
         except ImportError as error:
@@ -234,7 +234,7 @@ class DuckEngine(Engine):
                 return Answer(pa.schema([]), answer_table(pa.schema([])), lambda: iter(()))
             reader = relation.to_arrow_reader(BATCH)
         except Exception as error:
-            raise self._translated(error, needed) from error
+            raise self._translate(error, needed) from error
         kinds = [pa.json_() if str(kind) == "JSON" else None for kind in relation.types]
         pairs = zip(reader.schema, kinds, strict=True)
         schema = pa.schema([pa.field(field.name, kind or _plain(field.type)) for field, kind in pairs])
@@ -246,19 +246,19 @@ class DuckEngine(Engine):
                 arrays = [_cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         except Exception as error:
-            raise self._translated(error, needed) from error
+            raise self._translate(error, needed) from error
 
     def _relation(self, view: View, columns: Sequence[str], bounds: Bounds) -> Any:
-        rows, asked = view.rows, view.table.subset(columns)
+        rows, table = view.rows, view.table.subset(columns)
         if isinstance(rows, Files):
-            return _Stream(self, asked, lambda: rows.batches(columns, bounds))
+            return _Stream(self, table, lambda: rows.batches(columns, bounds))
         files, plain = rows.files(bounds), rows.plain(columns)
         if not files:
             return view.table.schema.empty_table()
         if plain is not None:
             return dataset(files, plain)
         payloads = rows.lake.payloads()
-        return _Stream(self, asked, lambda: payloads.read(files, rows.table, columns))
+        return _Stream(self, table, lambda: payloads.read(files, rows.table, columns))
 
     def _register_functions(self, words: set[str]) -> None:
         for function in functions.LIBRARY:
@@ -273,7 +273,7 @@ class DuckEngine(Engine):
                     null_handling="special",  # ours know nulls
                 )
 
-    def _translated(self, error: Exception, needed: dict[str, View]) -> RawlogError:
+    def _translate(self, error: Exception, needed: dict[str, View]) -> RawlogError:
         if self.failure is not None:
             failure, self.failure = self.failure, None
             return failure
@@ -281,16 +281,16 @@ class DuckEngine(Engine):
             return error
         message = str(error)
         for kind, pattern in _MISSING:
-            if found := pattern.search(message):
-                name = next(group for group in found.groups() if group).rstrip("!")
-                return unknown(kind, name, self._known(kind, needed))
+            if match := pattern.search(message):
+                name = next(group for group in match.groups() if group).rstrip("!")
+                return unknown(kind, name, self._names_of_kind(kind, needed))
         line = re.sub(r"^[\w ]*Error: ", "", message.strip().partition("\n")[0]).removesuffix(".")
         if isinstance(error, self._duckdb.InterruptException):
             return OptionError("cancelled")
-        asked = (self._duckdb.ProgrammingError, self._duckdb.DataError, self._duckdb.NotSupportedError)
-        return OptionError(line) if isinstance(error, asked) else AccessError(f"DuckDB: {line}")
+        statement_errors = (self._duckdb.ProgrammingError, self._duckdb.DataError, self._duckdb.NotSupportedError)
+        return OptionError(line) if isinstance(error, statement_errors) else AccessError(f"DuckDB: {line}")
 
-    def _known(self, kind: str, needed: dict[str, View]) -> Sequence[str]:
+    def _names_of_kind(self, kind: str, needed: dict[str, View]) -> Sequence[str]:
         if kind == "table":
             return self.names()
         if kind == "function":

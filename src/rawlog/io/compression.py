@@ -215,14 +215,14 @@ def _skip_xerial_header(view: memoryview, position: int) -> int:
 
 def _join_snappy(blocks: list[memoryview], limit: int) -> Bytes:
     pieces = _Pieces()
-    made = 0
+    total = 0
     try:
         for block in blocks:
             size = cramjam.snappy.decompress_raw_len(block)
             if size > len(block) * _SNAPPY_RATIO:
                 raise _corrupt("snappy", f"block of {len(block):,} bytes declares {size:,}")
-            made += size
-            if made > limit:
+            total += size
+            if total > limit:
                 raise _too_large("snappy", limit)
             piece = bytearray(size)
             written = cramjam.snappy.decompress_raw_into(block, piece)

@@ -45,8 +45,8 @@ def first_overlapping(target: str, sources: Iterable[str | os.PathLike[str]]) ->
 
     Symbolic links and `..` are resolved, also in parts of the target that do not exist yet; a glob means what it matches.
     """
-    finals = set() if is_remote(target) else _resolved(target)
-    return next((name for one in sources if _overlaps(target, finals, name := os.fspath(one))), None)
+    finals = set() if is_remote(target) else _resolve(target)
+    return next((name for source in sources if _overlaps(target, finals, name := os.fspath(source))), None)
 
 
 def precious_inside(path: Path) -> str | None:
@@ -65,10 +65,12 @@ def precious_inside(path: Path) -> str | None:
 def _overlaps(target: str, finals: Iterable[Path], source: str) -> bool:
     if is_remote(target) or is_remote(source):
         return is_remote(target) and is_remote(source) and _urls_overlap(target, source)
-    return any(_paths_overlap(final, one) for match in _matches(source) for one in _resolved(match) for final in finals)
+    return any(
+        _paths_overlap(final, real) for match in _matches(source) for real in _resolve(match) for final in finals
+    )
 
 
-def _resolved(path: str) -> set[Path]:
+def _resolve(path: str) -> set[Path]:
     """What a path leads to, and what it leads to if `..` after a symbolic link is taken by the text, as some callers do."""
     local = local_path(path)
     try:
@@ -88,9 +90,13 @@ def _paths_overlap(target: Path, source: Path) -> bool:
     """Whether one of two resolved paths is or contains the other, by name or, through a second mount, by identity."""
     if target == source or target in source.parents or source in target.parents:
         return True
-    found, wanted = _identity(source), _identity(target)
-    above_target = found is not None and any(_identity(one) == found for one in (target, *target.parents))
-    return above_target or (wanted is not None and any(_identity(one) == wanted for one in source.parents))
+    source_identity, target_identity = _identity(source), _identity(target)
+    above_target = source_identity is not None and any(
+        _identity(path) == source_identity for path in (target, *target.parents)
+    )
+    return above_target or (
+        target_identity is not None and any(_identity(path) == target_identity for path in source.parents)
+    )
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -102,11 +108,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _urls_overlap(target: str, source: str) -> bool:
-    (one, one_at), (other, other_at) = _url_parts(target), _url_parts(source)
-    if one_at and other_at and one_at != other_at:
+    (target_parts, target_at), (source_parts, source_at) = _url_parts(target), _url_parts(source)
+    if target_at and source_at and target_at != source_at:
         return False  # buckets of one name at two services
-    shared = min(len(one), len(other))
-    return one[:shared] == other[:shared]
+    shared = min(len(target_parts), len(source_parts))
+    return target_parts[:shared] == source_parts[:shared]
 
 
 def _url_parts(url: str) -> tuple[list[str], str]:
@@ -176,8 +182,8 @@ def child(folder: P, name: str) -> P:
     why = why_unsafe(name)
     if why is not None:
         raise EncodeError(f"{name!r} cannot be the name of a file or directory: {why}")
-    made: P = folder / name
-    return made
+    path: P = folder / name
+    return path
 
 
 def descendant(folder: P, path: str) -> P:
@@ -312,27 +318,27 @@ class Output:
 
     def new(self) -> Path:
         """A new directory in the stage."""
-        made = Path(self.open()) / NEW
-        made.mkdir()
-        return made
+        folder = Path(self.open()) / NEW
+        folder.mkdir()
+        return folder
 
-    def put(self, made: PathLike) -> None:
+    def put(self, staged: PathLike) -> None:
         """Give a file or directory, which is whole, the target's name. AccessError if something is in the way."""
         self.check()
-        self._replace(Path(made), Path(self.path), REPLACED)
+        self._replace(Path(staged), Path(self.path), REPLACED)
 
-    def add(self, made: PathLike, *, merged: Collection[str] = ()) -> None:
+    def add(self, staged: PathLike, *, merged: Collection[str] = ()) -> None:
         """Put what is in a directory into the target, which may exist: all of it, or nothing if one name is taken.
 
         `merged` are files that replace those of the target, after everything else: the caller has put the content of both into them.
         """
-        folder, final = Path(made), Path(self.path)
+        folder, final = Path(staged), Path(self.path)
         if not os.path.lexists(final):
             self._replace(folder, final, REPLACED)
             return
         if not final.is_dir():
             raise AccessError(f"{self.named}: exists already and is not a directory")
-        names = sorted((one.name for one in folder.iterdir()), key=lambda name: (name in merged, name))
+        names = sorted((entry.name for entry in folder.iterdir()), key=lambda name: (name in merged, name))
         for name in names:
             if name not in merged:
                 self.refuse_existing(name)
@@ -345,37 +351,37 @@ class Output:
         if os.path.lexists(path) and not self.overwrite and not (path.is_dir() and not any(path.iterdir())):
             raise AccessError(f"{path}: exists already; choose another name or ask to overwrite it")
 
-    def _replace(self, made: Path, final: Path, old: str) -> None:
+    def _replace(self, staged: Path, final: Path, old: str) -> None:
         try:
             if not is_staged(final):  # what is staged is synced once, when it leaves
-                _sync_tree(made)
-            if os.path.lexists(final) and final.is_dir() != made.is_dir():
+                _sync_tree(staged)
+            if os.path.lexists(final) and final.is_dir() != staged.is_dir():
                 kind = "directory" if final.is_dir() else "file"
                 raise AccessError(f"{final}: a {kind} already; choose another name")
-            if made.is_dir():
-                self._rename_directory(made, final, old)
+            if staged.is_dir():
+                self._rename_directory(staged, final, old)
             else:
-                os.replace(made, final)
+                os.replace(staged, final)
             sync(final.parent)
         except OSError as error:
             raise self.unwritable(error) from None
 
-    def _rename_directory(self, made: Path, final: Path, old: str) -> None:
+    def _rename_directory(self, staged: Path, final: Path, old: str) -> None:
         try:
-            os.rename(made, final)  # nothing is there, or an empty directory
+            os.rename(staged, final)  # nothing is there, or an empty directory
             return
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
         if not self.overwrite:
             raise AccessError(f"{final}: exists already and is not empty; choose another name")
-        if _exchanged(made, final):
+        if _exchange(staged, final):
             return  # what was there before is in the stage now, and goes with it
         aside = Path(self.open()) / old
         aside.parent.mkdir(exist_ok=True)
         os.rename(final, aside)
         try:
-            os.rename(made, final)
+            os.rename(staged, final)
         except OSError:
             os.rename(aside, final)
             raise
@@ -463,12 +469,12 @@ def _beside(path: str) -> str:
     return f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp{query}"
 
 
-def _exchanged(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Swap two names in one step; False if this system cannot."""
     swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if swap is None:
         return False
-    names = os.fsencode(one), os.fsencode(other)
+    names = os.fsencode(first), os.fsencode(second)
     return bool(swap(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
 
 
@@ -509,7 +515,7 @@ class Folder:
     def make(self) -> Self:
         """Create the directory itself, if need be."""
         if not self.dry_run:
-            with self._explained(""):
+            with self._explain_errors(""):
                 self.path.mkdir(parents=True, exist_ok=True)
         return self
 
@@ -517,14 +523,14 @@ class Folder:
         """A directory below this one, made if need be; `path` may have several parts."""
         inner = descendant(self.path, path)
         if not self.dry_run:
-            with self._explained(path):
+            with self._explain_errors(path):
                 self._make_below(inner)
         return Folder(inner, named=f"{self.named}/{path}", dry_run=self.dry_run)
 
     def create(self, path: str) -> IO[bytes]:
         """A new file to write and to seek in. AccessError if it exists already."""
         inner = descendant(self.path, path)
-        with self._explained(path):
+        with self._explain_errors(path):
             if self.dry_run:
                 return open(os.devnull, "wb")
             self._make_below(inner.parent)
@@ -533,38 +539,38 @@ class Folder:
     def change(self, path: str) -> IO[bytes]:
         """A file that was written here and closed, opened again to read, write and seek in. In a dry run it is empty."""
         inner = descendant(self.path, path)
-        with self._explained(path):
+        with self._explain_errors(path):
             return open(os.devnull if self.dry_run else inner, "r+b")
 
     def write(self, path: str, data: bytes | memoryview | str) -> None:
         """A new file with this content; text is written as UTF-8."""
-        with self.create(path) as file, self._explained(path):
+        with self.create(path) as file, self._explain_errors(path):
             file.write(data.encode() if isinstance(data, str) else data)
 
     def copy(self, source: str, path: str, size: int | None = None) -> int:
         """A new file with the bytes of a source, or the first `size` of them; how many they are."""
         done = 0
-        with Source(source) as reading, self.create(path) as file, self._explained(path):
+        with Source(source) as reading, self.create(path) as file, self._explain_errors(path):
             left = reading.size if size is None else min(size, reading.size)
             while done < left and (piece := reading.read(done, min(8 << 20, left - done))):
                 file.write(piece)
                 done += len(piece)
         return done
 
-    def take(self, made: PathLike, path: str) -> None:
+    def take(self, staged: PathLike, path: str) -> None:
         """Move in a file or directory that was written elsewhere in the same stage."""
         if not self.dry_run:
             inner = descendant(self.path, path)
-            with self._explained(path):
+            with self._explain_errors(path):
                 self._make_below(inner.parent)
-                os.rename(made, inner)
+                os.rename(staged, inner)
 
     def remove(self, path: str) -> None:
         """Remove a file or directory that was written here."""
         inner = descendant(self.path, path)
         if self.dry_run:
             return
-        with self._explained(path):
+        with self._explain_errors(path):
             if inner.is_dir() and not inner.is_symlink():
                 shutil.rmtree(inner)
             else:
@@ -577,11 +583,11 @@ class Folder:
         way = [inner]
         while way[-1] != self.path:
             way.append(way[-1].parent)
-        for one in reversed(way):
-            one.mkdir(exist_ok=True)
+        for folder in reversed(way):
+            folder.mkdir(exist_ok=True)
 
     @contextlib.contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
+    def _explain_errors(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

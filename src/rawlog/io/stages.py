@@ -68,13 +68,13 @@ def stage_of(target: str, *, of_job: bool = False) -> Stage:
 
     With `of_job` it belongs to the process that the whole job lives and dies with.
     """
-    before = _cleared(target, _MARK, Path(target))
+    before = _clear(target, _MARK, Path(target))
     return Stage.create(before, ".rawlog", owner=_owner(_job_process()) if of_job else "")
 
 
 def lasting_stage_of(target: str) -> Stage:
     """The stage of a target under a name that stays, with what an earlier process left in it. AccessError if a living process has it."""
-    path = f"{_cleared(target, _GONE, Path(target))}{RESUMED}.rawlog"
+    path = f"{_clear(target, _GONE, Path(target))}{RESUMED}.rawlog"
     if os.path.islink(path):
         raise AccessError(f"{path}: a symbolic link; remove it")
     os.makedirs(path, exist_ok=True)
@@ -88,7 +88,7 @@ def lasting_stage_of(target: str) -> Stage:
 
 def staged_file_of(target: str) -> tuple[str, int]:
     """A new, locked file next to a target, opened; what killed writers of the same target left is removed."""
-    before = _cleared(target, _MARK)
+    before = _clear(target, _MARK)
     while True:
         path = f"{before}{uuid.uuid4().hex[:8]}.rawlog"
         descriptor = _new_file(path)
@@ -110,7 +110,7 @@ def scratch_stage(kind: str = "") -> Stage:
 
 def is_staged(path: Path) -> bool:
     """Whether a path is inside a stage."""
-    return any(_STAGE.search(one.name) for one in path.parents)
+    return any(_STAGE.search(folder.name) for folder in path.parents)
 
 
 def remove_stage(path: str) -> None:
@@ -152,7 +152,7 @@ def locked(path: str, named: str) -> Iterator[None]:
 # What killed writers left ------------------------------------------------------------------------------------------------
 
 
-def _cleared(target: str, pattern: re.Pattern[str], final: Path | None = None) -> str:
+def _clear(target: str, pattern: re.Pattern[str], final: Path | None = None) -> str:
     """What the paths of a target's stages begin with, in a directory that exists and where killed writers left nothing."""
     before = _beginning(target)
     parent, name = os.path.split(before)
@@ -207,9 +207,9 @@ def _put_back(stage: str, final: Path) -> None:
     if old.exists() and not os.path.lexists(final):
         os.rename(old, final)
     folder = Path(stage) / REPLACED_IN
-    for one in folder.iterdir() if folder.is_dir() else ():
-        if final.is_dir() and not os.path.lexists(final / one.name):
-            os.rename(one, final / one.name)
+    for replaced in folder.iterdir() if folder.is_dir() else ():
+        if final.is_dir() and not os.path.lexists(final / replaced.name):
+            os.rename(replaced, final / replaced.name)
 
 
 # Locks and their processes -----------------------------------------------------------------------------------------------
@@ -273,8 +273,8 @@ def _may_live(owner: str) -> bool:
     """Whether a process may still live that a stage belongs to, if it has such an owner."""
     if not owner:
         return False
-    parts, here = owner.split(), _owner(os.getpid()).split()
-    if len(parts) != 4 or parts[:2] != here[:2] or not parts[2].isdecimal():
+    parts, this_process = owner.split(), _owner(os.getpid()).split()
+    if len(parts) != 4 or parts[:2] != this_process[:2] or not parts[2].isdecimal():
         return True  # of another machine, or of no process that could be asked about
     try:
         return _began(int(parts[2])) == parts[3]

@@ -113,8 +113,8 @@ def is_view(path: str, kind: str | None = None) -> bool:
     """Whether a path is that of a view, or of one kind of them, not of a file that the system could open."""
     if INSIDE not in path:
         return False
-    found, mark, _ = split_query(path)[0].rpartition(INSIDE)[2].partition("/")
-    if not mark or found not in VIEWS or (kind is not None and found != kind):
+    named_kind, mark, _ = split_query(path)[0].rpartition(INSIDE)[2].partition("/")
+    if not mark or named_kind not in VIEWS or (kind is not None and named_kind != kind):
         return False
     return is_remote(path) or not os.path.lexists(local_path(path))
 
@@ -139,10 +139,10 @@ def place_of(path: str) -> object:
     if is_remote(path):
         return path
     try:
-        found = os.stat(local_path(path) or ".")
+        status = os.stat(local_path(path) or ".")
     except OSError:
         return os.path.realpath(local_path(path))
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 class Places:
@@ -176,8 +176,8 @@ def lock_holder(path: str) -> int | None:
         return None
     try:
         with os.fdopen(open_regular(path), "rb") as file:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, request))
     except (OSError, struct.error):
         return None
     return None if kind == fcntl.F_UNLCK else int(process)
@@ -414,9 +414,9 @@ def listing(path: str, folders: list[str] | None = None) -> Iterator[Entry]:
     if any(mark in local for mark in "*?["):
         import glob
 
-        found = sorted(glob.glob(local, recursive=True))
-        if found:
-            for name in found:
+        names = sorted(glob.glob(local, recursive=True))
+        if names:
+            for name in names:
                 yield from _local_listing(name, folders)
             return
     raise AccessError(f"{path}: no such file or directory")
@@ -477,8 +477,8 @@ class _Links:
         if not os.path.islink(path):
             return True
         real = os.path.realpath(path)
-        for one in self.walked:
-            if os.path.commonpath((real, one)) in (real, one):
+        for walked in self.walked:
+            if os.path.commonpath((real, walked)) in (real, walked):
                 return False
         self.walked.append(real)
         return True
@@ -519,12 +519,12 @@ def _remote_listing(path: str) -> Iterator[Entry]:
         raise AccessError(f"{path}: {_why(error)}") from None
     import fnmatch
 
-    found = sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: str(info.path))
+    files = sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: str(info.path))
     if pattern is not None:
-        found = [info for info in found if fnmatch.fnmatchcase(info.path, pattern)]
-    if pattern is not None and not found:
+        files = [info for info in files if fnmatch.fnmatchcase(info.path, pattern)]
+    if pattern is not None and not files:
         raise AccessError(f"{path}: no such file or directory")
-    for info in found:
+    for info in files:
         modified = info.mtime_ns / 1e9 if info.mtime_ns else None
         yield Entry(f"{before}{info.path}{after}", int(info.size), modified)
 
@@ -632,15 +632,15 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             raise urllib.error.URLError(f"redirects from {before[0]} to {after[0]}, which is refused")
         if req.data is not None:
             raise urllib.error.HTTPError(req.full_url, code, f"{msg}: a redirect, which is not followed", headers, fp)
-        made = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if made is not None and before == after:
-            made.unredirected_hdrs.update(req.unredirected_hdrs)
-        return made
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and before == after:
+            request.unredirected_hdrs.update(req.unredirected_hdrs)
+        return request
 
 
 def _opener() -> urllib.request.OpenerDirector:
     """What asks http and https, and nothing else; by the proxy of the environment."""
-    made = urllib.request.OpenerDirector()
+    opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
         urllib.request.HTTPHandler(),
@@ -650,5 +650,5 @@ def _opener() -> urllib.request.OpenerDirector:
         urllib.request.UnknownHandler(),
         _Redirects(),
     ):
-        made.add_handler(handler)
-    return made
+        opener.add_handler(handler)
+    return opener

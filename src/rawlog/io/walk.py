@@ -50,13 +50,13 @@ def presumed_origin(format: Format, source: Source) -> Origin | None:
     """Where frames begin after a damaged header, and of what kind they are: the first that are credible. None if nothing tells."""
     origins = [Origin()] if not format.can("presume") and format.can("resync") else []
     if format.can("presume"):
-        origins = [one for one in format.codec.presume(source) if one.position <= source.size]
+        origins = [origin for origin in format.codec.presume(source) if origin.position <= source.size]
     if not format.can("resync") or not origins:
         return next(iter(origins), None)
     data = np.frombuffer(source.read(0, FIRST_WINDOW), np.uint8)
-    found = [(format.codec.resync(data, one.position, one.kind), one.kind) for one in origins]
-    credible = [Origin(position, kind) for position, kind in found if position >= 0]
-    return min(credible, key=lambda one: one.position, default=origins[0])
+    candidates = [(format.codec.resync(data, origin.position, origin.kind), origin.kind) for origin in origins]
+    credible = [Origin(position, kind) for position, kind in candidates if position >= 0]
+    return min(credible, key=lambda origin: origin.position, default=origins[0])
 
 
 def walk(
@@ -279,8 +279,8 @@ class _Walk:
             if not 0 <= at < frames.reached:
                 break
             hiding = int(np.searchsorted(starts, at, side="right")) - 1
-            found = self.scan(data[at:], self.kind)
-            if len(found) and at + int(found.stops[0]) > int(frames.stops[hiding]):
+            inner = self.scan(data[at:], self.kind)
+            if len(inner) and at + int(inner.stops[0]) > int(frames.stops[hiding]):
                 return replace(frames.slice(0, hiding), reached=int(starts[hiding]), status=Status.BAD_LENGTH)
         return frames
 
@@ -301,9 +301,9 @@ class _Walk:
         window = self.held
         base = frames.base
         while True:
-            found = self.format.codec.resync(window, position - base, self.kind)
-            if found >= 0:
-                return base + found
+            at = self.format.codec.resync(window, position - base, self.kind)
+            if at >= 0:
+                return base + at
             # Overlap the windows, so that a frame across their border is seen whole in the next.
             following = max(position, base + window.size - self.window // 2)
             position = following if self.lost is None else self.lost.stop

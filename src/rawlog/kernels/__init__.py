@@ -45,18 +45,18 @@ def kernel(function: F) -> F:
     if MODE == "plain":
         return function
     name = f"{function.__module__}.{function.__name__}"  # type: ignore[attr-defined]
-    found = _entries.get(name)
-    if found is not None:
-        HELPERS.append((found, lambda: function))
-        return found  # type: ignore[no-any-return]
+    entry = _entries.get(name)
+    if entry is not None:
+        HELPERS.append((entry, lambda: function))
+        return entry  # type: ignore[no-any-return]
     if MODE == "library":
         return _late_kernel(function)  # type: ignore[no-any-return]
     from rawlog.kernels.compiler import compiled_kernel
 
-    made = compiled_kernel(function)
+    compiled = compiled_kernel(function)
     if TARGET:
-        BUILT[name] = made
-    return made  # type: ignore[no-any-return]
+        BUILT[name] = compiled
+    return compiled  # type: ignore[no-any-return]
 
 
 def inline(function: F) -> F:
@@ -72,12 +72,14 @@ def inline(function: F) -> F:
 def twin(plain: Any, form: Callable[[], Any]) -> Any:
     """A helper with two forms: `form()` makes the one for the compiler (an intrinsic or a function), `plain` is the one for Python."""
     if JIT:
-        made = form()
-        return inline(made) if isinstance(made, FunctionType) else made
+        compiler_form = form()
+        return inline(compiler_form) if isinstance(compiler_form, FunctionType) else compiler_form
 
     def make() -> Any:
-        made = form()
-        return made if isinstance(made, FunctionType) else lambda *arguments: made(*arguments)
+        compiler_form = form()
+        return (
+            compiler_form if isinstance(compiler_form, FunctionType) else lambda *arguments: compiler_form(*arguments)
+        )
 
     HELPERS.append((plain, make))
     return plain
@@ -99,8 +101,8 @@ def host_has(*features: str) -> bool:
         return all(feature in FEATURES[TARGET] for feature in features)
     from rawlog.kernels.compiler import host_features
 
-    known = host_features()
-    return all(known.get(feature) for feature in features)
+    present = host_features()
+    return all(present.get(feature) for feature in features)
 
 
 def byte_view(data: Any) -> NDArray[np.uint8]:
@@ -116,12 +118,12 @@ def byte_view(data: Any) -> NDArray[np.uint8]:
 
 def _late_kernel(function: Any) -> Any:
     """A kernel that the library does not have (a format from outside): numba compiles it, if it is installed, at its first call."""
-    made: list[Any] = []
+    compiled: list[Any] = []
 
     def run(*arguments: Any) -> Any:
-        if not made:
-            made.append(_compiled_late(function))
-        return made[0](*arguments)
+        if not compiled:
+            compiled.append(_compiled_late(function))
+        return compiled[0](*arguments)
 
     run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
     run.__wrapped__ = function  # type: ignore[attr-defined]

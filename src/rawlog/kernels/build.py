@@ -72,12 +72,13 @@ def signatures(function: Any) -> list[tuple[Argument, ...]]:
     """The signatures that a kernel declares by its annotations, one or two; none if an argument is not declared."""
     hints = get_type_hints(function, include_extras=True)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    found = [_argument(hints.get(name)) for name in names]
-    arguments = tuple(one for one in found if one is not None)
+    declared = [_argument(hints.get(name)) for name in names]
+    arguments = tuple(argument for argument in declared if argument is not None)
     if len(arguments) < len(names):
         return []
     dense = tuple(
-        one if one.array is None else one._replace(array=one.array._replace(contiguous=True)) for one in arguments
+        argument if argument.array is None else argument._replace(array=argument.array._replace(contiguous=True))
+        for argument in arguments
     )
     return [dense] if dense == arguments else [dense, arguments]
 
@@ -96,11 +97,11 @@ def _argument(hint: Any) -> Argument | None:
 
 def kernel_modules() -> dict[str, Path]:
     """The modules that define kernels, by name."""
-    found = {}
+    modules = {}
     for path in sorted(ROOT.rglob("*.py")):
         if "@kernel\n" in path.read_text() and (path.name in SOURCES or path.parent.name == "kernels"):
-            found[module_name(path)] = path
-    return found
+            modules[module_name(path)] = path
+    return modules
 
 
 def module_name(path: Path) -> str:
@@ -110,17 +111,17 @@ def module_name(path: Path) -> str:
 
 def reached(path: Path) -> set[Path]:
     """The sources of this package that a module's machine code depends on, itself included; not the decorators."""
-    found: set[Path] = set()
+    sources: set[Path] = set()
     left = [path]
     while left:
-        one = left.pop()
-        if one in found:
+        source = left.pop()
+        if source in sources:
             continue
-        found.add(one)
-        for node in ast.parse(one.read_text()).body:
+        sources.add(source)
+        for node in ast.parse(source.read_text()).body:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
                 left += _files(node.module or "", [alias.name for alias in node.names])
-    return found
+    return sources
 
 
 def _files(module: str, names: Sequence[str]) -> Iterator[Path]:
@@ -168,17 +169,17 @@ def _linked(name: str) -> tuple[Any, list[dict[str, Any]], list[str]]:
     for full, dispatcher in BUILT.items():
         if full.rpartition(".")[0] != name:
             continue
-        found = []
+        variants = []
         for number, signature in enumerate(signatures(dispatcher.py_func)):
             entry = f"{full.replace('.', '_')}_{number}"
             results, library = _entry(module, entry, dispatcher, signature)
             entries.append(entry)
             libraries.append(library)
-            found.append({"entry": entry, "arguments": signature, "results": results})
-        if found:
+            variants.append({"entry": entry, "arguments": signature, "results": results})
+        if variants:
             code = dispatcher.py_func.__code__
             parameters = code.co_varnames[: code.co_argcount]
-            kernels.append({"name": full, "parameters": parameters, "signatures": found})
+            kernels.append({"name": full, "parameters": parameters, "signatures": variants})
     linked = llvm.parse_assembly(str(module))
     for library in libraries:
         linked.link_in(library._get_module_for_linking(), preserve=True)
@@ -215,10 +216,10 @@ def _entry(module: Any, name: str, dispatcher: Any, signature: tuple[Argument, .
 
     tools: Any = numba.core.cgutils
     types: Any = numba.core.types
-    arguments = [_numba_type(one) for one in signature]
+    arguments = [_numba_type(argument) for argument in signature]
     dispatcher.compile(tuple(arguments))
-    made = dispatcher.overloads[tuple(arguments)]
-    context, returned = made.target_context, made.signature.return_type
+    overload = dispatcher.overloads[tuple(arguments)]
+    context, returned = overload.target_context, overload.signature.return_type
     word = ir.IntType(64)
     function = ir.Function(module, ir.FunctionType(ir.IntType(32), [word.as_pointer()] * 2), name)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -247,14 +248,14 @@ def _entry(module: Any, name: str, dispatcher: Any, signature: tuple[Argument, .
     values = []
     for type in arguments:
         if isinstance(type, types.BaseTuple):
-            values.append(context.make_tuple(builder, type, [array_of(one) for one in type]))
+            values.append(context.make_tuple(builder, type, [array_of(item) for item in type]))
         elif isinstance(type, types.Array):
             values.append(array_of(type))
         else:
             value = next_word()
             values.append(builder.trunc(value, ir.IntType(1)) if type == types.boolean else value)
     callee = tools.get_or_insert_function(
-        module, context.call_conv.get_function_type(returned, arguments), made.fndesc.llvm_func_name
+        module, context.call_conv.get_function_type(returned, arguments), overload.fndesc.llvm_func_name
     )
     status, answer = context.call_conv.call_function(builder, callee, returned, arguments, values)
     with builder.if_then(status.is_error):
@@ -262,7 +263,7 @@ def _entry(module: Any, name: str, dispatcher: Any, signature: tuple[Argument, .
     codes = ""
     if isinstance(returned, types.BaseTuple):
         codes = "("
-        parts = [(one, builder.extract_value(answer, i)) for i, one in enumerate(returned)]
+        parts = [(item, builder.extract_value(answer, i)) for i, item in enumerate(returned)]
     else:
         parts = [] if returned == types.none else [(returned, answer)]
     for i, (type, part) in enumerate(parts):
@@ -275,21 +276,21 @@ def _entry(module: Any, name: str, dispatcher: Any, signature: tuple[Argument, .
             part = builder.sext(part, word) if type.signed else builder.zext(part, word)
         builder.store(part, builder.gep(function.args[1], [word(i)]))
     builder.ret(ir.IntType(32)(0))
-    return codes, made.library
+    return codes, overload.library
 
 
-def _numba_type(one: Argument) -> Any:
+def _numba_type(argument: Argument) -> Any:
     import numba
     import numpy as np
     from numba.np import numpy_support
 
     types: Any = numba.types
-    if one.array is None:
-        return types.int64 if one.scalar == "i" else types.boolean
-    items, dimensions, written, contiguous = one.array
+    if argument.array is None:
+        return types.int64 if argument.scalar == "i" else types.boolean
+    items, dimensions, written, contiguous = argument.array
     layout = "C" if contiguous else "A"
     array = types.Array(numpy_support.from_dtype(np.dtype(items)), dimensions, layout, readonly=not written)
-    return types.UniTuple(array, one.arrays) if one.arrays else array
+    return types.UniTuple(array, argument.arrays) if argument.arrays else array
 
 
 # The process that runs the others and links.
@@ -345,18 +346,18 @@ def c_compiler() -> list[str]:
 def _unit_digest(level: str, path: Path) -> str:
     from importlib.metadata import version
 
-    made_by = [
+    parts = [
         *map(version, ("numba", "llvmlite", "numpy")),
         sys.version_info[:2],
         platform.machine(),
         level,
         levels()[level],
     ]
-    made_by += [
-        getsource(one)
-        for one in (signatures, _argument, _linked, _object, _entry, _numba_type, kernel_decorator, inline, twin)
+    parts += [
+        getsource(function)
+        for function in (signatures, _argument, _linked, _object, _entry, _numba_type, kernel_decorator, inline, twin)
     ]
-    digest = hashlib.blake2b(repr(made_by).encode(), digest_size=12)
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=12)
     digest.update((ROOT / "kernels" / "compiler.py").read_bytes())
     for source in sorted(reached(path)):
         digest.update(f"\0{source.relative_to(ROOT)}\0".encode() + source.read_bytes())
@@ -379,7 +380,7 @@ def _compile_missing(modules: dict[str, Path], units: dict[str, dict[str, Path]]
             orders[level if name in depends else first].setdefault(name, {})[level] = path
     work = [(level, share) for level in (*others, first) for share in _shares(orders[level], processes)]
     with ThreadPoolExecutor(processes) as pool:
-        for problem in pool.map(lambda one: _run(*one), work):
+        for problem in pool.map(lambda task: _run(*task), work):
             if problem:
                 raise BuildError(f"a kernel cannot be compiled:\n{problem}")
 
@@ -410,12 +411,12 @@ def _path() -> str:
 
 def _table(kernels: list[dict[str, Any]]) -> Iterator[str]:
     """The C source of what library.c knows about each kernel."""
-    every = [signature for kernel in kernels for signature in kernel["signatures"]]
+    all_signatures = [signature for kernel in kernels for signature in kernel["signatures"]]
     yield f'static const char DIGEST[] = "{sources_digest()}";\n'
     yield f"static const char *const LEVELS[] = {{{', '.join(map(_quoted, levels()))}}};\n"
-    yield f"#define MOST_VIEWS {max(_views(one) for one in every)}\n"
-    yield f"#define MOST_WORDS {max(_words(one) for one in every)}\n"
-    yield f"#define MOST_RESULTS {max(1, *(len(one['results']) for one in every))}\n"
+    yield f"#define MOST_VIEWS {max(_views(signature) for signature in all_signatures)}\n"
+    yield f"#define MOST_WORDS {max(_words(signature) for signature in all_signatures)}\n"
+    yield f"#define MOST_RESULTS {max(1, *(len(signature['results']) for signature in all_signatures))}\n"
     for number, kernel in enumerate(kernels):
         yield from _kernel_table(number, kernel)
     yield "static const Kernel KERNELS[] = {\n"
@@ -491,23 +492,23 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, help="where objects are kept (default: build/kernels of the source tree)")
     parser.add_argument("--processes", type=int, help="how many compile at once (default: one per processor)")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.compile:
-        compile_modules(json.loads(given.compile))
+    options = parser.parse_args()
+    if options.compile:
+        compile_modules(json.loads(options.compile))
         return 0
-    cache = given.cache or ROOT.parents[1] / "build" / "kernels"
-    if given.target.is_file() and sources_digest().encode() in given.target.read_bytes():
+    cache = options.cache or ROOT.parents[1] / "build" / "kernels"
+    if options.target.is_file() and sources_digest().encode() in options.target.read_bytes():
         print("kernels: the library is up to date")  # noqa: T201
         return 0
     try:
-        seconds = build(given.target, cache, processes=given.processes)
+        seconds = build(options.target, cache, processes=options.processes)
     except CannotBuild as why:
         print(f"kernels: no library, they are compiled at their first use: {why}", file=sys.stderr)  # noqa: T201
         return 0
     except BuildError as why:
         print(f"kernels: {why}", file=sys.stderr)  # noqa: T201
         return 1
-    print(f"kernels: built {given.target.name}, {given.target.stat().st_size:,} bytes in {seconds:.0f} s")  # noqa: T201
+    print(f"kernels: built {options.target.name}, {options.target.stat().st_size:,} bytes in {seconds:.0f} s")  # noqa: T201
     return 0
 
 

@@ -122,27 +122,27 @@ class Splices:
         self._size = 0
         self._spans: list[NDArray[np.int64]] = []
 
-    def put(self, one: Splice) -> None:
+    def put(self, splice: Splice) -> None:
         """Put pieces into the place of spans, which must not overlap any others."""
-        sizes = np.fromiter(map(len, one.pieces), np.int64, len(one.pieces))
+        sizes = np.fromiter(map(len, splice.pieces), np.int64, len(splice.pieces))
         begins = self._size + np.cumsum(sizes) - sizes
-        spans = [one.rows, one.starts, one.stops, begins[one.chosen], sizes[one.chosen]]
+        spans = [splice.rows, splice.starts, splice.stops, begins[splice.chosen], sizes[splice.chosen]]
         self._spans.append(np.stack(spans).astype(np.int64))
-        self._pieces += one.pieces
+        self._pieces += splice.pieces
         self._size += int(sizes.sum())
 
     def replace(self, rows: NDArray[np.int64], values: Sequence[bytes | None]) -> None:
         """Put other values into the place of whole ones; None is null."""
-        self.valid[rows] = np.fromiter((one is not None for one in values), np.bool_, len(values))
-        pieces = [one or b"" for one in values]
+        self.valid[rows] = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        pieces = [value or b"" for value in values]
         self.put(Splice(rows, self.places[:-1][rows], self.places[1:][rows], pieces, np.arange(len(pieces))))
 
     def growth(self) -> NDArray[np.int64]:
         """By how many bytes each value grows."""
-        made = np.zeros(len(self.column), np.int64)
+        growth = np.zeros(len(self.column), np.int64)
         for rows, starts, stops, _, sizes in self._spans:
-            np.add.at(made, rows, sizes - (stops - starts))
-        return made
+            np.add.at(growth, rows, sizes - (stops - starts))
+        return growth
 
     def result(self) -> pa.Array:
         """The column with the other bytes."""
@@ -199,10 +199,10 @@ class Marks:
     @classmethod
     def of(cls, schema: pa.Schema) -> Marks:
         """The marks of rows of this schema."""
-        found = (schema.metadata or {}).get(MARKS)
-        if found is None:
+        text = (schema.metadata or {}).get(MARKS)
+        if text is None:
             return cls()
-        value = json.loads(found)
+        value = json.loads(text)
         return cls(frozenset(value["keys"]), frozenset(value["topics"]), value["far"])
 
     def __bool__(self) -> bool:
@@ -219,9 +219,9 @@ class Marks:
         return schema.with_metadata({**(schema.metadata or {}), MARKS: to_json(value).encode()})
 
 
-def marked(made: pa.RecordBatch, marks: Marks) -> pa.RecordBatch:
+def marked(rows: pa.RecordBatch, marks: Marks) -> pa.RecordBatch:
     """The batch with these marks."""
-    return made.replace_schema_metadata(marks.on(made.schema).metadata) if marks else made
+    return rows.replace_schema_metadata(marks.on(rows.schema).metadata) if marks else rows
 
 
 def keeping_marks(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:

@@ -78,12 +78,12 @@ def _know_helpers() -> None:
 
 
 def _implementation(make: Callable[[], Any]) -> Any:
-    made: list[Any] = []
+    implementations: list[Any] = []
 
     def implementation(*arguments: Any, **named: Any) -> Any:
-        if not made:
-            made.append(make())
-        return made[0]
+        if not implementations:
+            implementations.append(make())
+        return implementations[0]
 
     return implementation
 
@@ -111,13 +111,13 @@ class _KernelCache(FunctionCache):
     _lock: IO[bytes] | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = self._load(sig, target_context)
-        if found is None:
+        overload = self._load(sig, target_context)
+        if overload is None:
             self._wait_for_others()
-            found = self._load(sig, target_context)
-            if found is not None:
+            overload = self._load(sig, target_context)
+            if overload is not None:
                 self._release()
-        return found
+        return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:

@@ -275,12 +275,12 @@ def member_at(data: Any, position: Any, end: Any, names: Any, first: Any, last: 
         after, has_escapes = after_text(data, position, end)
         if after < 0 or has_escapes:
             return np.int64(-2)  # a name with escapes is rare: Python compares it
-        found = is_same(data, position + 1, after - 1, names, first, last)
+        is_member = is_same(data, position + 1, after - 1, names, first, last)
         position = after_space(data, after, end)
         if position >= end or read_u8(data, position) != COLON:
             return np.int64(-2)
         position = after_space(data, position + 1, end)
-        if found:
+        if is_member:
             return position
         position = after_value(data, position, end)
         if position < 0:
@@ -331,15 +331,15 @@ def find_fields(
         for step in range(numbers.size):
             byte = read_u8(data, position) if position < end else 0
             if byte == OPEN and numbers[step] < 0:
-                found = member_at(data, position, end, names, np.int64(edges[step]), np.int64(edges[step + 1]))
+                target = member_at(data, position, end, names, np.int64(edges[step]), np.int64(edges[step + 1]))
             elif byte == OPEN_LIST and numbers[step] >= 0:
-                found = item_at(data, position, end, np.int64(numbers[step]))
+                target = item_at(data, position, end, np.int64(numbers[step]))
             else:
-                found = np.int64(-1) if byte != 0 else np.int64(-2)
-            if found < 0:
-                kind = np.int64(MISSING) if found == -1 else np.int64(BROKEN)
+                target = np.int64(-1) if byte != 0 else np.int64(-2)
+            if target < 0:
+                kind = np.int64(MISSING) if target == -1 else np.int64(BROKEN)
                 break
-            position = found
+            position = target
         begins[row] = ends[row] = 0
         if kind == OTHER:
             after = after_value(data, position, end)

@@ -241,7 +241,7 @@ def _led(
     data: Any, start: Any, stop: Any, item: Any, alive: Any, depth: Any, names: Any, steps: Any, edges: Any
 ) -> Any:
     """The paths, of those that are alive, that lead to a member of that name, or to that item; as bits."""
-    made = np.int64(0)
+    led = np.int64(0)
     for path in range(edges.size - 1):
         if (alive >> path) & 1:
             step = edges[path] + depth
@@ -251,18 +251,18 @@ def _led(
             else:
                 is_led = number in (EVERY, item)
             if is_led:
-                made |= np.int64(1) << path
-    return made
+                led |= np.int64(1) << path
+    return led
 
 
 @inline
 def _ended(alive: Any, depth: Any, edges: Any) -> Any:
     """Those of some paths that end at this depth."""
-    made = np.int64(0)
+    ended = np.int64(0)
     for path in range(edges.size - 1):
         if (alive >> path) & 1 and edges[path + 1] - edges[path] == depth + 1:
-            made |= np.int64(1) << path
-    return made
+            ended |= np.int64(1) << path
+    return ended
 
 
 @kernel
@@ -278,14 +278,15 @@ def mark_fields(
     room: OutI64,
     spans: OutI64x2,
     count: Int,
-    found: OutI64,
+    matched: OutI64,
     done: OutBools,
 ) -> Any:
     """Find the fields of texts from number `first` on. `steps` are the start and end of a name in `names`, and the number of an item,
     NAME or EVERY; path n has those from `edges[n]` on. `drops` are the paths, as bits, whose fields are left out.
 
-    A span is the text's number, start, end, path and kind; nulls have none. `found` has the paths that lead to a field, as bits. A text is
-    not `done` if it is not JSON, or two paths meet, or a field holds others and is not dropped, or a name has escapes, or it is too deep.
+    A span is the text's number, start, end, path and kind; nulls have none. `matched` has the paths that lead to a field, as bits.
+    A text is not `done` if it is not JSON, or two paths meet, or a field holds others and is not dropped, or a name has escapes, or it
+    is too deep.
     -> (texts seen, spans, status); FULL: no room for the spans of the next text
     """
     kinds, alives, items = room[:MOST_DEPTH], room[MOST_DEPTH : 2 * MOST_DEPTH], room[2 * MOST_DEPTH : 3 * MOST_DEPTH]
@@ -294,13 +295,13 @@ def mark_fields(
         room[4 * MOST_DEPTH : 5 * MOST_DEPTH],
         room[5 * MOST_DEPTH : 6 * MOST_DEPTH],
     )
-    every = (np.int64(1) << (edges.size - 1)) - 1
+    all_paths = (np.int64(1) << (edges.size - 1)) - 1
     filled = np.int64(count)
     for row in range(first, starts.size):
         before, end = filled, np.int64(stops[row])
         position = after_space(data, np.int64(starts[row]), end)
         depth, mode = np.int64(-1), np.int64(_VALUE)
-        alive, target, member, comma = every, np.int64(0), position, np.int64(-1)
+        alive, target, member, comma = all_paths, np.int64(0), position, np.int64(-1)
         met, start, is_good = np.int64(0), position, False
         if position < end and data[position] != OPEN and data[position] != OPEN_LIST:
             position = end  # a text or a number has no fields
@@ -397,7 +398,7 @@ def mark_fields(
             spans[filled, 0], spans[filled, 1], spans[filled, 2] = row, start, stop
             spans[filled, 3], spans[filled, 4] = path, emitted
             filled += 1
-        done[row], found[row] = is_good, met
+        done[row], matched[row] = is_good, met
         if not is_good:
             filled = before
     return np.int64(starts.size), filled, OK

@@ -96,17 +96,17 @@ def mix_sha256(block: U8, room: OutI64) -> Any:
     for step in range(16):
         words[step] = read_u32(block, 4 * step)
     for step in range(16, WORDS):
-        one, other = words[step - 15], words[step - 2]
-        low = _right(one, 7) ^ _right(one, 18) ^ (one >> 3)
-        high = _right(other, 17) ^ _right(other, 19) ^ (other >> 10)
+        first, second = words[step - 15], words[step - 2]
+        low = _right(first, 7) ^ _right(first, 18) ^ (first >> 3)
+        high = _right(second, 17) ^ _right(second, 19) ^ (second >> 10)
         words[step] = (words[step - 16] + low + words[step - 7] + high) & LOW
     a, b, c, d, e, f, g, h = room[0], room[1], room[2], room[3], room[4], room[5], room[6], room[7]
     for step in range(WORDS):
         high = _right(e, 6) ^ _right(e, 11) ^ _right(e, 25)
-        one = h + high + ((e & f) ^ (~e & g)) + _KEYS[step] + words[step]
+        first = h + high + ((e & f) ^ (~e & g)) + _KEYS[step] + words[step]
         low = _right(a, 2) ^ _right(a, 13) ^ _right(a, 22)
-        other = low + ((a & b) ^ (a & c) ^ (b & c))
-        a, b, c, d, e, f, g, h = (one + other) & LOW, a, b, c, (d + one) & LOW, e, f, g
+        second = low + ((a & b) ^ (a & c) ^ (b & c))
+        a, b, c, d, e, f, g, h = (first + second) & LOW, a, b, c, (d + first) & LOW, e, f, g
     room[0] = (room[0] + a) & LOW
     room[1] = (room[1] + b) & LOW
     room[2] = (room[2] + c) & LOW
@@ -300,14 +300,14 @@ def permute_texts(
                     size += 1
             keyed_stream(message, size, pads, block, room)
             at = np.int64(0)
-            for one in range(low, high):
+            for digit in range(low, high):
                 more = np.int64(0)
                 for _ in range(4):
                     more = more << 8 | _stream_byte(room, at)
                     at += 1
-                values[one] = (values[one] + more) % bases[one]
-        for one in range(count):
-            out[places[one]] = message[PREFIX + places[one] - start] + values[one]
+                values[digit] = (values[digit] + more) % bases[digit]
+        for digit in range(count):
+            out[places[digit]] = message[PREFIX + places[digit] - start] + values[digit]
     return starts.size
 
 
@@ -316,11 +316,11 @@ def key_pads(secret: bytes) -> Any:
     import hashlib
 
     key = hashlib.sha256(secret).digest() if len(secret) > BLOCK else secret
-    made = np.empty(2 * STATE, np.int64)
+    pads = np.empty(2 * STATE, np.int64)
     for number, pad in enumerate((0x36, 0x5C)):
         block, room = np.full(SCRATCH, pad, np.uint8), np.zeros(ROOM, np.int64)
         block[: len(key)] ^= np.frombuffer(key, np.uint8)
         room[:STATE] = FIRST
         mix_sha256(block, room)
-        made[number * STATE : (number + 1) * STATE] = room[:STATE]
-    return made
+        pads[number * STATE : (number + 1) * STATE] = room[:STATE]
+    return pads

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rawlog.lakes.names import order_id, url
-from rawlog.lakes.parquet import Written
+from rawlog.lakes.parquet import WrittenFile
 from rawlog.model.errors import AccessError
 
 #: Footers that are read at the same time.
 READERS = 32
 
 
-def append(table: Any, files: Collection[Written], summary: dict[str, str]) -> None:
+def append(table: Any, files: Collection[WrittenFile], summary: dict[str, str]) -> None:
     """Add data files."""
     with table.transaction() as transaction:
         if files:
@@ -26,7 +26,9 @@ def append(table: Any, files: Collection[Written], summary: dict[str, str]) -> N
                 snapshot.append_data_file(file)
 
 
-def exchange(table: Any, files: Collection[Written], summary: dict[str, str], is_old: Callable[[str], bool]) -> None:
+def exchange(
+    table: Any, files: Collection[WrittenFile], summary: dict[str, str], is_old: Callable[[str], bool]
+) -> None:
     """Replace the data files whose paths are old: no row is read for it."""
     old = [task.file for task in table.scan().plan_files() if is_old(str(task.file.file_path))]
     if not old:
@@ -48,7 +50,7 @@ def _map_names(table: Any, transaction: Any) -> None:
         transaction.set_properties(**{"schema.name-mapping.default": mapping})
 
 
-def _as_data_files(table: Any, files: Collection[Written]) -> list[Any]:
+def _as_data_files(table: Any, files: Collection[WrittenFile]) -> list[Any]:
     """Parquet files as Iceberg lists them. Their footers are read side by side: it is mostly waiting."""
     if len(files) < 2:
         return [_as_data_file(table, file) for file in files]
@@ -56,7 +58,7 @@ def _as_data_files(table: Any, files: Collection[Written]) -> list[Any]:
         return list(pool.map(lambda file: _as_data_file(table, file), files))
 
 
-def _as_data_file(table: Any, written: Written) -> Any:
+def _as_data_file(table: Any, file: WrittenFile) -> Any:
     """A Parquet file as Iceberg lists it: with its statistics, its partition and its order. AccessError if it is partitioned otherwise
     than the table is now.
 
@@ -67,10 +69,10 @@ def _as_data_file(table: Any, written: Written) -> Any:
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
-    partition = dict(written.partition)
+    partition = dict(file.partition)
     if list(partition) != [field.name for field in table.spec().fields]:
         raise AccessError(f"table {'.'.join(table.name())} is partitioned otherwise than before; run again")
-    path = url(written.path)
+    path = url(file.path)
     source = table.io.new_input(path)
     with source.open() as stream:
         metadata = pq.read_metadata(stream)
@@ -86,7 +88,7 @@ def _as_data_file(table: Any, written: Written) -> Any:
         file_format=FileFormat.PARQUET,
         partition=Record(*partition.values()),
         file_size_in_bytes=len(source),
-        sort_order_id=order_id(table, written.order),
+        sort_order_id=order_id(table, file.order),
         spec_id=table.metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,

@@ -27,7 +27,7 @@ from rawlog.lakes.names import Cut, check_names, check_url, data_path, known_tab
 from rawlog.lakes.parquet import Sheets, check_order
 from rawlog.lakes.payload import References, stored
 from rawlog.lakes.removal import findings_among, thin
-from rawlog.lakes.rewritten import check_policy, mark
+from rawlog.lakes.rewrites import check_policy, mark
 from rawlog.lakes.state import RowRange
 from rawlog.lakes.upkeep import expire
 from rawlog.lakes.values import (
@@ -52,7 +52,7 @@ from rawlog.model.plan import Reading
 from rawlog.model.report import Entry
 from rawlog.model.store import Store, joined, unread_size
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
-from rawlog.reading.inspect import Checked, Chosen, check_file, file_rows, inspect_group, inspect_tree
+from rawlog.reading.inspect import FileCheck, RuleChoice, check_file, file_rows, inspect_group, inspect_tree
 from rawlog.reading.parts import choose, facts_of
 from rawlog.reading.rows import Decoder, decode_streams
 from rawlog.reading.select import Selection, Tally
@@ -104,7 +104,7 @@ class Ingest(Job[Decoded, Ingested]):
         self.lake: Lake | None = Lake(lake, catalog=catalog, create=True)
         self.stage = self.lake.path
         #: What decodes values, and the same with the schemas of the tree that was planned.
-        self.asked = None if decode is None else Decode(decode.wishes, decode.source, keeps_bytes=True)
+        self.decode_options = None if decode is None else Decode(decode.wishes, decode.source, keeps_bytes=True)
         self.decode: Decode | None = None
         self._decode_notes: list[str] = []
         self.cuts: Mapping[str, Sequence[Cut]] = {}
@@ -113,7 +113,7 @@ class Ingest(Job[Decoded, Ingested]):
         self.damaged: frozenset[str] = frozenset()
         self._plan: Plan | None = None
         self._splits = 0
-        self._merged: list[Checked] | None = None
+        self._merged: list[FileCheck] | None = None
         self._is_replaced = self._is_settled = False
         #: The splits that decode spans, by number.
         self._decoding: dict[int, IngestSplit] = {}
@@ -163,20 +163,20 @@ class Ingest(Job[Decoded, Ingested]):
     def plan(self, tree: Tree) -> list[Split]:
         """Splits for everything that the lake's tables do not hold yet."""
         with lasting():
-            return self._planned(tree)
+            return self._plan_tree(tree)
 
-    def _planned(self, tree: Tree) -> list[Split]:
+    def _plan_tree(self, tree: Tree) -> list[Split]:
         assert self.lake is not None
         refuse_nested(self.lake.path, tree.sources)
         for root in tree.roots:
             check_url(root)
         if self._plan is not None:
             self.lake.sweep(self._plan.run)
-        chosen: list[str] = []
+        replica_notes: list[str] = []
         self._bind(tree)
         self.selection = bind(self.chosen, tree)
         with remembering():
-            tree = choose(tree, self.selection, chosen.append)
+            tree = choose(tree, self.selection, replica_notes.append)
             self._plan = planned = Plan(
                 self.lake,
                 self._inside(tree),
@@ -185,7 +185,7 @@ class Ingest(Job[Decoded, Ingested]):
                 self.selection,
                 self.uncut,
                 self.partition_by,
-                chosen,
+                replica_notes,
                 self.on_rewrite,
                 self.damaged,
                 self.sort_by,
@@ -197,13 +197,14 @@ class Ingest(Job[Decoded, Ingested]):
             IngestSplit(planned.run, files=files) for files in splits_of(planned.to_inspect, lambda file: file.size)
         ]
         splits += [IngestSplit(planned.run, spans=spans) for spans in splits_of(planned.spans, lambda span: span.size)]
-        units = by_unit([one for folds in planned.folds.values() for one in folds])
-        for run in splits_of(units, lambda unit: sum(one.size for one in unit)):
-            splits.append(IngestSplit(planned.run, folds=tuple(one for unit in run for one in unit)))
+        units = by_unit([folding for folds in planned.folds.values() for folding in folds])
+        for run in splits_of(units, lambda unit: sum(folding.size for folding in unit)):
+            splits.append(IngestSplit(planned.run, folds=tuple(folding for unit in run for folding in unit)))
         splits += [
-            IngestSplit(planned.run, old_files=old) for old in splits_of(planned.old_files, lambda file: file.size)
+            IngestSplit(planned.run, old_files=old_files)
+            for old_files in splits_of(planned.old_files, lambda file: file.size)
         ]
-        numbered = self._numbered(splits)
+        numbered = self._number(splits)
         self._decoding = {split.number: split.content for split in numbered if split.content.spans}
         return numbered
 
@@ -211,55 +212,57 @@ class Ingest(Job[Decoded, Ingested]):
         """Find the schemas for the tree, and the columns of topics that the lake has already."""
         assert self.lake is not None
         self.decode, self._decode_notes = None, []
-        if self.asked is not None:
+        if self.decode_options is not None:
             present = self.lake.table_of(lake_name(RECORDS)) or RECORDS
-            self.decode, self._decode_notes = self.asked.bound(tree, self.selection).joined(present.schema)
+            self.decode, self._decode_notes = self.decode_options.bound(tree, self.selection).joined(present.schema)
 
-    def _numbered(self, splits: Sequence[IngestSplit]) -> list[Split]:
+    def _number(self, splits: Sequence[IngestSplit]) -> list[Split]:
         first, self._splits = self._splits, self._splits + len(splits)
-        return [Split(first + number, _size(own), own) for number, own in enumerate(splits)]
+        return [Split(first + number, _size(content), content) for number, content in enumerate(splits)]
 
-    def follow(self, done: Sequence[Decoded]) -> list[Split]:
+    def follow(self, results: Sequence[Decoded]) -> list[Split]:
         """Once all files are read: files whose splits do not fit together, each in one split; and checks of several files together.
         Then again the spans of stores whose rows `repair` would not keep as they are stored. Then, once it is known which files were
         inspected: their earlier rows of `files` and `findings` are removed.
         """
         planned = self._plan
         assert planned is not None
-        if self._merged is None and (splits := self._after_reading(planned, done)):
-            return self._numbered(splits)
+        if self._merged is None and (splits := self._after_reading(planned, results)):
+            return self._number(splits)
         if not self._is_settled:
             self._is_settled = True
-            if splits := self._settled(planned, done):
-                return self._numbered(splits)
+            if splits := self._splits_to_settle(planned, results):
+                return self._number(splits)
         if self._is_replaced:
             return []
         self._is_replaced = True
         assert self.lake is not None
-        old = planned.replace_inspected(self.lake, done, self._merged or ())
-        return self._numbered(
-            [IngestSplit(planned.run, old_files=some) for some in splits_of(old, lambda one: one.size)]
+        old_files = planned.replace_inspected(self.lake, results, self._merged or ())
+        return self._number(
+            [IngestSplit(planned.run, old_files=files) for files in splits_of(old_files, lambda file: file.size)]
         )
 
-    def _after_reading(self, planned: Plan, done: Sequence[Decoded]) -> list[IngestSplit]:
+    def _after_reading(self, planned: Plan, results: Sequence[Decoded]) -> list[IngestSplit]:
         again: list[File] = []
-        self._merged = _merged(done, again)
-        summaries = {path: summary for one in done for path, summary in one.summaries.items()}
-        summaries |= {one.file.path: one.summary for one in self._merged if one.summary is not None}
+        self._merged = _merge_files(results, again)
+        summaries = {path: summary for result in results for path, summary in result.summaries.items()}
+        summaries |= {checked.file.path: checked.summary for checked in self._merged if checked.summary is not None}
         stores = [group.with_summaries(summaries) for group in planned.groups]
         splits = [IngestSplit(planned.run, files=(file,)) for file in again]
         splits += [IngestSplit(planned.run, groups=groups) for groups in splits_of(stores, unread_size)]
-        if again or self._merged or any(one.files for one in done):
+        if again or self._merged or any(result.files for result in results):
             splits.append(IngestSplit(planned.run, tree=joined(planned.tree.files, stores)))
             assert self.lake is not None
             files = planned.list_findings(self.lake)
-            splits += [IngestSplit(planned.run, found_in=some) for some in splits_of(files, lambda _: 0)]
+            splits += [IngestSplit(planned.run, found_in=urls) for urls in splits_of(files, lambda _: 0)]
         return splits
 
-    def _settled(self, planned: Plan, done: Sequence[Decoded]) -> list[IngestSplit]:
+    def _splits_to_settle(self, planned: Plan, results: Sequence[Decoded]) -> list[IngestSplit]:
         """The splits with spans of stores that are read in pieces, once more; each such store where its first span was."""
-        readings = {key: one for split in done for key, one in split.readings.items() if one.pieces is not None}
-        results = {one.number: one for one in done}
+        readings = {
+            key: reading for result in results for key, reading in result.readings.items() if reading.pieces is not None
+        }
+        results_by_number = {result.number: result for result in results}
         spans: dict[str, list[Span]] = {}
         reached: dict[str, list[Reached]] = {}
         owners: dict[str, int] = {}
@@ -268,8 +271,12 @@ class Ingest(Job[Decoded, Ingested]):
                 if (key := store_key(span.file)) in readings and _is_of_log(span):
                     owners.setdefault(key, number)
                     spans.setdefault(key, []).append(span)
-                    paths = [one for one in results[number].reached if one.part.file.path == span.file.path]
-                    reached.setdefault(key, []).extend(one for one in paths if (one.part.start or 0) == span.start)
+                    of_file = [
+                        reach for reach in results_by_number[number].reached if reach.part.file.path == span.file.path
+                    ]
+                    reached.setdefault(key, []).extend(
+                        reach for reach in of_file if (reach.part.start or 0) == span.start
+                    )
         again = []
         for number, split in self._decoding.items():
             rest = tuple(span for span in split.spans if store_key(span.file) not in spans or not _is_of_log(span))
@@ -313,104 +320,105 @@ class Ingest(Job[Decoded, Ingested]):
             return self._work(split, stage)
 
     def _work(self, split: Split, stage: Stage) -> Decoded:
-        own: IngestSplit = split.content
-        sheets = Sheets(lambda table: data_path(stage.path, table, own.run), stage.name, self.cuts, self.orders)
+        content: IngestSplit = split.content
+        sheets = Sheets(lambda table: data_path(stage.path, table, content.run), stage.name, self.cuts, self.orders)
         try:
-            if own.spans or own.replaces is not None:
-                return self._decode(split.number, own, sheets, stage)
-            if own.old_files:
-                return self._thin(split.number, own, stage)
-            if own.folds:
-                return self._fold(split.number, own, sheets, stage)
-            if own.found_in:
-                return Decoded(split.number, (), joint=frozenset(findings_among(own.found_in, joint_codes())))
-            if own.files:
-                return self._inspect(split.number, own, sheets, stage)
-            return self._compare(split.number, own, sheets, stage)
+            if content.spans or content.replaces is not None:
+                return self._decode(split.number, content, sheets, stage)
+            if content.old_files:
+                return self._thin(split.number, content, stage)
+            if content.folds:
+                return self._fold(split.number, content, sheets, stage)
+            if content.found_in:
+                return Decoded(split.number, (), joint=frozenset(findings_among(content.found_in, joint_codes())))
+            if content.files:
+                return self._inspect(split.number, content, sheets, stage)
+            return self._compare(split.number, content, sheets, stage)
         except BaseException:
             sheets.discard()
             raise
 
-    def _inspect(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
-        every = Findings()
+    def _inspect(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+        all_findings = Findings()
         damaged = []
         lost = 0
         rows: list[dict[str, Any]] = []
-        for file in own.files:
+        for file in content.files:
             checked = check_file(
-                file, Chosen(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
+                file, RuleChoice(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
             )
             findings = _finish(checked, rows)
             lost += losing(findings, file)
-            damaged += _add(every, findings, file)
-        self._report(every, sheets, rows)
+            damaged += _add(all_findings, findings, file)
+        self._report(all_findings, sheets, rows)
         return Decoded(
             number,
             sheets.close(),
-            files=own.files,
-            errors=every.errors,
-            warnings=every.warnings,
+            files=content.files,
+            errors=all_findings.errors,
+            warnings=all_findings.warnings,
             losing=lost,
             damaged=tuple(damaged),
         )
 
-    def _compare(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
-        every = Findings()
+    def _compare(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+        findings = Findings()
         stores: dict[str, tuple[str, ...]] = {}
         readings: dict[str, Reading] = {}
-        for group in own.groups:
-            every.items += inspect_group(group).items
+        for group in content.groups:
+            findings.items += inspect_group(group).items
             with suppress(RawlogError):  # what cannot be read is a finding already
                 readings[group.path] = reading_of(group)
             if any(facts := facts_of(group)):
                 stores[group.path] = facts
         absent: list[Entry] = []
-        if own.tree is not None:
-            every.items += inspect_tree(Tree((), own.tree.files), None, own.tree.summaries).items
+        if content.tree is not None:
+            around = Tree((), content.tree.files)
+            findings.items += inspect_tree(around, None, content.tree.summaries).items
             with suppress(RawlogError):  # what cannot be read is a finding already
-                absent = absent_stores(own.tree.files)
-        stage.advance(_size(own))
-        self._report(every, sheets)
+                absent = absent_stores(around)
+        stage.advance(_size(content))
+        self._report(findings, sheets)
         return Decoded(
             number,
             sheets.close(),
-            errors=every.errors,
-            warnings=every.warnings,
-            losing=losing(every),
+            errors=findings.errors,
+            warnings=findings.warnings,
+            losing=losing(findings),
             stores=stores,
             readings=readings,
             absent=tuple(absent),
         )
 
-    def _report(self, found: Findings, sheets: Sheets, files: Sequence[dict[str, Any]] = ()) -> None:
+    def _report(self, findings: Findings, sheets: Sheets, files: Sequence[dict[str, Any]] = ()) -> None:
         """Write what was found, and the rows of the files that it was found in."""
-        for batch in found.to_arrow().to_batches():
+        for batch in findings.to_arrow().to_batches():
             sheets.add(FINDINGS, batch)
         sheets.add(FILES, file_rows(files))
 
-    def _decode(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+    def _decode(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         """Each span is read once, for all the tables that want it and for verification."""
         reached: list[Reached] = []
-        every = Findings()
+        all_findings = Findings()
         files: list[File] = []
         damaged: list[str] = []
         summaries: dict[str, Any] = {}
-        splits: list[tuple[int, Checked]] = []
+        splits: list[tuple[int, FileCheck]] = []
         rows: list[dict[str, Any]] = []
-        references = References(f"{own.run}/{stage.name}")
+        references = References(f"{content.run}/{stage.name}")
         decoded: Tally = Counter()
         lost = 0
         selection = self.selection.begun()
-        every_span = (*own.spans, *(span for one in own.settled for span in one.spans))
-        narrowed = _narrowed(self.decode, every_span)
+        all_spans = (*content.spans, *(span for settled in content.settled for span in settled.spans))
+        narrowed = _narrow(self.decode, all_spans)
         records = stored(RECORDS if narrowed is None else narrowed.table(RECORDS))
-        for span in own.spans:
+        for span in content.spans:
             decode = None if narrowed is None else narrowed.begin()
-            taking = _Taking(span, selection, sheets, stage, references, records, decode)
+            taking = _SpanIngest(span, selection, sheets, stage, references, records, decode)
             checked = taking.run()
             if decode is not None:
-                undecoded = list(decode.findings(span.file)) if own.replaces is None else []
-                every.items += undecoded
+                undecoded = list(decode.findings(span.file)) if content.replaces is None else []
+                all_findings.items += undecoded
                 lost += losing(undecoded)
                 decoded += decode.counts
             reached += taking.reached()
@@ -421,16 +429,16 @@ class Ingest(Job[Decoded, Ingested]):
                 continue
             findings = _finish(checked, rows)
             lost += losing(findings, span.file)
-            damaged += _add(every, findings, span.file)
+            damaged += _add(all_findings, findings, span.file)
             files.append(span.file)
             if checked.summary is not None:
                 summaries[span.file.path] = checked.summary
-        for settled in own.settled:
+        for settled in content.settled:
             decode = None if narrowed is None else narrowed.begin()
             reached += _take_settled(settled, selection, sheets, stage, references, records, decode)
             decoded += Counter() if decode is None else decode.counts
-        if own.replaces is None:
-            self._report(every, sheets, rows)
+        if content.replaces is None:
+            self._report(all_findings, sheets, rows)
         return Decoded(
             number,
             sheets.close(),
@@ -438,68 +446,68 @@ class Ingest(Job[Decoded, Ingested]):
             files=tuple(files),
             summaries=summaries,
             checked=tuple(splits),
-            errors=every.errors,
-            warnings=every.warnings,
+            errors=all_findings.errors,
+            warnings=all_findings.warnings,
             losing=lost,
             tallies=selection.tallies,
             decoded=decoded,
             damaged=tuple(damaged),
-            replaces=own.replaces,
+            replaces=content.replaces,
         )
 
-    def _thin(self, number: int, own: IngestSplit, stage: Stage) -> Decoded:
+    def _thin(self, number: int, content: IngestSplit, stage: Stage) -> Decoded:
         """Write data files of the lake again without the rows of rewritten sources."""
         thinned = []
-        for at, old in enumerate(own.old_files):
+        for at, old in enumerate(content.old_files):
             sheets = Sheets(
-                lambda table: data_path(stage.path, table, own.run), f"{stage.name}-{at}", self.cuts, self.orders
+                lambda table: data_path(stage.path, table, content.run), f"{stage.name}-{at}", self.cuts, self.orders
             )
             try:
-                one = thin(old, sheets)
+                thinned_file = thin(old, sheets)
             except BaseException:
                 sheets.discard()
                 raise
             stage.advance(old.size)
-            if one is not None:
-                thinned.append(one)
+            if thinned_file is not None:
+                thinned.append(thinned_file)
         return Decoded(number, (), thinned=tuple(thinned))
 
-    def _fold(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+    def _fold(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         notes: list[str] = []
         folded = []
-        for one in own.folds:
-            table = registry.table_named(one.table)
-            mark = unit_mark(one.unit)
+        for folding in content.folds:
+            table = registry.table_named(folding.table)
+            mark = unit_mark(folding.unit)
             try:
-                for batch in fold(one, table, self.selection):
+                for batch in fold(folding, table, self.selection):
                     sheets.add(table, batch, mark)
             except (AccessError, DataError) as error:
                 # All of it or nothing: a part of a state would be wrong.
                 sheets.forget(table, mark)
-                notes.append(f"{one.table} of {one.unit} stays as it was: {str(error).splitlines()[0]}")
+                notes.append(f"{folding.table} of {folding.unit} stays as it was: {str(error).splitlines()[0]}")
                 continue
             sheets.finish(table, mark)
-            folded.append(one)
-            stage.advance(one.size)
+            folded.append(folding)
+            stage.advance(folding.size)
         return Decoded(number, sheets.close(), folded=tuple(folded), notes=tuple(notes))
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Decoded]) -> Ingested:
+    def commit(self, results: Sequence[Decoded]) -> Ingested:
         """One commit for each table, `records` first and `jobs` last. What an earlier call committed stays as it is."""
         assert self.lake is not None
         assert self._plan is not None
-        done = _without_replaced(done)
-        notes = self.selection.judge(one.tallies for one in done if one.tallies)
+        results = _without_replaced(results)
+        notes = self.selection.judge(result.tallies for result in results if result.tallies)
         records = RECORDS
         if self.decode is not None:
             records = self.decode.table(RECORDS)
-            notes += [*self._decode_notes, *self.decode.judge(sum((one.decoded for one in done), Counter()))]
-        made = Commit(self.lake, self._plan, done, self._merged or (), records).run()
-        return replace(made, notes=(*made.notes, *notes)) if notes else made
+            notes += [*self._decode_notes, *self.decode.judge(sum((result.decoded for result in results), Counter()))]
+        outcome = Commit(self.lake, self._plan, results, self._merged or (), records).run()
+        return replace(outcome, notes=(*outcome.notes, *notes)) if notes else outcome
 
 
-class _Taking:
+class _SpanIngest:
     """Ingests one span of a file: each window of frames is decoded for each of the tables."""
 
     def __init__(
@@ -524,16 +532,16 @@ class _Taking:
         self.failure: BaseException | None = None
         self.is_gone = False
 
-    def run(self) -> Checked | None:
+    def run(self) -> FileCheck | None:
         """Read the span; the result of verification, if it is to be checked. Raises what writing raised."""
         file, part = self.span.file, self.span.parts[0][1]
-        checked: Checked | None = None
+        checked: FileCheck | None = None
         error: RawlogError | None = None
         if self.span.is_checked:
             store = Store((file, *self.span.near))
             checked = check_file(
                 file,
-                Chosen(),
+                RuleChoice(),
                 self.guarded,
                 store=store,
                 start=part.start,
@@ -574,9 +582,9 @@ class _Taking:
         self.frames += len(frames)
         self.stage.advance(max(0, frames.reached_in_file - self.stop), len(frames))
         self.stop = frames.reached_in_file
-        decoders = [one for one in self.decoders if one.table.name not in self.ended]
+        decoders = [decoder for decoder in self.decoders if decoder.table.name not in self.ended]
         streams = zip(decoders, decode_streams(decoders, frames), strict=True)
-        tables = {one.table: self._rows(one, rows) for one, rows in streams}
+        tables = {decoder.table: self._rows(decoder, rows) for decoder, rows in streams}
         records = tables.pop(RECORDS, None)
         for table, rows in tables.items():
             if table.payload and records is not None:
@@ -611,15 +619,15 @@ class _Taking:
             return []
         at = self.stop, self.frames
         marks: dict[int, int] = {}
-        made = []
+        reaches = []
         for name, part in self.span.parts:
             stop, frames = self.ended.get(name, at)
             is_last = part.stop is None or part.stop >= part.file.size
             if stop not in marks:
                 marks[stop] = (mark(part.file.path, stop) or 0) if is_last else 0
             rows = self.references.since(self.first_row) if name == RECORDS.name else ()
-            made.append(Reached(name, part, stop, frames, marks[stop], rows))
-        return made
+            reaches.append(Reached(name, part, stop, frames, marks[stop], rows))
+        return reaches
 
 
 def _take_settled(
@@ -632,10 +640,10 @@ def _take_settled(
     decode: Decode | None,
 ) -> list[Reached]:
     """Ingest spans of a store in the order of its log, corrected; how far they were read, as the first pass found it."""
-    takings: dict[str, list[_Taking]] = {}
+    takings: dict[str, list[_SpanIngest]] = {}
     rows: dict[tuple[str, int], list[RowRange]] = {}
     for span in settled.spans:
-        taking = _Taking(span, selection, sheets, stage, references, records, decode)
+        taking = _SpanIngest(span, selection, sheets, stage, references, records, decode)
         takings.setdefault(span.file.path, []).append(taking)
     for file, frames in settled_frames(settled.part):
         for taking in takings.get(file.path, ()):
@@ -646,9 +654,9 @@ def _take_settled(
                 taking.see(frames.slice(*inside))
                 rows.setdefault((file.path, span.start), []).extend(references.since(first))
     reached = []
-    for one in settled.reached:
-        own = rows.get((one.part.file.path, one.part.start or 0), ()) if one.table == RECORDS.name else ()
-        reached.append(replace(one, rows=tuple(own)))
+    for reach in settled.reached:
+        ranges = rows.get((reach.part.file.path, reach.part.start or 0), ()) if reach.table == RECORDS.name else ()
+        reached.append(replace(reach, rows=tuple(ranges)))
     return reached
 
 
@@ -657,61 +665,63 @@ def _is_of_log(span: Span) -> bool:
     return settles(span.file, RECORDS)
 
 
-def _without_replaced(done: Sequence[Decoded]) -> list[Decoded]:
+def _without_replaced(results: Sequence[Decoded]) -> list[Decoded]:
     """The results of all splits. Of one whose rows another one replaces, only what was found in its files counts."""
-    replaced = {one.replaces for one in done}
+    replaced = {result.replaces for result in results}
     kept = []
-    for one in done:
-        if one.number in replaced:
-            written = tuple(sheet for sheet in one.written if sheet.table in (FILES.name, FINDINGS.name))
-            one = replace(one, written=written, reached=(), tallies=(), decoded=Counter())
-        kept.append(one)
+    for result in results:
+        if result.number in replaced:
+            written = tuple(sheet for sheet in result.written if sheet.table in (FILES.name, FINDINGS.name))
+            result = replace(result, written=written, reached=(), tallies=(), decoded=Counter())
+        kept.append(result)
     return kept
 
 
-def _narrowed(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
+def _narrow(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
     """What decodes values of a split: it writes columns of its own topics only, where places tell them."""
     topics = {span.file.place.topic for span in spans}
     if decode is None or None in topics:
         return decode
-    return decode.for_topics([one for one in topics if one is not None])
+    return decode.for_topics([topic for topic in topics if topic is not None])
 
 
-def _finish(checked: Checked, rows: list[dict[str, Any]]) -> Findings:
+def _finish(checked: FileCheck, rows: list[dict[str, Any]]) -> Findings:
     """The findings on a file that was read whole; its row of `files` is added to others."""
     assert checked.measure is not None
     rows.append(checked.measure.values())
-    return checked.finish(Chosen())
+    return checked.finish(RuleChoice())
 
 
-def _add(every: Findings, found: Findings, file: File) -> list[str]:
+def _add(findings: Findings, file_findings: Findings, file: File) -> list[str]:
     """Add the findings of a file to others; its path, if there are errors among them."""
-    every.add(found)
-    return [file.path] if found.errors else []
+    findings.add(file_findings)
+    return [file.path] if file_findings.errors else []
 
 
-def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
+def _merge_files(results: Sequence[Decoded], again: list[File]) -> list[FileCheck]:
     """The files that were read in splits, each merged; those whose splits do not fit together are added to `again`."""
-    splits: dict[str, list[tuple[int, Checked]]] = {}
-    for one in done:
-        for start, checked in one.checked:
+    splits: dict[str, list[tuple[int, FileCheck]]] = {}
+    for result in results:
+        for start, checked in result.checked:
             splits.setdefault(checked.file.path, []).append((start, checked))
     merged = []
-    for found in splits.values():
-        found.sort(key=lambda pair: pair[0])
-        first = found[0][1]
-        if all(first.merge(following, Chosen()) for _, following in found[1:]):
+    for parts in splits.values():
+        parts.sort(key=lambda pair: pair[0])
+        first = parts[0][1]
+        if all(first.merge(following, RuleChoice()) for _, following in parts[1:]):
             merged.append(first)
         else:
             again.append(first.file)
     return merged
 
 
-def _size(own: IngestSplit) -> int:
-    folded = {one.unit: one.size for one in own.folds}
-    looked_at = _bytes(own.files) + sum(map(unread_size, own.groups)) + sum(old.size for old in own.old_files)
-    settled = sum(one.size for one in own.settled)
-    return looked_at + sum(span.size for span in own.spans) + settled + sum(folded.values())
+def _size(content: IngestSplit) -> int:
+    folded = {folding.unit: folding.size for folding in content.folds}
+    looked_at = (
+        _bytes(content.files) + sum(map(unread_size, content.groups)) + sum(old.size for old in content.old_files)
+    )
+    settled = sum(settled_spans.size for settled_spans in content.settled)
+    return looked_at + sum(span.size for span in content.spans) + settled + sum(folded.values())
 
 
 def _bytes(files: Sequence[File]) -> int:
@@ -727,11 +737,11 @@ TIDY_AFTER, GRACE = 50, 3600
 
 
 def follow(
-    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], Ingested], stop: Event, every: float
+    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], Ingested], stop: Event, interval: float
 ) -> Iterator[Ingested]:
     """What each run added, as it is committed; the current run is finished when `stop` is set.
 
-    `look` lists the files and `run` ingests a listing; it looks every `every` seconds.
+    `look` lists the files and `run` ingests a listing; it looks every `interval` seconds.
     """
     seen: dict[str, tuple[int, float | None]] | None = None
     commits = 0
@@ -746,7 +756,7 @@ def follow(
                 commits += 1
                 if commits % TIDY_AFTER == 0:
                     _tidy(job)
-        stop.wait(every)
+        stop.wait(interval)
 
 
 def _tidy(job: Ingest) -> None:

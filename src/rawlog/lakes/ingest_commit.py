@@ -11,8 +11,8 @@ from rawlog.lakes import values
 from rawlog.lakes.ingest_plan import Plan
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import JOBS, data_path, lake_name
-from rawlog.lakes.parquet import Sheets, Written
-from rawlog.lakes.state import RowRange, Taken
+from rawlog.lakes.parquet import Sheets, WrittenFile
+from rawlog.lakes.state import RowRange, SourceProgress
 from rawlog.lakes.values import (
     Decoded,
     Distrusted,
@@ -28,7 +28,7 @@ from rawlog.model.table import (
     RECORDS,
     Table,
 )
-from rawlog.reading.inspect import Checked, Chosen, file_rows
+from rawlog.reading.inspect import FileCheck, RuleChoice, file_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,41 +41,41 @@ class Commit:
         self,
         lake: Lake,
         planned: Plan,
-        done: Sequence[Decoded],
-        merged: Sequence[Checked] = (),
+        results: Sequence[Decoded],
+        merged: Sequence[FileCheck] = (),
         records: Table = RECORDS,
     ) -> None:
         """`merged` are files that were read in splits: their rows of `files` and `findings` are written here. `records` is the table of
         that name with the columns that the splits wrote.
         """
         self.records = records
-        self.lake, self.plan, self.done, self.merged = lake, planned, done, merged
-        self.errors = sum(one.errors for one in done)
-        self.warnings = sum(one.warnings for one in done)
-        self.losing = sum(one.losing for one in done)
-        readings = {path: reading for one in done for path, reading in one.readings.items()}
-        self.losses = [entry for one in done for entry in one.absent]
+        self.lake, self.plan, self.results, self.merged = lake, planned, results, merged
+        self.errors = sum(result.errors for result in results)
+        self.warnings = sum(result.warnings for result in results)
+        self.losing = sum(result.losing for result in results)
+        readings = {path: reading for result in results for path, reading in result.readings.items()}
+        self.losses = [entry for result in results for entry in result.absent]
         self.losses += [entry for _, reading in sorted(readings.items()) for entry in reading.entries]
         self.rows: dict[str, int] = {}
-        self.files: dict[str, list[Written]] = {}
-        self.damaged = {path for one in done for path in one.damaged}
+        self.files: dict[str, list[WrittenFile]] = {}
+        self.damaged = {path for result in results for path in result.damaged}
         #: Data files from which rows are removed, by table, and the files with the rest of their rows.
         self.old: dict[str, list[str]] = {}
-        for one in done:
-            for written in one.written:
+        for result in results:
+            for written in result.written:
                 self._count(written)
-            for thinned in one.thinned:
+            for thinned in result.thinned:
                 self.old.setdefault(thinned.table, []).append(thinned.url)
                 self.files.setdefault(thinned.table, []).extend(thinned.written)
 
-    def _count(self, written: Written) -> None:
+    def _count(self, written: WrittenFile) -> None:
         self.files.setdefault(written.table, []).append(written)
         self.rows[written.table] = self.rows.get(written.table, 0) + written.rows
 
     def run(self) -> Ingested:
         planned = self.plan
         sources = {table.name: self._sources(table) for table in planned.tables}
-        looked = [file for one in self.done for file in one.files] + [one.file for one in self.merged]
+        inspected = [file for result in self.results for file in result.files] + [check.file for check in self.merged]
         if self.merged:
             self._write_merged()
         if distrusted := self.damaged & {path for paths in planned.rewritten.removed.values() for path in paths}:
@@ -83,47 +83,51 @@ class Commit:
         for table in sorted(planned.tables, key=_order):
             self._commit_rows(table, sources[table.name])
         folded = [table for table in planned.folded if self._commit_fold(table)]
-        if looked:
-            taken = {path: one for own in sources.values() for path, one in own.items()}
-            seen = {file.path: _looked_at(file, taken.get(file.path)) for file in looked}
-            stores = {path: facts for one in self.done for path, facts in one.stores.items()}
+        if inspected:
+            progress_by_path = {
+                path: source for table_sources in sources.values() for path, source in table_sources.items()
+            }
+            seen = {file.path: _looked_at(file, progress_by_path.get(file.path)) for file in inspected}
+            stores = {path: facts for result in self.results for path, facts in result.stores.items()}
             self._commit_inspected(FILES, seen, stores=stores)
             self._commit_inspected(FINDINGS, seen)
         for table in (self.records, FILES, FINDINGS, JOBS):
             self.lake.ensure(table, planned.cuts.get(table.name, ()), planned.orders.get(table.name, ()))
         size = sum(reached.stop - (reached.part.start or 0) for reached in self._first_reached())
-        outcome = self._outcome(len({*(file.path for file in looked), *(p for s in sources.values() for p in s)}), size)
-        if looked or folded or any(sources.values()):
+        outcome = self._outcome(
+            len({*(file.path for file in inspected), *(p for s in sources.values() for p in s)}), size
+        )
+        if inspected or folded or any(sources.values()):
             self._write_job(outcome)
         return outcome
 
-    def _commit_rows(self, table: Table, sources: Mapping[str, Taken]) -> None:
+    def _commit_rows(self, table: Table, sources: Mapping[str, SourceProgress]) -> None:
         """Add what was decoded to a table; rows of sources that were rewritten are removed by the same commit."""
-        known, removed = self.plan.histories[table.name].sources, self.plan.rewritten.removed.get(table.name, ())
+        recorded, removed = self.plan.histories[table.name].sources, self.plan.rewritten.removed.get(table.name, ())
         rows: dict[str, list[RowRange]] | None = None
         if table.name == RECORDS.name:
             rows = {}
-            for one in self.done:
-                for reached in one.reached:
+            for result in self.results:
+                for reached in result.reached:
                     if reached.table == table.name and reached.rows:
                         rows.setdefault(reached.part.file.path, []).extend(reached.rows)
         self._commit(
             table,
             sources,
-            before={path: known.get(path) for path in (*sources, *removed)},
+            before={path: recorded.get(path) for path in (*sources, *removed)},
             cuts=self.plan.cuts[table.name],
             removed=removed,
             old=self.old.get(table.name, ()),
             rows=rows,
         )
 
-    def _commit_inspected(self, table: Table, seen: Mapping[str, Taken], **more: Any) -> None:
+    def _commit_inspected(self, table: Table, seen: Mapping[str, SourceProgress], **more: Any) -> None:
         """Add the rows of files that were inspected, in place of their earlier ones."""
-        known, gone = self.plan.histories[table.name].sources, self.plan.rewritten.removed.get(table.name, ())
+        recorded, gone = self.plan.histories[table.name].sources, self.plan.rewritten.removed.get(table.name, ())
         self._commit(
             table,
             seen,
-            before={path: known.get(path) for path in (*seen, *gone)},
+            before={path: recorded.get(path) for path in (*seen, *gone)},
             removed=gone,
             old=self.old.get(table.name, ()),
             replaced=self.plan.replaced.get(table.name),
@@ -131,7 +135,7 @@ class Commit:
             **more,
         )
 
-    def _commit(self, table: Table, sources: Mapping[str, Taken], **more: Any) -> None:
+    def _commit(self, table: Table, sources: Mapping[str, SourceProgress], **more: Any) -> None:
         table = self.records if table.name == RECORDS.name else table
         if sources or more.get("removed"):
             self.lake.commit(
@@ -148,30 +152,30 @@ class Commit:
 
     def _commit_fold(self, table: Table) -> bool:
         """Replace the units of a folded table that were folded again; whether there were any."""
-        done = [fold for one in self.done for fold in one.folded if fold.table == table.name]
-        if not done:
+        folds = [fold for result in self.results for fold in result.folded if fold.table == table.name]
+        if not folds:
             self.lake.ensure(table)
             return False
-        known = self.plan.histories[table.name].units
+        units = self.plan.histories[table.name].units
         self.lake.commit(
             table,
             self.plan.run,
             self.files.get(table.name, []),
             {},
-            units=values.units(done, self.plan.chosen),
-            units_before={fold.unit: known.get(fold.unit) for fold in done},
+            units=values.units(folds, self.plan.chosen),
+            units_before={fold.unit: units.get(fold.unit) for fold in folds},
         )
         return True
 
-    def _sources(self, table: Table) -> dict[str, Taken]:
+    def _sources(self, table: Table) -> dict[str, SourceProgress]:
         """How far every source of a table is ingested now. Recut if the parts of a file do not fit together."""
         by_path: dict[str, list[Reached]] = {}
-        for one in self.done:
-            for reached in one.reached:
+        for result in self.results:
+            for reached in result.reached:
                 if reached.table == table.name:
                     by_path.setdefault(reached.part.file.path, []).append(reached)
         gaps: set[str] = set()
-        taken: dict[str, Taken] = {}
+        progress: dict[str, SourceProgress] = {}
         for path, parts in by_path.items():
             parts.sort(key=lambda reached: reached.part.start or 0)
             gaps |= {path for reached in parts[:-1] if reached.stop != reached.part.stop}
@@ -181,16 +185,16 @@ class Commit:
             stop, mark = parts[-1].stop, parts[-1].mark
             if before is not None and before.stop > stop:
                 stop, mark = before.stop, before.mark
-            taken[path] = Taken(file.size, file.modified, stop, frames, mark)
+            progress[path] = SourceProgress(file.size, file.modified, stop, frames, mark)
         if gaps:
             raise Recut(gaps)
-        return taken
+        return progress
 
     def _first_reached(self) -> Iterator[Reached]:
         """Each span once, whatever the number of its tables."""
         seen: set[tuple[str, int | None]] = set()
-        for one in self.done:
-            for reached in one.reached:
+        for result in self.results:
+            for reached in result.reached:
                 key = (reached.part.file.path, reached.part.start)
                 if key not in seen:
                     seen.add(key)
@@ -198,43 +202,45 @@ class Commit:
 
     def _write_merged(self) -> None:
         """Rows of `files` and `findings` for files that were read in splits, as one more data file of each table."""
-        found, rows = Findings(), []
-        for one in self.merged:
-            assert one.measure is not None
-            rows.append(one.measure.values())
-            own = one.finish(Chosen())
-            self.losing += values.losing(own, one.file)
-            found.add(own)
-            self.damaged |= {one.file.path} if own.errors else set()
-        self.errors += found.errors
-        self.warnings += found.warnings
+        all_findings, rows = Findings(), []
+        for checked in self.merged:
+            assert checked.measure is not None
+            rows.append(checked.measure.values())
+            findings = checked.finish(RuleChoice())
+            self.losing += values.losing(findings, checked.file)
+            all_findings.add(findings)
+            self.damaged |= {checked.file.path} if findings.errors else set()
+        self.errors += all_findings.errors
+        self.warnings += all_findings.warnings
         self._write(FILES, "merged", [file_rows(rows)])
-        self._write(FINDINGS, "merged", found.to_arrow().to_batches())
+        self._write(FINDINGS, "merged", all_findings.to_arrow().to_batches())
 
     def _write(self, table: Table, name: str, batches: Iterable[pa.RecordBatch]) -> None:
         """Write one more data file, unless an earlier call has committed it."""
         if self.plan.run in self.lake.history(lake_name(table)).runs:
             return
-        sheets = Sheets(lambda one: data_path(self.lake.path, one, self.plan.run), name, orders=self.plan.orders)
+        sheets = Sheets(
+            lambda sheet_table: data_path(self.lake.path, sheet_table, self.plan.run), name, orders=self.plan.orders
+        )
         for batch in batches:
             sheets.add(table, batch)
         for written in sheets.close():
             self._count(written)
 
     def _outcome(self, files: int, size: int) -> Ingested:
-        every = (*self.plan.tables, *self.plan.folded, FILES, FINDINGS)
-        tables = {lake_name(table): self.rows.get(table.name, 0) for table in every}
+        tables = (*self.plan.tables, *self.plan.folded, FILES, FINDINGS)
+        rows_by_table = {lake_name(table): self.rows.get(table.name, 0) for table in tables}
         return Ingested(
             self.plan.run,
             self.lake.path,
-            tables,
+            rows_by_table,
             files,
             size,
             len(self.plan.tree) - files - len(self.plan.refused),
             self.errors,
             self.warnings,
             tuple(sorted(self.plan.refused.items())),
-            (*self.plan.notes(), *(note for one in self.done for note in one.notes)),
+            (*self.plan.notes(), *(note for result in self.results for note in result.notes)),
             tuple(self.losses),
             self.losing,
         )
@@ -268,7 +274,7 @@ def _order(table: Table) -> tuple[bool, bool]:
     return is_of_messages, table.name != RECORDS.name
 
 
-def _looked_at(file: File, taken: Taken | None) -> Taken:
+def _looked_at(file: File, taken: SourceProgress | None) -> SourceProgress:
     """The state of a file that was inspected; `taken` is that of its rows in another table, if it was read for one."""
     stop, mark = (file.size, 0) if taken is None else (taken.stop, taken.mark)
-    return Taken(file.size, file.modified, stop, 0, mark)
+    return SourceProgress(file.size, file.modified, stop, 0, mark)

@@ -12,24 +12,24 @@ from typing import Any
 from rawlog import registry
 from rawlog.io.storage import below
 from rawlog.lakes import values
-from rawlog.lakes.ingest_replicas import Earlier
+from rawlog.lakes.ingest_replicas import LakeReplicas
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import Cut, cuts_of, lake_name, parse_cuts, parse_order
 from rawlog.lakes.parquet import order_of
 from rawlog.lakes.removal import (
     OldFile,
     Removal,
-    merged,
+    merge_ranges,
     old_files,
     rows_of,
 )
-from rawlog.lakes.rewritten import (
+from rawlog.lakes.rewrites import (
     Comparison,
     known_names,
     read_marks,
-    replaced,
+    why_replaced,
 )
-from rawlog.lakes.state import History, Memory, Taken, history_of
+from rawlog.lakes.state import History, Memory, SourceProgress, history_of
 from rawlog.lakes.values import Decoded, Span
 from rawlog.model.errors import OptionError
 from rawlog.model.format import File
@@ -40,10 +40,10 @@ from rawlog.model.table import (
     RECORDS,
     Table,
 )
-from rawlog.reading.inspect import Checked, near
+from rawlog.reading.inspect import FileCheck, near
 from rawlog.reading.parts import (
     Part,
-    asked_of,
+    context_options,
     cut,
     whole,
 )
@@ -69,12 +69,12 @@ class Plan:
         selection: Selection,
         uncut: frozenset[str],
         partition_by: Sequence[str] | None = None,
-        chosen: Sequence[str] = (),
+        replica_notes: Sequence[str] = (),
         on_rewrite: str = "replace",
         damaged: frozenset[str] = frozenset(),
         sort_by: Sequence[str] | None = None,
     ) -> None:
-        """`tree` are the wanted files of the `whole` tree, whose other files may be needed to understand them. `chosen` are notes on
+        """`tree` are the wanted files of the `whole` tree, whose other files may be needed to understand them. `replica_notes` are notes on
         the replicas that were chosen. `on_rewrite` says what is done about files that were rewritten, those that are `damaged` excepted.
 
         OptionError if a table exists already with other partitions, or in another order, than are asked for.
@@ -87,23 +87,27 @@ class Plan:
         self.folded = [table for table in tables if values.family_of(table.name) is not None]
         self.chosen = _selection_text(selection)
         loaded = {table.name: lake.load(lake_name(table)) for table in (*tables, FILES, FINDINGS)}
-        memory = Memory(whole if any(one is not None for one in loaded.values()) else ())
-        self.histories: dict[str, History] = {name: history_of(found, memory) for name, found in loaded.items()}
+        memory = Memory(whole if any(lake_table is not None for lake_table in loaded.values()) else ())
+        self.histories: dict[str, History] = {
+            name: history_of(lake_table, memory) for name, lake_table in loaded.items()
+        }
         del memory
         names = known_names(whole, {path for history in self.histories.values() for path in history.sources})
-        self.tree, self.whole = _renamed(tree, names), _renamed(whole, names)
-        self.chosen_replicas = tuple(chosen)
-        every = selection.replicas == "all"
-        self.earlier = Earlier() if every else Earlier.find(self.whole, self.histories, loaded[FILES.name])
+        self.tree, self.whole = _with_lake_names(tree, names), _with_lake_names(whole, names)
+        self.chosen_replicas = tuple(replica_notes)
+        takes_all = selection.replicas == "all"
+        self.replicas = (
+            LakeReplicas() if takes_all else LakeReplicas.find(self.whole, self.histories, loaded[FILES.name])
+        )
         self.cuts = {table.name: _cuts(loaded[table.name], table, partition_by) for table in self.tables}
         self.orders = {
             table.name: _order(loaded[table.name], table, sort_by) for table in (*self.tables, FILES, FINDINGS)
         }
         self.folds = {
-            table.name: list(values.due(table.name, self.whole, self.histories[table.name], self.chosen, self.earlier))
+            table.name: list(values.due(table.name, self.whole, self.histories[table.name], self.chosen, self.replicas))
             for table in self.folded
         }
-        self.twins = _twins(self.whole)
+        self.same_bytes = _same_bytes(self.whole)
         compared = Comparison(
             on_rewrite,
             self.whole.files,
@@ -112,10 +116,10 @@ class Plan:
             self.whole.group_of,
             lambda file, table: self.selection.suited(table).takes_file(file),
             self.chosen,
-            self.earlier,
+            self.replicas,
             loaded[FILES.name],
             damaged,
-            self.twins,
+            self.same_bytes,
         )
         self.rewritten = compared.run(self.tables)
         #: Of `files` and `findings`: the rows that are replaced, and the data files that were searched for them.
@@ -124,17 +128,17 @@ class Plan:
         self.old_files = self._removals(lake, loaded)
         self.refused = self.rewritten.refused
         pending = {table.name: self._pending(table) for table in self.tables}
-        self.starts: dict[str, dict[str, Taken | None]] = {
-            name: {path: taken for path, taken in found.items() if path not in self.refused}
-            for name, found in pending.items()
+        self.starts: dict[str, dict[str, SourceProgress | None]] = {
+            name: {path: taken for path, taken in starts.items() if path not in self.refused}
+            for name, starts in pending.items()
         }
         self.to_inspect = [
             file for file in self.tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)
         ]
-        looked = {file.path for file in self.to_inspect}
+        inspected = {file.path for file in self.to_inspect}
         #: A group is inspected again when one of its files is new or has changed; as a whole, also if only some of it is wanted.
-        self.groups = [group for group in self.whole.groups if any(file.path in looked for file in group)]
-        self.spans = self._cut(looked)
+        self.groups = [group for group in self.whole.groups if any(file.path in inspected for file in group)]
+        self.spans = self._cut(inspected)
         taken = {span.file.path for span in self.spans if span.is_checked}
         self.to_inspect = [file for file in self.to_inspect if file.path not in taken]
 
@@ -156,14 +160,14 @@ class Plan:
                 "was rewritten; it was ingested by an older rawlog, and which rows of records came from it is not known"
             )
             self.rewritten.refuse(path, why)
-        found: list[OldFile] = []
+        files: list[OldFile] = []
         for table in self.tables:
             paths = frozenset(self.rewritten.removed.get(table.name, ()))
-            ranges = merged({path: rows[path] for path in paths}) if table.name == RECORDS.name else ()
+            ranges = merge_ranges({path: rows[path] for path in paths}) if table.name == RECORDS.name else ()
             removal = Removal(ranges=ranges) if table.name == RECORDS.name else Removal(paths)
             if loaded[table.name] is not None and removal.values:
-                found += old_files(lake, lake.table_of(lake_name(table)) or table, loaded[table.name], removal)
-        return found
+                files += old_files(lake, lake.table_of(lake_name(table)) or table, loaded[table.name], removal)
+        return files
 
     # Rows of files that are inspected again ----------------------------------------------------------------------------
 
@@ -171,42 +175,42 @@ class Plan:
         """The data files of the lake's table `findings`, which may have findings on several files together."""
         return lake.data_files(lake_name(FINDINGS)) if joint_codes() else []
 
-    def replace_inspected(self, lake: Lake, done: Sequence[Decoded], merged: Sequence[Checked]) -> list[OldFile]:
+    def replace_inspected(self, lake: Lake, results: Sequence[Decoded], checks: Sequence[FileCheck]) -> list[OldFile]:
         """The data files of `files` and `findings` that may have rows of the files that were inspected, which the new rows replace."""
-        looked = {file.path for one in done for file in one.files} | {one.file.path for one in merged}
-        if not looked:
+        inspected = {file.path for result in results for file in result.files} | {check.file.path for check in checks}
+        if not inspected:
             return []
-        found: list[OldFile] = []
+        files: list[OldFile] = []
         for table in (FILES, FINDINGS):
-            known = self.histories[table.name].sources
+            sources = self.histories[table.name].sources
             paths = frozenset(
-                path for path in (looked | self.rewritten.removed.get(table.name, set())) if path in known
+                path for path in (inspected | self.rewritten.removed.get(table.name, set())) if path in sources
             )
-            joint = self._joint(done) if table.name == FINDINGS.name else frozenset()
+            joint = self._joint(results) if table.name == FINDINGS.name else frozenset()
             removal = self.replaced[table.name] = Removal(paths, findings=joint)
-            there = lake.load(lake_name(table))
-            if there is not None:
+            lake_table = lake.load(lake_name(table))
+            if lake_table is not None:
                 self.seen_files[table.name] = frozenset(lake.data_files(lake_name(table)))
-                found += old_files(lake, table, there, removal)
-        return found
+                files += old_files(lake, table, lake_table, removal)
+        return files
 
-    def _joint(self, done: Sequence[Decoded]) -> frozenset[tuple[str, str]]:
+    def _joint(self, results: Sequence[Decoded]) -> frozenset[tuple[str, str]]:
         """Earlier findings on several files together that were compared again. Such a finding names any of the files, perhaps one that
         has not changed itself.
         """
         in_groups = joint_codes(of_groups=True)
         grouped = {file.path for group in self.groups for file in group}
-        here = {file.path for file in self.tree} | {group.path for group in self.tree.groups}
-        every = {pair for one in done for pair in one.joint}
-        return frozenset(pair for pair in every if pair[1] in (grouped if pair[0] in in_groups else here))
+        wanted_paths = {file.path for file in self.tree} | {group.path for group in self.tree.groups}
+        pairs = {pair for result in results for pair in result.joint}
+        return frozenset(pair for pair in pairs if pair[1] in (grouped if pair[0] in in_groups else wanted_paths))
 
-    def _pending(self, table: Table) -> dict[str, Taken | None]:
+    def _pending(self, table: Table) -> dict[str, SourceProgress | None]:
         """The files of which a table lacks some bytes, each with what it has."""
         able, selection = registry.formats_with(table), self.selection.suited(table)
         sources = self.histories[table.name].sources
         removed = self.rewritten.removed.get(table.name, set())
         kept = {path: taken for (name, path), taken in self.rewritten.kept.items() if name == table.name}
-        pending: dict[str, Taken | None] = {}
+        pending: dict[str, SourceProgress | None] = {}
         for file in self.whole:
             path = file.path
             if file.format not in able and path not in removed and path not in kept:
@@ -219,42 +223,44 @@ class Plan:
             taken = sources.get(path)
             if taken is not None and (not self._is_unlike(file, table) or file.size == taken.stop):
                 continue
-            if taken is None and self.twins and (twin := self._twin(file, sources)) is not None:
-                why = replaced(file, twin, read_marks({(file.path, twin.stop)} if twin.stop <= file.size else ()))
+            if taken is None and self.same_bytes and (replica := self._known_replica(file, sources)) is not None:
+                why = why_replaced(
+                    file, replica, read_marks({(file.path, replica.stop)} if replica.stop <= file.size else ())
+                )
                 if why is not None:
                     self.refused[file.path] = why
                     continue
-                if file.size == twin.stop:
+                if file.size == replica.stop:
                     continue
-                taken = twin
+                taken = replica
             if file.place.state is None:
-                rest = self.earlier.rest(table.name, file, self.whole.group_of(file), taken)
+                rest = self.replicas.rest(table.name, file, self.whole.group_of(file), taken)
                 if rest is None or rest.stop < file.size:
                     pending[file.path] = rest
         return pending
 
-    def _twin(self, file: File, sources: Mapping[str, Taken]) -> Taken | None:
+    def _known_replica(self, file: File, sources: Mapping[str, SourceProgress]) -> SourceProgress | None:
         """What a table has of another file with the same bytes: local and remote copies of a segment are taken once."""
-        return next((sources[path] for path in self.twins.get(file.path, ()) if path in sources), None)
+        return next((sources[path] for path in self.same_bytes.get(file.path, ()) if path in sources), None)
 
-    def _cut(self, looked: set[str]) -> list[Span]:
+    def _cut(self, inspected: set[str]) -> list[Span]:
         """The spans of all pending files, in the order of their places, each once for all tables that need it. Files that are new as a
         whole are checked by the pass that decodes them.
         """
         formats = registry.formats()
         tables = [(table, self.selection.suited(table), self.starts[table.name]) for table in self.tables]
-        every = [(table, chosen, asked_of(table, chosen), starts) for table, chosen, starts in tables if starts]
-        found: list[Span] = []
-        for file in sorted(self.whole, key=_order_of_place) if every else ():
+        wishes = [(table, chosen, context_options(table, chosen), starts) for table, chosen, starts in tables if starts]
+        all_spans: list[Span] = []
+        for file in sorted(self.whole, key=_order_of_place) if wishes else ():
             path, group, is_new = file.path, self.whole.group_of(file), True
             edges: dict[int, list[tuple[int | None, int | None, int]]] = {}
             wanted: dict[tuple[int | None, int | None], list[tuple[str, Part]]] = {}
-            for table, chosen, asked, starts in every:
+            for table, chosen, options, starts in wishes:
                 if path not in starts:
                     continue
                 taken = starts[path]
                 is_new &= taken is None
-                part = whole(file, group, table, chosen, asked, formats)
+                part = whole(file, group, table, chosen, options, formats)
                 begin = 0 if taken is None else taken.stop
                 if begin not in edges:
                     start, first = (taken.stop, taken.frames) if taken is not None and taken.stop else (None, 0)
@@ -263,29 +269,29 @@ class Plan:
                     spans = [ends] if path in self.uncut else cut(ends, group, LARGEST, reading=False)
                     edges[begin] = [(span.start, span.stop, span.first) for span in spans]
                 for start, stop, first in edges[begin]:  # made directly: there may be millions
-                    own = Part(part.files, start, stop, first, part.context, part.floor)
-                    wanted.setdefault((start, stop), []).append((table.name, own))
+                    piece = Part(part.files, start, stop, first, part.context, part.floor)
+                    wanted.setdefault((start, stop), []).append((table.name, piece))
             if wanted:
-                is_checked = is_new and path in looked
+                is_checked = is_new and path in inspected
                 nearby = near(file, group, formats) if is_checked else ()
-                own_spans = [Span(tuple(parts), is_checked, nearby) for parts in wanted.values()]
-                found += sorted(own_spans, key=lambda span: span.start)
-        return found
+                file_spans = [Span(tuple(parts), is_checked, nearby) for parts in wanted.values()]
+                all_spans += sorted(file_spans, key=lambda span: span.start)
+        return all_spans
 
     def check_masked(self) -> None:
         """OptionError if the lake has rows of these files that were masked in another way or not at all, or any rows that were masked with
         another secret: such rows cannot be joined.
         """
-        own = _masks(self.chosen)
+        masks = _masks(self.chosen)
         for table in self.tables:
-            known, sources = self.histories[table.name].selections, self.histories[table.name].sources
-            is_masked = bool(own) or any(map(_masks, set(known.values())))
+            selections, sources = self.histories[table.name].selections, self.histories[table.name].sources
+            is_masked = bool(masks) or any(map(_masks, set(selections.values())))
             for file in self.tree if is_masked else ():
-                earlier = _masks(known.get(file.path, "")) if file.path in sources else own
-                if earlier != own:
+                earlier = _masks(selections.get(file.path, "")) if file.path in sources else masks
+                if earlier != masks:
                     how = " and ".join(earlier) or "not masked"
                     raise OptionError(f"{file.path}: the lake has rows of this file that are {how}; use another lake")
-            secrets = {_SECRET.findall(text)[-1] for text in set(known.values()) if own and _SECRET.search(text)}
+            secrets = {_SECRET.findall(text)[-1] for text in set(selections.values()) if masks and _SECRET.search(text)}
             if secrets - set(_SECRET.findall(self.chosen)):
                 raise OptionError(
                     "the lake has rows that were masked with another secret; use that one, or another lake"
@@ -295,14 +301,14 @@ class Plan:
         """Notes on sources that were ingested with another selection."""
         others: dict[str, set[str]] = {}
         for table in self.tables:
-            known = self.histories[table.name].selections
-            for file in self.tree if known else ():
-                earlier = known.get(file.path)
+            selections = self.histories[table.name].selections
+            for file in self.tree if selections else ():
+                earlier = selections.get(file.path)
                 if earlier is not None and earlier != self.chosen:
                     others.setdefault(earlier, set()).add(file.path)
         return [
             *self.chosen_replicas,
-            *self.earlier.notes(),
+            *self.replicas.notes(),
             *self.rewritten.notes(),
             *(
                 f"{len(paths):,} files were ingested before with {earlier}; rows left out then stay out"
@@ -314,12 +320,12 @@ class Plan:
 def joint_codes(*, of_groups: bool = False) -> frozenset[str]:
     """The codes of findings on several files together: of one store, or of a whole tree as well."""
     families = registry.families()
-    in_groups = {one.code for family in families for one in family.store_class.rules()}
-    in_trees = {one.code for family in families for one in family.store_class.tree_rules()}
+    in_groups = {rule.code for family in families for rule in family.store_class.rules()}
+    in_trees = {rule.code for family in families for rule in family.store_class.tree_rules()}
     return frozenset(in_groups if of_groups else in_groups | in_trees)
 
 
-def _twins(tree: Tree) -> dict[str, list[str]]:
+def _same_bytes(tree: Tree) -> dict[str, list[str]]:
     """For each file of which there is, or was, a copy in remote storage: the paths of the others with the same bytes."""
     alike: dict[tuple[str, str], list[str]] = {}
     for file in tree:
@@ -329,30 +335,30 @@ def _twins(tree: Tree) -> dict[str, list[str]]:
     return {path: paths for paths in alike.values() for path in paths}
 
 
-def _cuts(found: Any | None, table: Table, partition_by: Sequence[str] | None) -> tuple[Cut, ...]:
+def _cuts(lake_table: Any | None, table: Table, partition_by: Sequence[str] | None) -> tuple[Cut, ...]:
     """How a table is partitioned: as it was created, or as asked if it is new."""
     wanted = cuts_of(table, partition_by or ())
-    if found is None:
+    if lake_table is None:
         return wanted
-    there = parse_cuts(found)
-    if partition_by is not None and there != wanted:
-        has = ", ".join(map(str, there)) or "nothing"
+    present = parse_cuts(lake_table)
+    if partition_by is not None and present != wanted:
+        has = ", ".join(map(str, present)) or "nothing"
         raise OptionError(f"table {lake_name(table)} of the lake exists already, partitioned by {has}")
-    return there
+    return present
 
 
-def _order(found: Any | None, table: Table, sort_by: Sequence[str] | None) -> tuple[str, ...]:
+def _order(lake_table: Any | None, table: Table, sort_by: Sequence[str] | None) -> tuple[str, ...]:
     """The columns that a table is sorted by: as it was created, or as asked if it is new."""
     wanted = order_of(table, sort_by)
-    if found is None:
+    if lake_table is None:
         return wanted
-    there = parse_order(found)
-    if sort_by is not None and there != wanted and table.name not in (FILES.name, FINDINGS.name):
-        has = f"sorted by {', '.join(there)}" if there else "not sorted"
+    present = parse_order(lake_table)
+    if sort_by is not None and present != wanted and table.name not in (FILES.name, FINDINGS.name):
+        has = f"sorted by {', '.join(present)}" if present else "not sorted"
         raise OptionError(
             f"table {lake_name(table)} of the lake exists already, {has}; `rawlog lake --compact --sort-by` changes it"
         )
-    return there
+    return present
 
 
 def _order_of_place(file: File) -> tuple[str, int, int]:
@@ -373,7 +379,7 @@ def splits_of(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple
     return [tuple(item for item, _ in run) for run in runs]
 
 
-def _renamed(tree: Tree, names: Mapping[str, File]) -> Tree:
+def _with_lake_names(tree: Tree, names: Mapping[str, File]) -> Tree:
     """A tree with the names under which the lake knows some of its files."""
     return replace(tree, files=tuple(names.get(file.path, file) for file in tree)) if names else tree
 
@@ -383,12 +389,12 @@ _SECRET = re.compile("secret ([0-9a-f]{8})")
 
 def _masks(selection: str) -> list[str]:
     """How rows were masked, by the text of a selection."""
-    made = json.loads(selection).get("transforms", []) if selection else []
-    return [one for one in made if one.startswith("masked ")]
+    transforms = json.loads(selection).get("transforms", []) if selection else []
+    return [text for text in transforms if text.startswith("masked ")]
 
 
 def _selection_text(selection: Selection) -> str:
     names = ("topics", "topic_pattern", "partitions", "from_offset", "to_offset", "since", "until", "key", "where")
-    given = {name: getattr(selection, name) for name in names if getattr(selection, name) not in ((), None)}
-    given |= {"transforms": [str(one) for one in selection.transforms]} if selection.transforms else {}
-    return json.dumps(given, default=repr) if given else ""
+    options = {name: getattr(selection, name) for name in names if getattr(selection, name) not in ((), None)}
+    options |= {"transforms": [str(transform) for transform in selection.transforms]} if selection.transforms else {}
+    return json.dumps(options, default=repr) if options else ""

@@ -12,7 +12,7 @@ from typing import Any
 
 from rawlog import registry
 from rawlog.io.walk import walk
-from rawlog.lakes.state import History, Taken
+from rawlog.lakes.state import History, SourceProgress
 from rawlog.model.errors import DataError
 from rawlog.model.format import File
 from rawlog.model.store import Store
@@ -26,7 +26,7 @@ SHOWN = 5
 
 
 @dataclass(slots=True)
-class Earlier:
+class LakeReplicas:
     """Which stores of a tree are replicas of stores that a lake has from other directories. Directories of the tree are the keys."""
 
     #: The directories that the lake has.
@@ -45,32 +45,34 @@ class Earlier:
     ends: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
-    def find(cls, tree: Tree, histories: Mapping[str, History], files: Any) -> Earlier:
+    def find(cls, tree: Tree, histories: Mapping[str, History], files: Any) -> LakeReplicas:
         """The replicas that a lake with these histories has. `files` is its table of that name, None if there is none."""
-        found = cls()
-        here = {file.path: file for file in tree}
-        known: dict[str, list[File]] = {}
+        replicas = cls()
+        files_by_path = {file.path: file for file in tree}
+        files_by_store: dict[str, list[File]] = {}
         for path, taken in _sources(histories):
-            file = here[path] if path in here else known_file(path, taken)
+            file = files_by_path[path] if path in files_by_path else known_file(path, taken)
             if file is not None and file.place.group is not None:
-                known.setdefault(file.place.group, []).append(file)
-        mine = {store.path for store in tree.groups}
-        stores = {group: Store(own) for group, own in known.items() if group not in mine}
-        for one in copies([*tree.groups, *stores.values()]) if stores else ():
+                files_by_store.setdefault(file.place.group, []).append(file)
+        store_paths = {store.path for store in tree.groups}
+        stores = {
+            group: Store(group_files) for group, group_files in files_by_store.items() if group not in store_paths
+        }
+        for copy in copies([*tree.groups, *stores.values()]) if stores else ():
             # What a directory is now may not be what the lake took from it: the topic may have been created again.
-            facts, known_facts = one.identity.facts, histories[FILES.name].stores
+            facts, known_facts = copy.identity.facts, histories[FILES.name].stores
             elsewhere = tuple(
-                path for path in one.paths if path in stores and not contradict(known_facts.get(path, ()), facts)
+                path for path in copy.paths if path in stores and not contradict(known_facts.get(path, ()), facts)
             )
-            for path in one.paths if elsewhere else ():
-                if path in mine:
-                    found.others[path], found.names[path] = elsewhere, one.identity.name
-                    found.fresh |= set() if path in known else {path}
-                    found.stale |= {path} if one.paths[0] in stores else set()
-                    found.paths |= {file.path: path for other in elsewhere for file in stores[other]}
-        if found.paths and files is not None:
-            found._look_up(files, histories)
-        return found
+            for path in copy.paths if elsewhere else ():
+                if path in store_paths:
+                    replicas.others[path], replicas.names[path] = elsewhere, copy.identity.name
+                    replicas.fresh |= set() if path in files_by_store else {path}
+                    replicas.stale |= {path} if copy.paths[0] in stores else set()
+                    replicas.paths |= {file.path: path for other in elsewhere for file in stores[other]}
+        if replicas.paths and files is not None:
+            replicas._look_up(files, histories)
+        return replicas
 
     def _look_up(self, files: Any, histories: Mapping[str, History]) -> None:
         """How far the lake goes, according to its table `files`."""
@@ -85,19 +87,19 @@ class Earlier:
                     key = (table, group)
                     self.ends[key] = max(self.ends.get(key, 0), reached.get(path, 0))
 
-    def unit(self, name: str, known: Collection[str]) -> str | None:
+    def unit(self, name: str, units: Collection[str]) -> str | None:
         """The name under which a lake has a unit of a folded table; None if what it has is better than the unit."""
         if name in self.stale:
             return None
-        return next((other for other in self.others.get(name, ()) if name not in known and other in known), name)
+        return next((other for other in self.others.get(name, ()) if name not in units and other in units), name)
 
-    def rest(self, table: str, file: File, store: Store, taken: Taken | None) -> Taken | None:
+    def rest(self, table: str, file: File, store: Store, taken: SourceProgress | None) -> SourceProgress | None:
         """What a table has of a file, in this or another replica; None: nothing."""
         end = self.ends.get((table, store.path))
         if end is None:
             return taken
         format, start = registry.formats()[str(file.format)], file.place.start_offset
-        everything = Taken(file.size, file.modified, file.size, 0, 0)
+        everything = SourceProgress(file.size, file.modified, file.size, 0, 0)
         if start is None or format.by_position:
             return everything
         if start >= end:
@@ -106,7 +108,9 @@ class Earlier:
         if not format.ordered or not format.can("spans") or (following is not None and following <= end):
             return everything
         position = position_of(file, store, end)
-        return taken if taken is not None and taken.stop >= position else Taken(file.size, None, position, 0, 0)
+        return (
+            taken if taken is not None and taken.stop >= position else SourceProgress(file.size, None, position, 0, 0)
+        )
 
     def notes(self) -> list[str]:
         """What was found, in words."""
@@ -131,12 +135,12 @@ def among(column: str, values: Sequence[str]) -> Any:
     return make(column, values)
 
 
-def _sources(histories: Mapping[str, History]) -> Iterable[tuple[str, Taken]]:
+def _sources(histories: Mapping[str, History]) -> Iterable[tuple[str, SourceProgress]]:
     """The sources of all tables, each once."""
     return {path: taken for history in histories.values() for path, taken in history.sources.items()}.items()
 
 
-def known_file(path: str, taken: Taken) -> File | None:
+def known_file(path: str, taken: SourceProgress) -> File | None:
     """A source as a file, recognised by its place; it may not exist any more."""
     for format in registry.formats().values():
         place = format.match(path) if format.match is not None else None

@@ -15,14 +15,14 @@ from rawlog.io.storage import file_system
 from rawlog.lakes import commits
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import Cut, data_path, known_tables, order_id, parse_cuts, parse_order
-from rawlog.lakes.parquet import ROW_GROUP, Sheets, Written, check_order, merged, order_of
+from rawlog.lakes.parquet import ROW_GROUP, Sheets, WrittenFile, check_order, merge_sorted, order_of
 from rawlog.lakes.payload import fitted, stored
 from rawlog.lakes.state import history_of
 from rawlog.model.errors import AccessError
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     packed,
 )
@@ -55,15 +55,15 @@ class Lot:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined(Done):
+class JoinResult(SplitResult):
     """The files of a lot, and those with their rows."""
 
     table: str
     old: tuple[str, ...]
-    written: tuple[Written, ...]
+    written: tuple[WrittenFile, ...]
 
 
-class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
+class Join(Job[JoinResult, Mapping[str, tuple[int, int]]]):
     """Joins the small data files of some tables of a lake that is open for writing. The outcome: how many there were and are, by table."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
         """What there is to join."""
         lake = self.lake
         assert lake is not None
-        found: list[Lot] = []
+        all_lots: list[Lot] = []
         for name in self.names if self.names is not None else lake.tables():
             if name not in known_tables():
                 continue
@@ -99,15 +99,15 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
             if table is None:
                 raise AccessError(f"{lake.path}: table {name} no longer exists")
             if not history_of(table).units:
-                found += self._lots_of(name, table)
-        return found
+                all_lots += self._lots_of(name, table)
+        return all_lots
 
     def _lots_of(self, name: str, table: Any) -> list[Lot]:
         """Small data files of the same partition, and those in another order than is asked for, in the order they were added."""
         assert self.lake is not None
-        known = self.lake.table_of(name)
-        assert known is not None
-        order = parse_order(table) if self.sort_by is None else order_of(known, self.sort_by)
+        columns = self.lake.table_of(name)
+        assert columns is not None
+        order = parse_order(table) if self.sort_by is None else order_of(columns, self.sort_by)
         if self.sort_by is not None:
             self.orders[name] = order
         number = order_id(table, order)
@@ -123,11 +123,13 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
                 by_partition.setdefault(repr(file.partition), []).append(file)
         lots = [
             lot
-            for some in by_partition.values()
+            for partition_files in by_partition.values()
             for lot in packed(
-                sorted(some, key=lambda one: str(one.file_path)), lambda one: int(one.file_size_in_bytes), self.target
+                sorted(partition_files, key=lambda small: str(small.file_path)),
+                lambda small: int(small.file_size_in_bytes),
+                self.target,
             )
-            if len(lot) >= FEW or (self.sort_by is not None and any(str(one.file_path) in unsorted for one in lot))
+            if len(lot) >= FEW or (self.sort_by is not None and any(str(small.file_path) in unsorted for small in lot))
         ]
         if not lots:
             return []
@@ -138,12 +140,12 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
             Lot(
                 self.runs[name],
                 name,
-                tuple(str(one.file_path) for one in lot),
-                sum(int(one.file_size_in_bytes) for one in lot),
+                tuple(str(small.file_path) for small in lot),
+                sum(int(small.file_size_in_bytes) for small in lot),
                 cuts,
-                stored(known),
+                stored(columns),
                 order,
-                frozenset(str(one.file_path) for one in lot) & unsorted,
+                frozenset(str(small.file_path) for small in lot) & unsorted,
             )
             for lot in lots
         ]
@@ -154,7 +156,7 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
         assert self.lake.writer is not None, "only inside `with`"
         return [Split(number, lot.size, lot) for number, lot in enumerate(self.lots())]
 
-    def work(self, split: Split, stage: Stage) -> Joined:
+    def work(self, split: Split, stage: Stage) -> JoinResult:
         """Write the rows of a lot. AccessError if a data file cannot be read."""
         import pyarrow as pa
 
@@ -167,24 +169,24 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
                 for batch in _Merge(lot, folder).rows() if lot.order else _all_rows(lot):
                     sheets.add(table, batch)
             stage.advance(lot.size)
-            return Joined(split.number, lot.table, lot.urls, sheets.close())
+            return JoinResult(split.number, lot.table, lot.urls, sheets.close())
         except BaseException as error:
             sheets.discard()
             if isinstance(error, (OSError, pa.ArrowException)) and not isinstance(error, AccessError):
                 raise AccessError(f"{lot.table}: {str(error).splitlines()[0]}") from None
             raise
 
-    def commit(self, done: Sequence[Joined]) -> Mapping[str, tuple[int, int]]:
+    def commit(self, results: Sequence[JoinResult]) -> Mapping[str, tuple[int, int]]:
         """Exchange the files, one commit per table. AccessError if another run changed them meanwhile."""
         counts: dict[str, tuple[int, int]] = {}
         assert self.lake is not None
         for name, order in self.orders.items():
             self.lake.sort(name, order)
-        for name in dict.fromkeys(one.table for one in done):
-            old = {path for one in done if one.table == name for path in one.old}
-            made = [file for one in done if one.table == name for file in one.written]
-            self._exchange(name, old, made)
-            counts[name] = len(old), len(made)
+        for name in dict.fromkeys(result.table for result in results):
+            old = {path for result in results if result.table == name for path in result.old}
+            joined = [file for result in results if result.table == name for file in result.written]
+            self._exchange(name, old, joined)
+            counts[name] = len(old), len(joined)
         return counts
 
     def clean(self) -> None:
@@ -193,7 +195,7 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
         for run in filter(None, self.runs.values()):
             self.lake.sweep(run)
 
-    def _exchange(self, name: str, old: set[str], made: list[Written]) -> None:
+    def _exchange(self, name: str, old: set[str], joined: list[WrittenFile]) -> None:
         lake = self.lake
         assert lake is not None
         summary = {"rawlog.joined": self.runs[name]}
@@ -202,15 +204,15 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
             present = {str(task.file.file_path) for task in target.scan().plan_files()}
             if not old <= present:
                 raise AccessError(f"{lake.path}: {name} was changed meanwhile; nothing was joined")
-            commits.exchange(target, made, summary, old.__contains__)
+            commits.exchange(target, joined, summary, old.__contains__)
 
         lake.change(lambda: lake.load(name), None, exchange)
 
 
 def _all_rows(lot: Lot) -> Iterator[pa.RecordBatch]:
     """The rows of a lot, one file after another."""
-    for one in lot.urls:
-        yield from _rows(one, lot.stored)
+    for url in lot.urls:
+        yield from _rows(url, lot.stored)
 
 
 def _rows(path: str, table: Table, streams: int = 1) -> Iterator[pa.RecordBatch]:
@@ -235,23 +237,23 @@ class _Merge:
     def rows(self) -> Iterator[pa.RecordBatch]:
         """All rows, sorted."""
         paths: list[str] = []
-        for one in self.lot.urls:
-            paths += self._sorted([one], is_sorted=False) if one in self.lot.unsorted else [one]
+        for url in self.lot.urls:
+            paths += self._sort_files([url], is_sorted=False) if url in self.lot.unsorted else [url]
         while len(paths) > STREAMS:
-            some, paths = paths[:STREAMS], paths[STREAMS:]
-            paths += self._sorted(some, is_sorted=True)
-        yield from self._merged(paths)
+            batch, paths = paths[:STREAMS], paths[STREAMS:]
+            paths += self._sort_files(batch, is_sorted=True)
+        yield from self._merge_files(paths)
 
-    def _merged(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _merge_files(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         streams = [_rows(path, self.lot.stored, len(paths)) for path in paths]
-        for table in merged(streams, self.lot.order):
+        for table in merge_sorted(streams, self.lot.order):
             yield from table.to_batches()
 
-    def _sorted(self, paths: Sequence[str], *, is_sorted: bool) -> list[str]:
+    def _sort_files(self, paths: Sequence[str], *, is_sorted: bool) -> list[str]:
         """Temporary files with the rows of others, each of them sorted: one if the others are."""
         table = self.lot.stored
         self.count += 1
         sheets = Sheets(lambda _: self.folder, f"run-{self.count}", orders={table.name: self.lot.order})
-        for batch in self._merged(paths) if is_sorted else _rows(paths[0], table):
+        for batch in self._merge_files(paths) if is_sorted else _rows(paths[0], table):
             sheets.add(table, batch)
-        return [one.path for one in sheets.close()]
+        return [written.path for written in sheets.close()]

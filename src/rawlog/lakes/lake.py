@@ -36,10 +36,19 @@ from rawlog.lakes.names import (
     set_order,
     unit_mark,
 )
-from rawlog.lakes.parquet import Written
+from rawlog.lakes.parquet import WrittenFile
 from rawlog.lakes.payload import Payloads, is_narrow, schema_of, stored, with_decoded
 from rawlog.lakes.removal import Removal, old_files
-from rawlog.lakes.state import Folded, History, RowRange, Taken, history_of, is_replacing, newest_first, summary_of
+from rawlog.lakes.state import (
+    History,
+    RowRange,
+    SourceProgress,
+    UnitSources,
+    history_of,
+    is_replacing,
+    newest_first,
+    summary_of,
+)
 from rawlog.model.errors import AccessError, OptionError, RawlogError
 from rawlog.model.table import RECORDS, Table
 
@@ -63,7 +72,7 @@ class Writer:
         self._file: IO[bytes] | None = None
         while self._path is not None and self._file is None:
             make_directory(os.path.dirname(self._path))
-            self._file = _locked(self._path)
+            self._file = _lock(self._path)
 
     def new_run(self) -> str:
         """The name of one more run."""
@@ -105,7 +114,7 @@ def living(folder: str) -> Iterator[str]:
         yield from (name for name in sorted(os.listdir(os.path.join(folder, FOLDER))) if is_alive(folder, name))
 
 
-def _locked(path: str) -> IO[bytes] | None:
+def _lock(path: str) -> IO[bytes] | None:
     """A new file with the lock on it; None if another process took it for a dead writer's and removed it before it was locked."""
     file = open(path, "ab")  # noqa: SIM115  (held as long as the writer is alive)
     try:
@@ -286,10 +295,10 @@ class Lake:
     def tables(self) -> list[str]:
         """The names of all tables of the lake, those of namespace `rawlog` first."""
         with self.access():
-            found = [
+            names = [
                 ".".join(name) for space in self.catalog.list_namespaces() for name in self.catalog.list_tables(space)
             ]
-        return sorted(found, key=lambda name: (not name.startswith("rawlog."), name))
+        return sorted(names, key=lambda name: (not name.startswith("rawlog."), name))
 
     def load(self, name: str) -> Any | None:
         """The Iceberg table of that name, or None; AccessError if it needs a newer rawlog, or is to be changed and is another lake's."""
@@ -301,7 +310,7 @@ class Lake:
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
             except FileNotFoundError as error:
-                raise self._refused(name, _line(error)) from None
+                raise self._refusal(name, _line(error)) from None
         if self.writer is not None:
             self._check_owned(name, table)
         if named := [key for key in CODE if key in table.properties]:
@@ -321,11 +330,11 @@ class Lake:
         (owned,) = same_files([f"{folder}/x"])
         log = [entry.metadata_file for entry in table.metadata.metadata_log]
         for path in (f"{table.location().rstrip('/')}/x", table.metadata_location, *log):
-            (known,) = same_files([path])
-            if not known.startswith(owned.removesuffix("x")):
-                raise self._refused(name, f"its files are at {path.removesuffix('/x')}")
+            (place,) = same_files([path])
+            if not place.startswith(owned.removesuffix("x")):
+                raise self._refusal(name, f"its files are at {path.removesuffix('/x')}")
 
-    def _refused(self, name: str, why: str) -> AccessError:
+    def _refusal(self, name: str, why: str) -> AccessError:
         return AccessError(
             f"{self.path}: table {name} has metadata of another place: {why}. Nothing was changed. Name the lake by the path that it was "
             "made with. If it was moved, make a link there; for a copy, see `Moved and copied lakes` in docs/lake.md"
@@ -337,11 +346,11 @@ class Lake:
 
     def table_of(self, name: str) -> Table | None:
         """One of rawlog's tables as the lake has it: `records` with the columns of decoded values. None if there is no such table."""
-        known = known_tables().get(name)
-        found = self.load(name) if known is not None and known.name == RECORDS.name else None
-        if known is None or found is None:
-            return known
-        return with_decoded(known, schema_of(found))
+        table = known_tables().get(name)
+        lake_table = self.load(name) if table is not None and table.name == RECORDS.name else None
+        if table is None or lake_table is None:
+            return table
+        return with_decoded(table, schema_of(lake_table))
 
     def data_files(self, name: str, row_filter: Any = None) -> list[str]:
         """The Parquet files that hold a table's rows now, as URLs; with an expression of PyIceberg, those that may have such rows."""
@@ -388,23 +397,23 @@ class Lake:
     def ensure(self, table: Table, cuts: Sequence[Cut] = (), order: Sequence[str] = ()) -> Any:
         """The Iceberg table for one of rawlog's, created (partitioned by `cuts`, sorted by `order`) or extended as needed."""
         name, table = lake_name(table), stored(table)
-        found = self.load(name)
+        lake_table = self.load(name)
         with self.access():
-            if found is None:
+            if lake_table is None:
                 make_once(lambda: self._create(name, table, cuts, order), lambda: self.catalog.table_exists(name))
-                found = self.catalog.load_table(name)
-            missing = {key: value for key, value in _properties(table).items() if key not in found.properties}
-            if int(found.properties.get("rawlog.lake", 0)) < _version(table):
+                lake_table = self.catalog.load_table(name)
+            missing = {key: value for key, value in _properties(table).items() if key not in lake_table.properties}
+            if int(lake_table.properties.get("rawlog.lake", 0)) < _version(table):
                 missing["rawlog.lake"] = str(_version(table))
-            grows = is_narrow(schema_of(found), table)
+            grows = is_narrow(schema_of(lake_table), table)
             if grows or missing:
-                with found.transaction() as transaction:
+                with lake_table.transaction() as transaction:
                     if missing:
                         transaction.set_properties(missing)
                     if grows:
                         with transaction.update_schema() as update:
                             update.union_by_name(table.schema)
-            return found
+            return lake_table
 
     def _create(self, name: str, table: Table, cuts: Sequence[Cut], order: Sequence[str]) -> None:
         space = name.split(".")[0]
@@ -444,13 +453,13 @@ class Lake:
         self,
         table: Table,
         run: str,
-        files: Sequence[Written],
-        sources: Mapping[str, Taken],
+        files: Sequence[WrittenFile],
+        sources: Mapping[str, SourceProgress],
         *,
-        before: Mapping[str, Taken | None] | None = None,
+        before: Mapping[str, SourceProgress | None] | None = None,
         selection: str = "",
-        units: Mapping[str, Folded] | None = None,
-        units_before: Mapping[str, Folded | None] | None = None,
+        units: Mapping[str, UnitSources] | None = None,
+        units_before: Mapping[str, UnitSources | None] | None = None,
         cuts: Sequence[Cut] = (),
         order: Sequence[str] = (),
         removed: Collection[str] = (),
@@ -554,20 +563,22 @@ class Lake:
         """The directories of data files to sweep, by the name of their table."""
         if is_remote(self.path):
             for name in self.tables() if run is not None else ():
-                folder = data_path(self.path, name, str(run))
+                run_folder = data_path(self.path, name, str(run))
                 with contextlib.suppress(AccessError):
-                    next(owned_listing(self.path, folder))
-                    yield name, [folder]
+                    next(owned_listing(self.path, run_folder))
+                    yield name, [run_folder]
             return
         for data in sorted(Path(self.path).glob("*/*/data")):
             name = f"{data.parent.parent.name}.{data.parent.name}"
-            folders = [one for one in data.iterdir() if is_run(one.name) and run in (None, one.name)]
+            folders = [folder for folder in data.iterdir() if is_run(folder.name) and run in (None, folder.name)]
             done = history_of(self.load(name)).runs if folders and run is None else frozenset()
             dead = [
-                one for one in folders if run is not None or not (one.name in done or is_alive(self.path, one.name))
+                folder
+                for folder in folders
+                if run is not None or not (folder.name in done or is_alive(self.path, folder.name))
             ]
             if dead:
-                yield name, [str(one) for one in dead]
+                yield name, [str(folder) for folder in dead]
 
     def named(self, table: Any | None) -> set[str]:
         """The data files that any snapshot of a table lists."""
@@ -598,7 +609,7 @@ def remove_file(lake: str, path: str, io: Any) -> None:
 
 def _with_bounds(file: Any, column: int) -> DataFile:
     """A data file of `records` with the bounds of its column `lake_split`."""
-    least, greatest = ((one or {}).get(column) for one in (file.lower_bounds, file.upper_bounds))
+    least, greatest = ((bounds or {}).get(column) for bounds in (file.lower_bounds, file.upper_bounds))
     return DataFile(str(file.file_path), least and least.decode(), greatest and greatest.decode())
 
 

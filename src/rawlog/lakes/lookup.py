@@ -45,7 +45,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """Rows of `records`, and for each row that was looked for which of them it is; -1: it was not found, or looked for nothing."""
 
     place: Rows
@@ -70,7 +70,7 @@ class Lookup:
     limit: int
     files: OrderedDict[str, pq.ParquetFile] = field(default_factory=OrderedDict)
     bounds: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = field(default_factory=dict)
-    known: OrderedDict[tuple[str, int], _References] = field(default_factory=OrderedDict)
+    references: OrderedDict[tuple[str, int], _References] = field(default_factory=OrderedDict)
     kept: OrderedDict[tuple[str, int], pa.Table] = field(default_factory=OrderedDict)
 
     def __enter__(self) -> Self:
@@ -81,9 +81,9 @@ class Lookup:
             file.close()
         self.files.clear()
         self.kept.clear()
-        self.known.clear()
+        self.references.clear()
 
-    def find(self, files: Iterable[DataFile], splits: pa.Array, numbers: Rows, bounds: Bounds) -> Found:
+    def find(self, files: Iterable[DataFile], splits: pa.Array, numbers: Rows, bounds: Bounds) -> LookupResult:
         """The rows with these splits (null: nothing is looked for) and numbers, as many as fit into memory; `bounds` are those of other
         columns of theirs. AccessError if a file cannot be read.
         """
@@ -93,10 +93,10 @@ class Lookup:
         coded = splits.cast(pa.string()).dictionary_encode()
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         names: list[str] = coded.dictionary.to_pylist()
-        asked = np.flatnonzero(codes >= 0)
-        wanted, inverse = np.unique(codes[asked] << BITS | numbers[asked], return_inverse=True)
+        referring = np.flatnonzero(codes >= 0)
+        wanted, inverse = np.unique(codes[referring] << BITS | numbers[referring], return_inverse=True)
         where = np.full(wanted.size, -1, np.int64)
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
         count = size = 0
         for file, group in self._candidates(files, names, bounds) if wanted.size else ():
             if size >= self.limit:
@@ -106,13 +106,13 @@ class Lookup:
                 continue
             rows = self._rows(file, group, ordinals)
             where[which[: rows.num_rows]] = count + np.arange(rows.num_rows)
-            found.append(rows)
+            tables.append(rows)
             count += rows.num_rows
             size += rows.nbytes
             if count >= wanted.size:
                 break
-        place[asked] = where[inverse]
-        return Found(place, found)
+        place[referring] = where[inverse]
+        return LookupResult(place, tables)
 
     def _candidates(
         self, files: Iterable[DataFile], names: Sequence[str], bounds: Bounds
@@ -122,12 +122,12 @@ class Lookup:
             held = [name for name in names if file.may_hold(name)]
             if not held:
                 continue
-            every: Bounds = {**bounds, SPLIT: (min(held), max(held))}
+            wanted: Bounds = {**bounds, SPLIT: (min(held), max(held))}
             for group in range(self._open(file.url).num_row_groups):
-                own = self._bounds(file.url, group)
+                present = self._bounds(file.url, group)
                 if all(
-                    name not in own or (own[name][0] <= last and first <= own[name][1])
-                    for name, (first, last) in every.items()
+                    name not in present or (present[name][0] <= last and first <= present[name][1])
+                    for name, (first, last) in wanted.items()
                 ):
                     yield file, group
 
@@ -150,20 +150,20 @@ class Lookup:
         """The statistics of a row group, of columns whose bounds may be asked for."""
         if (url, group) not in self.bounds:
             metadata = self._open(url).metadata.row_group(group)
-            made: dict[str, tuple[Any, Any]] = {}
+            bounds: dict[str, tuple[Any, Any]] = {}
             for number in range(metadata.num_columns):
                 column = metadata.column(number)
                 if column.path_in_schema not in (SPLIT, *BOUNDED):
                     continue
-                found = column.statistics
-                if found is not None and found.has_min_max:
-                    made[column.path_in_schema] = found.min, found.max
-            self.bounds[url, group] = made
+                statistics = column.statistics
+                if statistics is not None and statistics.has_min_max:
+                    bounds[column.path_in_schema] = statistics.min, statistics.max
+            self.bounds[url, group] = bounds
         return self.bounds[url, group]
 
     def _references(self, file: DataFile, group: int) -> _References:
         key = (file.url, group)
-        if key not in self.known:
+        if key not in self.references:
             table = self._read(file, group, [SPLIT, ROW]).unify_dictionaries()
             splits = table.column(SPLIT).combine_chunks()
             codes = splits.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -172,11 +172,16 @@ class Lookup:
             if numbers.null_count or splits.null_count:
                 keys[(numbers.is_null().to_numpy(False) | splits.is_null().to_numpy(False))] = -1
             order = None if np.all(keys[1:] >= keys[:-1]) else np.argsort(keys, kind="stable")
-            self.known[key] = _References(splits.dictionary.to_pylist(), keys if order is None else keys[order], order)
-            while len(self.known) > 1 and sum(one.keys.size for one in self.known.values()) > KNOWN:
-                self.known.popitem(last=False)
-        self.known.move_to_end(key)
-        return self.known[key]
+            self.references[key] = _References(
+                splits.dictionary.to_pylist(), keys if order is None else keys[order], order
+            )
+            while (
+                len(self.references) > 1
+                and sum(references.keys.size for references in self.references.values()) > KNOWN
+            ):
+                self.references.popitem(last=False)
+        self.references.move_to_end(key)
+        return self.references[key]
 
     def _rows(self, file: DataFile, group: int, ordinals: Rows) -> pa.Table:
         """Some rows of a row group, or the first of them if they take too much memory."""
@@ -185,9 +190,9 @@ class Lookup:
         key = (file.url, group)
         if key not in self.kept:
             if self._size(file.url, group) > 2 * self.limit:
-                return self._streamed(file, group, ordinals)
+                return self._stream_rows(file, group, ordinals)
             self.kept[key] = self._read(file, group, self.columns)
-            while len(self.kept) > 1 and sum(one.nbytes for one in self.kept.values()) > 2 * self.limit:
+            while len(self.kept) > 1 and sum(table.nbytes for table in self.kept.values()) > 2 * self.limit:
                 self.kept.popitem(last=False)
         self.kept.move_to_end(key)
         rows = self.kept[key]
@@ -199,29 +204,29 @@ class Lookup:
     def _size(self, url: str, group: int) -> int:
         metadata = self._open(url).metadata.row_group(group)
         columns = [metadata.column(number) for number in range(metadata.num_columns)]
-        wanted = [one for one in columns if one.path_in_schema.partition(".")[0] in self.columns]
-        return sum(one.total_uncompressed_size for one in wanted)
+        wanted = [column for column in columns if column.path_in_schema.partition(".")[0] in self.columns]
+        return sum(column.total_uncompressed_size for column in wanted)
 
-    def _streamed(self, file: DataFile, group: int, ordinals: Rows) -> pa.Table:
+    def _stream_rows(self, file: DataFile, group: int, ordinals: Rows) -> pa.Table:
         """Some rows of a row group that is too large to be kept."""
         import pyarrow as pa
 
         opened = self._open(file.url)
         each = self._size(file.url, group) // max(opened.metadata.row_group(group).num_rows, 1) + 1
-        made: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         start = size = 0
         try:
             for batch in opened.iter_batches(max(LEAST, self.limit // each), [group], list(self.columns)):
-                mine = ordinals[(ordinals >= start) & (ordinals < start + batch.num_rows)] - start
+                inside = ordinals[(ordinals >= start) & (ordinals < start + batch.num_rows)] - start
                 start += batch.num_rows
-                if mine.size:
-                    made.append(batch.take(pa.array(mine)))
-                    size += made[-1].nbytes
+                if inside.size:
+                    batches.append(batch.take(pa.array(inside)))
+                    size += batches[-1].nbytes
                 if size >= self.limit or start > int(ordinals[-1]):
                     break
         except (OSError, pa.ArrowException) as error:
             raise AccessError(f"{file.url}: {str(error).splitlines()[0]}") from None
-        return pa.Table.from_batches(made)
+        return pa.Table.from_batches(batches)
 
     def _read(self, file: DataFile, group: int, columns: Sequence[str]) -> pa.Table:
         import pyarrow as pa
@@ -241,14 +246,14 @@ def bounds_of(batch: pa.RecordBatch, row_key: Mapping[str, str]) -> Bounds:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    made = {}
-    for own, theirs in row_key.items():
-        if theirs in BOUNDED and own in batch.schema.names and not batch.column(own).null_count:
-            column = batch.column(own)
+    bounds = {}
+    for name, referred in row_key.items():
+        if referred in BOUNDED and name in batch.schema.names and not batch.column(name).null_count:
+            column = batch.column(name)
             column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            found = pc.min_max(column)
-            made[theirs] = found["min"].as_py(), found["max"].as_py()
-    return made
+            extremes = pc.min_max(column)
+            bounds[referred] = extremes["min"].as_py(), extremes["max"].as_py()
+    return bounds
 
 
 def _matching(references: _References, names: Sequence[str], wanted: Rows) -> tuple[Rows, Rows]:
@@ -257,8 +262,8 @@ def _matching(references: _References, names: Sequence[str], wanted: Rows) -> tu
         return wanted[:0], wanted[:0]
     codes = {name: code for code, name in enumerate(references.splits)}
     translated = np.array([codes.get(name, -1) for name in names], np.int64)
-    own = translated[wanted >> BITS]
-    keys = np.where(own >= 0, own << BITS | (wanted & ((1 << BITS) - 1)), -2)
+    translated_codes = translated[wanted >> BITS]
+    keys = np.where(translated_codes >= 0, translated_codes << BITS | (wanted & ((1 << BITS) - 1)), -2)
     at = np.minimum(np.searchsorted(references.keys, keys), references.keys.size - 1)
     which = np.flatnonzero(references.keys[at] == keys)
     ordinals = at[which] if references.order is None else references.order[at[which]]

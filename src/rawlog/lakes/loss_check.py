@@ -1,6 +1,6 @@
 """Rows on their way into a format: brought to the columns of `records`, restored, and judged for what would be lost.
 
-`write` is the whole way for one writer; those who write in shares go it share by share and add up the `Lost` of each.
+`write` is the whole way for one writer; those who write in shares go it share by share and add up the `ColumnLoss` of each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH_ROWS, BATCH_BYTES = 10_000, 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ColumnLoss:
     """A column that would be lost or changed: in how many rows, and where the first of them is."""
 
     column: str
@@ -46,7 +46,7 @@ class Lost:
 class LossError(EncodeError):
     """Rows that a format can hold only with a loss that was not accepted."""
 
-    def __init__(self, format: str, lost: Iterable[Lost], rows: int, accepted: Iterable[str] = ()) -> None:
+    def __init__(self, format: str, lost: Iterable[ColumnLoss], rows: int, accepted: Iterable[str] = ()) -> None:
         self.format, self.lost, self.rows = format, tuple(lost), rows
         self.accepted = frozenset(accepted)
         super().__init__(format, self.lost, rows, self.accepted)
@@ -54,12 +54,12 @@ class LossError(EncodeError):
     @property
     def names(self) -> str:
         """What would have to be accepted, what is already included."""
-        return ",".join(sorted({one.column for one in self.lost} | self.accepted))
+        return ",".join(sorted({loss.column for loss in self.lost} | self.accepted))
 
     def message(self, how: str) -> str:
         """The sentence, ended by `how` to accept the loss."""
         what = ", ".join(
-            f"{one.column} ({one.rows:,} of {counted(self.rows, 'row')}, first {one.place})" for one in self.lost
+            f"{loss.column} ({loss.rows:,} of {counted(self.rows, 'row')}, first {loss.place})" for loss in self.lost
         )
         return f"{self.format} would lose or change: {what}; accept it with {how}{self.names}"
 
@@ -69,14 +69,14 @@ class LossError(EncodeError):
 
 def writable(name: str) -> Format:
     """The format of that name, which must be one that can be written. UnknownFormatError, OptionError."""
-    found = registry.format_named(name)
-    if not found.is_written:
-        able = [one.name for one in registry.formats().values() if one.is_written]
-        raise OptionError(f"{found.name} cannot be written yet; these can: {', '.join(able)}")
-    return found
+    format = registry.format_named(name)
+    if not format.is_written:
+        able = [other.name for other in registry.formats().values() if other.is_written]
+        raise OptionError(f"{format.name} cannot be written yet; these can: {', '.join(able)}")
+    return format
 
 
-class Passage:
+class LossCheck:
     """Rows passing into a format, counted and judged. What is lost is known in full when they are through.
 
     At the first loss that was not accepted the rows end for whoever writes them, and LossError follows once the rest is judged.
@@ -88,11 +88,11 @@ class Passage:
         self.accepted = frozenset(RECORDS.column(name).name for name in accepted)
         self.judge = format.codec.losses(options) if format.can("losses") else None
         self.rows = 0
-        self.lost: dict[str, Lost] = {}
+        self.lost: dict[str, ColumnLoss] = {}
 
     @property
-    def refused(self) -> list[Lost]:
-        return [one for name, one in self.lost.items() if name not in self.accepted]
+    def refused(self) -> list[ColumnLoss]:
+        return [loss for name, loss in self.lost.items() if name not in self.accepted]
 
     def over(self, batches: Iterable[pa.RecordBatch], *, restore: bool = True) -> Iterator[pa.RecordBatch]:
         """The same rows for the writer. LossError at the end if a loss was not accepted.
@@ -124,7 +124,7 @@ class Passage:
             if count and name in self.lost:
                 self.lost[name] = replace(self.lost[name], rows=self.lost[name].rows + count)
             elif count:
-                self.lost[name] = Lost(name, count, self._place(batch, int(mask.argmax())))
+                self.lost[name] = ColumnLoss(name, count, self._place(batch, int(mask.argmax())))
 
     def _place(self, batch: pa.RecordBatch, row: int) -> str:
         topic, partition, offset = (
@@ -158,13 +158,13 @@ def _marked_rows(batch: pa.RecordBatch, marks: Marks) -> dict[str, NDArray[np.bo
     return masks
 
 
-def added(parts: Iterable[Mapping[str, Lost]]) -> dict[str, Lost]:
+def total_losses(parts: Iterable[Mapping[str, ColumnLoss]]) -> dict[str, ColumnLoss]:
     """What several shares lost together."""
-    every: dict[str, Lost] = {}
+    losses: dict[str, ColumnLoss] = {}
     for part in parts:
-        for name, one in part.items():
-            every[name] = replace(every[name], rows=every[name].rows + one.rows) if name in every else one
-    return every
+        for name, loss in part.items():
+            losses[name] = replace(losses[name], rows=losses[name].rows + loss.rows) if name in losses else loss
+    return losses
 
 
 def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -183,7 +183,7 @@ def is_directory(format: Format, path: str) -> bool:
 
 
 def write(
-    passage: Passage,
+    check: LossCheck,
     batches: Iterable[pa.RecordBatch],
     path: str,
     options: Mapping[str, str],
@@ -195,17 +195,17 @@ def write(
 
     With `dry_run` rows are encoded, so that what cannot be raises EncodeError, and nothing is written.
     """
-    format = passage.format
+    format = check.format
     if is_directory(format, path):
         if is_remote(path):
             raise OptionError(f"{path}: {format.name} is written as a directory, which needs a local path")
         with Output(path, overwrite=overwrite, dry_run=dry_run) as output:
-            format.codec.write(passage.over(batches), output, options)
-        return passage.rows
+            format.codec.write(check.over(batches), output, options)
+        return check.rows
     with open(os.devnull, "wb") if dry_run else writing(path, overwrite=overwrite) as file:
-        for piece in format.codec.encode(passage.over(batches), options):
+        for piece in format.codec.encode(check.over(batches), options):
             file.write(piece)
-    return passage.rows
+    return check.rows
 
 
 def batches_of(records: Any) -> Iterator[pa.RecordBatch]:
@@ -242,18 +242,18 @@ def _batches_of_rows(records: Any) -> Iterator[pa.RecordBatch]:
         raise _not_rows(records)
     ready: list[Mapping[str, Any]] = []
     size = 0
-    for one in records:
-        if isinstance(one, Mapping):
-            ready.append(one)
-            size += sum(len(value) for value in one.values() if isinstance(value, (bytes, str)))
-        if ready and (not isinstance(one, Mapping) or len(ready) >= BATCH_ROWS or size >= BATCH_BYTES):
+    for item in records:
+        if isinstance(item, Mapping):
+            ready.append(item)
+            size += sum(len(value) for value in item.values() if isinstance(value, (bytes, str)))
+        if ready and (not isinstance(item, Mapping) or len(ready) >= BATCH_ROWS or size >= BATCH_BYTES):
             yield _batch_of(ready)
             ready, size = [], 0
-        if isinstance(one, pa.RecordBatch):
-            check_columns(one.schema)
-            yield as_records(one)
-        elif not isinstance(one, Mapping):
-            raise _not_rows(one)
+        if isinstance(item, pa.RecordBatch):
+            check_columns(item.schema)
+            yield as_records(item)
+        elif not isinstance(item, Mapping):
+            raise _not_rows(item)
     if ready:
         yield _batch_of(ready)
 
@@ -275,9 +275,9 @@ def _batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
 
 
-def _not_rows(found: object) -> EncodeError:
+def _not_rows(value: object) -> EncodeError:
     return EncodeError(
-        f"rows expected (dicts, RecordBatches, a pyarrow Table or any Arrow stream), not {type(found).__name__}"
+        f"rows expected (dicts, RecordBatches, a pyarrow Table or any Arrow stream), not {type(value).__name__}"
     )
 
 
@@ -304,5 +304,5 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(batch.column(field.name).cast(field.type))
         except pa.ArrowException as error:
             raise EncodeError(f"column {field.name}: {str(error).splitlines()[0]}") from None
-    made = pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
-    return marked(made, Marks.of(batch.schema))
+    records = pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
+    return marked(records, Marks.of(batch.schema))

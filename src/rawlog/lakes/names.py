@@ -56,8 +56,8 @@ def data_path(lake: str, table: Table | str, run: str) -> str:
 
 def known_tables() -> dict[str, Table]:
     """Every table that a lake may hold, by its name there."""
-    every: Iterable[Table] = (*COMMON, JOBS, *registry.tables().values())
-    return {lake_name(table): table for table in every}
+    tables: Iterable[Table] = (*COMMON, JOBS, *registry.tables().values())
+    return {lake_name(table): table for table in tables}
 
 
 def check_url(path: str) -> None:
@@ -92,17 +92,17 @@ def unit_mark(unit: str) -> str:
 def same_files(paths: Iterable[str]) -> set[str]:
     """What identifies files, however their paths are written: `file:/a` (as Java writes it), `file:///a`, `/a`, or through a link."""
     folders: dict[str, str] = {}
-    found = set()
+    identities = set()
     for path in paths:
         if is_remote(path):
             scheme, rest = path.split("://", 1)
-            found.add(f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}")
+            identities.add(f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}")
             continue
         folder, name = os.path.split(local_path(path))
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
-        found.add(f"{folders[folder]}/{name}")
-    return found
+        identities.add(f"{folders[folder]}/{name}")
+    return identities
 
 
 def url(path: str) -> str:
@@ -125,7 +125,10 @@ def order_id(table: Any, order: Sequence[str]) -> int | None:
     """The number of an order in a table's metadata; None if the table has no such order."""
     if not order:
         return None
-    return next((number for number, one in table.sort_orders().items() if _columns(table, one) == tuple(order)), None)
+    return next(
+        (number for number, sort_order in table.sort_orders().items() if _columns(table, sort_order) == tuple(order)),
+        None,
+    )
 
 
 def set_order(transaction: Any, order: Sequence[str]) -> None:
@@ -143,14 +146,14 @@ def _columns(table: Any, order: Any) -> tuple[str, ...]:
     from pyiceberg.table.sorting import NullOrder, SortDirection
     from pyiceberg.transforms import IdentityTransform
 
-    found = []
+    columns = []
     for field in order.fields:
         name = table.schema().find_column_name(field.source_id)
         is_plain = isinstance(field.transform, IdentityTransform) and field.direction == SortDirection.ASC
         if name is None or not is_plain or field.null_order != NullOrder.NULLS_FIRST:
             return ()
-        found.append(name)
-    return tuple(found)
+        columns.append(name)
+    return tuple(columns)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -194,12 +197,12 @@ class Cut:
         return self.name if count is None else f"bucket({count[1]}, {self.column})"
 
 
-def parse_terms(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def parse_terms(terms: str | Sequence[str] | None) -> tuple[str, ...] | None:
     """The terms of `--partition-by`, which commas separate unless they are within parentheses."""
-    if given is None:
+    if terms is None:
         return None
-    texts = [given] if isinstance(given, str) else given
-    return tuple(one.strip() for text in texts for one in re.split(r",(?![^()]*\))", text) if one.strip())
+    texts = [terms] if isinstance(terms, str) else terms
+    return tuple(term.strip() for text in texts for term in re.split(r",(?![^()]*\))", text) if term.strip())
 
 
 def check_names(names: Sequence[str], tables: Sequence[Table]) -> tuple[str, ...]:
@@ -222,7 +225,7 @@ def _check_bucket(name: str, tables: Sequence[Table]) -> None:
         raise OptionError(f"partitioning {name!r}: the number of buckets must be from 1 to {MOST_BUCKETS:,}")
     types = {table.column(parsed[3]).type for table in tables if parsed[3] in table.names}
     if not types:
-        raise unknown("column", parsed[3], {one for table in tables for one in table.names})
+        raise unknown("column", parsed[3], {column for table in tables for column in table.names})
     if not types & HASHED:
         raise OptionError(f"partitioning {name!r}: Iceberg defines no bucket of {min(types)}")
 
@@ -261,20 +264,20 @@ def divide(batch: pa.RecordBatch, cuts: Sequence[Cut]) -> Iterator[tuple[tuple[o
     codes = np.zeros(batch.num_rows, np.int64)
     values: list[list[object]] = []
     for cut in cuts:
-        numbers, found = _coded(batch.column(cut.column), cut.unit)
-        codes = codes * len(found) + numbers
-        values.append(found)
+        numbers, column_values = _encode(batch.column(cut.column), cut.unit)
+        codes = codes * len(column_values) + numbers
+        values.append(column_values)
     present = np.unique(codes)
     for code in present.tolist():
         rows = batch if present.size == 1 else batch.filter(_mask(codes == code))
         key: list[object] = []
-        for found in reversed(values):
-            code, at = divmod(code, len(found))
-            key.append(found[at])
+        for column_values in reversed(values):
+            code, at = divmod(code, len(column_values))
+            key.append(column_values[at])
         yield tuple(reversed(key)), rows
 
 
-def _coded(column: pa.Array, unit: str) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[object]]:
+def _encode(column: pa.Array, unit: str) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[object]]:
     """A column as numbers, and the value of each number."""
     import pyarrow as pa
 
@@ -317,7 +320,7 @@ def _buckets(column: pa.Array, count: int) -> pa.Array:
     return pa.array((out & 0x7FFF_FFFF) % count, pa.int64(), mask=nulls)
 
 
-def _mask(chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
+def _mask(is_chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
     import pyarrow as pa
 
-    return pa.array(chosen)
+    return pa.array(is_chosen)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Sorting: rows of a table in the order of some columns, ascending, nulls first, as Iceberg and Arrow both define it.
-# What fits into memory is sorted there; `merged` puts sorted streams of rows together with little memory. Sorting is stable.
+# What fits into memory is sorted there; `merge_sorted` puts sorted streams of rows together with little memory. Sorting is stable.
 
 
 #: The types of columns that rows can be sorted by.
@@ -46,15 +46,15 @@ def natural_order(table: Table) -> tuple[str, ...]:
     return tuple(name for name in PLACE if name in table.names)
 
 
-def order_of(table: Table, asked: Sequence[str] | None) -> tuple[str, ...]:
+def order_of(table: Table, columns: Sequence[str] | None) -> tuple[str, ...]:
     """The columns that a table is sorted by: those asked for that it has, or else its natural order.
 
     A column whose bytes a lake stores in `records` is not one that other tables can be sorted by.
     """
-    if asked is None or tuple(asked) == (DEFAULT,):
+    if columns is None or tuple(columns) == (DEFAULT,):
         return natural_order(table)
-    has = [name for name in asked if name in table.names and name not in table.payload]
-    return tuple(name for name in has if table.column(name).type in SORTABLE) or natural_order(table)
+    present = [name for name in columns if name in table.names and name not in table.payload]
+    return tuple(name for name in present if table.column(name).type in SORTABLE) or natural_order(table)
 
 
 def check_order(names: Sequence[str], tables: Sequence[Table]) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def check_order(names: Sequence[str], tables: Sequence[Table]) -> tuple[str, ...
     for name in names:
         types = {table.column(name).type for table in tables if name in table.names}
         if not types:
-            raise unknown("column", name, {DEFAULT, *(one for table in tables for one in table.names)})
+            raise unknown("column", name, {DEFAULT, *(column for table in tables for column in table.names)})
         if not types & SORTABLE:
             raise OptionError(f"column {name!r}: rows cannot be sorted by {min(types)}")
     return tuple(dict.fromkeys(names))
@@ -94,7 +94,7 @@ def _keys(rows: pa.Table, order: Sequence[str]) -> list[pa.Array]:
     """The columns that vary, in one piece each; times as numbers."""
     import pyarrow as pa
 
-    made = []
+    keys = []
     for name in order:
         column = rows.column(name)
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -102,8 +102,8 @@ def _keys(rows: pa.Table, order: Sequence[str]) -> list[pa.Array]:
             if len(column.dictionary) == 1 and not column.null_count:
                 continue  # one topic, nearly always
             column = column.dictionary_decode()
-        made.append(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
-    return made
+        keys.append(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
+    return keys
 
 
 def _is_sorted(keys: Sequence[pa.Array]) -> bool:
@@ -114,11 +114,11 @@ def _is_sorted(keys: Sequence[pa.Array]) -> bool:
     for column in keys:
         if len(column) < 2:
             return True
-        one, two = column.slice(0, len(column) - 1), column.slice(1)
-        falls, same = pc.less(two, one), pc.equal(one, two)
+        rows, following = column.slice(0, len(column) - 1), column.slice(1)
+        falls, same = pc.less(following, rows), pc.equal(rows, following)
         if column.null_count:
-            falls = pc.or_(pc.fill_null(falls, False), pc.and_(one.is_valid(), two.is_null()))
-            same = pc.or_(pc.fill_null(same, False), pc.and_(one.is_null(), two.is_null()))
+            falls = pc.or_(pc.fill_null(falls, False), pc.and_(rows.is_valid(), following.is_null()))
+            same = pc.or_(pc.fill_null(same, False), pc.and_(rows.is_null(), following.is_null()))
         if pc.any(falls if equal is None else pc.and_(falls, equal)).as_py():
             return False
         equal = same if equal is None else pc.and_(equal, same)
@@ -131,20 +131,20 @@ def key_at(rows: Any, order: Sequence[str], at: int) -> Key:
     """The key of one row of a table or batch."""
     import pyarrow as pa
 
-    found = []
+    key = []
     for name in order:
         value = rows.column(name)[at]
         if pa.types.is_timestamp(value.type):
             value = value.cast(pa.int64())
         plain = value.as_py()
-        found.append((plain is not None, plain if plain is not None else 0))
-    return tuple(found)
+        key.append((plain is not None, plain if plain is not None else 0))
+    return tuple(key)
 
 
 # Streams --------------------------------------------------------------------------------------------------------------
 
 
-def merged(streams: Sequence[Iterator[pa.RecordBatch]], order: Sequence[str]) -> Iterator[pa.Table]:
+def merge_sorted(streams: Sequence[Iterator[pa.RecordBatch]], order: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of sorted streams in one sorted stream. One batch of each stream is in memory at a time."""
     import pyarrow as pa
 
@@ -205,7 +205,7 @@ MOST_HELD, MOST_OPEN = 4 * ROW_GROUP, 200
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """A data file that is complete: its table, path, number of rows, partition (name and value of each cut) and order of rows."""
 
     table: str
@@ -240,7 +240,7 @@ class Sheet:
         self.size = 0
         self._writer: pq.ParquetWriter | None = None
         #: The files that ended before this one, the rows of this one so far, and the key of the last of them.
-        self.earlier: list[Written] = []
+        self.earlier: list[WrittenFile] = []
         self._flushed = 0
         self._last: Key | None = None
 
@@ -254,7 +254,7 @@ class Sheet:
         if self.size >= ROW_GROUP:
             self.flush()
 
-    def close(self, *, empty: bool = False) -> Written | None:
+    def close(self, *, empty: bool = False) -> WrittenFile | None:
         """Finish the file; None if it has no row, unless an `empty` file is wanted."""
         if not self.rows and not empty:
             return None
@@ -265,18 +265,18 @@ class Sheet:
         except OSError as error:
             raise self._unwritable(error) from None
 
-    def _end(self) -> Written:
+    def _end(self) -> WrittenFile:
         """Finish the file of this moment."""
         assert self._writer is not None
         self._writer.close()
-        return Written(self.table.name, self.path, self._flushed, self.partition, self.order)
+        return WrittenFile(self.table.name, self.path, self._flushed, self.partition, self.order)
 
     def discard(self) -> None:
         """Remove the file, if it was begun, and those before it."""
         if self._writer is not None:
             with contextlib.suppress(Exception):
                 self._writer.close()
-        for path in [one.path for one in self.earlier] + ([self.path] if self._writer is not None else []):
+        for path in [written.path for written in self.earlier] + ([self.path] if self._writer is not None else []):
             if not is_remote(path):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
@@ -291,7 +291,7 @@ class Sheet:
             if self._writer is None:
                 self._writer = self._open(_dictionaries(self._held))
             schema = self._writer.schema
-            rows = pa.Table.from_batches([_fitted(batch, schema) for batch in self._held], schema=schema)
+            rows = pa.Table.from_batches([_fit(batch, schema) for batch in self._held], schema=schema)
             self._held, self.size = [], 0
             rows = rows.unify_dictionaries()
             if self.order:
@@ -311,7 +311,7 @@ class Sheet:
         self.earlier.append(self._end())
         stem = self.earlier[0].path.removesuffix(".parquet")
         self.path, self._flushed = f"{stem}-next{len(self.earlier)}.parquet", 0
-        self._writer = self._open([one.name for one in schema if pa.types.is_dictionary(one.type)])
+        self._writer = self._open([column.name for column in schema if pa.types.is_dictionary(column.type)])
 
     def _unwritable(self, error: OSError) -> AccessError:
         return error if isinstance(error, AccessError) else AccessError(f"{self.path}: {error.strerror or error}")
@@ -362,11 +362,11 @@ def _dictionaries(batches: Sequence[pa.RecordBatch]) -> list[str]:
     """The columns that come as dictionaries in all of some batches."""
     import pyarrow as pa
 
-    found = [{one.name for one in batch.schema if pa.types.is_dictionary(one.type)} for batch in batches]
-    return sorted(set.intersection(*found))
+    names = [{column.name for column in batch.schema if pa.types.is_dictionary(column.type)} for batch in batches]
+    return sorted(set.intersection(*names))
 
 
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The same rows with dictionaries where a schema has them, and only there."""
     if batch.schema.equals(schema):
         return batch
@@ -431,7 +431,7 @@ class Sheets:
     ) -> None:
         self.path_of, self.name, self.cuts, self.orders = path_of, name, cuts or {}, orders or {}
         self.open: dict[tuple[object, ...], Sheet] = {}
-        self.written: list[Written] = []
+        self.written: list[WrittenFile] = []
         self.count = 0
 
     def add(self, table: Table, batch: pa.RecordBatch, unit: str = "") -> None:
@@ -440,12 +440,12 @@ class Sheets:
             return
         cuts = self.cuts.get(table.name, ())
         for key, rows in divide(batch, cuts) if cuts else (((), batch),):
-            for far, some in _by_calendar(rows, table):
-                self._sheet(table, unit, (*key, FAR) if far else key).add(some)
+            for far, sheet_rows in _by_calendar(rows, table):
+                self._sheet(table, unit, (*key, FAR) if far else key).add(sheet_rows)
         if cuts:
             self._slim()
 
-    def close(self) -> tuple[Written, ...]:
+    def close(self) -> tuple[WrittenFile, ...]:
         """Finish all files."""
         for key in list(self.open):
             self._close(key)

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from rawlog.io.storage import file_system
 from rawlog.kernels.columns import constant
-from rawlog.lakes.lookup import BOUNDED, ROW, SPLIT, DataFile, Found, Lookup, bounds_of
+from rawlog.lakes.lookup import BOUNDED, ROW, SPLIT, DataFile, Lookup, LookupResult, bounds_of
 from rawlog.lakes.parquet import dataset
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import RECORDS, Column, Table
-from rawlog.values.nested import join
+from rawlog.values.fields import join
 from rawlog.values.transform import added_columns, fields_column
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ class _Reading:
                 )
             self.count = max(some.num_rows // 8, 1)
 
-    def _found(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> Found:
+    def _found(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> LookupResult:
         assert self.lookup is not None
         numbers = batch.column(ROW).fill_null(-1).to_numpy()
         return self.lookup.find(files, batch.column(SPLIT), numbers, bounds_of(batch, self.table.row_key))

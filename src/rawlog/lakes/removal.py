@@ -15,7 +15,7 @@ import numpy as np
 
 from rawlog.io.storage import file_system
 from rawlog.lakes.lookup import ROW, SPLIT
-from rawlog.lakes.parquet import Sheets, Written
+from rawlog.lakes.parquet import Sheets, WrittenFile
 from rawlog.lakes.payload import fitted, stored
 from rawlog.lakes.state import History, RowRange
 from rawlog.model.errors import AccessError
@@ -59,8 +59,8 @@ class Removal:
         wanted = set(values)
         return Removal(
             self.paths & wanted,
-            tuple(one for one in self.ranges if one[0] in wanted),
-            frozenset(one for one in self.findings if one[1] in wanted),
+            tuple(rows for rows in self.ranges if rows[0] in wanted),
+            frozenset(finding for finding in self.findings if finding[1] in wanted),
         )
 
     def mask(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -73,8 +73,8 @@ class Removal:
             chosen = pc.is_in(paths, value_set=pa.array(sorted(self.paths), pa.string()))
             if self.findings:
                 pairs = pa.array(sorted(f"{code}{BETWEEN}{path}" for code, path in self.findings), pa.string())
-                both = pc.binary_join_element_wise(batch.column(CODE).cast(pa.string()), paths, BETWEEN)
-                chosen = pc.or_(chosen, pc.is_in(both, value_set=pairs))
+                codes_and_paths = pc.binary_join_element_wise(batch.column(CODE).cast(pa.string()), paths, BETWEEN)
+                chosen = pc.or_(chosen, pc.is_in(codes_and_paths, value_set=pairs))
             return np.asarray(chosen.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
         numbers = batch.column(ROW).fill_null(-1).to_numpy()
         splits = batch.column(SPLIT).cast(pa.string()).dictionary_encode()
@@ -100,13 +100,13 @@ class OldFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Thinned:
+class ThinnedFile:
     """A data file that held rows to be removed, how many, and the files with the rest of its rows."""
 
     table: str
     url: str
     rows: int
-    written: tuple[Written, ...] = field(default=())
+    written: tuple[WrittenFile, ...] = field(default=())
 
 
 def findings_among(urls: Iterable[str], codes: Collection[str]) -> set[tuple[str, str]]:
@@ -115,7 +115,7 @@ def findings_among(urls: Iterable[str], codes: Collection[str]) -> set[tuple[str
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    found: set[tuple[str, str]] = set()
+    findings: set[tuple[str, str]] = set()
     wanted = pa.array(sorted(codes), pa.string())
     for url in urls:
         system, inner = file_system(url)
@@ -123,37 +123,41 @@ def findings_among(urls: Iterable[str], codes: Collection[str]) -> set[tuple[str
             with pq.ParquetFile(system.open_input_file(inner)) as file:
                 for batch in file.iter_batches(ROWS, columns=[CODE, PATH]):
                     chosen = batch.filter(pc.is_in(batch.column(CODE).cast(pa.string()), value_set=wanted))
-                    found.update(zip(*(chosen.column(name).to_pylist() for name in (CODE, PATH)), strict=True))
+                    findings.update(zip(*(chosen.column(name).to_pylist() for name in (CODE, PATH)), strict=True))
         except (OSError, pa.ArrowException) as error:
             if isinstance(error, AccessError):
                 raise
             raise AccessError(f"{url}: {str(error).splitlines()[0]}") from None
-    return found
+    return findings
 
 
-def old_files(lake: Any, own: Table, table: Any, removal: Removal, without: Collection[str] = ()) -> list[OldFile]:
-    """The data files of an Iceberg table that may hold rows to be removed, by the bounds in its manifests; `own` has its columns.
+def old_files(lake: Any, columns: Table, table: Any, removal: Removal, without: Collection[str] = ()) -> list[OldFile]:
+    """The data files of an Iceberg table that may hold rows to be removed, by the bounds in its manifests.
 
-    `without` are data files that are known not to.
+    `columns` is the table as rawlog knows it. `without` are data files that are known not to.
     """
-    name = own.name
+    name = columns.name
     column = removal.columns[0]
-    known = [one.field_id for one in table.schema().fields if one.name == column]
+    field_ids = [field.field_id for field in table.schema().fields if field.name == column]
     values = removal.values
-    if not values or not known:
+    if not values or not field_ids:
         return []
     with lake.access():
         tasks = list(table.scan().plan_files())
     if any(task.delete_files for task in tasks):
         raise AccessError(f"{lake.path}: table {name} has delete files; compact it with the engine that wrote them")
-    found = []
+    files = []
     for task in tasks:
-        least, greatest = ((one or {}).get(known[0]) for one in (task.file.lower_bounds, task.file.upper_bounds))
+        least, greatest = (
+            (bounds or {}).get(field_ids[0]) for bounds in (task.file.lower_bounds, task.file.upper_bounds)
+        )
         chosen = _between(values, least, greatest)
         if chosen and str(task.file.file_path) not in without:
             part = removal.only(chosen)
-            found.append(OldFile(name, str(task.file.file_path), int(task.file.file_size_in_bytes), part, stored(own)))
-    return found
+            files.append(
+                OldFile(name, str(task.file.file_path), int(task.file.file_size_in_bytes), part, stored(columns))
+            )
+    return files
 
 
 def _between(values: Sequence[str], least: bytes | None, greatest: bytes | None) -> Sequence[str]:
@@ -167,7 +171,7 @@ def _between(values: Sequence[str], least: bytes | None, greatest: bytes | None)
     return values[start:stop]
 
 
-def thin(old: OldFile, sheets: Sheets) -> Thinned | None:
+def thin(old: OldFile, sheets: Sheets) -> ThinnedFile | None:
     """Write the rows of a data file that stay to `sheets`, which has nothing else; None if no row of it is to be removed.
 
     AccessError if it cannot be read.
@@ -191,7 +195,7 @@ def thin(old: OldFile, sheets: Sheets) -> Thinned | None:
         if isinstance(error, AccessError):
             raise
         raise AccessError(f"{old.url}: {str(error).splitlines()[0]}") from None
-    return Thinned(old.table, old.url, count, sheets.close())
+    return ThinnedFile(old.table, old.url, count, sheets.close())
 
 
 def rows_of(
@@ -202,30 +206,30 @@ def rows_of(
     A lake of an older rawlog did not record it. Then the rows of the systems' tables (Iceberg tables `systems`) that came from the
     source tell it, if each of them refers to a row of `records`.
     """
-    known = {path: history.rows[path] for path in paths if path in history.rows}
-    missing = {path for path in paths if path not in known}
+    rows = {path: history.rows[path] for path in paths if path in history.rows}
+    missing = {path for path in paths if path not in rows}
     if not missing:
-        return known, set()
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+        return rows, set()
+    ranges_by_path: dict[str, dict[str, tuple[int, int]]] = {}
     unclear: set[str] = set()
     for table in systems:
         for path, split, row in _references(table, missing):
             if row is None:
                 unclear.add(path)
                 continue
-            ranges = found.setdefault(path, {})
+            ranges = ranges_by_path.setdefault(path, {})
             least, greatest = ranges.get(split, (row, row))
             ranges[split] = min(least, row), max(greatest, row)
-    for path in found.keys() - unclear:
-        known[path] = tuple((split, first, last + 1) for split, (first, last) in found[path].items())
-    return known, missing - known.keys()
+    for path in ranges_by_path.keys() - unclear:
+        rows[path] = tuple((split, first, last + 1) for split, (first, last) in ranges_by_path[path].items())
+    return rows, missing - rows.keys()
 
 
 def _references(table: Any, paths: Collection[str]) -> Iterable[tuple[str, str, int | None]]:
     from pyiceberg import expressions
 
     make: Any = expressions.In
-    names = {one.name for one in table.schema().fields}
+    names = {field.name for field in table.schema().fields}
     if not {PATH, SPLIT, ROW} <= names:
         scan = table.scan(row_filter=make(PATH, sorted(paths)), selected_fields=(PATH,))
         return ((row[PATH], "", None) for row in scan.to_arrow().to_pylist())
@@ -233,12 +237,12 @@ def _references(table: Any, paths: Collection[str]) -> Iterable[tuple[str, str, 
     return ((row[PATH], row[SPLIT], row[ROW]) for row in scan.to_arrow().to_pylist())
 
 
-def merged(rows: Mapping[str, Iterable[RowRange]]) -> tuple[RowRange, ...]:
+def merge_ranges(rows: Mapping[str, Iterable[RowRange]]) -> tuple[RowRange, ...]:
     """The ranges of several sources, joined where one begins at the end of another."""
-    made: list[RowRange] = []
-    for split, first, stop in sorted(one for ranges in rows.values() for one in ranges):
-        if made and made[-1][0] == split and made[-1][2] >= first:
-            made[-1] = split, made[-1][1], max(stop, made[-1][2])
+    joined: list[RowRange] = []
+    for split, first, stop in sorted(row_range for ranges in rows.values() for row_range in ranges):
+        if joined and joined[-1][0] == split and joined[-1][2] >= first:
+            joined[-1] = split, joined[-1][1], max(stop, joined[-1][2])
         else:
-            made.append((split, first, stop))
-    return tuple(made)
+            joined.append((split, first, stop))
+    return tuple(joined)

@@ -21,7 +21,7 @@ PACKED = 1 << 14
 PIECE, BETWEEN = 1 << 20, "],["
 
 
-class Taken(NamedTuple):
+class SourceProgress(NamedTuple):
     """How much of a source file a table holds: every byte before `stop`, in `frames` frames.
 
     `size` and `modified` are the file's own when it was last read; `mark` is a checksum of some of the bytes before `stop`: it tells
@@ -40,7 +40,7 @@ RowRange = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class UnitSources:
     """What the rows of a unit of a folded table were made of: the selection, and size and time of every file."""
 
     selection: str
@@ -54,9 +54,9 @@ class History:
     """
 
     runs: frozenset[str]
-    sources: Mapping[str, Taken]
+    sources: Mapping[str, SourceProgress]
     selections: Mapping[str, str]
-    units: Mapping[str, Folded]
+    units: Mapping[str, UnitSources]
     #: Of `rawlog.records`: which of its rows came from a source. A source that is missing here was ingested by an older rawlog.
     rows: Mapping[str, tuple[RowRange, ...]] = field(default_factory=dict)
     #: Of `rawlog.files`: the facts that identified a store when it was last inspected, by directory.
@@ -70,7 +70,7 @@ class Memory:
         self.files = {file.path: file for file in files}
         self.paths: dict[str, str] = {}
 
-    def taken(self, path: str, size: int, modified: float | None, stop: int, *more: int) -> tuple[str, Taken]:
+    def taken(self, path: str, size: int, modified: float | None, stop: int, *more: int) -> tuple[str, SourceProgress]:
         """A path and what a table holds of it."""
         file = self.files.get(path)
         if file is None:
@@ -79,16 +79,16 @@ class Memory:
             path = file.path
             size = file.size if size == file.size else size
             modified = file.modified if modified == file.modified else modified
-        return path, Taken(size, modified, size if stop == size else stop, *more)
+        return path, SourceProgress(size, modified, size if stop == size else stop, *more)
 
 
 def history_of(table: Any | None, memory: Memory | None = None) -> History:
     """What a table (None: it does not exist) has ingested, from its snapshots: the newest first, back to the last base."""
     memory = memory or Memory()
     runs: set[str] = set()
-    sources: dict[str, Taken] = {}
+    sources: dict[str, SourceProgress] = {}
     selections: dict[str, str] = {}
-    units: dict[str, Folded] = {}
+    units: dict[str, UnitSources] = {}
     rows: dict[str, list[RowRange] | None] = {}
     #: Sources whose rows a newer commit removed: what older ones record of them is void.
     removed: set[str] = set()
@@ -97,9 +97,9 @@ def history_of(table: Any | None, memory: Memory | None = None) -> History:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if "rawlog.run" in summary:
             runs.add(summary["rawlog.run"])
-        others, selection = dict(_unpacked(summary.get("rawlog.selections", "[]"))), summary.get("rawlog.selection", "")
-        ranges = _unpacked(summary["rawlog.rows"]) if "rawlog.rows" in summary else None
-        for path, *values in _unpacked(summary.get("rawlog.sources", "[]")):
+        others, selection = dict(_unpack(summary.get("rawlog.selections", "[]"))), summary.get("rawlog.selection", "")
+        ranges = _unpack(summary["rawlog.rows"]) if "rawlog.rows" in summary else None
+        for path, *values in _unpack(summary.get("rawlog.sources", "[]")):
             if path in removed:
                 continue
             if path not in sources:
@@ -109,34 +109,34 @@ def history_of(table: Any | None, memory: Memory | None = None) -> History:
                     selections[path] = chosen
             if ranges is None:
                 rows[path] = None
-        for path, own in ranges or ():
+        for path, new_ranges in ranges or ():
             if path in removed:
                 continue
-            if own is None:
+            if new_ranges is None:
                 rows[path] = None
-            elif (known := rows.setdefault(path, [])) is not None:
-                known.extend((split, first, stop) for split, first, stop in own)
-        for name, chosen, made_of in _unpacked(summary.get("rawlog.units", "[]")):
-            units.setdefault(name, Folded(chosen, {path: (size, modified) for path, size, modified in made_of}))
-        for path, *facts in _unpacked(summary.get("rawlog.stores", "[]")):
+            elif (ranges_so_far := rows.setdefault(path, [])) is not None:
+                ranges_so_far.extend((split, first, stop) for split, first, stop in new_ranges)
+        for name, chosen, files in _unpack(summary.get("rawlog.units", "[]")):
+            units.setdefault(name, UnitSources(chosen, {path: (size, modified) for path, size, modified in files}))
+        for path, *facts in _unpack(summary.get("rawlog.stores", "[]")):
             stores.setdefault(path, tuple(facts))
-        removed.update(_unpacked(summary.get("rawlog.removed", "[]")))
+        removed.update(_unpack(summary.get("rawlog.removed", "[]")))
         if "rawlog.base" in summary:
             break
-    known_rows = {path: tuple(found) for path, found in rows.items() if found is not None}
+    known_rows = {path: tuple(known_ranges) for path, known_ranges in rows.items() if known_ranges is not None}
     return History(frozenset(runs), sources, selections, units, known_rows, stores)
 
 
 def newest_first(table: Any | None) -> list[Any]:
     """The snapshots of a table."""
-    return [] if table is None else sorted(table.snapshots(), key=lambda one: -(one.sequence_number or 0))
+    return [] if table is None else sorted(table.snapshots(), key=lambda snapshot: -(snapshot.sequence_number or 0))
 
 
 def summary_of(
     run: str,
-    sources: Mapping[str, Taken],
+    sources: Mapping[str, SourceProgress],
     selection: str,
-    units: Mapping[str, Folded],
+    units: Mapping[str, UnitSources],
     *,
     removed: Collection[str] = (),
     rows: Mapping[str, Collection[RowRange]] | None = None,
@@ -149,7 +149,7 @@ def summary_of(
     if stores:
         summary["rawlog.stores"] = _stores(stores)
     if removed:
-        summary["rawlog.removed"] = _packed(sorted(removed))
+        summary["rawlog.removed"] = _pack(sorted(removed))
     return {**summary, "rawlog.units": _units(units)} if units else summary
 
 
@@ -159,7 +159,7 @@ def everything(history: History) -> dict[str, str]:
     summary = {
         "rawlog.base": "true",
         "rawlog.sources": _sources(history.sources),
-        "rawlog.selections": _packed(others),
+        "rawlog.selections": _pack(others),
         "rawlog.units": _units(history.units),
     }
     if history.rows:
@@ -174,21 +174,23 @@ def is_replacing(snapshot: Any) -> bool:
     return snapshot.summary is not None and "rawlog.removed" in snapshot.summary.additional_properties
 
 
-def _sources(sources: Mapping[str, Taken]) -> str:
-    return _packed([[path, one.size, one.modified, one.stop, one.frames, one.mark] for path, one in sources.items()])
+def _sources(sources: Mapping[str, SourceProgress]) -> str:
+    return _pack(
+        [[path, taken.size, taken.modified, taken.stop, taken.frames, taken.mark] for path, taken in sources.items()]
+    )
 
 
 def _stores(stores: Mapping[str, tuple[str, ...]]) -> str:
-    return _packed([[path, *facts] for path, facts in stores.items()])
+    return _pack([[path, *facts] for path, facts in stores.items()])
 
 
 def _rows(rows: Mapping[str, Iterable[RowRange] | None]) -> str:
     """None: the rows of a source are not known."""
-    return _packed([[path, None if ranges is None else list(ranges)] for path, ranges in rows.items()])
+    return _pack([[path, None if ranges is None else list(ranges)] for path, ranges in rows.items()])
 
 
-def _units(units: Mapping[str, Folded]) -> str:
-    return _packed(
+def _units(units: Mapping[str, UnitSources]) -> str:
+    return _pack(
         [
             [name, unit.selection, [[path, size, modified] for path, (size, modified) in unit.sources.items()]]
             for name, unit in units.items()
@@ -196,12 +198,12 @@ def _units(units: Mapping[str, Folded]) -> str:
     )
 
 
-def _packed(values: Any) -> str:
+def _pack(values: Any) -> str:
     text = json.dumps(values, separators=(",", ":"))
     return text if len(text) < PACKED else "z:" + base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def _unpacked(text: str) -> Iterator[Any]:
+def _unpack(text: str) -> Iterator[Any]:
     """The values of a list, decoded some at a time: the lists of a million sources take more memory than what is kept of them."""
     if text.startswith("z:"):
         text = zlib.decompress(base64.b64decode(text[2:])).decode()

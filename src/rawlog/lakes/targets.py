@@ -24,9 +24,9 @@ from rawlog.io.storage import (
     split_query,
 )
 from rawlog.lakes.loss_check import (
+    ColumnLoss,
+    LossCheck,
     LossError,
-    Lost,
-    Passage,
     as_records,
     is_directory,
     writable,
@@ -57,8 +57,8 @@ class WrittenSplit:
 
     folder: str
     rows: int
-    made: Any = None
-    lost: Mapping[str, Lost] = field(default_factory=dict)
+    content: Any = None
+    lost: Mapping[str, ColumnLoss] = field(default_factory=dict)
     refused: bool = False
 
 
@@ -96,7 +96,7 @@ class Outlet(ABC):
         """What the rows are written as."""
 
     @abstractmethod
-    def passage(self) -> Passage:
+    def loss_check(self) -> LossCheck:
         """The way of rows into the target, which judges what they lose."""
 
     @abstractmethod
@@ -105,13 +105,13 @@ class Outlet(ABC):
 
     def rehearse(self, batches: Iterable[pa.RecordBatch]) -> WrittenSplit:
         """The same without a trace: what rows would lose. EncodeError if they cannot be written."""
-        passage = self.passage()
+        check = self.loss_check()
         try:
-            for _ in passage.over(batches, restore=self.restores):
+            for _ in check.over(batches, restore=self.restores):
                 pass
         except LossError:
-            return WrittenSplit("", passage.rows, None, passage.lost, refused=True)
-        return WrittenSplit("", passage.rows, None, passage.lost)
+            return WrittenSplit("", check.rows, None, check.lost, refused=True)
+        return WrittenSplit("", check.rows, None, check.lost)
 
     @abstractmethod
     def join(self, splits: Sequence[WrittenSplit]) -> None:
@@ -152,11 +152,11 @@ def outlet(
 def _systems() -> tuple[str, ...]:
     from rawlog import registry
 
-    return tuple(family.name for family in registry.families() if any(one.is_written for one in family.formats))
+    return tuple(family.name for family in registry.families() if any(format.is_written for format in family.formats))
 
 
-def made_directory(folder: str, *, parents: bool = False) -> None:
-    """A local directory, made; AccessError if it cannot be.
+def make_stage_directory(folder: str, *, parents: bool = False) -> None:
+    """Make a local directory. AccessError if that fails.
 
     Without `parents` the one above must be there: a task that outlives its job shall not bring back the stage that was removed.
     """
@@ -188,10 +188,10 @@ class FileOutlet(Outlet):
         super().__init__(path, table, overwrite)
         self.kind = kind
         self.accepted = tuple(table.column(name).name for name in accepted)
-        known = ("codec",) if kind == "parquet" else ("codec", "bytes")
+        names = ("codec",) if kind == "parquet" else ("codec", "bytes")
         for name in options:
-            if name not in known:
-                raise unknown(f"option of {kind}", name, known)
+            if name not in names:
+                raise unknown(f"option of {kind}", name, names)
         named, _ = split_query(path)
         plain = named.removesuffix("/")
         packed = next((codec for codec, ending in TEXT_CODECS.items() if ending and plain.endswith(ending)), None)
@@ -219,19 +219,19 @@ class FileOutlet(Outlet):
         return ENDINGS[self.kind][0] + ("" if self.kind == "parquet" else TEXT_CODECS[self.codec])
 
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> WrittenSplit:
-        made_directory(folder)
+        make_stage_directory(folder)
         path = below(folder, f"{name}{self.ending}")
-        passage = self.passage()
-        rows = passage.over(batches, restore=self.restores)
+        check = self.loss_check()
+        rows = check.over(batches, restore=self.restores)
         try:
             count = self._write_parquet(rows, path) if self.kind == "parquet" else self._write_lines(rows, path)
         except LossError:
-            return WrittenSplit(folder, passage.rows, path, passage.lost, refused=True)
-        return WrittenSplit(folder, count, path, passage.lost)
+            return WrittenSplit(folder, check.rows, path, check.lost, refused=True)
+        return WrittenSplit(folder, count, path, check.lost)
 
-    def passage(self) -> Passage:
+    def loss_check(self) -> LossCheck:
         """The way of rows into the file: it keeps what was read, so that only what could not be read as it is counts as lost."""
-        return Passage(Format(name=self.kind, title=self.kind, files=self.ending), {}, self.accepted)
+        return LossCheck(Format(name=self.kind, title=self.kind, files=self.ending), {}, self.accepted)
 
     def _write_parquet(self, batches: Iterable[pa.RecordBatch], path: str) -> int:
         sheet = Sheet(path, self.table, self.codec)
@@ -271,7 +271,7 @@ class FileOutlet(Outlet):
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         if not self.divides:
             [split] = splits
-            move(split.made, self.path, overwrite=self.overwrite)
+            move(split.content, self.path, overwrite=self.overwrite)
             return
         self.check()
         filled = [split for split in splits if split.rows] or list(splits[:1])
@@ -280,11 +280,11 @@ class FileOutlet(Outlet):
             self._join_remote(filled, names)
             return
         if not filled:
-            made_directory(self.path, parents=True)
+            make_stage_directory(self.path, parents=True)
             return
         whole = Folder(Path(filled[0].folder).parent / "whole", named=self.path).make()
         for split, name in zip(filled, names, strict=True):
-            whole.take(split.made, name)
+            whole.take(split.content, name)
         with Output(self.path, overwrite=self.overwrite) as output:
             output.put(whole.path)
 
@@ -292,10 +292,10 @@ class FileOutlet(Outlet):
         """Files one by one: an object store has no other way. Those of before go last, so that nothing is missing in between."""
         from rawlog.io.storage import file_system
 
-        before = [one.path for one in listing(self.path)] if exists(self.path) else []
+        before = [entry.path for entry in listing(self.path)] if exists(self.path) else []
         fresh = [below(self.path, name) for name in names]
         for split, path in zip(filled, fresh, strict=True):
-            move(split.made, path, overwrite=True)
+            move(split.content, path, overwrite=True)
         for path in set(before) - set(fresh):
             system, inner = file_system(path)
             system.delete_file(inner)
@@ -320,7 +320,7 @@ class FormatOutlet(Outlet):
         self._directory = is_directory(format, path)
         if self._directory and is_remote(path):
             raise OptionError(f"{path}: {format.family} is written as a directory of files, which needs a local path")
-        self.passage()
+        self.loss_check()
 
     def shape(self, selection: Selection) -> None:
         """OptionError if rows would not be whole records with their bytes."""
@@ -338,42 +338,44 @@ class FormatOutlet(Outlet):
     def name(self) -> str:
         return self.format
 
-    def passage(self) -> Passage:
+    def loss_check(self) -> LossCheck:
         """The way of rows into the format; OptionError for options that it does not have."""
-        return Passage(writable(self.format), self.options, self.accepted)
+        return LossCheck(writable(self.format), self.options, self.accepted)
 
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> WrittenSplit:
-        made_directory(folder)
+        make_stage_directory(folder)
         path = below(folder, name) + ("/" if self._directory else "")
-        return self._judged(folder, lambda passage: self._made(passage, batches, path))
+        return self._write_checked(folder, lambda check: self._write_rows(check, batches, path))
 
     def rehearse(self, batches: Iterable[pa.RecordBatch]) -> WrittenSplit:
         path = self.path + ("/" if self._directory else "")
-        return self._judged("", lambda passage: self._made(passage, batches, path, dry_run=True))
+        return self._write_checked("", lambda check: self._write_rows(check, batches, path, dry_run=True))
 
-    def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False) -> Any:
-        write(passage, _records(batches), path, self.options, overwrite=dry_run, dry_run=dry_run)
+    def _write_rows(
+        self, check: LossCheck, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False
+    ) -> Any:
+        write(check, _records(batches), path, self.options, overwrite=dry_run, dry_run=dry_run)
         return path
 
-    def _judged(self, folder: str, make: Any) -> WrittenSplit:
+    def _write_checked(self, folder: str, make: Any) -> WrittenSplit:
         """What `make` wrote; rows that were refused are reported, not raised: other splits may refuse more."""
-        passage = self.passage()
+        check = self.loss_check()
         try:
-            made = make(passage)
+            content = make(check)
         except LossError:
-            return WrittenSplit(folder, passage.rows, None, passage.lost, refused=True)
+            return WrittenSplit(folder, check.rows, None, check.lost, refused=True)
         except OSError as error:
             raise unwritable(self.path, error) from None
-        return WrittenSplit(folder, passage.rows, made, passage.lost)
+        return WrittenSplit(folder, check.rows, content, check.lost)
 
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         [split] = splits
         if not self._directory:
-            move(split.made, self.path, overwrite=self.overwrite)
+            move(split.content, self.path, overwrite=self.overwrite)
             return
         self.check()
         with Output(self.path, overwrite=self.overwrite) as output:
-            output.put(split.made)
+            output.put(split.content)
 
 
 class SplitOutlet(FormatOutlet):
@@ -385,17 +387,19 @@ class SplitOutlet(FormatOutlet):
     def check(self) -> None:
         """Nothing here: partitions that exist already are reported one by one, and others may be added."""
 
-    def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False) -> Any:
+    def _write_rows(
+        self, check: LossCheck, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False
+    ) -> Any:
         splits = writable(self.format).codec.splits
         if not dry_run:
-            made_directory(path)
+            make_stage_directory(path)
         folder = Folder(path, named=self.path, dry_run=dry_run)
-        return path, splits.write(passage.over(_records(batches)), folder, self.options)
+        return path, splits.write(check.over(_records(batches)), folder, self.options)
 
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         writer = writable(self.format).codec.splits
         with Output(self.path, overwrite=self.overwrite) as output:
-            writer.join([split.made for split in splits], output, self.options)
+            writer.join([split.content for split in splits], output, self.options)
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

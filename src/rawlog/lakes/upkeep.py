@@ -1,27 +1,372 @@
 """Upkeep of a lake: what it holds; expire old snapshots, remove leftovers, join small data files.
 
 Safe next to readers and writers: nothing is removed that was current within the time of grace, or that a living writer may be about to
-commit.
+commit. Manifests are read, directories listed and files deleted in tasks; only names come to the driver. `Expire` expires snapshots and
+finds the files that only those list; `Orphans` finds the files that no snapshot lists; `Remove` deletes what they found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
+from rawlog.io.storage import is_remote, owned_listing
+from rawlog.lakes import commits
 from rawlog.lakes.join import SHARE, TARGET, Join
-from rawlog.lakes.lake import Lake
-from rawlog.lakes.names import known_tables
-from rawlog.lakes.reach import (
-    Expire,
-    Orphans,
-    Remove,
-    Run,
-    Unlisted,
-    loaded,
-    run_here,
+from rawlog.lakes.lake import Lake, living, remove_file
+from rawlog.lakes.names import known_tables, same_files
+from rawlog.lakes.state import everything, history_of, newest_first
+from rawlog.model.errors import AccessError
+from rawlog.model.job import (
+    Job,
+    Split,
+    SplitResult,
+    Stage,
+    packed,
 )
-from rawlog.lakes.state import history_of, newest_first
+from rawlog.reading.tree import Tree
+
+#: While somebody writes, files up to this age may belong to a commit that is under way.
+YOUNG = 3600
+#: Lists of manifests, manifests and files of one split.
+LISTS, MANIFESTS, FILES = 50, 20, 500
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one split looks at: lists of manifests or manifests of one table (True: of snapshots that are kept), or a directory."""
+
+    table: str
+    #: PyIceberg's way to files, with the settings of the catalog.
+    io: Any = None
+    lists: tuple[tuple[str, bool], ...] = ()
+    manifests: tuple[tuple[Any, bool], ...] = ()
+    folder: str | None = None
+    lake: str = ""
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LookResult(SplitResult):
+    """What a split saw of a table."""
+
+    table: str
+    #: Manifests and data files by path, with their size, of snapshots that are kept and of others.
+    manifests: Mapping[str, tuple[Any, bool]] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
+    others: Mapping[str, int] = field(default_factory=dict)
+    #: The files in a directory that are old enough, with their size.
+    there: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UnlistedFiles:
+    """What a job found in a table: how many snapshots it expired, and which files nobody needs any more, with their sizes."""
+
+    expired: int = 0
+    files: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Reach(Job[LookResult, Mapping[str, UnlistedFiles]]):
+    """What the two jobs that look for files have in common: lists of manifests are read first, then manifests, each once."""
+
+    def __init__(self, lake: Lake, names: Sequence[str] | None, grace: float) -> None:
+        self.lake: Lake | None = lake
+        self.names, self.grace = names, grace
+        self.stage = lake.path
+        self.count = 0
+        #: PyIceberg's way to the files of each table.
+        self.io: dict[str, Any] = {}
+        self.are_read = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "lake": None, "io": {}}
+
+    def _tables(self) -> list[str]:
+        assert self.lake is not None
+        return list(self.names) if self.names is not None else self.lake.tables()
+
+    def _number(self, looks: Iterable[Look]) -> list[Split]:
+        splits = [Split(self.count + number, 1, look) for number, look in enumerate(looks)]
+        self.count += len(splits)
+        return splits
+
+    def _lists(self, name: str, table: Any, snapshots: Iterable[tuple[Any, bool]]) -> list[Look]:
+        self.io[name] = table.io
+        named = [(snapshot.manifest_list, is_kept) for snapshot, is_kept in snapshots]
+        return [Look(name, table.io, lists=share) for share in packed(named, lambda _: 1, LISTS)]
+
+    def _manifests(self, results: Sequence[LookResult]) -> list[Look]:
+        """Each manifest once: one that any kept snapshot lists is kept."""
+        by_table: dict[str, dict[str, tuple[Any, bool]]] = {}
+        for result in results:
+            manifests = by_table.setdefault(result.table, {})
+            for path, (manifest, is_kept) in result.manifests.items():
+                manifests[path] = manifest, is_kept or (path in manifests and manifests[path][1])
+        looks = []
+        for name, manifests in by_table.items():
+            if all(is_kept for _, is_kept in manifests.values()) and not self._needs_kept:
+                continue
+            looks += [
+                Look(name, self.io[name], manifests=share)
+                for share in packed(list(manifests.values()), lambda _: 1, MANIFESTS)
+            ]
+        return looks
+
+    #: Whether manifests are read although all of them are kept.
+    _needs_kept = False
+
+    def work(self, split: Split, stage: Stage) -> LookResult:
+        """Read the split's part of the metadata, or list its directory. AccessError if that is not possible."""
+        look: Look = split.content
+        try:
+            seen = _look(split.number, look)
+        except AccessError:
+            raise
+        except ImportError:
+            raise AccessError('PyIceberg is not installed where the task runs: `pip install "rawlog[lake]"`') from None
+        except Exception as error:
+            raise AccessError(f"{look.table}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+        stage.advance(split.size)
+        return seen
+
+    @abstractmethod
+    def commit(self, done: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
+        """What was found, by table."""
+
+
+def _look(number: int, look: Look) -> LookResult:
+    from pyiceberg.manifest import read_manifest_list
+
+    if look.folder is not None:
+        entries = owned_listing(look.lake, look.folder)
+        sizes = {entry.path: entry.size for entry in entries if entry.modified is None or entry.modified < look.until}
+        return LookResult(number, look.table, there=sizes)
+    manifests: dict[str, tuple[Any, bool]] = {}
+    for path, is_kept in look.lists:
+        for manifest in read_manifest_list(look.io.new_input(path)):
+            earlier = manifests.get(manifest.manifest_path)
+            manifests[manifest.manifest_path] = manifest, is_kept or (earlier is not None and earlier[1])
+    kept: set[str] = set()
+    others: dict[str, int] = {}
+    for manifest, is_kept in look.manifests:
+        for entry in manifest.fetch_manifest_entry(look.io, discard_deleted=True):
+            if is_kept:
+                kept.add(str(entry.data_file.file_path))
+            else:
+                others[str(entry.data_file.file_path)] = int(entry.data_file.file_size_in_bytes)
+    return LookResult(number, look.table, manifests, frozenset(kept), others)
+
+
+class Expire(_Reach):
+    """Expires snapshots that were replaced longer ago than `grace` seconds, of a lake that is open for writing.
+
+    A new snapshot first repeats their record of sources, so that nothing is ever ingested twice. The outcome has the files below each
+    table that only they listed.
+    """
+
+    def __init__(
+        self, lake: Lake, names: Sequence[str] | None = None, grace: float = 0, *, dry_run: bool = False
+    ) -> None:
+        super().__init__(lake, names, grace)
+        self.dry_run = dry_run
+        self.old: dict[str, list[int]] = {}
+        self.lists: dict[str, list[str]] = {}
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """Splits for the lists of manifests of tables with something to expire; the tree is not used."""
+        assert self.lake is not None
+        looks: list[Look] = []
+        for name in self._tables():
+            table = load_table(self.lake, name)
+            self.old[name] = expirable(table, self.grace)
+            if self.old[name]:
+                old = set(self.old[name])
+                snapshots = [(snapshot, snapshot.snapshot_id not in old) for snapshot in table.snapshots()]
+                self.lists[name] = [snapshot.manifest_list for snapshot, is_kept in snapshots if not is_kept]
+                looks += self._lists(name, table, snapshots)
+        return self._number(looks)
+
+    def follow(self, results: Sequence[LookResult]) -> list[Split]:
+        """The manifests, of tables where some are listed by old snapshots only."""
+        if self.are_read:
+            return []
+        self.are_read = True
+        return self._number(self._manifests(results))
+
+    def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
+        """Expire the snapshots, one table after another."""
+        lake = self.lake
+        assert lake is not None
+        unlisted = {}
+        for name, old in self.old.items():
+            if not old:
+                continue
+            table_results = [result for result in results if result.table == name]
+            kept = same_files(path for result in table_results for path in result.kept)
+            files = {path: size for result in table_results for path, size in result.others.items()}
+            manifests: dict[str, tuple[Any, bool]] = {}
+            for result in table_results:
+                for path, (manifest, is_kept) in result.manifests.items():
+                    manifests[path] = manifest, is_kept or (path in manifests and manifests[path][1])
+            kept |= same_files(path for path, (_, is_kept) in manifests.items() if is_kept)
+            files |= {
+                path: int(manifest.manifest_length) for path, (manifest, is_kept) in manifests.items() if not is_kept
+            }
+            files |= dict.fromkeys(self.lists[name], 0)
+            if not self.dry_run:
+                _forget(lake, name, old)
+            unlisted[name] = UnlistedFiles(len(old), _removable(lake, name, files, kept))
+        return unlisted
+
+
+def expirable(table: Any, grace: float) -> list[int]:
+    """The snapshots whose successor is older than the time of grace: only a reader that began before may still use them."""
+    until = (time.time() - grace) * 1000
+    newest = newest_first(table)
+    return [old.snapshot_id for after, old in pairwise(newest) if after.timestamp_ms < until]
+
+
+def _forget(lake: Lake, name: str, old: Sequence[int]) -> None:
+    lake.change(
+        lambda: load_table(lake, name), None, lambda table, history: commits.append(table, (), everything(history))
+    )
+
+    def forget(table: Any, _: object) -> None:
+        present = {snapshot.snapshot_id for snapshot in table.snapshots()}
+        table.maintenance.expire_snapshots().by_ids([number for number in old if number in present]).commit()
+
+    lake.change(lambda: load_table(lake, name), None, forget)
+
+
+def _removable(lake: Lake, name: str, files: Mapping[str, int], kept: set[str]) -> dict[str, int]:
+    """Of files that old snapshots list, those that no other one does, and that are the table's own."""
+    (below,) = same_files([f"{lake.folder_of(name)}/x"])
+    root = below.removesuffix("x")
+    removable = {}
+    for path, size in files.items():
+        (identity,) = same_files([path])
+        if identity not in kept and identity.startswith(root):
+            removable[path] = size
+    return removable
+
+
+class Orphans(_Reach):
+    """Finds the files below the tables of a lake that no snapshot lists, left by dead runs, failed commits and expiry.
+
+    Those that are younger than `grace` seconds, or that a living writer may be about to commit, are left out.
+    """
+
+    _needs_kept = True
+
+    def __init__(self, lake: Lake, names: Sequence[str] | None = None, grace: float = 0) -> None:
+        super().__init__(lake, names, grace)
+        self.tables: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "tables": {}}
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """A split for the directory of each table; the tree is not used."""
+        assert self.lake is not None
+        lake = self.lake
+        own_name = None if lake.writer is None else lake.writer.name
+        is_busy = not is_remote(lake.path) and any(name != own_name for name in living(lake.path))
+        until = time.time() - (max(self.grace, YOUNG) if is_busy else self.grace)
+        return self._number(
+            Look(name, folder=lake.folder_of(name), lake=lake.path, until=until) for name in self._tables()
+        )
+
+    def follow(self, results: Sequence[LookResult]) -> list[Split]:
+        """The metadata, once everything is listed: what is committed from now on is not among it."""
+        assert self.lake is not None
+        if not self.io:
+            looks: list[Look] = []
+            for name in self._tables():
+                table = load_table(self.lake, name)
+                self.tables[name] = table
+                looks += self._lists(name, table, [(snapshot, True) for snapshot in table.snapshots()])
+            if looks:
+                return self._number(looks)
+        if self.are_read:
+            return []
+        self.are_read = True
+        return self._number(self._manifests(results))
+
+    def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
+        """What was found; nothing is removed."""
+        unlisted = {}
+        for name, table in self.tables.items():
+            table_results = [result for result in results if result.table == name]
+            listed = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+            listed |= {snapshot.manifest_list for snapshot in table.snapshots()}
+            listed |= {path for result in table_results for path in (*result.manifests, *result.kept)}
+            named = same_files(listed)
+            sizes = {path: size for result in table_results for path, size in result.there.items()}
+            unlisted[name] = UnlistedFiles(
+                0, {path: size for path, size in sizes.items() if not same_files([path]) <= named}
+            )
+        return unlisted
+
+
+class Remove(Job[SplitResult, None]):
+    """Deletes files of a lake, in tasks. One that is gone already is fine."""
+
+    def __init__(self, lake: Lake, files: Mapping[str, Iterable[str]]) -> None:
+        """`files` are paths, by table."""
+        self.lake: Lake | None = lake
+        self.stage = self.path = lake.path
+        self.files = {name: list(paths) for name, paths in files.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "lake": None, "files": {}}
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """Splits of some hundred files each; the tree is not used."""
+        assert self.lake is not None
+        contents: list[tuple[Any, tuple[str, ...]]] = []
+        for name, paths in self.files.items():
+            io = load_table(self.lake, name).io if paths else None
+            contents += [(io, share) for share in packed(paths, lambda _: 1, FILES)]
+        return [Split(number, len(content[1]), content) for number, content in enumerate(contents)]
+
+    def work(self, split: Split, stage: Stage) -> SplitResult:
+        """Delete the files of a split."""
+        io, paths = split.content
+        for path in paths:
+            remove_file(self.path, path, io)
+            stage.advance(1)
+        return SplitResult(split.number)
+
+    def commit(self, results: Sequence[SplitResult]) -> None:
+        """Nothing is left to do."""
+
+
+#: Runs a job to its end.
+Run = Callable[[Job[Any, Any]], Any]
+
+
+def run_here(job: Job[Any, Any]) -> Any:
+    """Run a job in this thread, one split after another."""
+    splits = job.plan(Tree((), ()))
+    done: list[Any] = []
+    while splits:
+        done += [job.work(split, Stage(str(job.stage), f"{split.number:05d}")) for split in splits]
+        splits = job.follow(done)
+    return job.commit(done)
+
+
+def load_table(lake: Lake, name: str) -> Any:
+    """A table of a lake. AccessError if it no longer exists."""
+    table = lake.load(name)
+    if table is None:
+        raise AccessError(f"{lake.path}: table {name} no longer exists")
+    return table
+
 
 #: Seconds that a snapshot stays after it was replaced, and that a file stays that no snapshot lists, unless an option says otherwise.
 GRACE = 24 * 3600
@@ -52,7 +397,7 @@ class Change:
     removed: list[str] = field(default_factory=list)
     removed_size: int = 0
     joined: int = 0
-    made: int = 0
+    written: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -63,7 +408,7 @@ class Change:
 def status(lake: Lake) -> Iterator[TableStatus]:
     """What every table of a lake holds, from its metadata alone."""
     for name in lake.tables():
-        table = loaded(lake, name)
+        table = load_table(lake, name)
         history = history_of(table)
         with lake.access():
             tasks = list(table.scan().plan_files())
@@ -84,18 +429,18 @@ def expire(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False
     """Expire snapshots of a table that were replaced longer ago than the time of grace, here and now, and remove what only they listed;
     how many snapshots.
     """
-    found = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, Unlisted())
+    unlisted = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, UnlistedFiles())
     if not dry_run:
-        run_here(Remove(lake, {name: found.files}))
-    return int(found.expired)
+        run_here(Remove(lake, {name: unlisted.files}))
+    return int(unlisted.expired)
 
 
 def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> list[tuple[str, int]]:
     """Remove the files below a table that no snapshot lists, here and now. Path and size of each."""
-    found = run_here(Orphans(lake, [name], grace))[name]
+    unlisted = run_here(Orphans(lake, [name], grace))[name]
     if not dry_run:
-        run_here(Remove(lake, {name: found.files}))
-    return list(found.files.items())
+        run_here(Remove(lake, {name: unlisted.files}))
+    return list(unlisted.files.items())
 
 
 def join(lake: Lake, name: str) -> tuple[int, int]:
@@ -122,17 +467,17 @@ def keep(
     """Join, expire and remove, as asked, by jobs that `run` runs. What was done to each table, or would be."""
     changes = {name: Change(name) for name in lake.tables() if name in known_tables()}
     if compact:
-        for name, counts in _joined(lake, run, target, sort_by, dry_run=dry_run).items():
-            changes[name].joined, changes[name].made = counts
-    found: list[Mapping[str, Unlisted]] = []
+        for name, counts in _join_small(lake, run, target, sort_by, dry_run=dry_run).items():
+            changes[name].joined, changes[name].written = counts
+    outcomes: list[Mapping[str, UnlistedFiles]] = []
     if expire_after is not None:
-        found.append(run(Expire(lake, list(changes), expire_after, dry_run=dry_run)))
-        _remove(lake, run, found[-1], dry_run=dry_run)
+        outcomes.append(run(Expire(lake, list(changes), expire_after, dry_run=dry_run)))
+        _remove(lake, run, outcomes[-1], dry_run=dry_run)
     if clean_after is not None:
-        found.append(run(Orphans(lake, list(changes), clean_after)))
-        _remove(lake, run, found[-1], dry_run=dry_run)
-    for one in found:
-        for name, unlisted in one.items():
+        outcomes.append(run(Orphans(lake, list(changes), clean_after)))
+        _remove(lake, run, outcomes[-1], dry_run=dry_run)
+    for outcome in outcomes:
+        for name, unlisted in outcome.items():
             change = changes[name]
             change.expired += unlisted.expired
             change.removed += [path for path in unlisted.files if path not in change.removed]
@@ -140,15 +485,17 @@ def keep(
     return list(changes.values())
 
 
-def _joined(
+def _join_small(
     lake: Lake, run: Run, target: int, sort_by: Sequence[str] | None, *, dry_run: bool
 ) -> Mapping[str, tuple[int, int]]:
     job = Join(lake, target=target, sort_by=sort_by)
     if dry_run:
         lots = job.lots()
         names = dict.fromkeys(lot.table for lot in lots)
-        own = {name: [lot for lot in lots if lot.table == name] for name in names}
-        return {name: (sum(len(lot.urls) for lot in some), len(some)) for name, some in own.items()}
+        by_table = {name: [lot for lot in lots if lot.table == name] for name in names}
+        return {
+            name: (sum(len(lot.urls) for lot in table_lots), len(table_lots)) for name, table_lots in by_table.items()
+        }
     try:
         done: Mapping[str, tuple[int, int]] = run(job)
         return done
@@ -156,6 +503,6 @@ def _joined(
         job.clean()
 
 
-def _remove(lake: Lake, run: Run, found: Mapping[str, Unlisted], *, dry_run: bool) -> None:
-    if not dry_run and any(one.files for one in found.values()):
-        run(Remove(lake, {name: one.files for name, one in found.items()}))
+def _remove(lake: Lake, run: Run, unlisted: Mapping[str, UnlistedFiles], *, dry_run: bool) -> None:
+    if not dry_run and any(files.files for files in unlisted.values()):
+        run(Remove(lake, {name: files.files for name, files in unlisted.items()}))

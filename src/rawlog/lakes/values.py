@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from rawlog import registry
 from rawlog.io.storage import exists
-from rawlog.lakes.ingest_replicas import Earlier
-from rawlog.lakes.parquet import Written
-from rawlog.lakes.removal import OldFile, Thinned
-from rawlog.lakes.state import Folded, History, RowRange
+from rawlog.lakes.ingest_replicas import LakeReplicas
+from rawlog.lakes.parquet import WrittenFile
+from rawlog.lakes.removal import OldFile, ThinnedFile
+from rawlog.lakes.state import History, RowRange, UnitSources
 from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.finding import Finding, Severity
 from rawlog.model.format import Family, File
-from rawlog.model.job import Done, Outcome
+from rawlog.model.job import Outcome, SplitResult
 from rawlog.model.plan import Reading
 from rawlog.model.report import Entry
 from rawlog.model.store import Store
 from rawlog.model.table import RECORDS, Table
 from rawlog.reading import rows
-from rawlog.reading.inspect import Checked
+from rawlog.reading.inspect import FileCheck
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.select import Selection, Tally
 from rawlog.reading.settlement import settles
@@ -52,9 +52,9 @@ class Fold:
         """The bytes of its files."""
         return sum(file.size for file in self.files)
 
-    def state(self, selection: str) -> Folded:
+    def state(self, selection: str) -> UnitSources:
         """Its files, for the lake to record."""
-        return Folded(selection, {file.path: (file.size, file.modified) for file in self.files})
+        return UnitSources(selection, {file.path: (file.size, file.modified) for file in self.files})
 
 
 def family_of(table: str) -> Family | None:
@@ -62,7 +62,9 @@ def family_of(table: str) -> Family | None:
     return next((family for family in registry.families() if family.makes(table)), None)
 
 
-def due(table: str, tree: Tree, history: History, selection: str, earlier: Earlier | None = None) -> Iterator[Fold]:
+def due(
+    table: str, tree: Tree, history: History, selection: str, earlier: LakeReplicas | None = None
+) -> Iterator[Fold]:
     """The units of a table whose files are not as the lake recorded them. Of what the lake has from `earlier` replicas, only a better one
     is folded, and its rows replace theirs.
     """
@@ -78,7 +80,7 @@ def due(table: str, tree: Tree, history: History, selection: str, earlier: Earli
             yield fold
 
 
-def _unseen(unit: str, files: Sequence[File], before: Folded | None) -> list[File]:
+def _unseen(unit: str, files: Sequence[File], before: UnitSources | None) -> list[File]:
     """Files of the unit that the lake recorded and that still exist, although this run was not given them."""
     seen = {file.path for file in files}
     missing = {path for path in before.sources if path not in seen and exists(path)} if before is not None else set()
@@ -106,7 +108,7 @@ def by_unit(folds: Sequence[Fold]) -> list[tuple[Fold, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def units(folds: Sequence[Fold], selection: str) -> Mapping[str, Folded]:
+def units(folds: Sequence[Fold], selection: str) -> Mapping[str, UnitSources]:
     """What the lake records of folds of one table."""
     return {one.unit: one.state(selection) for one in folds}
 
@@ -192,17 +194,17 @@ class IngestSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded(Done):
+class Decoded(SplitResult):
     """The files that a split wrote, what they hold, and the result of verification."""
 
-    written: tuple[Written, ...]
+    written: tuple[WrittenFile, ...]
     reached: tuple[Reached, ...] = ()
     folded: tuple[Fold, ...] = ()
     notes: tuple[str, ...] = ()
     files: tuple[File, ...] = ()
     #: Summaries that checks of several files need; and the results for splits of files, to be merged, with their first byte.
     summaries: Mapping[str, Any] = field(default_factory=dict)
-    checked: tuple[tuple[int, Checked], ...] = ()
+    checked: tuple[tuple[int, FileCheck], ...] = ()
     errors: int = 0
     warnings: int = 0
     #: How many of them say by themselves that rows are missing: see `losing`.
@@ -213,7 +215,7 @@ class Decoded(Done):
     decoded: Tally = field(default_factory=Counter)
     #: Files in which errors were found; and the data files from which rows were removed.
     damaged: tuple[str, ...] = ()
-    thinned: tuple[Thinned, ...] = ()
+    thinned: tuple[ThinnedFile, ...] = ()
     #: Codes and paths of earlier findings on several files together.
     joint: frozenset[tuple[str, str]] = frozenset()
     #: The facts that identify the stores that were inspected, by directory.

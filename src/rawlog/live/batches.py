@@ -46,7 +46,7 @@ assert _HEAD.size == BATCH.size
 
 
 @dataclass(slots=True)
-class Outgoing:
+class OutgoingBatch:
     """A batch of magic 2 that only lacks its producer: bytes, records in it, and the next source offset after it."""
 
     data: Bytes
@@ -106,7 +106,7 @@ class Merger:
         assert self._out is None or not self._state[encode.COUNT]
         self._out, self.skip = None, count
 
-    def add(self, frames: Frames, head: Heads) -> Iterator[Outgoing]:
+    def add(self, frames: Frames, head: Heads) -> Iterator[OutgoingBatch]:
         """Sound batches of data that follow those before them; what is ready."""
         kinds: NDArray[np.int64] = self._as_is(frames, head)
         start = 0
@@ -114,8 +114,10 @@ class Merger:
             stop = start + 1
             while stop < len(frames) and kinds[stop] == kinds[start]:
                 stop += 1
-            some, own = frames.slice(start, stop), head.slice(start, stop)
-            yield from self._pass_on(some, own) if kinds[start] < 0 else self._merge(some, own, int(kinds[start]))
+            run, run_head = frames.slice(start, stop), head.slice(start, stop)
+            yield from (
+                self._pass_on(run, run_head) if kinds[start] < 0 else self._merge(run, run_head, int(kinds[start]))
+            )
             start = stop
 
     def _as_is(self, frames: Frames, head: Heads) -> NDArray[np.int64]:
@@ -133,7 +135,7 @@ class Merger:
             same[np.cumsum(count) - count < self.skip] = False
         return np.where(same, -1, np.where(codec < len(CODECS), codec, 0))
 
-    def _pass_on(self, frames: Frames, head: Heads) -> Iterator[Outgoing]:
+    def _pass_on(self, frames: Frames, head: Heads) -> Iterator[OutgoingBatch]:
         yield from self.flush()
         starts, stops = frames.starts.tolist(), frames.stops.tolist()
         counts, nexts, tops = (
@@ -148,9 +150,9 @@ class Merger:
                 view = memoryview(data)  # type: ignore[arg-type]
                 times = _TIMES.unpack_from(view, at)
                 _TIMES.pack_into(view, at, *(time if time == NONE else time + self.shift_ms for time in times))
-            yield Outgoing(data, count, following, top)
+            yield OutgoingBatch(data, count, following, top)
 
-    def _merge(self, frames: Frames, head: Heads, codec: int) -> Iterator[Outgoing]:
+    def _merge(self, frames: Frames, head: Heads, codec: int) -> Iterator[OutgoingBatch]:
         if codec != self._codec:
             yield from self.flush()
             self._codec = codec
@@ -158,16 +160,16 @@ class Merger:
         if not filled.all():
             frames, head = only(frames, filled), head.only(filled)
         for start, stop in _unpackable(frames, head):
-            yield from self._unpacked(frames.slice(start, stop), head.slice(start, stop))
+            yield from self._unpack(frames.slice(start, stop), head.slice(start, stop))
 
-    def _unpacked(self, frames: Frames, head: Heads) -> Iterator[Outgoing]:
+    def _unpack(self, frames: Frames, head: Heads) -> Iterator[OutgoingBatch]:
         try:
-            found = payloads_of(frames, head, LARGEST_UNPACKED)
+            payloads = payloads_of(frames, head, LARGEST_UNPACKED)
         except TooMuch:  # only of several batches
             for index in range(len(frames)):
-                yield from self._unpacked(frames.slice(index, index + 1), head.slice(index, index + 1))
+                yield from self._unpack(frames.slice(index, index + 1), head.slice(index, index + 1))
             return
-        yield from self._take(*found, frames, head)
+        yield from self._take(*payloads, frames, head)
 
     def _take(
         self,
@@ -177,7 +179,7 @@ class Merger:
         append_times: NDArray[np.int64],
         frames: Frames,
         head: Heads,
-    ) -> Iterator[Outgoing]:
+    ) -> Iterator[OutgoingBatch]:
         state = self._state
         state[[encode.BATCH_INDEX, encode.POSITION, encode.ROW]] = 0
         counts, base_times = np.ascontiguousarray(head["record_count"]), np.ascontiguousarray(head["base_timestamp"])
@@ -214,7 +216,7 @@ class Merger:
         state[encode.MOST_MERGED], state[encode.SHIFT], state[encode.SKIP] = self._room, self.shift_ms, self.skip
         state[encode.FIXED_TIME] = NO_APPEND_TIME if self.fixed_time is None else self.fixed_time
 
-    def flush(self) -> Iterator[Outgoing]:
+    def flush(self) -> Iterator[OutgoingBatch]:
         """What was put together so far."""
         state, out = self._state, self._out
         if out is None or not state[encode.COUNT]:
@@ -227,7 +229,7 @@ class Merger:
             packed = compression.compress(CODECS[self._codec], memoryview(data)[BATCH.size :], None)  # type: ignore[arg-type]
             data = np.frombuffer(bytearray(BATCH.size) + packed, np.uint8)
         _put_head(data, self._codec, count, base, top)
-        yield Outgoing(data, count, self._next, top)
+        yield OutgoingBatch(data, count, self._next, top)
 
 
 def _put_head(data: Any, codec: int, count: int, base_time: int, max_time: int) -> None:
@@ -259,20 +261,20 @@ def _unpackable(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
             yield 0, len(frames)
         return
     start, size = 0, 0
-    for index, one in enumerate(frames.sizes.tolist()):
-        if size + one > 1 << 20 and index > start:
+    for index, batch_size in enumerate(frames.sizes.tolist()):
+        if size + batch_size > 1 << 20 and index > start:
             yield start, index
             start, size = index, 0
-        size += one
+        size += batch_size
     if start < len(frames):
         yield start, len(frames)
 
 
-def outgoing(frames: Frames, head: Heads) -> Iterator[Outgoing]:
+def outgoing(frames: Frames, head: Heads) -> Iterator[OutgoingBatch]:
     """Batches that rows were encoded to, ready to stamp."""
     for index in range(len(frames)):
         data = frames.data[int(frames.starts[index]) : int(frames.stops[index])].copy()
-        yield Outgoing(
+        yield OutgoingBatch(
             data,
             int(head["record_count"][index]),
             int(head["last_offset"][index]) + 1,
@@ -280,4 +282,4 @@ def outgoing(frames: Frames, head: Heads) -> Iterator[Outgoing]:
         )
 
 
-__all__ = ["Merger", "Outgoing", "outgoing", "stamp"]
+__all__ = ["Merger", "OutgoingBatch", "outgoing", "stamp"]

@@ -67,14 +67,14 @@ class Disconnected(BrokerError):
     """The connection ended or could not be made; another attempt may succeed."""
 
 
-def explained(code: int) -> str:
+def explain_code(code: int) -> str:
     """An error code in words."""
     return f"{NAMES[code]} (error {code})" if code in NAMES else f"error {code}"
 
 
 def refusal(what: str, code: int, message: str | None = None) -> BrokerError:
     """The error for a request that was answered with a code; `message` is the broker's own text."""
-    return BrokerError(f"{what}: {explained(code)}{f': {message}' if message else ''}", code)
+    return BrokerError(f"{what}: {explain_code(code)}{f': {message}' if message else ''}", code)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def _plain(settings: Settings) -> Conversation:
     yield b"\0".join((b"", settings.username.encode(), _password(settings).encode()))
 
 
-def prepared(text: str) -> str:
+def prepare_text(text: str) -> str:
     """SASLprep (RFC 4013) as Kafka's own SCRAM applies it: mapping and NFKC."""
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
@@ -116,7 +116,7 @@ def prepared(text: str) -> str:
 
 
 def _scram(settings: Settings, digest: str) -> Conversation:
-    user = prepared(settings.username).replace("=", "=3D").replace(",", "=2C")
+    user = prepare_text(settings.username).replace("=", "=3D").replace(",", "=2C")
     nonce = base64.b64encode(os.urandom(24)).decode()
     first = f"n={user},r={nonce}"
     answer = yield f"n,,{first}".encode()
@@ -128,7 +128,7 @@ def _scram(settings: Settings, digest: str) -> Conversation:
         raise BrokerError(f"login: the broker asks for {int(rounds):,} SCRAM rounds")
     try:
         salted = hashlib.pbkdf2_hmac(
-            digest, prepared(_password(settings)).encode(), base64.b64decode(salt, validate=True), int(rounds)
+            digest, prepare_text(_password(settings)).encode(), base64.b64decode(salt, validate=True), int(rounds)
         )
     except ValueError:
         raise BrokerError("login: the broker's SCRAM answer is invalid") from None
@@ -158,24 +158,24 @@ def _bearer(settings: Settings) -> Conversation:
 def token(settings: Settings) -> str:
     """The token to log in with: from a file, an OAuth server, or one without a signature, for tests. BrokerError if there is none."""
     if settings.token is not None:
-        found = settings.token.reveal()
+        text = settings.token.reveal()
     elif settings.token_url is not None:
-        found = _fetched(settings)
+        text = _fetch_token(settings)
     else:
         assert settings.unsecured is not None
         now = int(time.time())
         claims = {"iat": now, "exp": now + 3600, **settings.unsecured}
-        found = ".".join((_segment({"alg": "none"}), _segment(claims), ""))
-    if not re.fullmatch(r"[!-~]+", found):
+        text = ".".join((_segment({"alg": "none"}), _segment(claims), ""))
+    if not re.fullmatch(r"[!-~]+", text):
         raise BrokerError("login: the token is empty or has characters that no token has")
-    return found
+    return text
 
 
 def _segment(value: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-def _fetched(settings: Settings) -> str:
+def _fetch_token(settings: Settings) -> str:
     """A token by client credentials, or out of a file (`file:///…`)."""
     url = settings.token_url or ""
     if url.startswith("file:"):
@@ -186,11 +186,11 @@ def _fetched(settings: Settings) -> str:
     if not url.startswith(("https://", "http://")):
         raise BrokerError("login: sasl.oauthbearer.token.endpoint.url must begin with https://, http:// or file://")
     secret = "" if settings.oauth_secret is None else settings.oauth_secret.reveal()
-    asked = {"grant_type": "client_credentials"} | ({"scope": settings.oauth_scope} if settings.oauth_scope else {})
+    form = {"grant_type": "client_credentials"} | ({"scope": settings.oauth_scope} if settings.oauth_scope else {})
     user = f"{settings.oauth_client}:{secret}"
     try:
-        found = json.loads(fetch(url, user=user, form=asked, seconds=settings.connect_timeout, largest=LARGEST_TOKEN))
-        return str(found["access_token"])
+        answer = json.loads(fetch(url, user=user, form=form, seconds=settings.connect_timeout, largest=LARGEST_TOKEN))
+        return str(answer["access_token"])
     except (WebError, ValueError, KeyError, TypeError) as error:
         why = str(error) if isinstance(error, WebError) else type(error).__name__
         raise BrokerError(f"login: {urllib.parse.urlparse(url).hostname}: no token could be had: {why}") from None
@@ -257,9 +257,9 @@ def _fields(lines: list[tuple[int, str]], depth: int) -> Iterator[SchemaField]:
 
 def _schema(name: str, versions: Versions, flexible: Versions, text: str) -> Schema:
     lines = [(len(line) - len(line.lstrip()), line.strip()) for line in text.splitlines() if line.strip()]
-    made = Schema(name, versions, flexible, tuple(_fields(lines, lines[0][0]) if lines else ()))
+    schema = Schema(name, versions, flexible, tuple(_fields(lines, lines[0][0]) if lines else ()))
     assert not lines, lines
-    return made
+    return schema
 
 
 def _api(name: str, key: int, versions: str, flexible: int, request: str, response: str) -> Api:

@@ -23,7 +23,7 @@ from rawlog.live.client import (
     UNKNOWN_TOPIC,
     BrokerError,
     Disconnected,
-    explained,
+    explain_code,
     refusal,
 )
 from rawlog.live.settings import Settings
@@ -72,12 +72,12 @@ class Cancelled(Exception):
     """Somebody asked to stop while we waited."""
 
 
-def interrupted(verb: str, source: str, target: str) -> Report:
+def interrupted_report(verb: str, source: str, target: str) -> Report:
     """The Report of a verb that was stopped before it began."""
     report = Report(verb, source, target)
     report.counts |= {"records": 0, "bytes": 0, "acknowledged": 0, "failed": 0}
     report.add(Action.LOST, "interrupted before anything was sent or stored")
-    report.facts |= {"interrupted": True, "seconds": 0.0}
+    report.facts |= {"interrupted_report": True, "seconds": 0.0}
     return report
 
 
@@ -136,9 +136,9 @@ class Cluster:
     def close(self) -> None:
         """End all connections."""
         first = (self._first,) if self._first else ()
-        for one in (*self._connections.values(), *self._spare.values(), *first):
-            self.throttled_ms += one.throttled_ms
-            one.close()
+        for connection in (*self._connections.values(), *self._spare.values(), *first):
+            self.throttled_ms += connection.throttled_ms
+            connection.close()
         self._connections, self._spare, self._first = {}, {}, None
 
     def backoff(self) -> Backoff:
@@ -149,12 +149,12 @@ class Cluster:
 
     def any(self) -> Connection:
         """A connection to some broker: one that is there, else of those that are known, else of those that were named."""
-        for one in (self._first, *self._connections.values()):
-            if one is not None and one.is_open and not one.pending:
-                return one
+        for connection in (self._first, *self._connections.values()):
+            if connection is not None and connection.is_open and not connection.pending:
+                return connection
         last: BrokerError | None = None
-        known = list(dict.fromkeys([*self.settings.bootstrap, *self.brokers.values()]))
-        for host, port in known:
+        addresses = list(dict.fromkeys([*self.settings.bootstrap, *self.brokers.values()]))
+        for host, port in addresses:
             try:
                 self._first = Connection(host, port, self.settings)
                 return self._first
@@ -163,15 +163,15 @@ class Cluster:
                     raise
                 last = error
         assert last is not None
-        if len(known) > 1:
+        if len(addresses) > 1:
             raise Disconnected(f"no broker can be reached; the last one tried: {last}")
         raise last
 
     def node(self, number: int) -> Connection:
         """The connection to a broker. Disconnected if it is not known or cannot be reached."""
-        found = self._connections.get(number)
-        if found is not None and found.is_open:
-            return found
+        connection = self._connections.get(number)
+        if connection is not None and connection.is_open:
+            return connection
         if number not in self.brokers:
             raise Disconnected(f"broker {number} is not in the cluster's metadata")
         self._connections[number] = Connection(*self.brokers[number], self.settings)
@@ -179,10 +179,10 @@ class Cluster:
 
     def idle(self, number: int) -> Connection:
         """A connection to a broker on which nothing is on its way, for a question in between: records may be, on the other one."""
-        for kept in (self._connections, self._spare):
-            found = kept.get(number)
-            if found is not None and found.is_open and not found.pending:
-                return found
+        for connections in (self._connections, self._spare):
+            connection = connections.get(number)
+            if connection is not None and connection.is_open and not connection.pending:
+                return connection
         if number not in self.brokers or number not in self._connections:
             return self.node(number)
         self._spare[number] = Connection(*self.brokers[number], self.settings)
@@ -190,13 +190,13 @@ class Cluster:
 
     def drop(self, number: int) -> None:
         """End the connections to a broker: what is on its way there is of no interest any more."""
-        for kept in (self._connections, self._spare):
-            found = kept.pop(number, None)
-            if found is not None:
-                self.throttled_ms += found.throttled_ms
-                found.close()
+        for connections in (self._connections, self._spare):
+            connection = connections.pop(number, None)
+            if connection is not None:
+                self.throttled_ms += connection.throttled_ms
+                connection.close()
 
-    def retried(self, what: Callable[[], T]) -> T:
+    def retry(self, what: Callable[[], T]) -> T:
         """Do something, again and again while it fails with errors that pass by themselves."""
         backoff = self.backoff()
         while True:
@@ -214,7 +214,7 @@ class Cluster:
         """What the cluster says of topics, None for all; the brokers are kept."""
         topics = None if names is None else [{"name": name} for name in names]
         answer = self.any().ask(client.METADATA, {"topics": topics, "allowAutoTopicCreation": False})
-        self.brokers = {one["nodeId"]: (one["host"], one["port"]) for one in answer["brokers"]}
+        self.brokers = {broker["nodeId"]: (broker["host"], broker["port"]) for broker in answer["brokers"]}
         self.id = answer["clusterId"]
         return answer
 
@@ -222,58 +222,60 @@ class Cluster:
         """The topics that names or globs mean. A name that does not exist is an OptionError with the nearest ones; a glob may match none,
         and matches no internal topic unless it begins as one.
         """
-        return self.retried(lambda: self._topics(patterns))
+        return self.retry(lambda: self._topics(patterns))
 
     def _topics(self, patterns: Sequence[str]) -> dict[str, Topic]:
-        globs = [one for one in patterns if any(char in one for char in "*?[")]
+        globs = [pattern for pattern in patterns if any(char in pattern for char in "*?[")]
         answer = self.metadata(None if globs else list(patterns))
-        every = {one["name"]: one for one in answer["topics"] if one["name"] is not None}
-        found: dict[str, Topic] = {}
+        rows = {row["name"]: row for row in answer["topics"] if row["name"] is not None}
+        topics: dict[str, Topic] = {}
         for pattern in patterns:
             if pattern in globs:
-                for name, one in every.items():
-                    is_hidden = (one["isInternal"] or name.startswith("__")) and not pattern.startswith("_")
+                for name, row in rows.items():
+                    is_hidden = (row["isInternal"] or name.startswith("__")) and not pattern.startswith("_")
                     if fnmatch.fnmatchcase(name, pattern) and not is_hidden:
-                        found[name] = _topic(one)
+                        topics[name] = _topic(row)
                 continue
-            one = every.get(pattern)
-            if one is None or one["errorCode"] == UNKNOWN_TOPIC:
+            row = rows.get(pattern)
+            if row is None or row["errorCode"] == UNKNOWN_TOPIC:
                 raise self._unknown_topic(pattern)
-            found[pattern] = _topic(one)
-        return dict(sorted(found.items()))
+            topics[pattern] = _topic(row)
+        return dict(sorted(topics.items()))
 
     def _unknown_topic(self, name: str) -> Exception:
-        known = [one["name"] for one in self.metadata(None)["topics"] if one["name"] and not one["isInternal"]]
-        return unknown("topic", name, known or ["(the cluster has no topics)"])
+        names = [row["name"] for row in self.metadata(None)["topics"] if row["name"] and not row["isInternal"]]
+        return unknown("topic", name, names or ["(the cluster has no topics)"])
 
     def leaders(self, partitions: Iterable[TopicPartition], ids: Mapping[str, bytes]) -> dict[TopicPartition, Leader]:
         """Who leads partitions now; waits until each has a leader. BrokerError for a topic that was deleted or created again."""
         wanted = list(partitions)
-        return self.retried(lambda: self._leaders(wanted, ids))
+        return self.retry(lambda: self._leaders(wanted, ids))
 
     def _leaders(self, wanted: list[TopicPartition], ids: Mapping[str, bytes]) -> dict[TopicPartition, Leader]:
-        answer = self.metadata(sorted({one.topic for one in wanted}))
-        every = {one["name"]: one for one in answer["topics"]}
+        answer = self.metadata(sorted({partition.topic for partition in wanted}))
+        topic_rows = {row["name"]: row for row in answer["topics"]}
         rows = {
             name: {row["partitionIndex"]: row for row in topic["partitions"]}
-            for name, topic in every.items()
+            for name, topic in topic_rows.items()
             if not topic["errorCode"]
         }
-        found: dict[TopicPartition, Leader] = {}
+        leaders: dict[TopicPartition, Leader] = {}
         for partition in wanted:
-            one = every.get(partition.topic)
-            if one is None or one["errorCode"] in NOT_AUTHORIZED:
-                raise refusal(f"topic {partition.topic}", UNKNOWN_TOPIC if one is None else one["errorCode"])
-            if one["errorCode"]:
-                raise refusal(f"topic {partition.topic}", one["errorCode"])
-            check_id(partition.topic, ids.get(partition.topic), one.get("topicId"))
+            topic_row = topic_rows.get(partition.topic)
+            if topic_row is None or topic_row["errorCode"] in NOT_AUTHORIZED:
+                raise refusal(
+                    f"topic {partition.topic}", UNKNOWN_TOPIC if topic_row is None else topic_row["errorCode"]
+                )
+            if topic_row["errorCode"]:
+                raise refusal(f"topic {partition.topic}", topic_row["errorCode"])
+            check_id(partition.topic, ids.get(partition.topic), topic_row.get("topicId"))
             leader = rows[partition.topic].get(partition.partition)
             if leader is None:
                 raise refusal(f"partition {partition}", UNKNOWN_TOPIC)
             if leader["leaderId"] < 0 or leader["leaderId"] not in self.brokers:
                 raise refusal(f"partition {partition}", leader["errorCode"] if leader["errorCode"] in MOVED else 5)
-            found[partition] = Leader(leader["leaderId"], leader["leaderEpoch"])
-        return found
+            leaders[partition] = Leader(leader["leaderId"], leader["leaderEpoch"])
+        return leaders
 
     # Offsets ------------------------------------------------------------------------------------------------------------
 
@@ -287,27 +289,29 @@ class Cluster:
         """The first offset of each partition with a time (ms) at or after the one given; BEGINNING and END mean what they say. -1 where no
         record is that young.
         """
-        return self.retried(lambda: self._offsets(times, ids, isolation))
+        return self.retry(lambda: self._offsets(times, ids, isolation))
 
     def _offsets(
         self, times: Mapping[TopicPartition, int], ids: Mapping[str, bytes], isolation: int
     ) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         by_node: dict[int, list[TopicPartition]] = {}
         for partition, leader in self._leaders(list(times), ids).items():
             by_node.setdefault(leader.node, []).append(partition)
         for node, partitions in sorted(by_node.items()):
-            topics = by_topic(partitions, lambda one: {"partitionIndex": one.partition, "timestamp": times[one]})
+            topics = by_topic(
+                partitions, lambda of_node: {"partitionIndex": of_node.partition, "timestamp": times[of_node]}
+            )
             answer = self.idle(node).ask(client.LIST_OFFSETS, {"isolationLevel": isolation, "topics": topics})
             for topic in answer["topics"]:
                 for row in topic["partitions"]:
                     partition = TopicPartition(topic["name"], row["partitionIndex"])
                     if row["errorCode"]:
                         raise refusal(f"partition {partition}: its offsets", row["errorCode"])
-                    found[partition] = row["offset"]
-        if missing := times.keys() - found.keys():
+                    offsets[partition] = row["offset"]
+        if missing := times.keys() - offsets.keys():
             raise BrokerError(f"partition {min(missing)}: no answer about its offsets")
-        return found
+        return offsets
 
     # Coordinators -------------------------------------------------------------------------------------------------------
 
@@ -325,20 +329,20 @@ class Cluster:
         wanted = list(partitions)
 
         def ask() -> dict[TopicPartition, int]:
-            topics = by_topic(wanted, lambda one: one.partition, "partitionIndexes")
+            topics = by_topic(wanted, lambda partition: partition.partition, "partitionIndexes")
             answer = self.coordinator(group, GROUP).ask(client.OFFSET_FETCH, {"groupId": group, "topics": topics})
             if answer["errorCode"]:
                 raise refusal(f"group {group!r}", answer["errorCode"])
-            found = {}
+            offsets = {}
             for topic in answer["topics"]:
                 for row in topic["partitions"]:
                     if row["errorCode"]:
                         raise refusal(f"group {group!r}", row["errorCode"])
                     if row["committedOffset"] >= 0:
-                        found[TopicPartition(topic["name"], row["partitionIndex"])] = row["committedOffset"]
-            return found
+                        offsets[TopicPartition(topic["name"], row["partitionIndex"])] = row["committedOffset"]
+            return offsets
 
-        return self.retried(ask)
+        return self.retry(ask)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for a group that has no members."""
@@ -346,7 +350,11 @@ class Cluster:
         def ask() -> None:
             topics = by_topic(
                 offsets,
-                lambda one: {"partitionIndex": one.partition, "committedOffset": offsets[one], "committedMetadata": ""},
+                lambda partition: {
+                    "partitionIndex": partition.partition,
+                    "committedOffset": offsets[partition],
+                    "committedMetadata": "",
+                },
             )
             answer = self.coordinator(group, GROUP).ask(client.OFFSET_COMMIT, {"groupId": group, "topics": topics})
             for topic in answer["topics"]:
@@ -361,7 +369,7 @@ class Cluster:
                         raise refusal(f"group {group!r}: commit", row["errorCode"])
 
         if offsets:
-            self.retried(ask)
+            self.retry(ask)
 
     # Topics -------------------------------------------------------------------------------------------------------------
 
@@ -373,49 +381,49 @@ class Cluster:
             "replicationFactor": -1,
             "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
         }
-        answer = self.retried(lambda: self.any().ask(client.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
-        for one in answer["topics"]:
-            if one["errorCode"] not in (0, TOPIC_EXISTS):
-                raise refusal(f"topic {name}: create", one["errorCode"], one["errorMessage"])
+        answer = self.retry(lambda: self.any().ask(client.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
+        for result in answer["topics"]:
+            if result["errorCode"] not in (0, TOPIC_EXISTS):
+                raise refusal(f"topic {name}: create", result["errorCode"], result["errorMessage"])
         self.wait_for_topic(name)
 
     def wait_for_topic(self, name: str) -> None:
         """Wait until a topic that was created is in the metadata, with leaders."""
 
         def seen() -> None:
-            for one in self.metadata([name])["topics"]:
-                _topic(one)
+            for row in self.metadata([name])["topics"]:
+                _topic(row)
 
-        self.retried(seen)
+        self.retry(seen)
 
     def configs(self, topic: str, names: Sequence[str]) -> dict[str, str]:
         """Settings of a topic; empty if we may not ask."""
-        asked = {
+        request = {
             "resources": [{"resourceType": TOPIC_RESOURCE, "resourceName": topic, "configurationKeys": list(names)}]
         }
-        answer = self.retried(lambda: self.any().ask(client.DESCRIBE_CONFIGS, asked))
-        found: dict[str, str] = {}
-        for one in answer["results"]:
-            if one["errorCode"] and one["errorCode"] not in NOT_AUTHORIZED:
-                raise refusal(f"topic {topic}: settings", one["errorCode"], one["errorMessage"])
-            found |= {row["name"]: row["value"] for row in one["configs"] if row["value"] is not None}
-        return found
+        answer = self.retry(lambda: self.any().ask(client.DESCRIBE_CONFIGS, request))
+        configs: dict[str, str] = {}
+        for result in answer["results"]:
+            if result["errorCode"] and result["errorCode"] not in NOT_AUTHORIZED:
+                raise refusal(f"topic {topic}: settings", result["errorCode"], result["errorMessage"])
+            configs |= {row["name"]: row["value"] for row in result["configs"] if row["value"] is not None}
+        return configs
 
 
-def _topic(one: Message) -> Topic:
-    if one["errorCode"] in NOT_AUTHORIZED or (one["errorCode"] and one["errorCode"] not in RETRIABLE):
-        raise refusal(f"topic {one['name']}", one["errorCode"])
-    if one["errorCode"] or not one["partitions"]:
-        raise BrokerError(f"topic {one['name']}: {explained(one['errorCode'] or 5)}", one["errorCode"] or 5)
-    made = Topic(one["name"], one.get("topicId") or bytes(16), one["isInternal"])
-    for row in one["partitions"]:
-        made.partitions[row["partitionIndex"]] = Leader(row["leaderId"], row["leaderEpoch"])
-    return made
+def _topic(answer: Message) -> Topic:
+    if answer["errorCode"] in NOT_AUTHORIZED or (answer["errorCode"] and answer["errorCode"] not in RETRIABLE):
+        raise refusal(f"topic {answer['name']}", answer["errorCode"])
+    if answer["errorCode"] or not answer["partitions"]:
+        raise BrokerError(f"topic {answer['name']}: {explain_code(answer['errorCode'] or 5)}", answer["errorCode"] or 5)
+    topic = Topic(answer["name"], answer.get("topicId") or bytes(16), answer["isInternal"])
+    for row in answer["partitions"]:
+        topic.partitions[row["partitionIndex"]] = Leader(row["leaderId"], row["leaderEpoch"])
+    return topic
 
 
-def check_id(topic: str, known: bytes | None, found: bytes | None) -> None:
+def check_id(topic: str, first_id: bytes | None, current_id: bytes | None) -> None:
     """BrokerError if a topic is not the one that we began with, but another one under its name."""
-    if known and any(known) and found and any(found) and bytes(known) != bytes(found):
+    if first_id and any(first_id) and current_id and any(current_id) and bytes(first_id) != bytes(current_id):
         raise BrokerError(
             f"topic {topic}: it was deleted and created again; what follows would belong to another topic"
         )
@@ -425,10 +433,10 @@ def by_topic(
     partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], Any], name: str = "partitions"
 ) -> list[Message]:
     """Rows about partitions as requests have them: one entry for each topic."""
-    found: dict[str, list[Any]] = {}
-    for one in partitions:
-        found.setdefault(one.topic, []).append(row(one))
-    return [{"name": topic, name: rows} for topic, rows in found.items()]
+    rows_by_topic: dict[str, list[Any]] = {}
+    for partition in partitions:
+        rows_by_topic.setdefault(partition.topic, []).append(row(partition))
+    return [{"name": topic, name: rows} for topic, rows in rows_by_topic.items()]
 
 
 def ids_of(topics: Mapping[str, Topic]) -> dict[str, bytes]:

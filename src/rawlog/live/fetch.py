@@ -50,7 +50,7 @@ EMPTY = frozenset({Status.OK, Status.TRUNCATED, Status.PADDING, Status.FULL})
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBatches:
     """Batches of one partition, in a buffer that the next `poll` overwrites."""
 
     partition: TopicPartition
@@ -68,7 +68,7 @@ class Fetched:
         """The offset after the last batch."""
         return int(self.head["last_offset"][-1]) + 1
 
-    def first(self, count: int) -> Fetched:
+    def first(self, count: int) -> FetchedBatches:
         """Only the first batches."""
         return replace(self, frames=self.frames.slice(0, count), head=self.head.slice(0, count))
 
@@ -113,7 +113,7 @@ class Fetcher:
         self._orders: dict[int, dict[TopicPartition, None]] = {}
         self._buffer = Buffer()
         self._backoff = cluster.backoff()
-        self._active = {one for one in self.positions if not self._is_done(one)}
+        self._active = {partition for partition in self.positions if not self._is_done(partition)}
 
     @property
     def active(self) -> frozenset[TopicPartition]:
@@ -123,8 +123,10 @@ class Fetcher:
     @property
     def lag(self) -> int:
         """How many offsets the active partitions are away from their ends, as far as that is known."""
-        ends = {one: min(self.stops.get(one, end), end) for one, end in self.ends.items()}
-        return sum(max(0, end - self.positions[one]) for one, end in ends.items() if one in self._active)
+        ends = {partition: min(self.stops.get(partition, end), end) for partition, end in self.ends.items()}
+        return sum(
+            max(0, end - self.positions[partition]) for partition, end in ends.items() if partition in self._active
+        )
 
     def remove(self, partition: TopicPartition) -> None:
         """Read no more of a partition."""
@@ -133,14 +135,14 @@ class Fetcher:
     def stop_at(self, stops: Mapping[TopicPartition, int]) -> None:
         """Give partitions a stop."""
         self.stops |= stops
-        self._active = {one for one in self._active if not self._is_done(one)}
+        self._active = {partition for partition in self._active if not self._is_done(partition)}
 
     def _is_done(self, partition: TopicPartition) -> bool:
         return partition in self.stops and self.positions[partition] >= self.stops[partition]
 
     # Polling ------------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float) -> list[Fetched]:
+    def poll(self, timeout: float) -> list[FetchedBatches]:
         """What one broker sent; empty if nothing came in time. Cancelled if we are asked to stop during a retry."""
         try:
             waiting = self._ask_all()
@@ -166,15 +168,15 @@ class Fetcher:
     def _forget(self, node: int) -> None:
         self._orders.pop(node, None)
         self.cluster.drop(node)
-        self._leaders = {one: leader for one, leader in self._leaders.items() if leader.node != node}
+        self._leaders = {partition: leader for partition, leader in self._leaders.items() if leader.node != node}
 
     def _ask_all(self) -> dict[int, Connection]:
         """The connections that a response is expected on, after every idle leader was asked."""
         missing = self._active - self._leaders.keys()
         if missing:
-            found = self.cluster.leaders(missing, self.ids)
-            self._leaders |= found
-            for partition, leader in sorted(found.items()):
+            leaders = self.cluster.leaders(missing, self.ids)
+            self._leaders |= leaders
+            for partition, leader in sorted(leaders.items()):
                 self._orders.setdefault(leader.node, {})[partition] = None
         waiting: dict[int, Connection] = {}
         for node, order in list(self._orders.items()):
@@ -191,13 +193,13 @@ class Fetcher:
 
     def _ask(self, connection: Connection, order: dict[TopicPartition, None]) -> None:
         """Ask for what comes next of a broker's partitions, if any are left."""
-        for partition in [one for one in order if one not in self._active]:
+        for partition in [partition for partition in order if partition not in self._active]:
             del order[partition]
         if not order:
             return
         version, settings = connection.version_of(client.FETCH), self.cluster.settings
         by_id = version >= TOPIC_IDS
-        if by_id and not all(any(self.ids.get(one.topic, b"")) for one in order):
+        if by_id and not all(any(self.ids.get(partition.topic, b"")) for partition in order):
             version, by_id = TOPIC_IDS - 1, False
         topics: dict[str, list[Message]] = {}
         for partition in order:
@@ -210,7 +212,7 @@ class Fetcher:
             if version >= TOPIC_IDS - 1:
                 row["lastFetchedEpoch"] = self._epochs.get(partition, -1)
             topics.setdefault(partition.topic, []).append(row)
-        asked = {
+        request = {
             "maxWaitMs": settings.fetch_wait_ms,
             "minBytes": 1,
             "maxBytes": settings.fetch_bytes,
@@ -220,7 +222,7 @@ class Fetcher:
                 for name, rows in topics.items()
             ],
         }
-        connection.send(client.FETCH, asked, version)
+        connection.send(client.FETCH, request, version)
 
     def _ready(self, waiting: Mapping[int, Connection], timeout: float) -> int | None:
         for node, connection in waiting.items():
@@ -233,7 +235,7 @@ class Fetcher:
         ready = poller.poll(timeout * 1000)
         return nodes[ready[0][0]] if ready else None
 
-    def _receive(self, node: int, connection: Connection) -> list[Fetched]:
+    def _receive(self, node: int, connection: Connection) -> list[FetchedBatches]:
         try:
             answer = connection.receive(self._buffer, self.cluster.settings.largest_response)
         except BrokerError:
@@ -242,7 +244,7 @@ class Fetcher:
         if answer["errorCode"]:
             raise refusal(f"{connection.named}: Fetch", answer["errorCode"])
         self._check_topics(answer)
-        found: list[Fetched] = []
+        fetched: list[FetchedBatches] = []
         problem: BrokerError | None = None
         for topic in answer["responses"]:
             name = topic["topic"] if "topic" in topic else self._names.get(bytes(topic["topicId"]))
@@ -251,34 +253,34 @@ class Fetcher:
                 if partition not in self._active:
                     continue  # done since we asked
                 try:
-                    found += self._taken(partition, row)
+                    fetched += self._take(partition, row)
                 except BrokerError as error:
                     if error.code not in RETRIABLE:
                         raise
                     problem = problem or error
                     self._leaders.pop(partition, None)
                     self._orders.get(node, {}).pop(partition, None)
-        if found:
+        if fetched:
             self._backoff.progress()
             order = self._orders[node]
-            for one in found:  # those that were served go to the back
-                if one.partition in order:
-                    del order[one.partition]
-                    order[one.partition] = None
+            for batches in fetched:  # those that were served go to the back
+                if batches.partition in order:
+                    del order[batches.partition]
+                    order[batches.partition] = None
         if problem is not None:
-            if not found:
+            if not fetched:
                 self._retry(problem)
-            return found
+            return fetched
         self._backoff.progress()
         if not self._ahead:
-            return found
+            return fetched
         try:
             self._ask(connection, self._orders[node])
         except Disconnected:
             self._forget(node)
-            if not found:
+            if not fetched:
                 raise
-        return found
+        return fetched
 
     def _check_topics(self, answer: Message) -> None:
         """BrokerError if records that came by the name of a topic belong to another one, which was created under that name since. If the id
@@ -295,7 +297,7 @@ class Fetcher:
 
     # One partition ------------------------------------------------------------------------------------------------------
 
-    def _taken(self, partition: TopicPartition, row: Message) -> Iterable[Fetched]:
+    def _take(self, partition: TopicPartition, row: Message) -> Iterable[FetchedBatches]:
         code = row["errorCode"]
         if code == OUT_OF_RANGE:
             self._skip_deleted(partition)
@@ -324,8 +326,10 @@ class Fetcher:
             self._epochs[partition] = int(head["leader_epoch"][-1])
         if self._is_done(partition):
             self._active.discard(partition)
-        aborted = tuple((one["firstOffset"], one["producerId"]) for one in row["abortedTransactions"] or ())
-        return (Fetched(partition, frames, head, aborted),)
+        aborted = tuple(
+            (transaction["firstOffset"], transaction["producerId"]) for transaction in row["abortedTransactions"] or ()
+        )
+        return (FetchedBatches(partition, frames, head, aborted),)
 
     def _whole(self, partition: TopicPartition, records: memoryview) -> tuple[Frames, Heads]:
         """The whole batches of a response, checked; those that we have already are left out."""
@@ -342,8 +346,8 @@ class Fetcher:
             raise BrokerError(
                 f"partition {partition}: after offset {position - 1:,} the broker sent damaged data: {what}"
             )
-        known = int((last < position).sum())
-        return (frames.slice(known, len(frames)), head.slice(known, len(frames))) if known else (frames, head)
+        earlier = int((last < position).sum())
+        return (frames.slice(earlier, len(frames)), head.slice(earlier, len(frames))) if earlier else (frames, head)
 
     def _skip_deleted(self, partition: TopicPartition) -> None:
         """Our offset is outside of the log: go on at its first one and keep the gap; a log that is now shorter is an error."""
@@ -369,27 +373,27 @@ class Aborts:
     def __init__(self) -> None:
         self._open: dict[TopicPartition, set[int]] = {}
 
-    def committed(self, one: Fetched) -> tuple[Frames, Heads]:
+    def without_aborted(self, fetched: FetchedBatches) -> tuple[Frames, Heads]:
         """The batches without those of aborted transactions; markers stay."""
-        open_aborts, waiting = self._open.setdefault(one.partition, set()), sorted(one.aborted)
+        open_aborts, waiting = self._open.setdefault(fetched.partition, set()), sorted(fetched.aborted)
         if not waiting and not open_aborts:
-            return one.frames, one.head
-        keep = np.ones(len(one.frames), np.bool_)
-        producers, control = one.head["producer_id"].tolist(), one.head.has(Attributes.CONTROL).tolist()
-        transactional, last = one.head.has(Attributes.TRANSACTIONAL).tolist(), one.head["last_offset"].tolist()
-        for index in range(len(one.frames)):
+            return fetched.frames, fetched.head
+        keep = np.ones(len(fetched.frames), np.bool_)
+        producers, control = fetched.head["producer_id"].tolist(), fetched.head.has(Attributes.CONTROL).tolist()
+        transactional, last = fetched.head.has(Attributes.TRANSACTIONAL).tolist(), fetched.head["last_offset"].tolist()
+        for index in range(len(fetched.frames)):
             while waiting and waiting[0][0] <= last[index]:
                 open_aborts.add(waiting.pop(0)[1])
             if control[index]:
                 open_aborts.discard(producers[index])
             elif transactional[index] and producers[index] in open_aborts:
                 keep[index] = False
-        return only(one.frames, keep), one.head.only(keep)
+        return only(fetched.frames, keep), fetched.head.only(keep)
 
 
 def written_after(
     cluster: Cluster, partition: TopicPartition, ids: Mapping[str, bytes], start: int
-) -> Iterator[Fetched]:
+) -> Iterator[FetchedBatches]:
     """What a partition has from an offset on up to where it ends now."""
     stop = cluster.offsets({partition: END}, {partition.topic: ids.get(partition.topic, b"")})[partition]
     fetcher = Fetcher(cluster, {partition: start}, ids, stops={partition: stop})
@@ -404,12 +408,12 @@ def record_at(
     file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
     fetcher = Fetcher(cluster, {partition: offset}, ids, stops={partition: offset + 1}, ahead=False)
     while fetcher.active:
-        for one in fetcher.poll(1.0):
-            for batch in LOG.codec.decode(one.frames, Want(RECORDS, file)):
+        for fetched in fetcher.poll(1.0):
+            for batch in LOG.codec.decode(fetched.frames, Want(RECORDS, file)):
                 chosen = batch.filter(pc.equal(batch.column("offset"), offset))
                 if chosen.num_rows:
-                    found: dict[str, Any] = chosen.to_pylist()[0]
-                    return found
+                    record: dict[str, Any] = chosen.to_pylist()[0]
+                    return record
     return None
 
 
@@ -417,11 +421,11 @@ def written_by(
     cluster: Cluster, partition: TopicPartition, ids: Mapping[str, bytes], producer_id: int, start: int
 ) -> tuple[int, int] | None:
     """The sequence and the offset after the last record that a partition has of a producer, from an offset on; None if it has none."""
-    found: tuple[int, int] | None = None
-    for one in written_after(cluster, partition, ids, start):
-        own = (one.head["producer_id"] == producer_id) & ~one.head.has(Attributes.CONTROL)
-        if own.any():
-            at = int(own.nonzero()[0][-1])
-            sequence = (int(one.head["base_sequence"][at]) + int(one.head["record_count"][at])) % SEQUENCES
-            found = sequence, int(one.head["last_offset"][at]) + 1
-    return found
+    end: tuple[int, int] | None = None
+    for fetched in written_after(cluster, partition, ids, start):
+        is_of_producer = (fetched.head["producer_id"] == producer_id) & ~fetched.head.has(Attributes.CONTROL)
+        if is_of_producer.any():
+            at = int(is_of_producer.nonzero()[0][-1])
+            sequence = (int(fetched.head["base_sequence"][at]) + int(fetched.head["record_count"][at])) % SEQUENCES
+            end = sequence, int(fetched.head["last_offset"][at]) + 1
+    return end

@@ -18,7 +18,7 @@ from rawlog.formats.kafka.internal.codec import Message
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
 from rawlog.kernels import byte_view
-from rawlog.live.batches import Outgoing, stamp
+from rawlog.live.batches import OutgoingBatch, stamp
 from rawlog.live.client import (
     UNKNOWN_TOPIC,
     BrokerError,
@@ -32,8 +32,8 @@ from rawlog.live.cluster import (
     Cluster,
     TopicPartition,
 )
-from rawlog.live.fetch import Fetched, Fetcher
-from rawlog.live.produce import Producer, Sent, Writer
+from rawlog.live.fetch import FetchedBatches, Fetcher
+from rawlog.live.produce import Producer, SentBatch, Writer
 from rawlog.live.settings import Settings
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.format import File, Place, Want
@@ -65,41 +65,41 @@ def _library() -> Any:
     return confluent_kafka
 
 
-def connected(settings: Settings, is_stopped: Callable[[], bool] | None = None) -> Cluster:
+def connect(settings: Settings, is_stopped: Callable[[], bool] | None = None) -> Cluster:
     """The cluster that settings mean, through the client that they ask for."""
     return Library(settings, is_stopped) if settings.uses_library else Cluster(settings, is_stopped)
 
 
 def reader(
-    cluster: Cluster, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], **given: Any
+    cluster: Cluster, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], **options: Any
 ) -> Fetcher:
     """Who reads partitions of a cluster."""
-    made = LibraryFetcher if isinstance(cluster, Library) else Fetcher
-    return made(cluster, positions, ids, **given)
+    kind = LibraryFetcher if isinstance(cluster, Library) else Fetcher
+    return kind(cluster, positions, ids, **options)
 
 
-def writer(cluster: Cluster, ids: Mapping[str, bytes], **given: Any) -> Producer:
+def writer(cluster: Cluster, ids: Mapping[str, bytes], **options: Any) -> Producer:
     """Who writes to partitions of a cluster."""
-    made = LibraryProducer if isinstance(cluster, Library) else Producer
-    return made(cluster, ids, **given)
+    kind = LibraryProducer if isinstance(cluster, Library) else Producer
+    return kind(cluster, ids, **options)
 
 
 def properties(settings: Settings) -> dict[str, Any]:
     """librdkafka's properties for settings. OptionError for a login that our own connections have to make."""
     hosts = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in settings.bootstrap)
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "bootstrap.servers": ",".join(hosts), "client.id": settings.client_id, "security.protocol": settings.protocol,
         "socket.timeout.ms": int(settings.timeout * 1000), "log_level": 2,
     }  # fmt: skip
     if settings.has_login:
         if settings.mechanism == "OAUTHBEARER":
             raise OptionError("sasl.mechanisms OAUTHBEARER: only without --client librdkafka")
-        found |= {"sasl.mechanisms": settings.mechanism, **settings.kerberos}
+        config |= {"sasl.mechanisms": settings.mechanism, **settings.kerberos}
         if settings.password is not None:
-            found |= {"sasl.username": settings.username, "sasl.password": settings.password.reveal()}
+            config |= {"sasl.username": settings.username, "sasl.password": settings.password.reveal()}
     if settings.is_encrypted:
         key, secret = settings.key_pem, settings.key_password
-        found |= {
+        config |= {
             "ssl.ca.location": settings.ca_file, "ssl.ca.pem": settings.ca_pem,
             "ssl.certificate.location": settings.certificate_file, "ssl.certificate.pem": settings.certificate_pem,
             "ssl.key.location": settings.key_file, "ssl.key.pem": None if key is None else key.reveal(),
@@ -107,7 +107,7 @@ def properties(settings: Settings) -> dict[str, Any]:
             "enable.ssl.certificate.verification": settings.checks_certificate,
             "ssl.endpoint.identification.algorithm": "https" if settings.checks_host else "none",
         }  # fmt: skip
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in config.items() if value is not None}
 
 
 class Library(Cluster):
@@ -115,24 +115,24 @@ class Library(Cluster):
 
     def __init__(self, settings: Settings, is_stopped: Callable[[], bool] | None = None) -> None:
         super().__init__(settings, is_stopped)
-        self._properties = properties(settings) | {"error_cb": self._heard}
+        self._properties = properties(settings) | {"error_cb": self._on_error}
         self._error: Any = None
         self._admin: Any = None
         self.consumers: list[Any] = []
 
     def close(self) -> None:
         """End the connections."""
-        for one in self.consumers:
-            one.close()
+        for consumer in self.consumers:
+            consumer.close()
         self.consumers.clear()
         super().close()
 
-    def _heard(self, error: Any) -> None:
+    def _on_error(self, error: Any) -> None:
         """Errors of connections; of those the first says why: all others are that nobody is there."""
         if self._error is None or error.code() != _library().KafkaError._ALL_BROKERS_DOWN:
             self._error = error
 
-    def made(self, kind: str, more: Mapping[str, Any]) -> Any:
+    def make_client(self, kind: str, more: Mapping[str, Any]) -> Any:
         """A client of librdkafka. OptionError for properties that this build of it does not take."""
         library = _library()
         kinds = {"admin": library.admin.AdminClient, "consumer": library.Consumer, "producer": library.Producer}
@@ -155,10 +155,10 @@ class Library(Cluster):
     @property
     def admin(self) -> Any:
         if self._admin is None:
-            self._admin = self.made("admin", {})
+            self._admin = self.make_client("admin", {})
         return self._admin
 
-    def asked(self, what: str, ask: Callable[[], Any]) -> Any:
+    def answer_of(self, what: str, ask: Callable[[], Any]) -> Any:
         """The answer of librdkafka. BrokerError if there is none."""
         library = _library()
         self._error = None
@@ -170,14 +170,14 @@ class Library(Cluster):
     # What Cluster asks by itself -----------------------------------------------------------------------------------------
 
     def metadata(self, names: Sequence[str] | None) -> Message:
-        found = self.asked("metadata", lambda: self._metadata())
-        self.id = found.cluster_id
-        self.brokers = {number: (one.host, one.port) for number, one in found.brokers.items()}
+        metadata = self.answer_of("metadata", lambda: self._metadata())
+        self.id = metadata.cluster_id
+        self.brokers = {number: (broker.host, broker.port) for number, broker in metadata.brokers.items()}
         rows: list[Message] = []
-        for name in found.topics if names is None else names:
-            one = found.topics.get(name)
-            parts = {} if one is None else one.partitions
-            code = UNKNOWN_TOPIC if one is None else _code(one.error)
+        for name in metadata.topics if names is None else names:
+            topic = metadata.topics.get(name)
+            parts = {} if topic is None else topic.partitions
+            code = UNKNOWN_TOPIC if topic is None else _code(topic.error)
             rows.append(
                 {
                     "name": name, "errorCode": code, "isInternal": name.startswith("__"), "topicId": None,
@@ -210,33 +210,33 @@ class Library(Cluster):
         kinds = {BEGINNING: spec.earliest, END: spec.latest}
         if not times:
             return {}
-        asked = {
-            library.TopicPartition(*one): kinds[when]() if when in kinds else spec.for_timestamp(when)
-            for one, when in times.items()
+        requests = {
+            library.TopicPartition(*partition): kinds[when]() if when in kinds else spec.for_timestamp(when)
+            for partition, when in times.items()
         }
         chosen = level.READ_COMMITTED if isolation else level.READ_UNCOMMITTED
-        futures = self.admin.list_offsets(asked, isolation_level=chosen, request_timeout=self.settings.timeout)
-        found = {}
-        for one, future in futures.items():
-            partition = TopicPartition(one.topic, one.partition)
-            found[partition] = self.asked(f"partition {partition}: its offsets", future.result).offset
-        return found
+        futures = self.admin.list_offsets(requests, isolation_level=chosen, request_timeout=self.settings.timeout)
+        offsets = {}
+        for topic_partition, future in futures.items():
+            partition = TopicPartition(topic_partition.topic, topic_partition.partition)
+            offsets[partition] = self.answer_of(f"partition {partition}: its offsets", future.result).offset
+        return offsets
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        wanted = [_library().TopicPartition(*one) for one in partitions]
-        rows = self._of_group(group, "", lambda one: one.committed(wanted, timeout=self.settings.timeout))
-        return {TopicPartition(one.topic, one.partition): one.offset for one in rows if one.offset >= 0}
+        wanted = [_library().TopicPartition(*partition) for partition in partitions]
+        rows = self._of_group(group, "", lambda consumer: consumer.committed(wanted, timeout=self.settings.timeout))
+        return {TopicPartition(row.topic, row.partition): row.offset for row in rows if row.offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        rows = [_library().TopicPartition(*one, offset) for one, offset in offsets.items()]
+        rows = [_library().TopicPartition(*partition, offset) for partition, offset in offsets.items()]
         if rows:
-            self._of_group(group, ": commit", lambda one: one.commit(offsets=rows, asynchronous=False))
+            self._of_group(group, ": commit", lambda consumer: consumer.commit(offsets=rows, asynchronous=False))
 
     def _of_group(self, group: str, what: str, ask: Callable[[Any], Any]) -> Any:
         """What the coordinator of a group answers; a new broker may still be looking for one."""
-        consumer = self.made("consumer", CONSUMER | {"group.id": group})
+        consumer = self.make_client("consumer", CONSUMER | {"group.id": group})
         try:
-            return self.retried(lambda: self.asked(f"group {group!r}{what}", lambda: ask(consumer)))
+            return self.retry(lambda: self.answer_of(f"group {group!r}{what}", lambda: ask(consumer)))
         finally:
             consumer.close()
 
@@ -244,7 +244,7 @@ class Library(Cluster):
         new = _library().admin.NewTopic(name, partitions, -1, config=dict(configs or {}))
         [future] = self.admin.create_topics([new], request_timeout=self.settings.timeout).values()
         try:
-            self.asked(f"topic {name}: create", future.result)
+            self.answer_of(f"topic {name}: create", future.result)
         except BrokerError as error:
             if error.code != _library().KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -254,36 +254,38 @@ class Library(Cluster):
         admin = _library().admin
         [future] = self.admin.describe_configs([admin.ConfigResource(admin.ConfigResource.Type.TOPIC, topic)]).values()
         try:
-            found = self.asked(f"topic {topic}: settings", future.result)
+            settings = self.answer_of(f"topic {topic}: settings", future.result)
         except BrokerError:
             return {}  # we may not ask
-        return {name: found[name].value for name in names if name in found and found[name].value is not None}
+        return {name: settings[name].value for name in names if name in settings and settings[name].value is not None}
 
 
 class LibraryFetcher(Fetcher):
     """Partitions that librdkafka reads. What it hands out becomes batches."""
 
     def __init__(
-        self, cluster: Cluster, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], **given: Any
+        self, cluster: Cluster, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], **options: Any
     ) -> None:
         assert isinstance(cluster, Library)
-        super().__init__(cluster, positions, ids, **given)
+        super().__init__(cluster, positions, ids, **options)
         level = "read_committed" if self.isolation else "read_uncommitted"
         self._library, self._source = _library(), cluster
-        self._consumer = cluster.made("consumer", CONSUMER | {"group.id": GROUP, "isolation.level": level})
-        wanted = [self._library.TopicPartition(*one, self.positions[one]) for one in sorted(self._active)]
+        self._consumer = cluster.make_client("consumer", CONSUMER | {"group.id": GROUP, "isolation.level": level})
+        wanted = [
+            self._library.TopicPartition(*partition, self.positions[partition]) for partition in sorted(self._active)
+        ]
         self._consumer.assign(wanted)
         cluster.consumers.append(self._consumer)
 
-    def poll(self, timeout: float) -> list[Fetched]:
+    def poll(self, timeout: float) -> list[FetchedBatches]:
         """What came, as batches of each partition; empty if nothing came in time."""
         messages = self._consumer.consume(AT_ONCE, timeout)
-        found: dict[TopicPartition, list[Any]] = {}
+        by_partition: dict[TopicPartition, list[Any]] = {}
         for message in messages:
             partition = TopicPartition(message.topic(), message.partition())
             error = message.error()
             if error is None:
-                found.setdefault(partition, []).append(message)
+                by_partition.setdefault(partition, []).append(message)
             elif error.code() == self._library.KafkaError._PARTITION_EOF:
                 self.ends[partition] = message.offset()
                 self.positions[partition] = max(self.positions[partition], message.offset())
@@ -291,32 +293,36 @@ class LibraryFetcher(Fetcher):
                     self._active.discard(partition)
             else:
                 raise self._source.failure(f"partition {partition}", self._library.KafkaException(error))
-        return [one for partition, own in found.items() if (one := self._encoded(partition, own)) is not None]
+        return [
+            fetched
+            for partition, received in by_partition.items()
+            if (fetched := self._encode(partition, received)) is not None
+        ]
 
-    def _encoded(self, partition: TopicPartition, messages: list[Any]) -> Fetched | None:
+    def _encode(self, partition: TopicPartition, messages: list[Any]) -> FetchedBatches | None:
         stop = self.stops.get(partition, 1 << 62)
         self.positions[partition] = max(self.positions[partition], messages[-1].offset() + 1)
         if self._is_done(partition):
             self._active.discard(partition)
-        wanted = [one for one in messages if one.offset() < stop]
+        wanted = [message for message in messages if message.offset() < stop]
         if not wanted:
             return None
-        made = encode_rows(Rows.of(_table(wanted)), Batching())
-        return Fetched(partition, made.frames, made.head)
+        encoded = encode_rows(Rows.of(_table(wanted)), Batching())
+        return FetchedBatches(partition, encoded.frames, encoded.head)
 
 
 def _table(messages: list[Any]) -> pa.RecordBatch:
     """Messages of one partition as rows of `records`."""
-    times = [one.timestamp() for one in messages]
+    times = [message.timestamp() for message in messages]
     columns: dict[str, Any] = {
-        "key": [one.key() for one in messages],
-        "value": [one.value() for one in messages],
-        "topic": [one.topic() for one in messages],
-        "partition": [one.partition() for one in messages],
-        "offset": [one.offset() for one in messages],
+        "key": [message.key() for message in messages],
+        "value": [message.value() for message in messages],
+        "topic": [message.topic() for message in messages],
+        "partition": [message.partition() for message in messages],
+        "offset": [message.offset() for message in messages],
         "timestamp": [ms * 1000 if kind and ms >= 0 else None for kind, ms in times],
         "timestampType": [int(kind == 2) for kind, _ in times],
-        "headers": [[{"key": name, "value": value} for name, value in one.headers() or ()] for one in messages],
+        "headers": [[{"key": name, "value": value} for name, value in message.headers() or ()] for message in messages],
     }
     arrays = [pa.array(columns[field.name], field.type) for field in RECORDS.schema]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
@@ -329,56 +335,58 @@ class LibraryProducer(Producer):
         """Make it. librdkafka gets its id by itself."""
         assert isinstance(self.cluster, Library)
         self._library, self._target = _library(), self.cluster
-        self._sender = self.cluster.made("producer", PRODUCER)
-        self._missing: dict[Sent, int] = {}
+        self._sender = self.cluster.make_client("producer", PRODUCER)
+        self._missing: dict[SentBatch, int] = {}
         self._problem: BrokerError | None = None
         self.plain = Writer(None, 0, 0)
 
-    def put(self, partition: TopicPartition, batch: Outgoing, writer: Writer | None = None) -> None:
+    def put(self, partition: TopicPartition, batch: OutgoingBatch, writer: Writer | None = None) -> None:
         """Hand the records of a batch to librdkafka; blocks while much is waiting."""
         assert writer is None
         lane = self.lane(partition)
         stamp(batch.data, 0, 0, 0)
-        one = Sent(partition, batch, self.plain, 0, time.monotonic())
+        sent = SentBatch(partition, batch, self.plain, 0, time.monotonic())
         lane.records += batch.count
-        lane.unacknowledged.append(one)
-        self._missing[one] = batch.count
+        lane.unacknowledged.append(sent)
+        self._missing[sent] = batch.count
         file = File(str(partition), 0, None, LOG.name, Place(*partition))
-        delivered = functools.partial(self._delivered, one)
+        delivered = functools.partial(self._on_delivered, sent)
         for rows in LOG.codec.decode(scan(byte_view(batch.data), 0), Want(RECORDS, file)):
             times = rows.column("timestamp").cast(pa.int64()).to_pylist()
             for row, at in zip(rows.select(["key", "value", "headers"]).to_pylist(), times, strict=True):
                 headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
-                given = {"headers": headers} if headers else {}
+                more = {"headers": headers} if headers else {}
                 if at is not None:
-                    given["timestamp"] = at // 1000
-                self._produce(partition, row["value"], row["key"], delivered, given)
+                    more["timestamp"] = at // 1000
+                self._produce(partition, row["value"], row["key"], delivered, more)
         self.pump(0.0)
 
-    def _produce(self, one: TopicPartition, value: Any, key: Any, delivered: Any, given: Mapping[str, Any]) -> None:
+    def _produce(
+        self, partition: TopicPartition, value: Any, key: Any, delivered: Any, more: Mapping[str, Any]
+    ) -> None:
         while True:
             try:
-                self._sender.produce(one.topic, value, key, one.partition, on_delivery=delivered, **given)
+                self._sender.produce(partition.topic, value, key, partition.partition, on_delivery=delivered, **more)
                 return
             except BufferError:  # the whole batch is handed over, also if somebody asks to stop
                 self._sender.poll(0.1)
                 self._check()
             except self._library.KafkaException as error:
-                raise self._target.failure(f"partition {one}", error) from None
+                raise self._target.failure(f"partition {partition}", error) from None
 
-    def _delivered(self, one: Sent, error: Any, message: Any) -> None:
+    def _on_delivered(self, sent: SentBatch, error: Any, message: Any) -> None:
         if error is not None:
-            failed = self._target.failure(f"partition {one.partition}", self._library.KafkaException(error))
+            failed = self._target.failure(f"partition {sent.partition}", self._library.KafkaException(error))
             self._problem = self._problem or failed
             return
-        self._missing[one] -= 1
-        lane = self.lanes[one.partition]
+        self._missing[sent] -= 1
+        lane = self.lanes[sent.partition]
         while lane.unacknowledged and not self._missing[lane.unacknowledged[0]]:
-            done = lane.unacknowledged.popleft()
-            del self._missing[done]
-            self._finish(lane, done, message.offset() + 1)
+            finished = lane.unacknowledged.popleft()
+            del self._missing[finished]
+            self._finish(lane, finished, message.offset() + 1)
             if self._on_acknowledged is not None:
-                self._on_acknowledged(done, message.offset() + 1 - done.batch.count, time.monotonic())
+                self._on_acknowledged(finished, message.offset() + 1 - finished.batch.count, time.monotonic())
 
     def pump(self, timeout: float) -> None:
         """Take in delivery reports. BrokerError for a record that could not be delivered."""
@@ -399,14 +407,14 @@ def _code(error: Any) -> int:
     """Kafka's error code, negative for errors of librdkafka itself, 0 for none."""
     if error is None:
         return 0
-    found = error.args[0] if isinstance(error, BaseException) and error.args else error
-    return int(found.code()) if hasattr(found, "code") else -1
+    cause = error.args[0] if isinstance(error, BaseException) and error.args else error
+    return int(cause.code()) if hasattr(cause, "code") else -1
 
 
 def _words(error: BaseException) -> str:
     """What librdkafka says."""
-    found = error.args[0] if error.args else error
-    return str(found.str()) if hasattr(found, "str") else str(found)
+    cause = error.args[0] if error.args else error
+    return str(cause.str()) if hasattr(cause, "str") else str(cause)
 
 
-__all__ = ["NOTE", "Library", "LibraryFetcher", "LibraryProducer", "connected", "reader", "writer"]
+__all__ = ["NOTE", "Library", "LibraryFetcher", "LibraryProducer", "connect", "reader", "writer"]

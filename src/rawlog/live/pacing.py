@@ -46,8 +46,8 @@ class Histogram:
 
     def summary(self) -> dict[str, float]:
         """For the Report."""
-        found = {name: self.percentile(share) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
-        return {**{name: round(value, 3) for name, value in found.items()}, "max": round(self.most, 3)}
+        percentiles = {name: self.percentile(share) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
+        return {**{name: round(value, 3) for name, value in percentiles.items()}, "max": round(self.most, 3)}
 
     def __bool__(self) -> bool:
         return bool(self.counts.any())
@@ -76,19 +76,19 @@ class Schedule:
         """The next row is due at once: the source begins again."""
         self._start, self._rows, self._first, self._latest = None, 0, None, 0.0
 
-    def due(self, times_us: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def due(self, times_us: NDArray[np.int64], has_time: NDArray[np.bool_]) -> NDArray[np.float64]:
         """When each of the rows that follow is due. Times that go back, and rows without one, are due with the row before them."""
         count = times_us.size
         if self.rate is not None:
-            found = (self._rows + np.arange(count)) / self.rate
+            due = (self._rows + np.arange(count)) / self.rate
             self._rows += count
-            return found
-        if self._first is None and known.any():
-            self._first = int(times_us[known][0])
-        relative = np.where(known, (times_us - (self._first or 0)) / 1e6 / self.speed, 0.0)
-        found = np.maximum.accumulate(np.concatenate(([self._latest], relative)))[1:]
-        self._latest = float(found[-1]) if count else self._latest
-        return found
+            return due
+        if self._first is None and has_time.any():
+            self._first = int(times_us[has_time][0])
+        relative = np.where(has_time, (times_us - (self._first or 0)) / 1e6 / self.speed, 0.0)
+        due = np.maximum.accumulate(np.concatenate(([self._latest], relative)))[1:]
+        self._latest = float(due[-1]) if count else self._latest
+        return due
 
     @property
     def elapsed(self) -> float:

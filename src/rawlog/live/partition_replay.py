@@ -24,8 +24,8 @@ from rawlog.live.sending import Sending
 from rawlog.live.sources import (
     NOT_TRANSACTIONAL,
     LakePartition,
-    Left,
     NativePartition,
+    Omissions,
     Piece,
     first_repeated,
     magic_runs,
@@ -46,7 +46,7 @@ VERSION = 2
 
 
 @dataclass(slots=True)
-class Reached:
+class PartitionProgress:
     """How far a partition of the target is. The keys are producers of the source, -1 for records of no transaction."""
 
     #: Records of the source, in their order.
@@ -71,19 +71,19 @@ class Checkpoint:
     run: str
     producer_id: int
     writers: dict[int, tuple[int, int]]
-    partitions: dict[TopicPartition, Reached]
+    partitions: dict[TopicPartition, PartitionProgress]
 
     def write(self, path: str) -> None:
         """Replace the file."""
         rows = [
             [
-                one.topic,
-                one.partition,
+                partition.topic,
+                partition.partition,
                 state.records,
                 state.end,
                 *map(_pairs, (state.sequences, state.open, state.to_repeat)),
             ]
-            for one, state in sorted(self.partitions.items())
+            for partition, state in sorted(self.partitions.items())
         ]
         state = {
             "version": VERSION,
@@ -113,7 +113,9 @@ class Checkpoint:
                 producer_id=int(state["producer_id"]),
                 writers={int(row[0]): (int(row[1]), int(row[2])) for row in state["writers"]},
                 partitions={
-                    TopicPartition(str(row[0]), int(row[1])): Reached(int(row[2]), int(row[3]), *map(_dict, row[4:7]))
+                    TopicPartition(str(row[0]), int(row[1])): PartitionProgress(
+                        int(row[2]), int(row[3]), *map(_dict, row[4:7])
+                    )
                     for row in state["partitions"]
                 },
             )
@@ -130,8 +132,8 @@ class Checkpoint:
         """
         owners = {self.producer_id: (-1, None)} | {id: (source, epoch) for source, (id, epoch) in self.writers.items()}
         for partition, state in self.partitions.items():
-            for one in written_after(cluster, partition, ids, state.end):
-                head = one.head
+            for fetched in written_after(cluster, partition, ids, state.end):
+                head = fetched.head
                 control, counts = head.has(Attributes.CONTROL).tolist(), head["record_count"].tolist()
                 producers, epochs = head["producer_id"].tolist(), head["producer_epoch"].tolist()
                 for index in range(len(head)):
@@ -143,10 +145,10 @@ class Checkpoint:
                     else:
                         stop = (int(head["base_sequence"][index]) + counts[index]) % SEQUENCES
                         _count(state, source, stop)
-                state.end = max(state.end, one.stop_offset)
+                state.end = max(state.end, fetched.stop_offset)
 
 
-def _count(state: Reached, source: int, stop: int) -> None:
+def _count(state: PartitionProgress, source: int, stop: int) -> None:
     """Records of a producer up to a sequence are in the target."""
     new = (stop - state.sequences.get(source, 0)) % SEQUENCES
     if new >= SEQUENCES // 2:
@@ -159,8 +161,8 @@ def _count(state: Reached, source: int, stop: int) -> None:
     state.records += new - again
 
 
-def _pairs(found: Mapping[int, int]) -> list[list[int]]:
-    return [[key, value] for key, value in sorted(found.items()) if value]
+def _pairs(counts: Mapping[int, int]) -> list[list[int]]:
+    return [[key, value] for key, value in sorted(counts.items()) if value]
 
 
 def _dict(rows: list[list[int]]) -> dict[int, int]:
@@ -175,7 +177,7 @@ class Checkpoints:
 
     def __init__(self, sending: Sending, source: str, replay: Callable[[], str]) -> None:
         self.sending, self.source, self._replay = sending, source, replay
-        self.path = None if sending.asked.dry_run else sending.asked.checkpoint
+        self.path = None if sending.options.dry_run else sending.options.checkpoint
         self._before: dict[TopicPartition, int] = {}
         self._writer = ThreadPoolExecutor(1, "rawlog-checkpoint")  # starts its thread when it is used
         self._writing: Future[None] | None = None
@@ -191,8 +193,8 @@ class Checkpoints:
         """Before anything is sent to a partition, the checkpoint says where it ended."""
         if self.path is not None:
             before = len(self.sending.producer.lanes)
-            for one in targets:
-                self.sending.producer.lane(one)
+            for partition in targets:
+                self.sending.producer.lane(partition)
             if len(self.sending.producer.lanes) > before:
                 self.save()
 
@@ -213,10 +215,10 @@ class Checkpoints:
 
     def _checkpoint(self) -> Checkpoint:
         partitions = {}
-        for one in {*self.sending.producer.lanes, *self._before}:
-            lane = self.sending.producer.lane(one)
-            records = self._before.get(one, 0) + lane.acknowledged - lane.repeated
-            partitions[one] = Reached(
+        for partition in {*self.sending.producer.lanes, *self._before}:
+            lane = self.sending.producer.lane(partition)
+            records = self._before.get(partition, 0) + lane.acknowledged - lane.repeated
+            partitions[partition] = PartitionProgress(
                 records, lane.end_offset, dict(lane.sequences), dict(lane.open), dict(lane.to_repeat)
             )
         return Checkpoint(
@@ -225,7 +227,7 @@ class Checkpoints:
             cluster=self.sending.cluster.id,
             run=self.sending.transactions.run,
             producer_id=self.sending.producer.plain.id,
-            writers={source: (one.id, one.epoch) for source, one in self.sending.transactions.writers.items()},
+            writers={source: (writer.id, writer.epoch) for source, writer in self.sending.transactions.writers.items()},
             partitions=partitions,
         )
 
@@ -234,25 +236,25 @@ class Checkpoints:
         named, sending = self.path, self.sending
         if named is None or not Path(named).exists():
             return
-        found = Checkpoint.read(named)
-        if found.replay != self.replay:
+        checkpoint = Checkpoint.read(named)
+        if checkpoint.replay != self.replay:
             raise OptionError(
-                f"{named}: it belongs to another replay, of {found.source!r}; name another file, or remove it"
+                f"{named}: it belongs to another replay, of {checkpoint.source!r}; name another file, or remove it"
             )
-        if found.cluster not in (None, sending.cluster.id):
-            raise OptionError(f"{named}: it belongs to a replay into another cluster ({found.cluster})")
-        sending.transactions.run = found.run
-        for source in found.writers:
+        if checkpoint.cluster not in (None, sending.cluster.id):
+            raise OptionError(f"{named}: it belongs to a replay into another cluster ({checkpoint.cluster})")
+        sending.transactions.run = checkpoint.run
+        for source in checkpoint.writers:
             sending.transactions.begin(source)
-        for one in found.partitions:
-            sending.targets.need(one.topic, one.partition)
-        found.catch_up(sending.cluster, sending.targets.ids)
-        for one, state in found.partitions.items():
-            self._before[one] = state.records
+        for partition in checkpoint.partitions:
+            sending.targets.need(partition.topic, partition.partition)
+        checkpoint.catch_up(sending.cluster, sending.targets.ids)
+        for partition, state in checkpoint.partitions.items():
+            self._before[partition] = state.records
             again = Counter(state.open) + Counter(state.to_repeat)
-            lane = sending.producer.lane(one)
+            lane = sending.producer.lane(partition)
             lane.to_repeat, lane.end_offset = dict(again), max(lane.end_offset, state.end)
-        sending.skip = {one: count for one, count in self._before.items() if count}
+        sending.skip = {partition: count for partition, count in self._before.items() if count}
         sending.notes.append(f"{sum(self._before.values()):,} records were acknowledged before and are not sent again")
 
 
@@ -276,7 +278,7 @@ class PartitionReplay:
         step: Callable[[], None],
     ) -> None:
         self.sending, self.checkpoints, self.partitions = sending, checkpoints, partitions
-        self.asked, self.transactions = sending.asked, sending.transactions
+        self.options, self.transactions = sending.options, sending.transactions
         self._keeps, self._step = keeps, step
         self._plan = Plan(())
         self._early: Counter[tuple[TopicPartition, int]] = Counter()
@@ -289,18 +291,20 @@ class PartitionReplay:
         self.checkpoints.announce(map(self._lane, waiting))
         self.sending.find_shift(self._first_times(waiting))
         if self._keeps:
-            self._plan = Plan((self._lane(one), marker) for one in waiting for marker in one.markers())
+            self._plan = Plan(
+                (self._lane(partition), marker) for partition in waiting for marker in partition.markers()
+            )
         running: list[Iterator[Stop | None]] = []
         stopped: dict[Iterator[Stop | None], Stop] = {}
         while waiting or running or stopped:
             while waiting and len(running) < TOGETHER:
                 running.append(self._partition(waiting.pop(0)))
-            for one in list(running):
-                found = next(one, self)
-                if found is not None:
-                    running.remove(one)
-                if isinstance(found, Stop):
-                    stopped[one] = found
+            for replay in list(running):
+                stop = next(replay, self)
+                if stop is not None:
+                    running.remove(replay)
+                if isinstance(stop, Stop):
+                    stopped[replay] = stop
                 if self.sending.is_stopped():
                     return True
                 self._step()
@@ -313,7 +317,9 @@ class PartitionReplay:
 
     def _go_on(self, stopped: dict[Iterator[Stop | None], Stop]) -> list[Iterator[Stop | None]]:
         """When all partitions wait: end a transaction, and return the partitions that can go on. EncodeError if none can."""
-        ready = [one for one, at in stopped.items() if not at.is_marker and self._plan.is_turn(at.producer, at.number)]
+        ready = [
+            replay for replay, at in stopped.items() if not at.is_marker and self._plan.is_turn(at.producer, at.number)
+        ]
         if not ready:
             at = self._plan.next_end(stopped.values(), self.transactions.open)
             if at is None:
@@ -323,35 +329,37 @@ class PartitionReplay:
                 )
             partitions = set(self.transactions.open.get(at.producer, ()))
             self.transactions.end(at.producer, is_commit=at.is_commit)
-            for one, other in stopped.items():
-                if other.is_marker and (other.producer, other.number) == (at.producer, at.number):
-                    ready.append(one)
-                    partitions.discard(other.partition)
-                    self._plan.passed(other.partition, other.producer, other.number)
-            self._early.update((one, at.producer) for one in partitions)
-        for one in ready:
-            del stopped[one]
+            for replay, stop in stopped.items():
+                if stop.is_marker and (stop.producer, stop.number) == (at.producer, at.number):
+                    ready.append(replay)
+                    partitions.discard(stop.partition)
+                    self._plan.passed(stop.partition, stop.producer, stop.number)
+            self._early.update((partition, at.producer) for partition in partitions)
+        for replay in ready:
+            del stopped[replay]
         return ready
 
-    def _partition(self, one: NativePartition | LakePartition) -> Iterator[Stop | None]:
+    def _partition(self, source: NativePartition | LakePartition) -> Iterator[Stop | None]:
         """Pass on a partition, a window of its file at a time. Yields where it has to wait for other partitions."""
-        target, is_real = self._lane(one), not self.asked.dry_run
+        target, is_real = self._lane(source), not self.options.dry_run
         left = skipped = self.sending.skip.pop(target, 0)
         again = (
-            first_repeated(one, left, self.sending.producer.lane(target).to_repeat) if self._keeps and is_real else {}
+            first_repeated(source, left, self.sending.producer.lane(target).to_repeat)
+            if self._keeps and is_real
+            else {}
         )
         merger = Merger(
             self.sending.targets.limit(target.topic),
-            named=str(one.partition),
-            keep_batches=self.asked.keep_batches,
+            named=str(source.partition),
+            keep_batches=self.options.keep_batches,
             shift_ms=self.sending.shift or 0,
             skip=left,
         )
         sender, seen = NOT_TRANSACTIONAL, Counter[int]()
         damage: list[DataError] = []
-        windows = one.windows(self.asked.selection, self.sending.left, keep_transactions=self._keeps)
+        windows = source.windows(self.options.selection, self.sending.left, keep_transactions=self._keeps)
         for size, pieces in up_to_damage(windows, damage):
-            merger.fixed_time = int(time.time() * 1000) if self.asked.timestamps == "now" else None
+            merger.fixed_time = int(time.time() * 1000) if self.options.timestamps == "now" else None
             for piece in pieces:
                 producer = piece.producer
                 if producer != sender or piece.is_control or again:
@@ -368,7 +376,7 @@ class PartitionReplay:
                         yield Stop(target, producer, number)
                 if again:
                     merger.skip_next(0 if is_again else left)
-                self._pass_on(one, target, piece, merger)
+                self._pass_on(source, target, piece, merger)
                 left = max(0, left - piece.count) if is_again else merger.skip
             self.sending.read_bytes += size
             yield None
@@ -393,7 +401,7 @@ class PartitionReplay:
             self.sending.left.markers += 1
 
     def _pass_on(
-        self, one: NativePartition | LakePartition, target: TopicPartition, piece: Piece, merger: Merger
+        self, source: NativePartition | LakePartition, target: TopicPartition, piece: Piece, merger: Merger
     ) -> None:
         """Send the data of a piece: batches of magic 2 as they are or put together, everything else as rows."""
         if piece.batches is None:
@@ -401,13 +409,13 @@ class PartitionReplay:
             self._put_rows(target, [piece.rows], piece.producer, merger)
             return
         for start, stop, is_newer in magic_runs(piece.batches[1]):
-            some, own = piece.batches[0].slice(start, stop), piece.batches[1].slice(start, stop)
-            if is_newer and int(own["base_offset"][0]) >= one.floor:
-                self.sending.put(target, merger.add(some, own), piece.producer)
-                self.sending.read += int(own["record_count"].sum())
+            run, run_head = piece.batches[0].slice(start, stop), piece.batches[1].slice(start, stop)
+            if is_newer and int(run_head["base_offset"][0]) >= source.floor:
+                self.sending.put(target, merger.add(run, run_head), piece.producer)
+                self.sending.read += int(run_head["record_count"].sum())
             else:
                 self.sending.put(target, merger.flush(), piece.producer)
-                self._put_rows(target, self._decoded(one.partition, some, one.floor), piece.producer, merger)
+                self._put_rows(target, self._decode(source.partition, run, source.floor), piece.producer, merger)
 
     def _put_rows(self, target: TopicPartition, batches: Iterable[pa.RecordBatch], sender: int, merger: Merger) -> None:
         """Send rows, without those that the merger is to skip."""
@@ -417,7 +425,7 @@ class PartitionReplay:
             merger.skip_next(merger.skip - drop)
             self.sending.put_rows(target, batch.slice(drop), sender)
 
-    def _decoded(self, partition: TopicPartition, frames: Frames, floor: int) -> Iterator[pa.RecordBatch]:
+    def _decode(self, partition: TopicPartition, frames: Frames, floor: int) -> Iterator[pa.RecordBatch]:
         """Batches that cannot be passed on as rows: of magic 0 and 1, and those that begin before the log start."""
         file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
         for batch in LOG.codec.decode(frames, Want(RECORDS, file)):
@@ -429,12 +437,12 @@ class PartitionReplay:
         """The time of the first record of each partition, where they are needed, in microseconds."""
         if self.sending.shift is not None:
             return []
-        found = []
-        for one in partitions:
-            windows = one.windows(self.asked.selection, Left(), keep_transactions=self._keeps)
+        first_times = []
+        for partition in partitions:
+            windows = partition.windows(self.options.selection, Omissions(), keep_transactions=self._keeps)
             times = (piece.first_time for _, pieces in windows for piece in pieces if not piece.is_control)
-            found += [time for time in (next(times, None),) if time is not None]
-        return found
+            first_times += [time for time in (next(times, None),) if time is not None]
+        return first_times
 
-    def _lane(self, one: NativePartition | LakePartition) -> TopicPartition:
-        return self.asked.lane_of(one.partition)
+    def _lane(self, source: NativePartition | LakePartition) -> TopicPartition:
+        return self.options.lane_of(source.partition)

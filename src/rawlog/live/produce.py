@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from rawlog.formats.kafka.internal.codec import Message
 from rawlog.live import client
-from rawlog.live.batches import Outgoing, stamp
+from rawlog.live.batches import OutgoingBatch, stamp
 from rawlog.live.client import (
     DUPLICATE,
     RETRIABLE,
@@ -52,11 +52,11 @@ class Writer:
 
 
 @dataclass(slots=True, eq=False)
-class Sent:
+class SentBatch:
     """A batch that is waiting or on its way."""
 
     partition: TopicPartition
-    batch: Outgoing
+    batch: OutgoingBatch
     writer: Writer
     sequence: int
     sent_at: float = 0.0
@@ -66,8 +66,8 @@ class Sent:
 class Lane:
     """One partition: what waits, what is on its way, and what was acknowledged."""
 
-    waiting: deque[Sent] = field(default_factory=deque)
-    unacknowledged: deque[Sent] = field(default_factory=deque)
+    waiting: deque[SentBatch] = field(default_factory=deque)
+    unacknowledged: deque[SentBatch] = field(default_factory=deque)
     acknowledged: int = 0
     records: int = 0
     #: By `Writer.source`: the sequence after the last record that was acknowledged.
@@ -98,7 +98,7 @@ class Producer:
         ids: Mapping[str, bytes],
         *,
         end_of: Callable[[TopicPartition], int],
-        on_acknowledged: Callable[[Sent, int, float], None] | None = None,
+        on_acknowledged: Callable[[SentBatch, int, float], None] | None = None,
         in_flight: int = IN_FLIGHT,
     ) -> None:
         self.cluster, self.ids, self.in_flight = cluster, ids, in_flight
@@ -108,7 +108,7 @@ class Producer:
         self.waiting_bytes = 0
         self._on_acknowledged, self._end_of = on_acknowledged, end_of
         self._leaders: dict[TopicPartition, int] = {}
-        self._flights: dict[int, deque[list[Sent]]] = {}
+        self._flights: dict[int, deque[list[SentBatch]]] = {}
         self._backoff = cluster.backoff()
         self._turn: deque[TopicPartition] = deque()
 
@@ -123,7 +123,7 @@ class Producer:
                 raise refusal("producer id", answer["errorCode"])
             return answer
 
-        answer = self.cluster.retried(ask)
+        answer = self.cluster.retry(ask)
         self.plain = Writer(None, answer["producerId"], answer["producerEpoch"])
 
     # What callers do --------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Producer:
             self.lanes[partition] = Lane(end_offset=self._end_of(partition))
         return self.lanes[partition]
 
-    def put(self, partition: TopicPartition, batch: Outgoing, writer: Writer | None = None) -> None:
+    def put(self, partition: TopicPartition, batch: OutgoingBatch, writer: Writer | None = None) -> None:
         """Send a batch when its turn comes, as the idempotent producer unless another one is given. Blocks while much is waiting."""
         lane, writer = self.lane(partition), writer or self.plain
         sequence = writer.sequences.get(partition, 0)
@@ -143,7 +143,7 @@ class Producer:
         lane.records += batch.count
         if not lane.waiting:
             self._turn.append(partition)
-        lane.waiting.append(Sent(partition, batch, writer, sequence))
+        lane.waiting.append(SentBatch(partition, batch, writer, sequence))
         self.waiting_bytes += len(batch)
         if self.waiting_bytes >= WAITING_BYTES:
             while self.waiting_bytes >= WAITING_BYTES // 2:
@@ -164,7 +164,7 @@ class Producer:
 
     def flush(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """Wait until everything is acknowledged, or what was sent to some partitions."""
-        lanes = self.lanes.values() if partitions is None else [self.lane(one) for one in partitions]
+        lanes = self.lanes.values() if partitions is None else [self.lane(partition) for partition in partitions]
         while any(lane.waiting or lane.unacknowledged for lane in lanes):
             self.pump(1.0)
 
@@ -186,22 +186,22 @@ class Producer:
     def find_leader(self, partition: TopicPartition) -> None:
         """Connect to the leader of a partition, before there is something to send."""
         self._find_leaders([partition])
-        self.cluster.retried(lambda: self.cluster.node(self._leaders[partition]))
+        self.cluster.retry(lambda: self.cluster.node(self._leaders[partition]))
 
     # Sending ----------------------------------------------------------------------------------------------------------------
 
     def _find_leaders(self, partitions: Iterable[TopicPartition]) -> None:
-        missing = [one for one in partitions if one not in self._leaders]
+        missing = [partition for partition in partitions if partition not in self._leaders]
         if missing:
-            found = self.cluster.leaders(missing, self.ids)
-            self._leaders |= {one: leader.node for one, leader in found.items()}
+            leaders = self.cluster.leaders(missing, self.ids)
+            self._leaders |= {partition: leader.node for partition, leader in leaders.items()}
 
     def _send_waiting(self) -> None:
         """Requests for the brokers that may get one, each with at most one batch per partition, partitions taking turns."""
         while True:
             waiting = list(self._turn)
             self._find_leaders(waiting)
-            requests: dict[int, list[Sent]] = {}
+            requests: dict[int, list[SentBatch]] = {}
             sizes: dict[int, int] = {}
             for partition in waiting:
                 node, lane = self._leaders[partition], self.lanes[partition]
@@ -228,17 +228,17 @@ class Producer:
             if all(self.cluster.node(node).wants_login for node in requests):
                 return
 
-    def _send(self, node: int, connection: Connection, batches: list[Sent]) -> None:
+    def _send(self, node: int, connection: Connection, batches: list[SentBatch]) -> None:
         named = batches[0].writer.transactional_id
         version = connection.version_of(client.PRODUCE, TRANSACTIONAL_MOST if named is not None else None)
-        if version >= TOPIC_IDS and not all(any(self.ids.get(one.partition.topic, b"")) for one in batches):
+        if version >= TOPIC_IDS and not all(any(self.ids.get(sent.partition.topic, b"")) for sent in batches):
             version = TOPIC_IDS - 1
         topics: dict[str, list[Message]] = {}
         now = time.monotonic()
-        for one in batches:
-            rows = topics.setdefault(one.partition.topic, [])
-            rows.append({"index": one.partition.partition, "records": memoryview(one.batch.data)})  # type: ignore[arg-type]
-        asked = {
+        for sent in batches:
+            rows = topics.setdefault(sent.partition.topic, [])
+            rows.append({"index": sent.partition.partition, "records": memoryview(sent.batch.data)})  # type: ignore[arg-type]
+        request = {
             "transactionalId": named,
             "timeoutMs": min(30_000, int(self.cluster.settings.timeout * 500)),
             "topicData": [
@@ -246,17 +246,17 @@ class Producer:
                 for name, rows in topics.items()
             ],
         }
-        for one in batches:  # before it is sent: if that fails, it may have been sent all the same
-            lane = self.lanes[one.partition]
+        for sent in batches:  # before it is sent: if that fails, it may have been sent all the same
+            lane = self.lanes[sent.partition]
             lane.waiting.popleft()
-            lane.unacknowledged.append(one)
-            one.sent_at = now
-            self.waiting_bytes -= len(one.batch)
-            self._turn.remove(one.partition)
+            lane.unacknowledged.append(sent)
+            sent.sent_at = now
+            self.waiting_bytes -= len(sent.batch)
+            self._turn.remove(sent.partition)
             if lane.waiting:
-                self._turn.append(one.partition)
+                self._turn.append(sent.partition)
         self._flights.setdefault(node, deque()).append(batches)
-        connection.send(client.PRODUCE, asked, version)
+        connection.send(client.PRODUCE, request, version)
 
     # Answers ----------------------------------------------------------------------------------------------------------------
 
@@ -286,55 +286,57 @@ class Producer:
             if flights and time.monotonic() - flights[0][0].sent_at > self.cluster.settings.timeout:
                 raise Disconnected(f"{self.cluster.node(node).named}: no answer in time")
 
-    def _take(self, flights: deque[list[Sent]], answer: Message) -> None:
-        batches = {one.partition: one for one in flights.popleft()}
+    def _take(self, flights: deque[list[SentBatch]], answer: Message) -> None:
+        batches = {sent.partition: sent for sent in flights.popleft()}
         names = {bytes(number): name for name, number in dict(self.ids).items()}  # another thread may add some
         now = time.monotonic()
         for topic in answer["responses"]:
             name = topic["name"] if "name" in topic else names.get(bytes(topic["topicId"]), "")
             for row in topic["partitionResponses"]:
-                one = batches.pop(TopicPartition(name, row["index"]), None)
-                if one is not None:
-                    self._settle(one, row, now)
-        for one in batches.values():
-            raise BrokerError(f"partition {one.partition}: the broker did not say whether it took a batch")
+                sent = batches.pop(TopicPartition(name, row["index"]), None)
+                if sent is not None:
+                    self._settle(sent, row, now)
+        for sent in batches.values():
+            raise BrokerError(f"partition {sent.partition}: the broker did not say whether it took a batch")
 
-    def _settle(self, one: Sent, row: Message, now: float) -> None:
-        lane, code = self.lanes[one.partition], row["errorCode"]
+    def _settle(self, sent: SentBatch, row: Message, now: float) -> None:
+        lane, code = self.lanes[sent.partition], row["errorCode"]
         if lane.has_failed:
             return  # it is sent again, after the one that failed
         if code in (0, DUPLICATE):
-            if lane.unacknowledged[0] is not one:
-                raise BrokerError(f"partition {one.partition}: the broker acknowledged batches out of order")
+            if lane.unacknowledged[0] is not sent:
+                raise BrokerError(f"partition {sent.partition}: the broker acknowledged batches out of order")
             if 0 <= row["baseOffset"] < lane.end_offset:
                 raise BrokerError(
-                    f"partition {one.partition}: a batch is stored at offset {row['baseOffset']:,}, although those before it ended at "
+                    f"partition {sent.partition}: a batch is stored at offset {row['baseOffset']:,}, although those before it ended at "
                     f"{lane.end_offset:,}: the log was cut back, or the topic was deleted and created again"
                 )
             lane.unacknowledged.popleft()
-            self._finish(lane, one, row["baseOffset"] + one.batch.count if row["baseOffset"] >= 0 else lane.end_offset)
+            self._finish(
+                lane, sent, row["baseOffset"] + sent.batch.count if row["baseOffset"] >= 0 else lane.end_offset
+            )
             self._backoff.progress()
             if self._on_acknowledged is not None:
-                self._on_acknowledged(one, row["baseOffset"], now)
+                self._on_acknowledged(sent, row["baseOffset"], now)
             return
         errors = "; ".join(str(error["batchIndexErrorMessage"]) for error in row["recordErrors"][:3])
         text = " ".join(part for part in (row["errorMessage"], errors) if part) or None
         if code not in RETRIABLE:
-            what = f"partition {one.partition}: a batch of {one.batch.count:,} records ({len(one.batch):,} bytes)"
+            what = f"partition {sent.partition}: a batch of {sent.batch.count:,} records ({len(sent.batch):,} bytes)"
             raise refusal(what, code, text)
         lane.has_failed = True
-        self._failure = refusal(f"partition {one.partition}", code, text)
+        self._failure = refusal(f"partition {sent.partition}", code, text)
 
-    def _finish(self, lane: Lane, one: Sent, end_offset: int) -> None:
-        lane.acknowledged += one.batch.count
-        source, count = one.writer.source, one.batch.count
-        lane.sequences[source] = (one.sequence + count) % SEQUENCES
-        if one.writer.transactional_id is not None:
+    def _finish(self, lane: Lane, sent: SentBatch, end_offset: int) -> None:
+        lane.acknowledged += sent.batch.count
+        source, count = sent.writer.source, sent.batch.count
+        lane.sequences[source] = (sent.sequence + count) % SEQUENCES
+        if sent.writer.transactional_id is not None:
             lane.open[source] = lane.open.get(source, 0) + count
             again = min(count, lane.to_repeat.get(source, 0))
             lane.to_repeat[source] = lane.to_repeat.get(source, 0) - again
             lane.repeated += again
-        lane.source_offset = one.batch.next_offset
+        lane.source_offset = sent.batch.next_offset
         lane.end_offset = end_offset
 
     # Trying again -----------------------------------------------------------------------------------------------------------
@@ -343,8 +345,10 @@ class Producer:
 
     def _resend_failed(self) -> None:
         """Partitions with an error: once nothing is on its way to their brokers, send what is not acknowledged again."""
-        failed = [one for one, lane in self.lanes.items() if lane.has_failed]
-        if not failed or any(self._flights.get(self._leaders[one]) for one in failed if one in self._leaders):
+        failed = [partition for partition, lane in self.lanes.items() if lane.has_failed]
+        if not failed or any(
+            self._flights.get(self._leaders[partition]) for partition in failed if partition in self._leaders
+        ):
             return
         assert self._failure is not None
         self._begin_again(self._failure, failed)
@@ -358,16 +362,16 @@ class Producer:
             self._flights.clear()
             partitions = list(self.lanes)
         self._backoff.wait(error)
-        doubtful = [one for one in partitions if self.lanes[one].unacknowledged]
+        doubtful = [partition for partition in partitions if self.lanes[partition].unacknowledged]
         if doubtful:
             self._settle_written(doubtful)
         for partition in partitions:
             lane = self.lanes[partition]
             lane.has_failed = False
             self._leaders.pop(partition, None)
-            for one in reversed(lane.unacknowledged):
-                lane.waiting.appendleft(one)
-                self.waiting_bytes += len(one.batch)
+            for sent in reversed(lane.unacknowledged):
+                lane.waiting.appendleft(sent)
+                self.waiting_bytes += len(sent.batch)
             lane.unacknowledged.clear()
             if lane.waiting and partition not in self._turn:
                 self._turn.append(partition)
@@ -381,13 +385,13 @@ class Producer:
             for partition in partitions:
                 lane = self.lanes[partition]
                 writer = lane.unacknowledged[0].writer
-                found = written_by(other, partition, self.ids, writer.id, lane.end_offset)
-                if found is None:
+                end = written_by(other, partition, self.ids, writer.id, lane.end_offset)
+                if end is None:
                     continue
-                written = (found[0] - lane.unacknowledged[0].sequence) % SEQUENCES
-                if written > sum(one.batch.count for one in lane.unacknowledged):
+                written = (end[0] - lane.unacknowledged[0].sequence) % SEQUENCES
+                if written > sum(sent.batch.count for sent in lane.unacknowledged):
                     continue  # the last that it has of us was acknowledged before
                 while lane.unacknowledged and written >= lane.unacknowledged[0].batch.count:
-                    one = lane.unacknowledged.popleft()
-                    written -= one.batch.count
-                    self._finish(lane, one, found[1])
+                    sent = lane.unacknowledged.popleft()
+                    written -= sent.batch.count
+                    self._finish(lane, sent, end[1])

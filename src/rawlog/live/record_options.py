@@ -20,7 +20,7 @@ from rawlog.reading.select import Selection
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordOptions:
     """What to record, and when it is enough. `rows` chooses records by key, text or expression; only some forms can do that."""
 
     topics: tuple[str, ...]
@@ -60,52 +60,56 @@ class Bounds:
 
 
 def find_bounds(
-    cluster: Cluster, topics: Mapping[str, Topic], asked: Asked, resumed: Mapping[TopicPartition, int]
+    cluster: Cluster, topics: Mapping[str, Topic], options: RecordOptions, resumed: Mapping[TopicPartition, int]
 ) -> Bounds:
     """The first and last offset of each partition that the options mean."""
-    chosen = asked.selection
+    selection = options.selection
     partitions = [TopicPartition(name, number) for name, topic in topics.items() for number in sorted(topic.partitions)]
-    if chosen.partitions:
-        missing = set(chosen.partitions) - {one.partition for one in partitions}
+    if selection.partitions:
+        missing = set(selection.partitions) - {partition.partition for partition in partitions}
         if missing:
             raise OptionError(f"partition {min(missing)}: {', '.join(topics)} has {len(partitions)} partitions")
-        partitions = [one for one in partitions if one.partition in chosen.partitions]
-    ids, isolation = ids_of(topics), int(chosen.isolation == "read_committed")
+        partitions = [partition for partition in partitions if partition.partition in selection.partitions]
+    ids, isolation = ids_of(topics), int(selection.isolation == "read_committed")
     first = cluster.offsets(dict.fromkeys(partitions, BEGINNING), ids)
     end = cluster.offsets(dict.fromkeys(partitions, END), ids, isolation=isolation)
     wanted: dict[TopicPartition, int] = dict(first)
-    if chosen.from_offset is not None:
-        wanted = dict.fromkeys(partitions, chosen.from_offset)
-    elif chosen.last is not None:
-        wanted = {one: max(first[one], end[one] - chosen.last) for one in partitions}
-    elif chosen.since is not None:
-        found = cluster.offsets(dict.fromkeys(partitions, chosen.since // 1000), ids)
-        wanted = {one: found[one] if found[one] >= 0 else end[one] for one in partitions}
-    elif asked.group is not None:
-        wanted |= cluster.committed(asked.group, partitions)
-    wanted |= {one: offset for one, offset in resumed.items() if one in wanted}
-    late = {one: (offset, first[one]) for one, offset in wanted.items() if offset < first[one]}
-    starts = {one: max(offset, first[one]) for one, offset in wanted.items()}
-    short = _short(cluster, {one: offset for one, offset in starts.items() if offset > end[one]}, ids)
+    if selection.from_offset is not None:
+        wanted = dict.fromkeys(partitions, selection.from_offset)
+    elif selection.last is not None:
+        wanted = {partition: max(first[partition], end[partition] - selection.last) for partition in partitions}
+    elif selection.since is not None:
+        at_time = cluster.offsets(dict.fromkeys(partitions, selection.since // 1000), ids)
+        wanted = {
+            partition: at_time[partition] if at_time[partition] >= 0 else end[partition] for partition in partitions
+        }
+    elif options.group is not None:
+        wanted |= cluster.committed(options.group, partitions)
+    wanted |= {partition: offset for partition, offset in resumed.items() if partition in wanted}
+    late = {partition: (offset, first[partition]) for partition, offset in wanted.items() if offset < first[partition]}
+    starts = {partition: max(offset, first[partition]) for partition, offset in wanted.items()}
+    short = _short(cluster, {partition: offset for partition, offset in starts.items() if offset > end[partition]}, ids)
     refused: dict[TopicPartition, RawlogError] = {}
-    for one, (wanted_offset, found_end) in short.items():
-        if one in resumed or chosen.from_offset is None:
-            refused[one] = BrokerError(
-                f"partition {one}: offset {wanted_offset:,} is the next one, but the log ends at {found_end:,}: it was cut back, or this "
-                f"belongs to another topic",
+    for partition, (wanted_offset, found_end) in short.items():
+        if partition in resumed or selection.from_offset is None:
+            refused[partition] = BrokerError(
+                f"partition {partition}: offset {wanted_offset:,} is the next one, but the log ends at {found_end:,}: it was cut back, "
+                f"or this belongs to another topic",
                 OUT_OF_RANGE,
             )
-        elif not asked.until_end and chosen.to_offset is None:
-            refused[one] = OptionError(
-                f"partition {one}: offset {wanted_offset:,} is asked for, the log ends at {found_end:,}"
+        elif not options.until_end and selection.to_offset is None:
+            refused[partition] = OptionError(
+                f"partition {partition}: offset {wanted_offset:,} is asked for, the log ends at {found_end:,}"
             )
     stops: dict[TopicPartition, int] = {}
-    if asked.until_end:
+    if options.until_end:
         stops = dict(end)
-    if chosen.to_offset is not None:
-        stops = {one: min(stops.get(one, chosen.to_offset), chosen.to_offset) for one in partitions}
-    if chosen.until is not None and chosen.until <= time.time() * 1_000_000:
-        stops = stops_at(cluster, chosen.until, stops, end, ids)
+    if selection.to_offset is not None:
+        stops = {
+            partition: min(stops.get(partition, selection.to_offset), selection.to_offset) for partition in partitions
+        }
+    if selection.until is not None and selection.until <= time.time() * 1_000_000:
+        stops = stops_at(cluster, selection.until, stops, end, ids)
     return Bounds(starts, stops, late, short, refused)
 
 
@@ -114,7 +118,7 @@ def _short(
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Partitions that end before an offset, also with their open transactions; the offset, and where they end."""
     ends = cluster.offsets(dict.fromkeys(starts, END), ids) if starts else {}
-    return {one: (offset, ends[one]) for one, offset in starts.items() if offset > ends[one]}
+    return {partition: (offset, ends[partition]) for partition, offset in starts.items() if offset > ends[partition]}
 
 
 def stops_at(
@@ -125,8 +129,11 @@ def stops_at(
     ids: Mapping[str, bytes],
 ) -> dict[TopicPartition, int]:
     """The offsets at which records of a time begin; the ends, where there are none."""
-    found = cluster.offsets(dict.fromkeys(end, -(-until // 1000)), ids)
-    return {one: min(stops.get(one, 1 << 62), found[one] if found[one] >= 0 else end[one]) for one in end}
+    at_time = cluster.offsets(dict.fromkeys(end, -(-until // 1000)), ids)
+    return {
+        partition: min(stops.get(partition, 1 << 62), at_time[partition] if at_time[partition] >= 0 else end[partition])
+        for partition in end
+    }
 
 
-__all__ = ["Asked", "Bounds", "find_bounds", "stops_at"]
+__all__ = ["Bounds", "RecordOptions", "find_bounds", "stops_at"]

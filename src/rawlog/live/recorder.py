@@ -21,11 +21,11 @@ from rawlog.live.cluster import (
     Topic,
     TopicPartition,
     ids_of,
-    interrupted,
+    interrupted_report,
 )
-from rawlog.live.fetch import Fetched
-from rawlog.live.librdkafka import NOTE, connected, reader
-from rawlog.live.record_options import Asked, find_bounds, stops_at
+from rawlog.live.fetch import FetchedBatches
+from rawlog.live.librdkafka import NOTE, connect, reader
+from rawlog.live.record_options import RecordOptions, find_bounds, stops_at
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import NativeSink, ReplaySink, Sink
 from rawlog.model.errors import (
@@ -48,7 +48,7 @@ PROGRESS_SECONDS = 0.2
 
 def record(
     settings: Settings,
-    asked: Asked,
+    options: RecordOptions,
     to: str,
     *,
     form: str = "native",
@@ -62,31 +62,33 @@ def record(
     """
     if form not in FORMS:
         raise unknown("form of a recording", form, FORMS)
-    if form == "native" and asked.filters_rows:
+    if form == "native" and options.filters_rows:
         raise OptionError(
             "native recordings take whole batches: choose records with `rawlog convert` later, or record as replay"
         )
     try:
-        with connected(settings, is_stopped) as cluster:
-            topics = cluster.topics(asked.topics)
+        with connect(settings, is_stopped) as cluster:
+            topics = cluster.topics(options.topics)
             if not topics:
-                raise OptionError(f"no topic matches {', '.join(asked.topics)}")
-            with _opened(to, form, limits or Limits(), asked) as sink:
-                return _Recording(cluster, topics, asked, sink, to, is_stopped, progress).run()
+                raise OptionError(f"no topic matches {', '.join(options.topics)}")
+            with _open_sink(to, form, limits or Limits(), options) as sink:
+                return _Recording(cluster, topics, options, sink, to, is_stopped, progress).run()
     except Cancelled:
-        return interrupted("record", ",".join(asked.topics), to)
+        return interrupted_report("record", ",".join(options.topics), to)
 
 
 @contextlib.contextmanager
-def _opened(to: str, form: str, limits: Limits, asked: Asked) -> Iterator[Sink]:
+def _open_sink(to: str, form: str, limits: Limits, options: RecordOptions) -> Iterator[Sink]:
     """Where a recording of a form goes, open as long as the block lasts."""
     output = Output(to)
     sink: Sink
     with contextlib.ExitStack() as open_files:
         if form == "native":
-            sink = NativeSink(open_files.enter_context(output.growing(resume=asked.resume)), limits)
+            sink = NativeSink(open_files.enter_context(output.growing(resume=options.resume)), limits)
         else:
-            sink = ReplaySink(open_files.enter_context(output.growing_file(resume=asked.resume)), output.path, asked)
+            sink = ReplaySink(
+                open_files.enter_context(output.growing_file(resume=options.resume)), output.path, options
+            )
         open_files.callback(sink.abandon)
         yield sink
 
@@ -98,17 +100,17 @@ class _Recording:
         self,
         cluster: Cluster,
         topics: Mapping[str, Topic],
-        asked: Asked,
+        options: RecordOptions,
         sink: Sink,
         to: str,
         is_stopped: Callable[[], bool] | None,
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.cluster, self.asked, self.sink, self.to = cluster, asked, sink, to
+        self.cluster, self.options, self.sink, self.to = cluster, options, sink, to
         self.ids = ids_of(topics)
-        if asked.resume:
+        if options.resume:
             sink.find(topics)
-        self.bounds = bounds = find_bounds(cluster, topics, asked, sink.resumed)
+        self.bounds = bounds = find_bounds(cluster, topics, options, sink.resumed)
         for refusal in bounds.refused.values():
             raise refusal
         self.fetcher = reader(
@@ -116,7 +118,7 @@ class _Recording:
             bounds.starts,
             self.ids,
             stops=bounds.stops,
-            isolation=int(asked.selection.isolation == "read_committed"),
+            isolation=int(options.selection.isolation == "read_committed"),
         )
         sink.begin(bounds.starts, self.fetcher.stops, topics)
         self._is_stopped, self._progress = is_stopped or (lambda: False), progress
@@ -126,17 +128,17 @@ class _Recording:
         self._committed: dict[TopicPartition, int] = {}
 
     def run(self) -> Report:
-        report = Report("record", ",".join(sorted({one.topic for one in self.stored})), self.to)
+        report = Report("record", ",".join(sorted({partition.topic for partition in self.stored})), self.to)
         error: Exception | None = None
         was_stopped = False
         try:
             was_stopped = self._loop()
         except Cancelled:
             was_stopped = True
-        except (BrokerError, CorruptError) as found:
-            error = found
-        except OSError as found:  # the disk is full, or gone
-            error = unwritable(self.to, found)
+        except (BrokerError, CorruptError) as problem:
+            error = problem
+        except OSError as problem:  # the disk is full, or gone
+            error = unwritable(self.to, problem)
             self._recover()
         self._finish(report, error)
         return self._summary(report, error, was_stopped)
@@ -151,36 +153,36 @@ class _Recording:
         while self.fetcher.active:
             if self._is_stopped():
                 return True
-            if self.asked.seconds is not None and time.monotonic() - self.begun >= self.asked.seconds:
+            if self.options.seconds is not None and time.monotonic() - self.begun >= self.options.seconds:
                 return False
             self._meet_time()
-            for one in self.fetcher.poll(self._patience()):
-                self._store(one)
+            for fetched in self.fetcher.poll(self._patience()):
+                self._store(fetched)
                 if self._is_enough():
                     return False
             self._now_and_then()
         return False
 
-    def _store(self, one: Fetched) -> None:
-        limit, most = self.asked.selection.limit, self.asked.max_bytes
+    def _store(self, fetched: FetchedBatches) -> None:
+        limit, most = self.options.selection.limit, self.options.max_bytes
         left = None if limit is None else limit - self.sink.records
         if left is not None and left <= 0:
             return
         size = None if most is None else most - self.sink.bytes
-        self.stored[one.partition] = self.sink.add(one, left, size)
+        self.stored[fetched.partition] = self.sink.add(fetched, left, size)
 
     def _is_enough(self) -> bool:
-        limit, most = self.asked.selection.limit, self.asked.max_bytes
+        limit, most = self.options.selection.limit, self.options.max_bytes
         return (limit is not None and self.sink.records >= limit) or (most is not None and self.sink.bytes >= most)
 
     def _patience(self) -> float:
-        if self.asked.seconds is None:
+        if self.options.seconds is None:
             return WAIT
-        return max(0.0, min(WAIT, self.begun + self.asked.seconds - time.monotonic()))
+        return max(0.0, min(WAIT, self.begun + self.options.seconds - time.monotonic()))
 
     def _meet_time(self) -> None:
         """A time to stop at that lay in the future when we began is now."""
-        until = self.asked.selection.until
+        until = self.options.selection.until
         if until is None or self.fetcher.stops.keys() >= self.fetcher.active or time.time() * 1_000_000 < until:
             return
         partitions = list(self.fetcher.active)
@@ -206,14 +208,18 @@ class _Recording:
             f"{rate:,.0f} records/s",
             f"lag {lag:,}",
         ]
-        if self.asked.until_end and rate:
+        if self.options.until_end and rate:
             words.append(f"{lag / rate:,.0f} s left")
         return "recording  " + "  ".join(words)
 
     def _commit(self) -> None:
-        if self.asked.group is not None:
-            changed = {one: offset for one, offset in self.stored.items() if self._committed.get(one) != offset}
-            self.cluster.commit(self.asked.group, changed)
+        if self.options.group is not None:
+            changed = {
+                partition: offset
+                for partition, offset in self.stored.items()
+                if self._committed.get(partition) != offset
+            }
+            self.cluster.commit(self.options.group, changed)
             self._committed |= changed
 
     def _finish(self, report: Report, error: Exception | None) -> None:
@@ -221,9 +227,9 @@ class _Recording:
         try:
             self.sink.close(self.stored)
             self._commit()
-        except (OSError, Cancelled) as found:
+        except (OSError, Cancelled) as problem:
             if error is None:
-                report.add(Action.LOST, f"the end of the recording could not be written: {found}", self.to)
+                report.add(Action.LOST, f"the end of the recording could not be written: {problem}", self.to)
 
     def _summary(self, report: Report, error: Exception | None, was_stopped: bool) -> Report:
         seconds = time.monotonic() - self.begun
@@ -231,26 +237,32 @@ class _Recording:
         for gap in self.fetcher.gaps:
             reason = "deleted by the broker before it was read"
             report.add(Action.LOST, reason, str(gap.partition), first_offset=gap.start, stop_offset=gap.stop)
-        for one, (wanted, first) in self.bounds.late.items():
-            if one in self.sink.resumed:
+        for partition, (wanted, first) in self.bounds.late.items():
+            if partition in self.sink.resumed:
                 reason = "deleted by the broker since the last recording"
-                report.add(Action.LOST, reason, str(one), first_offset=wanted, stop_offset=first)
+                report.add(Action.LOST, reason, str(partition), first_offset=wanted, stop_offset=first)
             else:
-                report.notes.append(f"{one}: the log begins at offset {first:,}; {wanted:,} was asked for")
+                report.notes.append(f"{partition}: the log begins at offset {first:,}; {wanted:,} was asked for")
         if self.cluster.settings.uses_library:
             report.notes.append(NOTE)
         report.notes += [
-            f"{one}: the log ends at offset {end:,}; {wanted:,} was asked for"
-            for one, (wanted, end) in self.bounds.short.items()
+            f"{partition}: the log ends at offset {end:,}; {wanted:,} was asked for"
+            for partition, (wanted, end) in self.bounds.short.items()
         ]
         report.notes += self.sink.notes()
-        missing = {one: self.fetcher.stops.get(one) for one in self.fetcher.active}
+        missing = {partition: self.fetcher.stops.get(partition) for partition in self.fetcher.active}
         if error is not None:
-            missing |= {one: None for one in self.stored if self.stored[one] < self.fetcher.positions[one]}
-            where = ", ".join(f"{one} from offset {self.stored[one]:,} on" for one in sorted(missing)[:8])
+            missing |= {
+                partition: None
+                for partition in self.stored
+                if self.stored[partition] < self.fetcher.positions[partition]
+            }
+            where = ", ".join(
+                f"{partition} from offset {self.stored[partition]:,} on" for partition in sorted(missing)[:8]
+            )
             report.add(Action.LOST, f"{error}; not recorded: {where}; --resume continues", self.to)
             report.facts["error"] = str(error)
-        elif was_stopped and self.asked.has_end:
+        elif was_stopped and self.options.has_end:
             report.add(Action.LOST, "interrupted before all was recorded; --resume continues", self.to)
             report.facts["interrupted"] = True
         report.facts |= {
@@ -261,7 +273,9 @@ class _Recording:
             "lag": self.fetcher.lag,
             "reconnects": self.fetcher.reconnects,
             "throttled_ms": self.cluster.throttled_ms,
-            "offsets": {str(one): [self.bounds.starts[one], stop] for one, stop in sorted(self.stored.items())},
+            "offsets": {
+                str(partition): [self.bounds.starts[partition], stop] for partition, stop in sorted(self.stored.items())
+            },
         }
         report.notes.append(f"{self.sink.records / max(seconds, 1e-9):,.0f} records/s, {seconds:,.1f} s")
         return report
@@ -269,12 +283,12 @@ class _Recording:
 
 def segment_limits(options: Mapping[str, object] | None) -> Limits:
     """When a segment of a native recording is full: segment_bytes, segment_ms … OptionError for other options."""
-    given = {name.replace(".", "_"): str(value) for name, value in (options or {}).items()}
-    known = [one.name for one in fields(Limits)]
-    for name in given:
-        if name not in known:
-            raise unknown("option of a recording", name, known)
-    return Limits.from_options(given)
+    texts = {name.replace(".", "_"): str(value) for name, value in (options or {}).items()}
+    names = [field.name for field in fields(Limits)]
+    for name in texts:
+        if name not in names:
+            raise unknown("option of a recording", name, names)
+    return Limits.from_options(texts)
 
 
 __all__ = ["FORMS", "NATIVE", "record", "segment_limits"]

@@ -17,7 +17,7 @@ PACES = ("max", "recorded")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReplayOptions:
     """How to replay. `topic` is the target of all records whose topic is not in `topic_map`.
 
     With `keep_transactions` those of native partitions are repeated where batches are passed on; elsewhere the selection says which
@@ -41,13 +41,13 @@ class Asked:
     selection: Selection = field(default_factory=lambda: Selection(isolation="read_committed"))
 
     def __post_init__(self) -> None:
-        for what, value, known in (
+        for what, value, choices in (
             ("partitioning", self.partition_by, PARTITIONING),
             ("kind of timestamps", self.timestamps, TIMESTAMPS),
             ("pace", self.pace, PACES),
         ):
-            if value not in known:
-                raise unknown(what, value, known)
+            if value not in choices:
+                raise unknown(what, value, choices)
         if self.rate is not None and not self.rate > 0:
             raise OptionError(f"rate {self.rate}: more than 0 expected")
         if not self.speed > 0:
@@ -65,10 +65,10 @@ class Asked:
         """The topic that records of a topic go to."""
         if topic is not None and topic in self.topic_map:
             return self.topic_map[topic]
-        found = self.topic or topic
-        if found is None:
+        target = self.topic or topic
+        if target is None:
             raise OptionError("the records have no topic of their own: name one with --to-topic")
-        return found
+        return target
 
     def lane_of(self, partition: TopicPartition) -> TopicPartition:
         """The partition that records of a partition go to, where they keep their numbers."""
@@ -89,7 +89,7 @@ class Source:
 
     @property
     def size(self) -> int:
-        return sum(one.size for one in self.native or ())
+        return sum(partition.size for partition in self.native or ())
 
 
-__all__ = ["Asked", "Source"]
+__all__ = ["ReplayOptions", "Source"]

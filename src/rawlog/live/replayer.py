@@ -10,22 +10,320 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Generic, Self, TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rawlog.kernels import byte_view
+from rawlog.kernels.hashes import murmur2_spans
+from rawlog.live.batches import OutgoingBatch
 from rawlog.live.client import BrokerError, Disconnected
-from rawlog.live.cluster import Cancelled, Cluster, interrupted
-from rawlog.live.librdkafka import connected
+from rawlog.live.cluster import Cancelled, Cluster, TopicPartition, interrupted_report
+from rawlog.live.librdkafka import connect
 from rawlog.live.partition_replay import Checkpoints, PartitionReplay
-from rawlog.live.replay_options import Asked, Source
-from rawlog.live.row_replay import RowReplay
+from rawlog.live.replay_options import ReplayOptions, Source
 from rawlog.live.sending import Sending
 from rawlog.live.settings import Settings
-from rawlog.live.sinks import check_topic_map
-from rawlog.live.sources import LakePartition, NativePartition, is_plain
-from rawlog.model.errors import RawlogError
+from rawlog.live.sinks import Targets, check_topic_map
+from rawlog.live.sources import LakePartition, NativePartition, RowStream, by_time, in_turn, is_plain
+from rawlog.model.errors import EncodeError, RawlogError
 from rawlog.model.job import Progress
 from rawlog.model.report import Action, Report
 from rawlog.model.text import counted, size_text
+from rawlog.reading.select import limited
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reads ahead in a thread of its own, so that whoever sends records has them ready when they are due.
+
+
+T = TypeVar("T")
+CLOSE_SECONDS = 10.0
+"""How long the end waits for an iterator that is in the middle of an item."""
+
+
+class Ahead(Generic[T]):
+    """The items of an iterator, up to `most` of their sizes ahead. An error of the iterator is raised where its item would come.
+
+    Use as a context manager: the thread ends with it. One that waits for something that never comes is left to itself; it never keeps the
+    process from ending.
+    """
+
+    def __init__(self, items: Iterator[T], size_of: Callable[[T], int], most: int) -> None:
+        self._items, self._size_of, self._most = items, size_of, most
+        self._ready: deque[T] = deque()
+        self._size = 0
+        self._error: BaseException | None = None
+        self._is_done = self._is_closed = False
+        self._changed = Condition()
+        self._thread = Thread(target=self._read, name="rawlog-ahead", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _read(self) -> None:
+        try:
+            for item in self._items:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed or self._size < self._most)
+                    if self._is_closed:
+                        return
+                    self._ready.append(item)
+                    self._size += self._size_of(item)
+                    self._changed.notify_all()
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._is_done = True
+                self._changed.notify_all()
+
+    def fill(self, timeout: float, is_stopped: Callable[[], bool]) -> None:
+        """Wait until as much as possible is ready, but not longer than `timeout` seconds."""
+        stop = time.monotonic() + timeout
+        with self._changed:
+            while self._size < self._most and not self._is_done and not is_stopped() and time.monotonic() < stop:
+                self._changed.wait(0.1)
+
+    def take(self, timeout: float) -> T | None:
+        """The next item; None if none came in time, or if there are no more (`is_done`). Raises what ended the iterator."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._is_done, timeout)
+            if self._ready:
+                item = self._ready.popleft()
+                self._size -= self._size_of(item)
+                self._changed.notify_all()
+                return item
+            if self._error is not None:
+                raise self._error
+            return None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all items were taken, and the iterator ended well: an error is raised by `take`."""
+        return self._is_done and not self._ready and self._error is None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which partition each row of a replay goes to.
+
+
+class Assignment:
+    """Gives each row the number of its target: by its own partition, by its key as Java's default partitioner does, or in turn."""
+
+    def __init__(self, options: ReplayOptions, targets: Targets) -> None:
+        self.options, self.targets = options, targets
+        #: Topics of the map that no record is of, so far.
+        self.unmapped = set(options.topic_map)
+        self._turn = 0
+
+    def targets_of(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        """The number of the target of each row. OptionError for a topic that does not exist or has too few partitions."""
+        topics = batch.column("topic").dictionary_encode()
+        self.unmapped.difference_update(topics.dictionary.to_pylist())
+        names = [self.options.target_of(name) for name in topics.dictionary.to_pylist()]
+        codes = pc.fill_null(topics.indices, -1).to_numpy(zero_copy_only=False)
+        if (codes < 0).any():
+            names.append(self.options.target_of(None))
+            codes = np.where(codes < 0, len(names) - 1, codes)
+        largest = -1
+        if self.options.partition_by == "original" and batch.num_rows:
+            largest = pc.max(batch.column("partition")).as_py() or 0
+        counts = np.array([len(self.targets.need(name, 0, largest).partitions) for name in names], np.int64)
+        room = counts[codes] if counts.size else np.zeros(0, np.int64)
+        numbers = self._numbers(batch, room)
+        if numbers.size and ((numbers < 0) | (numbers >= room)).any():
+            at = int(np.argmax((numbers < 0) | (numbers >= room)))
+            self.targets.need(names[int(codes[at])], int(numbers[at]))
+        keys: NDArray[np.int64] = (
+            np.array([self.targets.number_of(name) for name in names], np.int64)[codes] << 32 | numbers
+        )
+        return keys
+
+    def _numbers(self, batch: pa.RecordBatch, room: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The partition of each row."""
+        turns = (self._turn + np.arange(batch.num_rows)) % np.maximum(room, 1)
+        by = self.options.partition_by
+        column = batch.column("partition")
+        if by == "round-robin" or (by == "original" and column.null_count == batch.num_rows):
+            self._turn += batch.num_rows
+            return turns
+        if by == "original":
+            if column.null_count:
+                raise EncodeError(
+                    "some records have a partition, others have none; choose --partition-by key or round-robin"
+                )
+            numbers: NDArray[np.int64] = column.to_numpy().astype(np.int64)
+            return numbers
+        self._turn += batch.num_rows
+        hashes = _murmur2(batch.column("key"))
+        has_key = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
+        return np.where(has_key, (hashes & 0x7FFF_FFFF) % np.maximum(room, 1), turns)
+
+    def divide(self, batch: pa.RecordBatch, keys: NDArray[np.int64]) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        """The rows of each target."""
+        for key in np.unique(keys).tolist():
+            chosen = np.flatnonzero(keys == key)
+            part = batch if chosen.size == batch.num_rows else batch.take(pa.array(chosen))
+            yield self.targets.lane(key), part
+
+
+def _murmur2(keys: pa.Array) -> NDArray[np.int64]:
+    """The hash of each key as Java's default partitioner computes it; of a null it has no meaning."""
+    filled = pc.fill_null(keys, b"")
+    _, offsets, values = filled.buffers()
+    ends = np.frombuffer(offsets, np.int32)[filled.offset : filled.offset + len(filled) + 1].astype(np.int64)
+    out = np.empty(len(filled), np.int64)
+    murmur2_spans(byte_view(values if values is not None else b""), ends[:-1].copy(), ends[1:].copy(), out)
+    return out
+
+
+AHEAD_BYTES, TICK_BYTES = 32 << 20, 256 << 10
+"""How much is made ready before it is due; a tick counts as so much more than its batches."""
+SHORT_WAIT, LONGEST_WAIT = 0.002, 0.05
+FILL_SECONDS = 2.0
+"""The first record waits for so long until others are ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Rows that are sent at the same time: when each of them is due, and their batches."""
+
+    due: NDArray[np.float64]
+    batches: list[tuple[TopicPartition, OutgoingBatch]]
+
+    @property
+    def size(self) -> int:
+        return TICK_BYTES + sum(len(batch) for _, batch in self.batches)
+
+
+class RowReplay:
+    """Sends rows of streams. `step` is called between batches of rows, or ticks."""
+
+    def __init__(
+        self, sending: Sending, checkpoints: Checkpoints, streams: list[RowStream], step: Callable[[], None]
+    ) -> None:
+        self.sending, self.checkpoints, self.streams = sending, checkpoints, streams
+        self.options, self.producer, self.schedule = sending.options, sending.producer, sending.schedule
+        self.assignment = Assignment(sending.options, sending.targets)
+        self._step = step
+
+    def run(self) -> bool:
+        """One round; True if somebody stopped it."""
+        if self.options.is_paced:
+            return self._run_paced()
+        for batch, keys in self._rows(in_turn(self.streams, self.sending.left)):
+            if self.sending.is_stopped():
+                return True
+            self.checkpoints.announce(map(self.sending.targets.lane, np.unique(keys).tolist()))
+            for target, part in self.assignment.divide(batch, keys):
+                self.sending.put_rows(target, part)
+            self._step()
+        return False
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
+        """Rows that are to be sent, and the number of the target of each."""
+        for batch in limited(batches, self.options.selection.limit):
+            self.sending.read += batch.num_rows
+            self.sending.read_bytes += batch.nbytes
+            keys = self.assignment.targets_of(batch)
+            if self.sending.skip:
+                batch, keys = self._without_skipped(batch, keys)
+            if self.options.timestamps == "shift":
+                times = batch.column("timestamp").drop_null().cast(pa.int64())
+                self.sending.find_shift(times.slice(0, 1).to_pylist())
+            if batch.num_rows:
+                yield batch, keys
+
+    def _without_skipped(
+        self, batch: pa.RecordBatch, keys: NDArray[np.int64]
+    ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+        keep = np.ones(keys.size, np.bool_)
+        for lane, count in list(self.sending.skip.items()):
+            skipped = np.flatnonzero(keys == self.sending.targets.key_of(lane))[:count]
+            keep[skipped] = False
+            self.sending.skipped += skipped.size
+            self.sending.skip[lane] = count - skipped.size
+            if not self.sending.skip[lane]:
+                del self.sending.skip[lane]
+        return batch.filter(pa.array(keep)), keys[keep]
+
+    def _ticks(self) -> Iterator[Tick]:
+        """Rows that are due together, encoded. This runs ahead, in a thread of its own, and talks to the cluster by other connections."""
+        for batch, keys in self._rows(by_time(self.streams, self.sending.left)):
+            times = batch.column("timestamp")
+            has_time = times.is_valid().to_numpy(zero_copy_only=False)
+            due = self.schedule.due(pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), has_time)
+            batch = self.sending.retime(batch)
+            for start, stop in self.schedule.ticks(due):
+                parts = self.assignment.divide(batch.slice(start, stop - start), keys[start:stop])
+                outgoing = [
+                    (target, encoded) for target, part in parts for encoded in self.sending.encode(target, part)
+                ]
+                yield Tick(due[start:stop], outgoing)
+
+    def _run_paced(self) -> bool:
+        """Send each tick when it is due; the time in between goes to answers."""
+        self.sending.is_ending = False
+        with Ahead(self._ticks(), lambda tick: tick.size, AHEAD_BYTES) as ahead:
+            try:
+                return self._send_ticks(ahead)
+            finally:
+                self.sending.is_ending = True  # the other thread may be waiting for a broker
+
+    def _send_ticks(self, ahead: Ahead[Tick]) -> bool:
+        ahead.fill(FILL_SECONDS, self.sending.is_stopped)
+        while not ahead.is_done:
+            tick = ahead.take(0.0 if self.producer.unfinished else LONGEST_WAIT)
+            if tick is None:
+                self.producer.pump(SHORT_WAIT)
+            elif not self.options.dry_run:
+                for target in {target for target, _ in tick.batches} - self.producer.lanes.keys():
+                    self.checkpoints.announce([target])
+                    self.producer.find_leader(target)
+                self._wait_for(tick)
+                if not self.sending.is_stopped():
+                    self._send(tick)
+            if self.sending.is_stopped():
+                return True
+            self._step()
+        return False
+
+    def _wait_for(self, tick: Tick) -> None:
+        """Until a tick is due, and all before it are on their way: what has to wait for acknowledgements would be sent in a burst."""
+        while not self.sending.is_stopped():
+            wait = self.schedule.wait(tick.due)
+            if self.producer.is_full:
+                self.producer.pump(max(SHORT_WAIT, min(wait, LONGEST_WAIT)))
+            elif wait <= 0:
+                return
+            elif self.producer.unfinished and wait > SHORT_WAIT:
+                self.producer.pump(min(wait - SHORT_WAIT / 2, LONGEST_WAIT))
+            else:
+                time.sleep(min(wait, LONGEST_WAIT))
+
+    def _send(self, tick: Tick) -> None:
+        now = int(time.time() * 1000) if self.options.timestamps == "now" else None
+        for target, batch in tick.batches:
+            if now is not None:
+                batch.set_time(now)
+            self.sending.put(target, iter((batch,)))
+        self.producer.pump(0.0)
+        self.schedule.sent(tick.due)
+
 
 SAVE_SECONDS, PROGRESS_SECONDS = 1.0, 0.2
 
@@ -33,7 +331,7 @@ SAVE_SECONDS, PROGRESS_SECONDS = 1.0, 0.2
 def replay(
     settings: Settings,
     source: Source,
-    asked: Asked,
+    options: ReplayOptions,
     *,
     is_stopped: Callable[[], bool] | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -42,11 +340,11 @@ def replay(
 
     An error in the middle is in the Report, with what was acknowledged before it; raised is what makes a replay impossible from the start.
     """
-    with connected(settings, is_stopped) as cluster:
+    with connect(settings, is_stopped) as cluster:
         try:
-            return _Replay(cluster, source, asked, is_stopped or (lambda: False), progress).run()
+            return _Replay(cluster, source, options, is_stopped or (lambda: False), progress).run()
         except Cancelled:
-            return interrupted("replay", source.named, settings.named)
+            return interrupted_report("replay", source.named, settings.named)
 
 
 class _Replay:
@@ -56,14 +354,14 @@ class _Replay:
         self,
         cluster: Cluster,
         source: Source,
-        asked: Asked,
+        options: ReplayOptions,
         is_stopped: Callable[[], bool],
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.cluster, self.source, self.asked, self._progress = cluster, source, asked, progress
+        self.cluster, self.source, self.options, self._progress = cluster, source, options, progress
         self._whole = self._partitions()
         self._keeps = self._may_keep and self._whole is not None
-        self.sending = Sending(cluster, asked, is_stopped, lambda: self.checkpoints.save())
+        self.sending = Sending(cluster, options, is_stopped, lambda: self.checkpoints.save())
         self.producer, self.transactions = self.sending.producer, self.sending.transactions
         self.checkpoints = Checkpoints(self.sending, source.named, self._fingerprint)
         self.rows = RowReplay(self.sending, self.checkpoints, source.streams, self._now_and_then)
@@ -85,14 +383,14 @@ class _Replay:
         error: Exception | None = None
         was_stopped = False
         if whole := [*(self.source.native or ()), *(self.source.lake or ())]:
-            check_topic_map(self.asked.topic_map, {one.partition.topic for one in whole})
-        self.cluster.retried(lambda: self.cluster.metadata([]))
-        lanes = [self.asked.lane_of(one.partition) for one in self._whole or self.source.native or ()]
-        for target in sorted(lanes, key=lambda one: -one.partition):
+            check_topic_map(self.options.topic_map, {partition.partition.topic for partition in whole})
+        self.cluster.retry(lambda: self.cluster.metadata([]))
+        lanes = [self.options.lane_of(partition.partition) for partition in self._whole or self.source.native or ()]
+        for target in sorted(lanes, key=lambda lane: -lane.partition):
             # The largest first: a topic that is created gets so many.
-            needed = target.partition if self.asked.partition_by == "original" else 0
+            needed = target.partition if self.options.partition_by == "original" else 0
             self.sending.targets.need(target.topic, needed, target.partition)
-        if not self.asked.dry_run:
+        if not self.options.dry_run:
             self.producer.begin()
             self.checkpoints.resume()
         try:
@@ -100,34 +398,38 @@ class _Replay:
             self.producer.flush()
         except (Cancelled, KeyboardInterrupt):
             was_stopped = True
-        except RawlogError as found:
+        except RawlogError as problem:
             if not any(lane.records for lane in self.producer.lanes.values()):
                 raise  # nothing was sent
-            error = found
+            error = problem
         if error is not None or was_stopped:
             self._wind_down(error)
         try:
             self.checkpoints.save()
-        except RawlogError as found:
-            error = error or found
+        except RawlogError as problem:
+            error = error or problem
         return self._summary(error, was_stopped)
 
     def _partitions(self) -> list[NativePartition | LakePartition] | None:
         """The partitions that are passed on whole, each to a partition that gets nothing else; None if rows have to be looked at."""
-        asked = self.asked
-        if asked.is_paced or not is_plain(asked.selection) or asked.partition_by != "original":
+        options = self.options
+        if options.is_paced or not is_plain(options.selection) or options.partition_by != "original":
             return None
-        found = [*(self.source.native or ()), *(self.source.lake or () if self._may_keep else ())]
-        return found if found and len({asked.lane_of(one.partition) for one in found}) == len(found) else None
+        partitions = [*(self.source.native or ()), *(self.source.lake or () if self._may_keep else ())]
+        return (
+            partitions
+            if partitions and len({options.lane_of(partition.partition) for partition in partitions}) == len(partitions)
+            else None
+        )
 
     @property
     def _may_keep(self) -> bool:
         """A checkpoint counts the records of all rounds together, so it does not say where a transaction of a round began."""
-        return self.asked.keep_transactions and (self.asked.loop == 1 or not self.asked.checkpoint)
+        return self.options.keep_transactions and (self.options.loop == 1 or not self.options.checkpoint)
 
     def _rounds(self) -> bool:
         rounds = 0
-        while self.asked.loop == 0 or rounds < self.asked.loop:
+        while self.options.loop == 0 or rounds < self.options.loop:
             before = self.sending.read
             self.sending.schedule.restart()
             was_stopped = self.partitions.run() if self._whole else self.rows.run()
@@ -140,7 +442,7 @@ class _Replay:
 
     def _wind_down(self, error: Exception | None) -> None:
         """After a stop or an error: what is on its way is waited for as far as the brokers answer, open transactions are aborted."""
-        if self.asked.dry_run or isinstance(error, Disconnected):
+        if self.options.dry_run or isinstance(error, Disconnected):
             return
         self.cluster.is_stopped = None
         with contextlib.suppress(RawlogError, Cancelled):
@@ -152,37 +454,41 @@ class _Replay:
         now = time.monotonic()
         if now - self._saved >= SAVE_SECONDS:
             self._saved = now
-            self.checkpoints.save(in_background=self.asked.is_paced)  # a slow disk must not delay what is due
+            self.checkpoints.save(in_background=self.options.is_paced)  # a slow disk must not delay what is due
         if self._progress is not None and now - self._shown >= PROGRESS_SECONDS:
             self._shown = now
             self._progress(Progress(size=self.sending.read_bytes, rows=self.sending.read, phase=self._state(now)))
 
     def _state(self, now: float) -> str:
         seconds = max(now - self.begun, 1e-9)
-        done = self.producer.acknowledged
-        words = [counted(done, "record"), f"{done / seconds:,.0f} records/s", size_text(self.sending.read_bytes)]
-        total = self.source.size * max(self.asked.loop, 1)
-        if total and self.sending.read_bytes and self.asked.loop:
+        acknowledged = self.producer.acknowledged
+        words = [
+            counted(acknowledged, "record"),
+            f"{acknowledged / seconds:,.0f} records/s",
+            size_text(self.sending.read_bytes),
+        ]
+        total = self.source.size * max(self.options.loop, 1)
+        if total and self.sending.read_bytes and self.options.loop:
             words.append(f"{100 * self.sending.read_bytes // total} %")
             words.append(f"{seconds * max(0, total - self.sending.read_bytes) / self.sending.read_bytes:,.0f} s left")
         return "replaying  " + "  ".join(words)
 
     def _fingerprint(self) -> str:
         """What a checkpoint must agree in. Where the source has transactions, replays that repeat them send other records."""
-        asked = self.asked
-        keeps = self._keeps and any(one.has_transactions for one in self._whole or ())
+        options = self.options
+        keeps = self._keeps and any(partition.has_transactions for partition in self._whole or ())
         parts = (
             self.source.named,
-            sorted(asked.topic_map.items()),
-            asked.topic,
-            asked.partition_by,
-            repr(asked.selection),
+            sorted(options.topic_map.items()),
+            options.topic,
+            options.partition_by,
+            repr(options.selection),
             keeps,
         )
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def _summary(self, error: Exception | None, was_stopped: bool) -> Report:
-        report = Report("replay", self.source.named, self.cluster.settings.named, is_dry_run=self.asked.dry_run)
+        report = Report("replay", self.source.named, self.cluster.settings.named, is_dry_run=self.options.dry_run)
         seconds = time.monotonic() - self.begun
         acknowledged, left = self.producer.acknowledged, self.sending.left
         put = sum(lane.records for lane in self.producer.lanes.values())
@@ -215,15 +521,15 @@ class _Replay:
             report.add(Action.LOST, f"not sent: {text}")
         if error is not None or failed:
             where = "; ".join(
-                f"{one} has {lane.acknowledged:,} of {lane.records:,} that were sent"
-                for one, lane in sorted(self.producer.lanes.items())[:8]
+                f"{partition} has {lane.acknowledged:,} of {lane.records:,} that were sent"
+                for partition, lane in sorted(self.producer.lanes.items())[:8]
             )
             report.add(
                 Action.LOST,
                 f"{error or 'not acknowledged'}; {acknowledged:,} records are acknowledged, nothing after them is: {where}",
             )
             report.facts["error"] = str(error)
-        elif was_stopped and self.asked.loop:
+        elif was_stopped and self.options.loop:
             report.add(Action.LOST, f"interrupted: {acknowledged:,} records are acknowledged, the rest was not sent")
             report.facts["interrupted"] = True
         report.facts |= {
@@ -232,23 +538,25 @@ class _Replay:
             "retries": self.producer.retries,
         }
         if latencies := self.sending.latencies():
-            report.facts["acknowledgement_ms"] = found = latencies.summary()
-            report.notes.append(f"acknowledged after {_percentiles(found)}")
+            report.facts["acknowledgement_ms"] = percentiles = latencies.summary()
+            report.notes.append(f"acknowledged after {_percentiles(percentiles)}")
         if self.sending.schedule.errors:
-            report.facts["pacing_error_ms"] = found = self.sending.schedule.errors.summary()
+            report.facts["pacing_error_ms"] = percentiles = self.sending.schedule.errors.summary()
             report.facts["most_in_100_ms"] = self.sending.schedule.most_in_window
-            report.notes.append(f"error of the pace {_percentiles(found)}")
+            report.notes.append(f"error of the pace {_percentiles(percentiles)}")
         report.facts["throttled_ms"] = self.cluster.throttled_ms
         report.facts["end_offsets"] = {
-            str(one): lane.end_offset for one, lane in sorted(self.producer.lanes.items()) if lane.end_offset >= 0
+            str(partition): lane.end_offset
+            for partition, lane in sorted(self.producer.lanes.items())
+            if lane.end_offset >= 0
         }
-        if not self.asked.dry_run:
+        if not self.options.dry_run:
             report.notes.append(f"{acknowledged / max(seconds, 1e-9):,.0f} records/s, {seconds:,.1f} s")
         return report
 
 
-def _percentiles(found: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:,.1f} ms" for name, value in found.items())
+def _percentiles(percentiles: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:,.1f} ms" for name, value in percentiles.items())
 
 
 __all__ = ["replay"]

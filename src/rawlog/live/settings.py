@@ -154,7 +154,7 @@ class Settings:
         *,
         config: str | os.PathLike[str] | None = None,
         profile: str | None = None,
-        given: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
         note: Note | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Settings:
@@ -164,49 +164,53 @@ class Settings:
         that is unknown here and has no near name.
         """
         env = os.environ if environment is None else environment
-        found: dict[str, str] = {}
+        properties: dict[str, str] = {}
         file = config if config is not None else env.get(CONFIG)
         if file:
-            found |= _read(Path(file))
+            properties |= _read(Path(file))
         if profile is not None:
-            found |= _read(_profile(profile, env))
-        found |= {
+            properties |= _read(_profile(profile, env))
+        properties |= {
             name[len(PREFIX) :].lower().replace("_", "."): value
             for name, value in env.items()
             if name.startswith(PREFIX)
         }
-        for name, value in (given or {}).items():
+        for name, value in (options or {}).items():
             if ALIASES.get(name, name) in SECRETS:
                 raise OptionError(
                     f"{name}: secrets are not taken from the command line, where other processes see them; write it to a file for -F, "
                     f"or set ${PREFIX}{name.upper().replace('.', '_')}"
                 )
-            found[name] = value
+            properties[name] = value
         servers = brokers if brokers is not None else env.get(BOOTSTRAP)
         if servers:
-            found["bootstrap.servers"] = servers if isinstance(servers, str) else ",".join(servers)
-            found.pop("metadata.broker.list", None)
-        if "bootstrap.servers" not in found and "metadata.broker.list" not in found and env.get("KAFKA_BROKERS"):
-            found["bootstrap.servers"] = env["KAFKA_BROKERS"]
-        return cls.of(found, note)
+            properties["bootstrap.servers"] = servers if isinstance(servers, str) else ",".join(servers)
+            properties.pop("metadata.broker.list", None)
+        if (
+            "bootstrap.servers" not in properties
+            and "metadata.broker.list" not in properties
+            and env.get("KAFKA_BROKERS")
+        ):
+            properties["bootstrap.servers"] = env["KAFKA_BROKERS"]
+        return cls.of(properties, note)
 
     @classmethod
     def of(cls, properties: Mapping[str, str], note: Note | None = None) -> Settings:
         """The settings that properties say."""
-        found = _known(properties, note or (lambda _: None))
-        if "bootstrap.servers" not in found:
+        known_properties = _known_settings(properties, note or (lambda _: None))
+        if "bootstrap.servers" not in known_properties:
             raise OptionError(
                 f"no broker is named: give -b HOST:PORT, bootstrap.servers in a file for -F, or ${BOOTSTRAP}"
             )
-        made: dict[str, Any] = {"bootstrap": _addresses(found.pop("bootstrap.servers"))}
-        _take_jaas(found)
-        made["kerberos"] = {name: value for name, value in found.items() if name.startswith(KERBEROS)}
-        for name, value in found.items():
-            if name not in made["kerberos"]:
+        arguments: dict[str, Any] = {"bootstrap": _addresses(known_properties.pop("bootstrap.servers"))}
+        _take_jaas(known_properties)
+        arguments["kerberos"] = {name: value for name, value in known_properties.items() if name.startswith(KERBEROS)}
+        for name, value in known_properties.items():
+            if name not in arguments["kerberos"]:
                 target, read = READ[name]
-                made[target] = read(name, value)
-        _check(made)
-        return cls(**made)
+                arguments[target] = read(name, value)
+        _check(arguments)
+        return cls(**arguments)
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -223,7 +227,7 @@ def _read(path: Path) -> dict[str, str]:
 
 def parse_properties(text: str) -> dict[str, str]:
     """`name=value` lines; `#` and `!` begin comments, a backslash at the end of a line joins it with the next, as Java reads them."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     joined = re.sub(r"\\\r?\n[ \t]*", "", text)
     for line in joined.splitlines():
         line = line.strip()
@@ -231,8 +235,8 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         match = re.match(r"([^=:\s]+)\s*[=:\s]\s*(.*)", line)
         if match:
-            found[match[1]] = match[2].replace("\\n", "\n") if "BEGIN " in match[2] else match[2]
-    return found
+            properties[match[1]] = match[2].replace("\\n", "\n") if "BEGIN " in match[2] else match[2]
+    return properties
 
 
 def _profile(name: str, env: Mapping[str, str]) -> Path:
@@ -242,37 +246,37 @@ def _profile(name: str, env: Mapping[str, str]) -> Path:
         raise OptionError(f"profile {name!r}: letters, digits, . _ - expected")
     path = folder / f"{name}.properties"
     if not path.is_file():
-        known = sorted(one.stem for one in folder.glob("*.properties")) if folder.is_dir() else []
-        if known:
-            raise unknown("profile", name, known)
+        names = sorted(profile.stem for profile in folder.glob("*.properties")) if folder.is_dir() else []
+        if names:
+            raise unknown("profile", name, names)
         raise OptionError(f"profile {name!r}: {path} does not exist")
     return path
 
 
-def _known(properties: Mapping[str, str], note: Note) -> dict[str, str]:
+def _known_settings(properties: Mapping[str, str], note: Note) -> dict[str, str]:
     """The settings under their main names. OptionError for a name that is nearly a known one."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for raw, value in properties.items():
         name = ALIASES.get(raw, raw)
         if name in READ or name == "bootstrap.servers":
             if value != "":
-                found[name] = value
+                settings[name] = value
         elif name in UNUSED:
             continue
         elif raw.startswith(KERBEROS):
-            found[raw] = value
+            settings[raw] = value
         else:
-            every = sorted({*READ, *ALIASES, *UNUSED, "bootstrap.servers"})
-            near = difflib.get_close_matches(raw, every, n=1, cutoff=0.8)
+            names = sorted({*READ, *ALIASES, *UNUSED, "bootstrap.servers"})
+            near = difflib.get_close_matches(raw, names, n=1, cutoff=0.8)
             if near:
                 raise OptionError(f"unknown setting {raw!r}; did you mean {near[0]}?")
             note(f"setting {raw} is not known and not used")
-    return found
+    return settings
 
 
 def _addresses(text: str) -> tuple[tuple[str, int], ...]:
     """`HOST:PORT,…`; the port is 9092 where it is left out. An address may have Java's or librdkafka's protocol in front."""
-    found = []
+    addresses = []
     for part in text.split(","):
         part = part.strip().rpartition("://")[2]
         if not part:
@@ -280,15 +284,15 @@ def _addresses(text: str) -> tuple[tuple[str, int], ...]:
         match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@\[\]]+))(?::(\d{1,5}))?", part)
         if match is None or not 0 < int(match[3] or 9092) < 65536:
             raise OptionError(f"broker {part!r}: HOST:PORT expected")
-        found.append((match[1] or match[2], int(match[3] or 9092)))
-    if not found:
+        addresses.append((match[1] or match[2], int(match[3] or 9092)))
+    if not addresses:
         raise OptionError("no broker is named: HOST:PORT expected")
-    return tuple(found)
+    return tuple(addresses)
 
 
-def _take_jaas(found: dict[str, str]) -> None:
+def _take_jaas(settings: dict[str, str]) -> None:
     """User and password of Java's `sasl.jaas.config`."""
-    text = found.pop("sasl.jaas.config", None)
+    text = settings.pop("sasl.jaas.config", None)
     if text is None:
         return
     values = dict(re.findall(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"', text))
@@ -298,12 +302,12 @@ def _take_jaas(found: dict[str, str]) -> None:
         ("clientId", "sasl.oauthbearer.client.id"), ("clientSecret", "sasl.oauthbearer.client.secret"), ("scope", "sasl.oauthbearer.scope"),
     ):  # fmt: skip
         if name in values:
-            found.setdefault(target, values[name])
+            settings.setdefault(target, values[name])
     claims = {
         k.removeprefix("unsecuredLoginStringClaim_"): v for k, v in values.items() if k.startswith("unsecuredLogin")
     }
     if claims:
-        found.setdefault("sasl.oauthbearer.config", " ".join(f"{k}={v}" for k, v in claims.items()))
+        settings.setdefault("sasl.oauthbearer.config", " ".join(f"{k}={v}" for k, v in claims.items()))
 
 
 def _text(name: str, value: str) -> str:
@@ -337,10 +341,10 @@ def _seconds(name: str, value: str) -> float:
     return _whole(1, 3_600_000)(name, value) / 1000
 
 
-def _one_of(known: Iterable[str], change: Callable[[str], str]) -> Callable[[str, str], str]:
+def _one_of(choices: Iterable[str], change: Callable[[str], str]) -> Callable[[str, str], str]:
     def read(name: str, value: str) -> str:
-        if change(value) not in known:
-            raise unknown(name, value, known)
+        if change(value) not in choices:
+            raise unknown(name, value, choices)
         return change(value)
 
     return read
@@ -356,8 +360,8 @@ def _store_file(name: str, value: str) -> str:
 
 def _claims(name: str, value: str) -> dict[str, str]:
     """`principal=admin scope=read` of librdkafka's unsecured tokens."""
-    found = dict(re.findall(r"([\w.]+)=(\S+)", value))
-    return {"sub": found.pop("principal"), **found} if "principal" in found else found
+    claims = dict(re.findall(r"([\w.]+)=(\S+)", value))
+    return {"sub": claims.pop("principal"), **claims} if "principal" in claims else claims
 
 
 READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
@@ -402,20 +406,20 @@ READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
 }
 
 
-def _check(made: dict[str, Any]) -> None:
+def _check(arguments: dict[str, Any]) -> None:
     """OptionError for what does not fit together."""
-    made.pop("_ignored", None)
-    known = {one.name for one in fields(Settings)}
-    assert known >= made.keys(), made.keys() - known
-    protocol, mechanism = made.get("protocol", "plaintext"), made.get("mechanism", "PLAIN")
+    arguments.pop("_ignored", None)
+    names = {setting.name for setting in fields(Settings)}
+    assert names >= arguments.keys(), arguments.keys() - names
+    protocol, mechanism = arguments.get("protocol", "plaintext"), arguments.get("mechanism", "PLAIN")
     if protocol.startswith("sasl"):
         if mechanism == "OAUTHBEARER":
-            if not any(made.get(one) for one in ("token", "token_url", "unsecured")):
+            if not any(arguments.get(setting) for setting in ("token", "token_url", "unsecured")):
                 raise OptionError("sasl.mechanisms OAUTHBEARER: sasl.oauthbearer.token.endpoint.url is missing")
-        elif mechanism != "GSSAPI" and (not made.get("username") or made.get("password") is None):
+        elif mechanism != "GSSAPI" and (not arguments.get("username") or arguments.get("password") is None):
             raise OptionError(f"sasl.mechanisms {mechanism}: sasl.username and sasl.password are needed")
-    elif made.get("username") and "protocol" not in made:
+    elif arguments.get("username") and "protocol" not in arguments:
         raise OptionError("sasl.username is given without security.protocol: sasl_ssl or sasl_plaintext expected")
     for pem in ("ca_pem", "certificate_pem"):
-        if made.get(pem) and "-----BEGIN" not in made[pem]:
+        if arguments.get(pem) and "-----BEGIN" not in arguments[pem]:
             raise OptionError(f"ssl {pem.removesuffix('_pem')}: PEM text expected")

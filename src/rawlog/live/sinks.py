@@ -31,8 +31,8 @@ from rawlog.io.output import Folder
 from rawlog.io.storage import read_regular
 from rawlog.live.client import UNKNOWN_TOPIC
 from rawlog.live.cluster import END, Cluster, Leader, Topic, TopicPartition, ids_of
-from rawlog.live.fetch import Aborts, Fetched
-from rawlog.live.record_options import Asked
+from rawlog.live.fetch import Aborts, FetchedBatches
+from rawlog.live.record_options import RecordOptions
 from rawlog.model.errors import AccessError, CorruptError, OptionError, unknown
 from rawlog.model.format import File, Place, Want
 from rawlog.model.frames import Frames
@@ -63,7 +63,7 @@ class Sink(Protocol):
         """The partitions to come, their first offsets, and where they end; ends may be added later."""
         ...
 
-    def add(self, one: Fetched, records: int | None, size: int | None) -> int:
+    def add(self, fetched: FetchedBatches, records: int | None, size: int | None) -> int:
         """Store batches, at most so many records or bytes, cut where the form can be cut; the offset after what is stored."""
         ...
 
@@ -106,32 +106,34 @@ class NativeSink:
         """Open what an earlier recording left."""
         for topic in topics.values():
             for number in topic.partitions:
-                one = TopicPartition(topic.name, number)
-                if (self.folder.path / str(one)).is_dir():
-                    writer = self._open(one, topic.id, 0)
+                partition = TopicPartition(topic.name, number)
+                if (self.folder.path / str(partition)).is_dir():
+                    writer = self._open(partition, topic.id, 0)
                     if writer.logs:
-                        self.resumed[one] = writer.end_offset
+                        self.resumed[partition] = writer.end_offset
                     if writer.cut:
-                        self.cut[one] = writer.cut
+                        self.cut[partition] = writer.cut
 
-    def _open(self, one: TopicPartition, topic_id: bytes, start: int) -> GrowingPartition:
-        self.writers[one] = GrowingPartition(self.folder.folder(str(one)), self.limits, topic_id=topic_id, start=start)
-        return self.writers[one]
+    def _open(self, partition: TopicPartition, topic_id: bytes, start: int) -> GrowingPartition:
+        self.writers[partition] = GrowingPartition(
+            self.folder.folder(str(partition)), self.limits, topic_id=topic_id, start=start
+        )
+        return self.writers[partition]
 
     def begin(
         self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int], topics: Mapping[str, Topic]
     ) -> None:
-        for one, start in starts.items():
-            if one not in self.writers:
-                self._open(one, topics[one.topic].id, start)
-            self.starts[one] = start
+        for partition, start in starts.items():
+            if partition not in self.writers:
+                self._open(partition, topics[partition.topic].id, start)
+            self.starts[partition] = start
 
-    def add(self, one: Fetched, records: int | None, size: int | None) -> int:
-        one = _enough_of(one, records, size)
-        self.writers[one.partition].append(one.frames, one.head)
-        self.records += _data_records(one.head)
-        self.bytes += one.size
-        return one.stop_offset
+    def add(self, fetched: FetchedBatches, records: int | None, size: int | None) -> int:
+        fetched = _enough_of(fetched, records, size)
+        self.writers[fetched.partition].append(fetched.frames, fetched.head)
+        self.records += _data_records(fetched.head)
+        self.bytes += fetched.size
+        return fetched.stop_offset
 
     def save(self, positions: Mapping[TopicPartition, int]) -> None:
         for writer in self.writers.values():
@@ -140,30 +142,30 @@ class NativeSink:
     def close(self, positions: Mapping[TopicPartition, int]) -> None:
         """Write indexes and snapshots of the last segments, and the log starts that lie inside a batch."""
         begins = dict(offsets_in(str(self.folder.path), LOG_START))
-        for one, writer in self.writers.items():
+        for partition, writer in self.writers.items():
             writer.close()
             first = int(writer.logs[0].partition(".")[0])
-            if one not in self.resumed and self.starts.get(one, 0) > first:
-                begins[one.topic, one.partition] = self.starts[one]
+            if partition not in self.resumed and self.starts.get(partition, 0) > first:
+                begins[partition.topic, partition.partition] = self.starts[partition]
         if begins:
             self.folder.remove(LOG_START)
             self.folder.write(LOG_START, checkpoint_text(begins))
 
     def recover(self) -> dict[TopicPartition, int]:
         """Open the partitions once more, as after a crash, and count what they have."""
-        found = {}
+        ends = {}
         self.records = self.bytes = 0
-        for one, start in self.starts.items():
-            self.writers[one].abandon()
-            again = self._open(one, bytes(16), start)
-            found[one] = max(again.end_offset, start)
+        for partition, start in self.starts.items():
+            self.writers[partition].abandon()
+            again = self._open(partition, bytes(16), start)
+            ends[partition] = max(again.end_offset, start)
             for name in again.logs:
-                path = self.folder.path / str(one) / name
+                path = self.folder.path / str(partition) / name
                 for window in skim(File(str(path), path.stat().st_size, None, LOG.name)):
                     new = window.head["last_offset"] >= start
                     self.records += _data_records(window.head.only(new))
                     self.bytes += int(window.sizes[new].sum())
-        return found
+        return ends
 
     def abandon(self) -> None:
         """Let go of open files; they are valid as they are."""
@@ -171,7 +173,9 @@ class NativeSink:
             writer.abandon()
 
     def notes(self) -> list[str]:
-        return [f"{one}: {size:,} bytes of an unfinished batch were cut off" for one, size in self.cut.items()]
+        return [
+            f"{partition}: {size:,} bytes of an unfinished batch were cut off" for partition, size in self.cut.items()
+        ]
 
 
 def _data_records(head: Heads) -> int:
@@ -187,13 +191,13 @@ def _data_counts(head: Heads) -> NDArray[np.int64]:
     return np.where(count < 0, 1, count)
 
 
-def _enough_of(one: Fetched, records: int | None, size: int | None) -> Fetched:
+def _enough_of(fetched: FetchedBatches, records: int | None, size: int | None) -> FetchedBatches:
     """The batches up to the one with which so many records or bytes are there: a response may hold many more."""
-    is_more = np.zeros(len(one.frames), np.bool_)
-    for most, each in ((records, _data_counts(one.head)), (size, one.frames.sizes)):
+    is_more = np.zeros(len(fetched.frames), np.bool_)
+    for most, each in ((records, _data_counts(fetched.head)), (size, fetched.frames.sizes)):
         if most is not None:
             is_more |= np.cumsum(each) - each >= most
-    return one.first(int(np.argmax(is_more))) if is_more.any() else one
+    return fetched.first(int(np.argmax(is_more))) if is_more.any() else fetched
 
 
 # A kafka-replay recording ----------------------------------------------------------------------------------------------------
@@ -205,8 +209,8 @@ class ReplaySink:
     Next to it, a file says up to where the recording goes: to continue it, what came after that is cut off.
     """
 
-    def __init__(self, file: FileIO, path: str, asked: Asked) -> None:
-        self.file, self.path, self.asked = file, path, asked
+    def __init__(self, file: FileIO, path: str, options: RecordOptions) -> None:
+        self.file, self.path, self.options = file, path, options
         self._size = 0
         self._saved: tuple[int, int, dict[TopicPartition, int]] = (0, 0, {})
         self.records = self.bytes = 0
@@ -218,8 +222,8 @@ class ReplaySink:
         #: Where partitions end; records after it that came in the same batch are left out.
         self.stops: Mapping[TopicPartition, int] = {}
         #: Markers are rows only of the table that has them.
-        self.table: Table = KAFKA_RECORDS if asked.markers else RECORDS
-        self.selection = Selection(key=asked.selection.key, where=asked.selection.where)
+        self.table: Table = KAFKA_RECORDS if options.markers else RECORDS
+        self.selection = Selection(key=options.selection.key, where=options.selection.where)
         names = ["key", "value", "timestamp", "headers"]
         self.needed = self.selection.replace(columns=tuple(names)).needed(self.table)
 
@@ -258,11 +262,11 @@ class ReplaySink:
         self.starts, self.stops = starts, stops
         self.save(starts)
 
-    def add(self, one: Fetched, records: int | None, size: int | None) -> int:
+    def add(self, fetched: FetchedBatches, records: int | None, size: int | None) -> int:
         left = records
-        is_committed = self.asked.selection.isolation == "read_committed"
-        frames = self._aborts.committed(one)[0] if is_committed else one.frames
-        for batch in self._rows(one.partition, frames):
+        is_committed = self.options.selection.isolation == "read_committed"
+        frames = self._aborts.without_aborted(fetched)[0] if is_committed else fetched.frames
+        for batch in self._rows(fetched.partition, frames):
             if left is not None and batch.num_rows >= left:
                 batch = batch.slice(0, left)
             left = None if left is None else left - batch.num_rows
@@ -274,7 +278,7 @@ class ReplaySink:
             self.bytes += len(data)
             if left == 0:
                 return int(batch.column("offset")[-1].as_py()) + 1
-        return one.stop_offset
+        return fetched.stop_offset
 
     def _rows(self, partition: TopicPartition, frames: Frames) -> Iterator[pa.RecordBatch]:
         file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
@@ -314,7 +318,8 @@ class ReplaySink:
             "size": self._size,
             "topics": self._ids,
             "offsets": [
-                [one.topic, one.partition, offset] for one, offset in sorted({**self.resumed, **positions}.items())
+                [partition.topic, partition.partition, offset]
+                for partition, offset in sorted({**self.resumed, **positions}.items())
             ],
         }
         with writing(self.path + SIDECAR, overwrite=True) as file:
@@ -362,10 +367,10 @@ def check_topic_map(topic_map: Mapping[str, str], topics: Iterable[str]) -> None
     """OptionError for a topic that is to get another name and that the source does not have: with a typing error in the map, records would
     go to the topic of their own name.
     """
-    known = sorted(topics)
+    names = sorted(topics)
     for name in topic_map:
-        if name not in known:
-            raise unknown("topic in the topic map", name, known)
+        if name not in names:
+            raise unknown("topic in the topic map", name, names)
 
 
 class Targets:
@@ -394,8 +399,8 @@ class Targets:
 
     def exists(self, name: str) -> bool:
         """Whether the cluster has a topic now. Nothing is created."""
-        answer = self.cluster.retried(lambda: self.cluster.metadata([name]))
-        return any(one["name"] == name and one["errorCode"] != UNKNOWN_TOPIC for one in answer["topics"])
+        answer = self.cluster.retry(lambda: self.cluster.metadata([name]))
+        return any(row["name"] == name and row["errorCode"] != UNKNOWN_TOPIC for row in answer["topics"])
 
     def need(self, name: str, partition: int = 0, largest: int | None = None) -> Topic:
         """A topic that has a partition. OptionError if it does not exist or has too few. One that is created gets so many that `largest`
@@ -451,15 +456,15 @@ class Targets:
         self.need(name)
         return self._limits[name]
 
-    def end(self, one: TopicPartition) -> int:
+    def end(self, partition: TopicPartition) -> int:
         """Where a partition ended when the replay began."""
-        return self._ends.get(one, 0)
+        return self._ends.get(partition, 0)
 
     def number_of(self, name: str) -> int:
         return self._numbers[name]
 
-    def key_of(self, one: TopicPartition) -> int:
-        return self._numbers[one.topic] << 32 | one.partition
+    def key_of(self, partition: TopicPartition) -> int:
+        return self._numbers[partition.topic] << 32 | partition.partition
 
     def lane(self, key: int) -> TopicPartition:
         names: dict[int, str] = {number: name for name, number in self._numbers.items()}

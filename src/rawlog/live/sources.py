@@ -55,7 +55,7 @@ RowStream = Callable[[Callable[[str], None]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(slots=True)
-class Left:
+class Omissions:
     """What a replay leaves out: records of aborted or open transactions, the markers, and damage that it was asked to skip."""
 
     aborted: int = 0
@@ -109,7 +109,7 @@ class NativePartition:
         return sum(file.size for file in self.segments)
 
     def batches(
-        self, selection: Selection, left: Left, *, keep_transactions: bool = False
+        self, selection: Selection, left: Omissions, *, keep_transactions: bool = False
     ) -> Iterator[tuple[Frames, Heads]]:
         """Sound batches of data in order, as a read_committed consumer gets them unless the selection says otherwise; what lies before the
         log start is left out. With `keep_transactions` they are all batches, and markers too. DataError at damage.
@@ -153,7 +153,7 @@ class NativePartition:
                     )
 
     def windows(
-        self, selection: Selection, left: Left, *, keep_transactions: bool
+        self, selection: Selection, left: Omissions, *, keep_transactions: bool
     ) -> Iterator[tuple[int, Iterator[Piece]]]:
         """The same in pieces, a window of a file at a time, with its size in bytes."""
         floor = self.floor
@@ -180,7 +180,7 @@ class NativePartition:
                             yield marker
 
 
-def _without_damage(frames: Frames, head: Heads, file: File, left: Left) -> tuple[Frames, Heads]:
+def _without_damage(frames: Frames, head: Heads, file: File, left: Omissions) -> tuple[Frames, Heads]:
     """The sound batches; each of the others is noted."""
     if head.all_sound:
         return frames, head
@@ -190,7 +190,7 @@ def _without_damage(frames: Frames, head: Heads, file: File, left: Left) -> tupl
     return only(frames, head.sound), head.only(head.sound)
 
 
-def _note_gaps(frames: Frames, reached: int, file: File, left: Left) -> int:
+def _note_gaps(frames: Frames, reached: int, file: File, left: Omissions) -> int:
     """Note the bytes that belong to no batch; where the last batch ends."""
     if not len(frames):
         return reached
@@ -212,16 +212,16 @@ def _pieces_of(frames: Frames, head: Heads, floor: int, keep_transactions: bool)
         is_edge = (producers[1:] != producers[:-1]) | control[1:] | control[:-1]
         edges[1:1] = (np.flatnonzero(is_edge) + 1).tolist()
     for start, stop in pairwise(edges):
-        some, own, producer = frames.slice(start, stop), head.slice(start, stop), int(producers[start])
-        first = int(own["base_offset"][0])
+        run, run_head, producer = frames.slice(start, stop), head.slice(start, stop), int(producers[start])
+        first = int(run_head["base_offset"][0])
         if control[start]:
-            yield Piece(producer, first, 1, is_control=True, marker=_marker_of(some, own, 0))
+            yield Piece(producer, first, 1, is_control=True, marker=_marker_of(run, run_head, 0))
             continue
-        count = int(own["record_count"].sum())
+        count = int(run_head["record_count"].sum())
         if first < floor:
-            count -= min(floor - first, int(own["record_count"][0]))
-        time = int(own["base_timestamp"][0])
-        yield Piece(producer, first, count, batches=(some, own), first_time=time * 1000 if time >= 0 else None)
+            count -= min(floor - first, int(run_head["record_count"][0]))
+        time = int(run_head["base_timestamp"][0])
+        yield Piece(producer, first, count, batches=(run, run_head), first_time=time * 1000 if time >= 0 else None)
 
 
 def _marker_of(frames: Frames, head: Heads, index: int) -> Marker | None:
@@ -248,18 +248,18 @@ class LakePartition:
         return sum(file.size for file in self.files)
 
     def windows(
-        self, selection: Selection, left: Left, *, keep_transactions: bool
+        self, selection: Selection, left: Omissions, *, keep_transactions: bool
     ) -> Iterator[tuple[int, Iterator[Piece]]]:
         """The rows in pieces. Transactions are kept: what keeps none reads the table `records`."""
         assert keep_transactions
-        own = Selection(topics=(self.partition.topic,), partitions=(self.partition.partition,))
+        of_partition = Selection(topics=(self.partition.topic,), partitions=(self.partition.partition,))
         for file in self.files:
-            for batch in read_sheet(file, KAFKA_RECORDS, own, in_order=True, payloads=self.payloads):
+            for batch in read_sheet(file, KAFKA_RECORDS, of_partition, in_order=True, payloads=self.payloads):
                 yield batch.nbytes, _pieces_of_rows(batch)
 
     def markers(self) -> Iterator[Marker]:
         """The ends of transactions, in order."""
-        for _, pieces in self.windows(Selection(), Left(), keep_transactions=True):
+        for _, pieces in self.windows(Selection(), Omissions(), keep_transactions=True):
             yield from (piece.marker for piece in pieces if piece.marker is not None)
 
 
@@ -273,13 +273,13 @@ def _pieces_of_rows(batch: pa.RecordBatch) -> Iterator[Piece]:
     producers = np.where(transactional, ids, NOT_TRANSACTIONAL)
     is_edge = (producers[1:] != producers[:-1]) | control[1:] | control[:-1]
     for start, stop in pairwise([0, *(np.flatnonzero(is_edge) + 1).tolist(), batch.num_rows]):
-        some, producer = batch.slice(start, stop - start), int(producers[start])
-        first = some.column("offset")[0].as_py()
+        run, producer = batch.slice(start, stop - start), int(producers[start])
+        first = run.column("offset")[0].as_py()
         if not control[start]:
-            time = some.column("timestamp")[:1].cast(pa.int64())[0].as_py()
-            yield Piece(producer, first, some.num_rows, rows=some.select(RECORDS.names), first_time=time)
+            time = run.column("timestamp")[:1].cast(pa.int64())[0].as_py()
+            yield Piece(producer, first, run.num_rows, rows=run.select(RECORDS.names), first_time=time)
             continue
-        [row] = some.select(["producer_epoch", "control_type", "timestamp"]).to_pylist()
+        [row] = run.select(["producer_epoch", "control_type", "timestamp"]).to_pylist()
         marker = None
         if row["control_type"] in (ControlType.ABORT, ControlType.COMMIT):
             written = int(row["timestamp"].timestamp() * 1000)
@@ -287,25 +287,25 @@ def _pieces_of_rows(batch: pa.RecordBatch) -> Iterator[Piece]:
         yield Piece(producer, first, 1, is_control=True, marker=marker)
 
 
-def first_repeated(one: NativePartition | LakePartition, done: int, again: Mapping[int, int]) -> dict[int, int]:
-    """Of the first `done` records of a partition, at which offset the last so many of each producer begin."""
+def first_repeated(partition: NativePartition | LakePartition, sent: int, again: Mapping[int, int]) -> dict[int, int]:
+    """Of the first `sent` records of a partition, at which offset the last so many of each producer begin."""
     recent: dict[int, deque[tuple[int, int]]] = {producer: deque() for producer, count in again.items() if count}
     totals = dict.fromkeys(recent, 0)
-    for _, pieces in one.windows(Selection(), Left(), keep_transactions=True) if recent else ():
+    for _, pieces in partition.windows(Selection(), Omissions(), keep_transactions=True) if recent else ():
         for piece in pieces:
-            if piece.is_control or done <= 0:
+            if piece.is_control or sent <= 0:
                 continue
-            count = min(piece.count, done)
-            done -= count
+            count = min(piece.count, sent)
+            sent -= count
             if piece.producer in recent:
-                own = recent[piece.producer]
-                own.append((piece.first_offset, count))
+                last_pieces = recent[piece.producer]
+                last_pieces.append((piece.first_offset, count))
                 totals[piece.producer] += count
-                while totals[piece.producer] - own[0][1] >= again[piece.producer]:
-                    totals[piece.producer] -= own.popleft()[1]
-        if done <= 0:
+                while totals[piece.producer] - last_pieces[0][1] >= again[piece.producer]:
+                    totals[piece.producer] -= last_pieces.popleft()[1]
+        if sent <= 0:
             break
-    return {producer: own[0][0] for producer, own in recent.items() if own}
+    return {producer: last_pieces[0][0] for producer, last_pieces in recent.items() if last_pieces}
 
 
 def lake_partitions(tree: Tree, selection: Selection) -> list[LakePartition] | None:
@@ -317,27 +317,30 @@ def lake_partitions(tree: Tree, selection: Selection) -> list[LakePartition] | N
         files = tuple(lake_tree(tree.roots[0], KAFKA_RECORDS))
     except AccessError:
         return None
-    found: dict[TopicPartition, list[File]] = {}
+    files_by_partition: dict[TopicPartition, list[File]] = {}
     has_transactions = False
     for file in files:
-        partitions, here = _partitions_in(file)
-        has_transactions |= here
+        partitions, is_transactional = _partitions_in(file)
+        has_transactions |= is_transactional
         for topic, number in partitions:
             is_wanted = not selection.partitions or number in selection.partitions
             if selection.takes_topic(topic) and is_wanted and not _is_hidden(topic, selection):
-                found.setdefault(TopicPartition(topic, number), []).append(file)
+                files_by_partition.setdefault(TopicPartition(topic, number), []).append(file)
     if not has_transactions:
         return None
-    return [LakePartition(one, tuple(own), payloads) for one, own in sorted(found.items())]
+    return [
+        LakePartition(partition, tuple(own_files), payloads)
+        for partition, own_files in sorted(files_by_partition.items())
+    ]
 
 
 def _partitions_in(file: File) -> tuple[list[tuple[str, int]], bool]:
     """The partitions whose records are in a file of a lake, and whether any is of a transaction."""
     system, inner = file_system(file.path)
     names = ["topic", "partition", "is_transactional"]
-    found = pq.read_table(inner, columns=names, filesystem=system).group_by(names).aggregate([]).to_pylist()
-    pairs = sorted({(row["topic"], row["partition"]) for row in found})
-    return pairs, any(row["is_transactional"] for row in found)
+    rows = pq.read_table(inner, columns=names, filesystem=system).group_by(names).aggregate([]).to_pylist()
+    pairs = sorted({(row["topic"], row["partition"]) for row in rows})
+    return pairs, any(row["is_transactional"] for row in rows)
 
 
 def _is_hidden(topic: str | None, selection: Selection) -> bool:
@@ -358,29 +361,29 @@ def native_partitions(tree: Tree, selection: Selection) -> list[NativePartition]
             others.append(file)
     if sheets(tree) or RECORDS.name in Tree(tree.roots, tuple(others)).tables:
         return None
-    found: dict[TopicPartition, NativePartition] = {}
+    partitions: dict[TopicPartition, NativePartition] = {}
     for files in groups.values():
         files.sort(key=lambda file: file.place.start_offset or 0)
         place = files[0].place
         assert place.topic is not None
-        one = TopicPartition(place.topic, place.partition or 0)
+        partition = TopicPartition(place.topic, place.partition or 0)
         if not selection.takes_file(files[0]) or _is_hidden(place.topic, selection):
             continue
-        if one in found:
+        if partition in partitions:
             raise OptionError(
-                f"partition {one} is there twice: in {found[one].segments[0].path} and {files[0].path}; name one of them"
+                f"partition {partition} is there twice: in {partitions[partition].segments[0].path} and {files[0].path}; name one of them"
             )
         group = tree.group_of(files[0])
-        found[one] = NativePartition(one, tuple(files), group, log_start(files[0], group) or 0)
-    return [found[one] for one in sorted(found)] or None
+        partitions[partition] = NativePartition(partition, tuple(files), group, log_start(files[0], group) or 0)
+    return [partitions[partition] for partition in sorted(partitions)] or None
 
 
-def up_to_damage(items: Iterable[T], found: list[DataError]) -> Iterator[T]:
-    """Items of a source that may be damaged. The damage ends them and is put into `found`: what comes before it is sent first."""
+def up_to_damage(items: Iterable[T], damage: list[DataError]) -> Iterator[T]:
+    """Items of a source that may be damaged. The damage ends them and is put into `damage`: what comes before it is sent first."""
     try:
         yield from items
     except DataError as error:
-        found.append(error)
+        damage.append(error)
 
 
 def is_plain(selection: Selection) -> bool:
@@ -392,16 +395,16 @@ def is_plain(selection: Selection) -> bool:
 def row_streams(tree: Tree, selection: Selection, native: list[NativePartition] | None) -> list[RowStream]:
     """The rows of a tree, one stream for each partition or file, which is in the order of its source."""
     if native is not None:
-        return [_of_partition(tree, one, selection) for one in native]
-    payloads, found = lake_payloads(tree), sheets(tree)
+        return [_of_partition(tree, partition, selection) for partition in native]
+    payloads, parquet = lake_payloads(tree), sheets(tree)
     streams: list[RowStream] = [
         lambda _, file=file: read_sheet(file, RECORDS, selection, in_order=True, payloads=payloads)  # type: ignore[misc]
-        for file in found
+        for file in parquet
     ]
     rest = tuple(
         file
         for file in tree
-        if file not in found and file.format is not None and not _is_hidden(file.place.topic, selection)
+        if file not in parquet and file.format is not None and not _is_hidden(file.place.topic, selection)
     )
     if rest and RECORDS.name in Tree(tree.roots, rest).tables:
         streams += [_of_files(Tree(tree.roots, rest), selection)]
@@ -410,8 +413,8 @@ def row_streams(tree: Tree, selection: Selection, native: list[NativePartition] 
     return streams
 
 
-def _of_partition(tree: Tree, one: NativePartition, selection: Selection) -> RowStream:
-    return _of_files(Tree(tree.roots, tuple(one.group.files)), selection)
+def _of_partition(tree: Tree, partition: NativePartition, selection: Selection) -> RowStream:
+    return _of_files(Tree(tree.roots, tuple(partition.group.files)), selection)
 
 
 def _of_files(tree: Tree, selection: Selection) -> RowStream:
@@ -423,12 +426,12 @@ def _of_files(tree: Tree, selection: Selection) -> RowStream:
     return stream
 
 
-def in_turn(streams: Iterable[RowStream], left: Left) -> Iterator[pa.RecordBatch]:
+def in_turn(streams: Iterable[RowStream], left: Omissions) -> Iterator[pa.RecordBatch]:
     """All rows, stream after stream."""
     return chain.from_iterable(stream(left.note) for stream in streams)
 
 
-def by_time(streams: list[RowStream], left: Left) -> Iterator[pa.RecordBatch]:
+def by_time(streams: list[RowStream], left: Omissions) -> Iterator[pa.RecordBatch]:
     """The rows of all streams by their times; those of one stream stay in their order."""
     if len(streams) == 1:
         yield from streams[0](left.note)
@@ -437,8 +440,8 @@ def by_time(streams: list[RowStream], left: Left) -> Iterator[pa.RecordBatch]:
     heads_: dict[int, tuple[pa.RecordBatch, np.ndarray]] = {}
     latest = dict.fromkeys(iterators, -(1 << 62))
     while True:
-        for number in [one for one in iterators if one not in heads_]:
-            batch = next((one for one in iterators[number] if one.num_rows), None)
+        for number in [number for number in iterators if number not in heads_]:
+            batch = next((rows for rows in iterators[number] if rows.num_rows), None)
             if batch is None:
                 del iterators[number]
                 continue

@@ -23,14 +23,13 @@ from rawlog.live.cluster import (
     Topic,
     TopicPartition,
     ids_of,
-    interrupted,
+    interrupted_report,
 )
-from rawlog.live.fetch import Aborts, Fetched, record_at
-from rawlog.live.librdkafka import connected, reader, writer
+from rawlog.live.fetch import Aborts, FetchedBatches, record_at
+from rawlog.live.librdkafka import connect, reader, writer
 from rawlog.live.pacing import Histogram
-from rawlog.live.produce import Sent
-from rawlog.live.record_options import Asked as Recorded
-from rawlog.live.record_options import Bounds, find_bounds
+from rawlog.live.produce import SentBatch
+from rawlog.live.record_options import Bounds, RecordOptions, find_bounds
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import Targets, check_topic_map
 from rawlog.model.errors import EncodeError, OptionError, RawlogError
@@ -43,10 +42,10 @@ COMMIT_SECONDS, PROGRESS_SECONDS = 5.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MirrorOptions:
     """What to mirror: the topics and bounds of a recording; the topics that get other names."""
 
-    source: Recorded
+    source: RecordOptions
     topic_map: Mapping[str, str] = field(default_factory=dict)
     exact: bool = False
     create_topics: bool = False
@@ -55,36 +54,36 @@ class Asked:
 def mirror(
     settings: Settings,
     target: Settings,
-    asked: Asked,
+    options: MirrorOptions,
     *,
     is_stopped: Callable[[], bool] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Report:
     """Copy topics until what was asked for is there, or until `is_stopped` says so. Returns a Report."""
     try:
-        with connected(settings, is_stopped) as source, connected(target, is_stopped) as other:
-            return _mirror(source, other, asked, is_stopped, progress)
+        with connect(settings, is_stopped) as source, connect(target, is_stopped) as other:
+            return _mirror(source, other, options, is_stopped, progress)
     except Cancelled:
-        return interrupted("mirror", settings.named, target.named)
+        return interrupted_report("mirror", settings.named, target.named)
 
 
 def _mirror(
     source: Cluster,
     other: Cluster,
-    asked: Asked,
+    options: MirrorOptions,
     is_stopped: Callable[[], bool] | None,
     progress: Callable[[Progress], None] | None,
 ) -> Report:
-    topics = source.topics(asked.source.topics)
+    topics = source.topics(options.source.topics)
     if not topics:
-        raise OptionError(f"no topic matches {', '.join(asked.source.topics)}")
-    check_topic_map(asked.topic_map, topics)
-    other.retried(lambda: other.metadata([]))
+        raise OptionError(f"no topic matches {', '.join(options.source.topics)}")
+    check_topic_map(options.topic_map, topics)
+    other.retry(lambda: other.metadata([]))
     if source.id == other.id:
-        same = [name for name in topics if asked.topic_map.get(name, name) == name]
+        same = [name for name in topics if options.topic_map.get(name, name) == name]
         if same:
             raise OptionError(f"topic {same[0]}: source and target are the same; give it another name with --topic-map")
-    return _Mirror(source, other, topics, asked, is_stopped or (lambda: False), progress).run()
+    return _Mirror(source, other, topics, options, is_stopped or (lambda: False), progress).run()
 
 
 class _Mirror:
@@ -93,19 +92,19 @@ class _Mirror:
         source: Cluster,
         other: Cluster,
         topics: Mapping[str, Topic],
-        asked: Asked,
+        options: MirrorOptions,
         is_stopped: Callable[[], bool],
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.source, self.other, self.topics, self.asked = source, other, topics, asked
+        self.source, self.other, self.topics, self.options = source, other, topics, options
         self.is_stopped, self._progress = is_stopped, progress
-        self.targets = Targets(other, create=asked.create_topics)
+        self.targets = Targets(other, create=options.create_topics)
         #: The partitions that are not mirrored, or not to their end, and why.
         self.refused: dict[TopicPartition, RawlogError] = {}
         self.lanes = self._lanes()
         self.bounds = self._bounds()
         self.fetcher = reader(source, self.bounds.starts, ids_of(topics), stops=self.bounds.stops, isolation=1)
-        self.producer = writer(other, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._acknowledged)
+        self.producer = writer(other, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._on_acknowledged)
         self.aborts, self.latencies = Aborts(), Histogram()
         self.mergers: dict[TopicPartition, Merger] = {}
         self.expected = dict(self.bounds.starts)
@@ -120,15 +119,15 @@ class _Mirror:
         """
         lanes: dict[TopicPartition, TopicPartition] = {}
         for name, topic in self.topics.items():
-            target = self.asked.topic_map.get(name, name)
+            target = self.options.topic_map.get(name, name)
             lanes |= {
                 TopicPartition(name, number): TopicPartition(target, number) for number in sorted(topic.partitions)
             }
-        if len(set(lanes.values())) < len(lanes) and (self.asked.exact or self.asked.source.group is not None):
-            option = "--exact" if self.asked.exact else "--group"
+        if len(set(lanes.values())) < len(lanes) and (self.options.exact or self.options.source.group is not None):
+            option = "--exact" if self.options.exact else "--group"
             raise OptionError(f"{option} needs a target of its own for each topic: two of them have the same one")
         for target in dict.fromkeys(lane.topic for lane in lanes.values()):
-            if not self.asked.create_topics or self.targets.exists(target):
+            if not self.options.create_topics or self.targets.exists(target):
                 self.targets.need(target, max(lane.partition for lane in lanes.values() if lane.topic == target))
         return lanes
 
@@ -140,42 +139,44 @@ class _Mirror:
     def _bounds(self) -> Bounds:
         """Where each partition begins and ends. The reason of the first one, if none of them can be mirrored."""
         resumed: dict[TopicPartition, int] = {}
-        if self.asked.exact:  # the target says how far it is
-            resumed = {one: self.targets.end(lane) for one, lane in self.lanes.items()}
-        bounds = find_bounds(self.source, self.topics, self.asked.source, resumed)
+        if self.options.exact:  # the target says how far it is
+            resumed = {partition: self.targets.end(lane) for partition, lane in self.lanes.items()}
+        bounds = find_bounds(self.source, self.topics, self.options.source, resumed)
         self.refused |= bounds.refused
-        if self.asked.exact:
-            for one, (wanted, first) in bounds.late.items():
-                self.refused[one] = OptionError(
-                    f"partition {one} begins at offset {first:,}, its target would continue at {wanted:,}: offsets cannot be kept; "
+        if self.options.exact:
+            for partition, (wanted, first) in bounds.late.items():
+                self.refused[partition] = OptionError(
+                    f"partition {partition} begins at offset {first:,}, its target would continue at {wanted:,}: offsets cannot be kept; "
                     f"`rawlog record` and `rawlog restore` can"
                 )
-            for one in bounds.starts.keys() - self.refused.keys():
+            for partition in bounds.starts.keys() - self.refused.keys():
                 try:
-                    self._check_continued(one, resumed[one])
+                    self._check_continued(partition, resumed[partition])
                 except OptionError as error:
-                    self.refused[one] = error
+                    self.refused[partition] = error
         if bounds.starts and bounds.starts.keys() <= self.refused.keys():
             raise self.refused[min(bounds.starts)]
-        for one in self.refused:
-            del bounds.starts[one]
-            bounds.stops.pop(one, None)
+        for partition in self.refused:
+            del bounds.starts[partition]
+            bounds.stops.pop(partition, None)
         return bounds
 
-    def _check_continued(self, one: TopicPartition, end: int) -> None:
+    def _check_continued(self, partition: TopicPartition, end: int) -> None:
         """OptionError if the last record of the target is another one than the source has there: it is no copy of it."""
-        lane = self.lanes[one]
-        last = record_at(self.other, lane, self.targets.ids, end - 1) if end else None
-        own = None if last is None else record_at(self.source, one, ids_of(self.topics), end - 1)
-        if last is None or own is None:  # deleted, or compacted
+        lane = self.lanes[partition]
+        target_record = record_at(self.other, lane, self.targets.ids, end - 1) if end else None
+        source_record = (
+            None if target_record is None else record_at(self.source, partition, ids_of(self.topics), end - 1)
+        )
+        if target_record is None or source_record is None:  # deleted, or compacted
             return
         names = ["key", "value", "headers"]
-        if own["timestampType"] == last["timestampType"]:
+        if source_record["timestampType"] == target_record["timestampType"]:
             names.append("timestamp")
-        if any(own[name] != last[name] for name in names):
+        if any(source_record[name] != target_record[name] for name in names):
             raise OptionError(
-                f"partition {lane} is not empty, and not a copy of {one}: their records at offset {end - 1:,} differ; offsets can be kept "
-                f"in an empty topic"
+                f"partition {lane} is not empty, and not a copy of {partition}: their records at offset {end - 1:,} differ; "
+                f"offsets can be kept in an empty topic"
             )
 
     def run(self) -> Report:
@@ -187,8 +188,8 @@ class _Mirror:
             self.producer.flush()
         except (Cancelled, KeyboardInterrupt):
             was_stopped = True
-        except RawlogError as found:
-            error = found
+        except RawlogError as problem:
+            error = problem
         try:
             if error is None and not was_stopped:
                 self._create_empty()
@@ -198,45 +199,45 @@ class _Mirror:
             self._commit()
         except Cancelled:
             pass  # stopped while no broker answered
-        except RawlogError as found:
-            error = error or found
+        except RawlogError as problem:
+            error = error or problem
         return self._summary(error, was_stopped)
 
     def _create_empty(self) -> None:
         """Create the targets of topics that have no records: whoever lists the topics finds them all."""
-        failed = {self.lanes[one].topic for one in self.refused}
+        failed = {self.lanes[partition].topic for partition in self.refused}
         for target in dict.fromkeys(lane.topic for lane in self.lanes.values()):
             if target not in failed:
                 self._create(target)
 
     def _loop(self) -> bool:
-        seconds = self.asked.source.seconds
+        seconds = self.options.source.seconds
         while self.fetcher.active:
             if self.is_stopped():
                 return True
             if seconds is not None and time.monotonic() - self.begun >= seconds:
                 break
-            for one in self.fetcher.poll(0.0 if self.producer.unfinished else 0.2):
+            for fetched in self.fetcher.poll(0.0 if self.producer.unfinished else 0.2):
                 try:
-                    self._pass_on(one)
+                    self._pass_on(fetched)
                 except EncodeError as error:  # the other partitions go on
-                    self.refused[one.partition] = error
-                    self.fetcher.remove(one.partition)
+                    self.refused[fetched.partition] = error
+                    self.fetcher.remove(fetched.partition)
             self.producer.pump(0.02 if self.producer.unfinished else 0.0)
             self._now_and_then()
         return False
 
-    def _pass_on(self, one: Fetched) -> None:
+    def _pass_on(self, fetched: FetchedBatches) -> None:
         """Send what was fetched. EncodeError where the target cannot get what follows; what comes before it is sent."""
-        lane = self.lanes[one.partition]
-        frames, head = self._data(one)
-        whole = self._continued(one, head) if self.asked.exact else len(frames)
+        lane = self.lanes[fetched.partition]
+        frames, head = self._data(fetched)
+        whole = self._count_continued(fetched, head) if self.options.exact else len(frames)
         if whole:
-            self._send(one.partition, lane, frames.slice(0, whole), head.slice(0, whole))
-        if self.asked.exact and self.expected[one.partition] != one.stop_offset:
+            self._send(fetched.partition, lane, frames.slice(0, whole), head.slice(0, whole))
+        if self.options.exact and self.expected[fetched.partition] != fetched.stop_offset:
             raise EncodeError(
-                f"partition {one.partition}: from offset {self.expected[one.partition]:,} on offsets cannot be kept: records are missing "
-                f"there (compaction), or it is a transaction; mirror without --exact, or use `rawlog record` and `rawlog restore`"
+                f"partition {fetched.partition}: from offset {self.expected[fetched.partition]:,} on offsets cannot be kept: records are "
+                f"missing there (compaction), or it is a transaction; mirror without --exact, or use `rawlog record` and `rawlog restore`"
             )
 
     def _send(self, partition: TopicPartition, lane: TopicPartition, frames: Frames, head: Heads) -> None:
@@ -253,29 +254,29 @@ class _Mirror:
                 self.producer.put(lane, batch)
         self.read += int(head["record_count"].sum())
 
-    def _data(self, one: Fetched) -> tuple[Frames, Heads]:
+    def _data(self, fetched: FetchedBatches) -> tuple[Frames, Heads]:
         """The batches to send."""
-        frames, head = self.aborts.committed(one)
-        self.left_out += len(one.frames) - len(frames)
+        frames, head = self.aborts.without_aborted(fetched)
+        self.left_out += len(fetched.frames) - len(frames)
         control = head.has(Attributes.CONTROL)
         if control.any():
             self.left_out += int(control.sum())
             frames, head = only(frames, ~control), head.only(~control)
         return frames, head
 
-    def _continued(self, one: Fetched, head: Heads) -> int:
+    def _count_continued(self, fetched: FetchedBatches, head: Heads) -> int:
         """How many batches follow one another without a gap, and so keep their offsets; `expected` is set to the end of them."""
         starts, stops = head["base_offset"], head["last_offset"] + 1
-        expected = np.concatenate(([self.expected[one.partition]], stops))
+        expected = np.concatenate(([self.expected[fetched.partition]], stops))
         is_bad = (starts > expected[:-1]) | (stops - starts != head["record_count"])
         whole = int(np.argmax(is_bad)) if is_bad.any() else len(head)
-        self.expected[one.partition] = int(expected[whole])
+        self.expected[fetched.partition] = int(expected[whole])
         return whole
 
-    def _acknowledged(self, sent: Sent, base_offset: int, now: float) -> None:
+    def _on_acknowledged(self, sent: SentBatch, base_offset: int, now: float) -> None:
         self.latencies.add(np.array([(now - sent.sent_at) * 1000]))
         expected = sent.batch.next_offset - sent.batch.count
-        if self.asked.exact and base_offset >= 0 and base_offset != expected:
+        if self.options.exact and base_offset >= 0 and base_offset != expected:
             raise EncodeError(
                 f"partition {sent.partition}: a record of offset {expected:,} got {base_offset:,}: somebody else writes to the target"
             )
@@ -299,12 +300,16 @@ class _Mirror:
 
     def _commit(self) -> None:
         """Commit what is acknowledged for the group that the mirror reads as."""
-        group = self.asked.source.group
+        group = self.options.source.group
         if group is None:
             return
         lanes = self.producer.lanes
-        found = {one: lanes[lane].source_offset for one, lane in self.lanes.items() if lane in lanes}
-        changed = {one: offset for one, offset in found.items() if offset >= 0 and self._committed.get(one) != offset}
+        offsets = {partition: lanes[lane].source_offset for partition, lane in self.lanes.items() if lane in lanes}
+        changed = {
+            partition: offset
+            for partition, offset in offsets.items()
+            if offset >= 0 and self._committed.get(partition) != offset
+        }
         self.source.commit(group, changed)
         self._committed |= changed
 
@@ -316,8 +321,8 @@ class _Mirror:
         for gap in self.fetcher.gaps:
             reason = "deleted by the broker before it was read"
             report.add(Action.LOST, reason, str(gap.partition), first_offset=gap.start, stop_offset=gap.stop)
-        for one, refusal in sorted(self.refused.items()):
-            report.add(Action.LOST, str(refusal), str(one), first_offset=self.expected.get(one))
+        for partition, refusal in sorted(self.refused.items()):
+            report.add(Action.LOST, str(refusal), str(partition), first_offset=self.expected.get(partition))
             report.facts.setdefault("error", str(refusal))
         if self.left_out:
             report.notes.append(f"{self.left_out:,} batches are left out: transaction markers and aborted transactions")
@@ -327,7 +332,7 @@ class _Mirror:
                 f"{error or 'not acknowledged'}; {acknowledged:,} records are acknowledged, nothing after them is",
             )
             report.facts["error"] = str(error)
-        elif was_stopped and self.asked.source.has_end:
+        elif was_stopped and self.options.source.has_end:
             report.add(Action.LOST, f"interrupted: {acknowledged:,} records are acknowledged, the rest was not sent")
             report.facts["interrupted"] = True
         report.facts |= {"seconds": round(seconds, 3), "retries": self.producer.retries, "lag": self.fetcher.lag}
@@ -337,4 +342,4 @@ class _Mirror:
         return report
 
 
-__all__ = ["Asked", "mirror"]
+__all__ = ["MirrorOptions", "mirror"]

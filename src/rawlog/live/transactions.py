@@ -70,12 +70,12 @@ class Plan:
         for partition, marker in markers:
             when = latest[partition] = max(latest.get(partition, marker.time), marker.time)  # clocks go back
             by_producer.setdefault(marker.producer, []).append((marker.epoch, when, partition, marker.is_commit))
-        for producer, own in by_producer.items():
-            own.sort(key=lambda one: one[:2])
-            self._number(producer, own)
+        for producer, of_producer in by_producer.items():
+            of_producer.sort(key=lambda entry: entry[:2])
+            self._number(producer, of_producer)
 
-    def _number(self, producer: int, own: list[tuple[int, int, TopicPartition, bool]]) -> None:
-        for number, group in enumerate(_together(own)):
+    def _number(self, producer: int, markers: list[tuple[int, int, TopicPartition, bool]]) -> None:
+        for number, group in enumerate(_together(markers)):
             self._left[producer, number] = {partition for _, _, partition, _ in group}
             for _, _, partition, _ in group:
                 self._numbers.setdefault((partition, producer), []).append(number)
@@ -101,10 +101,10 @@ class Plan:
             if stop.is_marker:
                 key = stop.producer, stop.number
                 arrived.setdefault(key, set()).add(stop.partition)
-                chosen[key] = min(chosen.get(key, stop), stop, key=lambda one: one.time)
+                chosen[key] = min(chosen.get(key, stop), stop, key=lambda other: other.time)
         safe = [key for key in chosen if arrived[key].issuperset(open_in.get(key[0], ()))]
         complete = [key for key in safe if arrived[key].issuperset(self._left.get(key, ()))]
-        return min((chosen[key] for key in complete or safe or chosen), key=lambda one: one.time, default=None)
+        return min((chosen[key] for key in complete or safe or chosen), key=lambda other: other.time, default=None)
 
     def passed(self, partition: TopicPartition, producer: int, number: int) -> None:
         """A partition has the marker of a transaction."""
@@ -116,14 +116,14 @@ class Plan:
 
 
 def _together(
-    own: list[tuple[int, int, TopicPartition, bool]],
+    markers: list[tuple[int, int, TopicPartition, bool]],
 ) -> Iterator[list[tuple[int, int, TopicPartition, bool]]]:
     """Markers of one producer, by epoch and time, divided into those of one transaction each. Where a partition comes again, a new one
     began in between: where the time between two markers is longest.
     """
     group: list[tuple[int, int, TopicPartition, bool]] = []
-    for one in own:
-        epoch, when, partition, is_commit = one
+    for marker in markers:
+        epoch, when, partition, is_commit = marker
         if group and ((group[0][0], group[0][3]) != (epoch, is_commit) or when - group[0][1] > TOGETHER_MS):
             yield group
             group = []
@@ -133,7 +133,7 @@ def _together(
             longest = max(range(again + 1, len(times)), key=lambda index: times[index] - times[index - 1])
             yield group[:longest]
             group = group[longest:]
-        group.append(one)
+        group.append(marker)
     if group:
         yield group
 
@@ -166,31 +166,31 @@ class Transactions:
     def begin(self, source: int) -> Writer:
         """Get an id for a producer of the source. A transaction that is open under its transactional id is aborted."""
         name = self.name_of(source)
-        asked = {"transactionalId": name, "transactionTimeoutMs": self._timeout_ms}
-        answer = self._ask(name, client.INIT_PRODUCER_ID, asked, lambda answer: answer["errorCode"])
+        request = {"transactionalId": name, "transactionTimeoutMs": self._timeout_ms}
+        answer = self._ask(name, client.INIT_PRODUCER_ID, request, lambda answer: answer["errorCode"])
         if answer["errorCode"] == INVALID_TRANSACTION_TIMEOUT:
             self._timeout_ms = SHORT_TIMEOUT_MS
             return self.begin(source)
         self.open.pop(source, None)
-        made = self.writers[source] = Writer(name, answer["producerId"], answer["producerEpoch"], source)
-        return made
+        writer = self.writers[source] = Writer(name, answer["producerId"], answer["producerEpoch"], source)
+        return writer
 
     def writer(self, source: int, partition: TopicPartition) -> Writer:
         """Who sends the records of a producer; the partition is part of its transaction from now on."""
-        found = self.writers.get(source)
-        if found is None:
-            found = self.begin(source)
+        writer = self.writers.get(source)
+        if writer is None:
+            writer = self.begin(source)
             self._on_new()
         if partition not in self.open.get(source, ()):
-            asked = {
-                "transactionalId": found.transactional_id,
-                "producerId": found.id,
-                "producerEpoch": found.epoch,
+            request = {
+                "transactionalId": writer.transactional_id,
+                "producerId": writer.id,
+                "producerEpoch": writer.epoch,
                 "topics": [{"name": partition.topic, "partitions": [partition.partition]}],
             }
-            self._ask(self.name_of(source), client.ADD_PARTITIONS_TO_TXN, asked, _added)
+            self._ask(self.name_of(source), client.ADD_PARTITIONS_TO_TXN, request, _partition_error)
             self.open.setdefault(source, set()).add(partition)
-        return found
+        return writer
 
     def end(self, source: int, *, is_commit: bool) -> None:
         """End the open transaction of a producer, and wait until its markers are in all its partitions."""
@@ -207,13 +207,13 @@ class Transactions:
             return
         source, is_commit = self._ending
         writer = self.writers[source]
-        asked = {
+        request = {
             "transactionalId": writer.transactional_id,
             "producerId": writer.id,
             "producerEpoch": writer.epoch,
             "committed": is_commit,
         }
-        self._ask(self.name_of(source), client.END_TXN, asked, lambda answer: answer["errorCode"], stoppable=False)
+        self._ask(self.name_of(source), client.END_TXN, request, lambda answer: answer["errorCode"], stoppable=False)
         self._wait_for_markers(writer, self.open[source])
         del self.open[source]
         self.ended[is_commit] += 1
@@ -224,18 +224,18 @@ class Transactions:
         can tell these aborts from those of the source.
         """
         self._finish_ending()
-        found = [source for source, partitions in self.open.items() if partitions]
-        for source in found:
+        sources = [source for source, partitions in self.open.items() if partitions]
+        for source in sources:
             self.begin(source)
-        return len(found)
+        return len(sources)
 
     def _ask(
-        self, name: str, api: Api, asked: Message, code_of: Callable[[Message], int], *, stoppable: bool = True
+        self, name: str, api: Api, request: Message, code_of: Callable[[Message], int], *, stoppable: bool = True
     ) -> Message:
         """Ask the coordinator; while it is still busy with the last transaction of the same id, ask again."""
 
         def ask() -> Message:
-            answer = self._cluster.coordinator(name, TRANSACTION).ask(api, asked)
+            answer = self._cluster.coordinator(name, TRANSACTION).ask(api, request)
             code = code_of(answer)
             if code not in (0, CONCURRENT_TRANSACTIONS, INVALID_TRANSACTION_TIMEOUT):
                 hint = "--isolation read_committed needs no transactions" if code in NOT_AUTHORIZED else None
@@ -247,7 +247,7 @@ class Transactions:
             self._cluster.brokers = dict(self.producer.cluster.brokers)
         pause, stop = FIRST_PAUSE, time.monotonic() + self._cluster.settings.patience
         while True:
-            answer = self._cluster.retried(ask)
+            answer = self._cluster.retry(ask)
             if code_of(answer) != CONCURRENT_TRANSACTIONS:
                 return answer
             if time.monotonic() > stop:
@@ -258,23 +258,23 @@ class Transactions:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _wait_for_markers(self, writer: Writer, partitions: Iterable[TopicPartition]) -> None:
-        lanes = {one: self.producer.lane(one) for one in partitions}
-        starts = {one: lane.end_offset for one, lane in lanes.items()}
+        lanes = {partition: self.producer.lane(partition) for partition in partitions}
+        starts = {partition: lane.end_offset for partition, lane in lanes.items()}
         fetcher = Fetcher(self._cluster, starts, self.producer.ids, ahead=False)
         while fetcher.active:
-            for one in fetcher.poll(1.0):
-                own = one.head.has(Attributes.CONTROL) & (one.head["producer_id"] == writer.id)
-                if own.any():
-                    lane = lanes[one.partition]
-                    lane.end_offset = int(one.head["last_offset"][np.argmax(own)]) + 1
+            for fetched in fetcher.poll(1.0):
+                is_marker = fetched.head.has(Attributes.CONTROL) & (fetched.head["producer_id"] == writer.id)
+                if is_marker.any():
+                    lane = lanes[fetched.partition]
+                    lane.end_offset = int(fetched.head["last_offset"][np.argmax(is_marker)]) + 1
                     lane.open.pop(writer.source, None)
-                    fetcher.remove(one.partition)
+                    fetcher.remove(fetched.partition)
             for gap in fetcher.gaps:  # retention deleted the marker already
                 lanes[gap.partition].open.pop(writer.source, None)
                 fetcher.remove(gap.partition)
 
 
-def _added(answer: Message) -> int:
+def _partition_error(answer: Message) -> int:
     """The first error code of an answer to AddPartitionsToTxn."""
     codes = [row["errorCode"] for topic in answer["results"] for row in topic["results"]]
     return next((code for code in codes if code), 0)

@@ -49,9 +49,9 @@ class Buffer:
     def grow(self, size: int) -> None:
         """Make room for so many bytes; what is there stays. Views of the old memory stay valid."""
         if len(self.data) < size:
-            made = bytearray(size)
-            made[: len(self.data)] = self.data
-            self.data = made
+            larger = bytearray(size)
+            larger[: len(self.data)] = self.data
+            self.data = larger
 
 
 class Connection:
@@ -104,17 +104,17 @@ class Connection:
 
     def _ask_versions(self) -> None:
         """Ask once which versions the broker serves; a broker that does not know our question answers it in its oldest form."""
-        asked = {"clientSoftwareName": "rawlog", "clientSoftwareVersion": __version__}
-        self._write(messages.API_VERSIONS, 3, asked)
+        request = {"clientSoftwareName": "rawlog", "clientSoftwareVersion": __version__}
+        self._write(messages.API_VERSIONS, 3, request)
         api, version, correlation = self._pending.popleft()
         data = self._read_response(self._scratch, correlation, LARGEST_ANSWER)
         code = int.from_bytes(data[4:6], "big", signed=True) if len(data) >= 6 else 0
-        answer = self._decoded(api, 0 if code == UNSUPPORTED_VERSION else version, data, 4, LARGEST_ANSWER)
+        answer = self._decode(api, 0 if code == UNSUPPORTED_VERSION else version, data, 4, LARGEST_ANSWER)
         if code == UNSUPPORTED_VERSION:
             raise BrokerError(f"{self.named}: an older broker than any that is supported (2.8 and later are)", code)
         if answer["errorCode"]:
             raise refusal(f"{self.named}: ApiVersions", answer["errorCode"])
-        self.versions = {one["apiKey"]: (one["minVersion"], one["maxVersion"]) for one in answer["apiKeys"]}
+        self.versions = {row["apiKey"]: (row["minVersion"], row["maxVersion"]) for row in answer["apiKeys"]}
 
     def _login(self) -> None:
         answer = self.ask(messages.SASL_HANDSHAKE, {"mechanism": self.settings.mechanism})
@@ -125,19 +125,19 @@ class Connection:
                 answer["errorCode"],
             )
         talk = conversation(self.settings)
-        said: bytes | None = next(talk)
+        token: bytes | None = next(talk)
         lifetime = 0
-        while said is not None:
-            answer = self.ask(messages.SASL_AUTHENTICATE, {"authBytes": said})
+        while token is not None:
+            answer = self.ask(messages.SASL_AUTHENTICATE, {"authBytes": token})
             if answer["errorCode"]:
                 raise refusal(
                     f"{self.named}: login as {self.settings.username!r}", answer["errorCode"], answer["errorMessage"]
                 )
             lifetime = answer["sessionLifetimeMs"]
             try:
-                said = talk.send(bytes(answer["authBytes"]))
+                token = talk.send(bytes(answer["authBytes"]))
             except StopIteration:
-                said = None
+                token = None
         self._again = time.monotonic() + lifetime / 1000 * LOGIN_SHARE if lifetime > 0 else None
 
     @property
@@ -195,7 +195,7 @@ class Connection:
         position = 4
         if api.is_flexible(version):
             position = self._skip_tags(data, position)
-        answer = self._decoded(api, version, data, position, limit)
+        answer = self._decode(api, version, data, position, limit)
         self.throttled_ms += max(0, answer.get("throttleTimeMs", 0))
         return answer
 
@@ -210,7 +210,7 @@ class Connection:
         try:
             self._send_all([size.to_bytes(4, "big") + head, *parts])
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
         if not self._pending:
             self._heard = time.monotonic()
         self._pending.append((api, version, self._correlation))
@@ -250,11 +250,11 @@ class Connection:
         except OSError as error:
             if isinstance(error, BrokerError):
                 raise
-            raise self._lost(error) from None
+            raise self._connection_lost(error) from None
         data = memoryview(buffer.data)[:size]
-        found = int.from_bytes(data[:4], "big", signed=True)
-        if found != correlation:
-            raise self._garbage(f"a response to request {found}, {correlation} expected")
+        answered = int.from_bytes(data[:4], "big", signed=True)
+        if answered != correlation:
+            raise self._garbage(f"a response to request {answered}, {correlation} expected")
         return data
 
     def _read_into(self, buffer: Buffer, start: int, stop: int, deadline: float) -> None:
@@ -281,7 +281,7 @@ class Connection:
             raise self._garbage("a response whose header cannot be read") from None
         return position
 
-    def _decoded(self, api: Api, version: int, data: memoryview, position: int, limit: int) -> Message:
+    def _decode(self, api: Api, version: int, data: memoryview, position: int, limit: int) -> Message:
         try:
             return api.response_codec(version).decode_all(data, position, most=limit)
         except DataError as error:
@@ -291,7 +291,7 @@ class Connection:
         self.close()
         return BrokerError(f"{self.named}: {what}")
 
-    def _lost(self, error: OSError) -> Disconnected:
+    def _connection_lost(self, error: OSError) -> Disconnected:
         self.close()
         return Disconnected(f"{self.named}: {_words(error)}")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rawlog.model.cache import Sharing
 from rawlog.model.finding import Rule
@@ -144,6 +144,26 @@ class Spans:
     min_is_exact: bool = True
 
 
+class Offsets(NamedTuple):
+    """The first offset of each frame and the one after its last. `is_compacted`: frames show that compaction removed offsets.
+    `is_numbered`: producers numbered frames, so that their numbers may show a loss.
+    """
+
+    first: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    is_compacted: bool = False
+    is_numbered: bool = False
+
+
+class ExpectedGaps(NamedTuple):
+    """Which gaps between the frames of a store say nothing: those before `stop`; and, unless `named` is None, those that have none of these
+    offsets, as long as nothing numbers the frames.
+    """
+
+    stop: int
+    named: NDArray[np.int64] | None
+
+
 NO_TIME = -(1 << 63)
 
 
@@ -240,8 +260,8 @@ class Codec(Protocol):
     def spans(self, frames: Frames, file: File, /) -> Spans:
         """What frames cover. Raises as `decode` does for frames whose checksum is wrong."""
 
-    def offsets(self, frames: Frames, file: File, /) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first offset of each frame and the one after its last, by headers or positions alone.
+    def offsets(self, frames: Frames, file: File, /) -> Offsets:
+        """The offsets of frames, by headers or positions where these tell them.
 
         For a format whose files continue one another: reading notes frames that do not rise or belong into another file. Of an
         `ordered` format they are those of rows; of others they are addresses in all of the files together.
@@ -250,10 +270,13 @@ class Codec(Protocol):
     def misplaced(self, frames: Frames, file: File, /) -> NDArray[np.int64]:
         """The positions of frames that are rows, but not at their place: reading reports them."""
 
-    def count(self, file: File, start: int, stop: int | None, following: int | None, /) -> tuple[int, int]:
+    def count(
+        self, file: File, start: int, stop: int | None, following: int | None, see: Callable[[Offsets], None], /
+    ) -> tuple[int, int]:
         """Rows of `records` by the headers of frames alone, without comparing checksums, and the byte up to which they tell it.
 
-        `following` is the offset that the next file begins at: frames after it, or whose offsets do not rise, are not counted.
+        `following` is the offset that the next file begins at: frames after it, or whose offsets do not rise, are not counted. `see` is
+        shown the offsets of frames that are.
         """
 
     def tally(self, frames: Frames, file: File, /) -> Mapping[str, Mapping[str, tuple[int, int]]]:
@@ -293,8 +316,13 @@ class Codec(Protocol):
         Those of neighbouring splits `merge`; `rises` says whether that gave the right thing.
         """
 
-    def is_lost(self, group: Sequence[File], first: int, stop: int, /) -> bool:
-        """Whether `offsets` that no file has, between two that follow one another, are lost: compaction cannot have removed them."""
+    def lost_offsets(self, group: Sequence[File], first: int, stop: int, /) -> Sequence[tuple[int, int]]:
+        """Of offsets from `first` to before `stop`, some of which no file has: the ranges that are lost, each half-open. Compaction cannot
+        have removed them.
+        """
+
+    def expected_gaps(self, group: Sequence[File], /) -> ExpectedGaps:
+        """Which gaps inside of files need not be asked about, by other files than those with frames."""
 
     def contradicted(self, group: Sequence[File], file: File, end: int, /) -> Iterator[str]:
         """What other files say against one whose frames end at `end`: it is a copy, or the next file is missing."""

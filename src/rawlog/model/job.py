@@ -47,7 +47,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class SplitResult:
     """The result of one split. Jobs add their own fields."""
 
     number: int
@@ -95,7 +95,7 @@ def packed(
     return [*runs, tuple(run)] if run else runs
 
 
-D = TypeVar("D", bound=Done)
+D = TypeVar("D", bound=SplitResult)
 O = TypeVar("O")  # noqa: E741
 
 

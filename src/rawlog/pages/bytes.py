@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclass(slots=True)
-class Numbered:
+class NumberedField:
     """A field with its number in the page: how deep it is, the number of the last field below it, and what it was decompressed from."""
 
     node: Node
@@ -47,43 +47,47 @@ class Numbered:
 def explain_page(file: File, nodes: Sequence[Node]) -> str:
     """The header or frame of a file as a page."""
     title = f"{file.path} ({file.format})"
-    return frame.document(title, frame.heading("explain", title), frame.main(explained(nodes)))
+    return frame.document(title, frame.heading("explain", title), frame.main(bytes_and_fields(nodes)))
 
 
-def explained(nodes: Sequence[Node]) -> Safe:
+def bytes_and_fields(nodes: Sequence[Node]) -> Safe:
     """The bytes of a frame next to its fields, as a part of a page."""
-    fields: list[Numbered] = []
+    fields: list[NumberedField] = []
     for top in nodes:
         _number(top, 0, None, fields)
     if not fields:
         return frame.section("Bytes and fields", tag("p", "The file has no frame."))
     about = "Point at a field or at bytes, or move with the arrow keys: both light up. A checksum also shows which bytes it covers."
     tree = tag("div", _tree(fields), class_="tree")
-    hexes = tag("div", *(_block(one) for one in _blocks(fields)), class_="hexes")
-    return frame.section("Bytes and fields", tag("div", hexes, tree, class_="explained"), about=about)
+    hexes = tag("div", *(_block(block) for block in _blocks(fields)), class_="hexes")
+    return frame.section("Bytes and fields", tag("div", hexes, tree, class_="bytes_and_fields"), about=about)
 
 
-def _number(node: Node, depth: int, inside: str | None, made: list[Numbered]) -> None:
+def _number(node: Node, depth: int, inside: str | None, fields: list[NumberedField]) -> None:
     """Number a field and all below it, in order."""
-    own = Numbered(node, depth, 0, inside or node.inside)
-    made.append(own)
+    numbered = NumberedField(node, depth, 0, inside or node.inside)
+    fields.append(numbered)
     for child in node.children:
-        _number(child, depth + 1, own.inside, made)
-    own.last = len(made) - 1
+        _number(child, depth + 1, numbered.inside, fields)
+    numbered.last = len(fields) - 1
 
 
-def _blocks(fields: Sequence[Numbered]) -> list[Block]:
+def _blocks(fields: Sequence[NumberedField]) -> list[Block]:
     """The bytes of all fields: those of the file first, then what was decompressed."""
     blocks: list[Block] = []
-    for inside in dict.fromkeys([None, *(one.inside for one in fields)]):
+    for inside in dict.fromkeys([None, *(numbered.inside for numbered in fields)]):
         title = "In the file" if inside is None else f"Decompressed ({inside})"
         block: Block | None = None
-        for at, one in enumerate(fields):
-            node = one.node
+        for at, numbered in enumerate(fields):
+            node = numbered.node
             raw = bytes.fromhex(node.hex.replace(" ", "")) if node.hex else b""
             if not raw and inside is not None and isinstance(node.value, bytes):
                 raw = node.value
-            if one.inside != inside or not raw or any(child.hex and child.inside is None for child in node.children):
+            if (
+                numbered.inside != inside
+                or not raw
+                or any(child.hex and child.inside is None for child in node.children)
+            ):
                 continue
             if block is None or block.first + len(block.data) != node.position:
                 block = Block(title, node.position)
@@ -113,25 +117,27 @@ def _line(block: Block, start: int, stop: int) -> Safe:
             end += 1
         raw, kind = bytes(block.data[at:end]), f'data-n="{block.of[at]}" class="c{block.of[at] % COLOURS}"'
         digits.append(f"<span {kind}>{raw.hex(' ')}</span>")
-        plain.append(f"<span {kind}>{text(''.join(chr(one) if 32 <= one < 127 else '·' for one in raw), None)}</span>")
+        plain.append(
+            f"<span {kind}>{text(''.join(chr(byte) if 32 <= byte < 127 else '·' for byte in raw), None)}</span>"
+        )
         at = end
     gap = "   " * (WIDTH - (stop - start))
     place = len(str(block.first + len(block.data)))
     return Safe(f'<span class="at">{block.first + start:>{place}}</span>  {" ".join(digits)}{gap}  {"".join(plain)}\n')
 
 
-def _tree(fields: Sequence[Numbered]) -> Safe:
-    rows = joined(_row(at, one) for at, one in enumerate(fields))
+def _tree(fields: Sequence[NumberedField]) -> Safe:
+    rows = joined(_row(at, numbered) for at, numbered in enumerate(fields))
     head = tag("tr", *(tag("th", name, scope="col") for name in ("field", "value", "meaning", "type", "byte", "size")))
     return tag("table", tag("caption", "Fields", class_="sr"), tag("thead", head), tag("tbody", rows), class_="fields")
 
 
-def _row(at: int, one: Numbered) -> Safe:
-    node, value, depth = one.node, one.node.value, one.depth
+def _row(at: int, numbered: NumberedField) -> Safe:
+    node, value, depth = numbered.node, numbered.node.value, numbered.depth
     shown = "" if value is None else printable(value) if isinstance(value, (bytes, str)) else printable(to_json(value))
     covers = None if node.covers is None else f"{node.covers[0]}-{node.covers[1]}"
     wrong = node.meaning.startswith("WRONG")
-    place = node.position if one.inside is None else None
+    place = node.position if numbered.inside is None else None
     cells = (
         tag(
             "td",
@@ -141,7 +147,7 @@ def _row(at: int, one: Numbered) -> Safe:
                 class_=f"name d{min(depth, 9)} c{at % COLOURS}" if not node.children else f"name d{min(depth, 9)}",
             ),
         ),
-        tag("td", _folded(shown), class_="v"),
+        tag("td", _fold(shown), class_="v"),
         tag("td", text(node.meaning, 400), class_="is-bad" if wrong else "m"),
         tag("td", node.type, class_="m"),
         tag("td", f"{node.position:,}", class_="n"),
@@ -152,7 +158,7 @@ def _row(at: int, one: Numbered) -> Safe:
         "tr",
         *cells,
         data_n=at,
-        data_last=one.last,
+        data_last=numbered.last,
         data_at=place,
         data_covers=covers,
         tabindex="0" if at == 0 else "-1",
@@ -160,7 +166,7 @@ def _row(at: int, one: Numbered) -> Safe:
     )
 
 
-def _folded(shown: str) -> Safe:
+def _fold(shown: str) -> Safe:
     """Long text folds away, whole."""
     if len(shown) <= FOLDED:
         return text(shown, None)

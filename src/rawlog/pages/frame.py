@@ -45,7 +45,7 @@ def document(title: str, *content: Safe, has_charts: bool = False) -> str:
         )
     )
     skip = Safe('<a class="skip" href="#content">Skip to the content</a>')
-    body = joined((skip, *content, _foot(), *(Safe(f"<script>{one}</script>") for one in scripts)))
+    body = joined((skip, *content, _foot(), *(Safe(f"<script>{source}</script>") for source in scripts)))
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
@@ -66,7 +66,7 @@ def title_of(roots: Sequence[str]) -> str:
 def paths(roots: Sequence[str]) -> Safe:
     """All paths, where the title has only some."""
     return (
-        details(f"All {len(roots):,} paths", tag("ul", *(tag("li", tag("code", one)) for one in roots)))
+        details(f"All {len(roots):,} paths", tag("ul", *(tag("li", tag("code", root)) for root in roots)))
         if len(roots) > TITLED
         else Safe("")
     )
@@ -156,13 +156,13 @@ def joined(parts: Iterable[str]) -> Safe:
 
 def tag(name: str, *content: Cell, **attributes: Any) -> Safe:
     """An element. `class_` is `class`; `_` in other names is `-`; a value of None or False is left out."""
-    made = []
+    pairs = []
     for key, value in attributes.items():
         if value is None or value is False:
             continue
         plain = key.rstrip("_").replace("_", "-")
-        made.append(f" {plain}" if value is True else f' {plain}="{text(str(value), None)}"')
-    return Safe(f"<{name}{''.join(made)}>{joined(content)}</{name}>")
+        pairs.append(f" {plain}" if value is True else f' {plain}="{text(str(value), None)}"')
+    return Safe(f"<{name}{''.join(pairs)}>{joined(content)}</{name}>")
 
 
 def time_text(microseconds: int | None) -> str:
@@ -233,14 +233,14 @@ def table(
     body = joined(
         tag("tr", *(_cell(value, number) for value, number in zip(row, numeric, strict=True))) for row in rows
     )
-    made = tag(
+    drawn = tag(
         "table",
         tag("caption", caption, class_="sr"),
         tag("thead", tag("tr", heads)),
         tag("tbody", body),
         class_=f"{kind}{' sortable' if sortable else ''}".strip() or None,
     )
-    region = tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    region = tag("div", drawn, class_="scroll", tabindex="0", role="region", aria_label=caption)
     if not filtered or len(rows) < 8:
         return region
     box = tag(
@@ -295,10 +295,13 @@ def facts(pairs: Iterable[tuple[str, Cell]]) -> Safe:
 
 def prose(about: str) -> Safe:
     """Plain paragraphs; text between backquotes is code."""
-    made = []
+    paragraphs = []
     for paragraph in about.split("\n\n"):
         pieces = " ".join(paragraph.split()).split("`")
-        made.append(
-            tag("p", *(tag("code", text(one, None)) if at % 2 else text(one, None) for at, one in enumerate(pieces)))
+        paragraphs.append(
+            tag(
+                "p",
+                *(tag("code", text(piece, None)) if at % 2 else text(piece, None) for at, piece in enumerate(pieces)),
+            )
         )
-    return joined(made)
+    return joined(paragraphs)

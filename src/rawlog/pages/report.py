@@ -52,14 +52,18 @@ def over_time(series: Series, name: str) -> Safe:
     near, far = series.usual()
     shown = near.coarse(POINTS)
     width, rows = shown.width, shown.rows()
-    starts, records, sizes = _filled(rows, shown.level)
+    starts, records, sizes = _fill_gaps(rows, shown.level)
     data = {
         "kind": "time",
         "x": starts,
         "width": round(width, 3),
         "series": [
-            {"label": "records per second", "unit": "records/s", "values": [_short(one / width) for one in records]},
-            {"label": "bytes per second", "unit": "B/s", "values": [_short(one / width) for one in sizes]},
+            {
+                "label": "records per second",
+                "unit": "records/s",
+                "values": [_short(count / width) for count in records],
+            },
+            {"label": "bytes per second", "unit": "B/s", "values": [_short(size / width) for size in sizes]},
         ],
     }
     coarse = series.coarse(CHART_ROWS)
@@ -69,15 +73,19 @@ def over_time(series: Series, name: str) -> Safe:
     return figure(data, f"Throughput of {name}", heads, lines, note)
 
 
-def _filled(rows: list[tuple[int, int, int]], level: int) -> tuple[list[float], list[int], list[int]]:
+def _fill_gaps(rows: list[tuple[int, int, int]], level: int) -> tuple[list[float], list[int], list[int]]:
     """Buckets in seconds, with empty ones where time went by without records: one at each end of such a time."""
-    made: list[tuple[int, int, int]] = []
+    buckets: list[tuple[int, int, int]] = []
     step = 1 << level
     for row in rows:
-        if made and row[0] - made[-1][0] > step:
-            made += [(empty, 0, 0) for empty in dict.fromkeys((made[-1][0] + step, row[0] - step))]
-        made.append(row)
-    return [round(start / 1e6, 3) for start, _, _ in made], [one for _, one, _ in made], [one for _, _, one in made]
+        if buckets and row[0] - buckets[-1][0] > step:
+            buckets += [(empty, 0, 0) for empty in dict.fromkeys((buckets[-1][0] + step, row[0] - step))]
+        buckets.append(row)
+    return (
+        [round(start / 1e6, 3) for start, _, _ in buckets],
+        [value for _, value, _ in buckets],
+        [value for _, _, value in buckets],
+    )
 
 
 def of_sizes(sizes: Sizes, name: str) -> Safe:
@@ -89,7 +97,7 @@ def of_sizes(sizes: Sizes, name: str) -> Safe:
     data = {
         "kind": "bars",
         "labels": labels,
-        "series": [{"label": "messages", "unit": "messages", "values": [one for *_, one in rows]}],
+        "series": [{"label": "messages", "unit": "messages", "values": [count for *_, count in rows]}],
     }
     total = max(1, sizes.count)
     lines = [
@@ -136,7 +144,7 @@ def _legend(data: dict[str, Any]) -> Safe:
     marks = (Safe("<i></i>"), Safe('<i class="two"></i>'))
     return tag(
         "p",
-        *(tag("span", mark, one["label"]) for mark, one in zip(marks, data["series"], strict=False)),
+        *(tag("span", mark, line["label"]) for mark, line in zip(marks, data["series"], strict=False)),
         class_="legend",
     )
 
@@ -159,7 +167,7 @@ def strip(offsets: Offsets, name: str) -> Safe:
     picture = Safe(
         f'<svg class="strip" viewBox="0 0 {STRIP} 20" preserveAspectRatio="none" role="img" aria-label="{label}">{"".join(drawn)}</svg>'
     )
-    lines = [(one.start, one.stop - 1, one.size, when(one.before), when(one.after)) for one in gaps]
+    lines = [(gap.start, gap.stop - 1, gap.size, when(gap.before), when(gap.after)) for gap in gaps]
     more = f"; the {len(gaps)} largest are listed" if offsets.count > len(gaps) else ""
     ends = tag("p", tag("span", f"{first:,}"), tag("span", f"{offsets.stop - 1:,}"), class_="ends")
     head = ("first missing", "last missing", "offsets", "last record before", "first record after")
@@ -250,7 +258,7 @@ class Overview:
 
     @property
     def records(self) -> int:
-        return sum(one.profile.records for one in self.systems)
+        return sum(system.profile.records for system in self.systems)
 
     def as_json(self) -> dict[str, Any]:
         """The numbers, for machines."""
@@ -260,19 +268,19 @@ class Overview:
             "records": self.records,
             "systems": [
                 {
-                    "system": one.name,
-                    "files": one.files,
-                    "size": one.size,
-                    "records": one.profile.records,
-                    "topics": [_topic_json(topic) for topic in one.topics],
+                    "system": system.name,
+                    "files": system.files,
+                    "size": system.size,
+                    "records": system.profile.records,
+                    "topics": [_topic_json(topic) for topic in system.topics],
                 }
-                for one in self.systems
+                for system in self.systems
             ],
             "causes": [
-                {"code": one.code, "severity": one.severity.value, "count": one.count, "files": one.files}
-                for one in self.causes
+                {"code": cause.code, "severity": cause.severity.value, "count": cause.count, "files": cause.files}
+                for cause in self.causes
             ],
-            "next": [{"text": one.text, "command": one.command} for one in self.steps],
+            "next": [{"text": step.text, "command": step.command} for step in self.steps],
         }
 
     def to_html(self) -> str:
@@ -287,22 +295,25 @@ class Overview:
         """The numbers as a table, for a notebook."""
         from rawlog.model.text import html_table
 
-        rows = [(one.title, len(one.topics), one.profile.records, size_text(one.size)) for one in self.systems]
+        rows = [
+            (system.title, len(system.topics), system.profile.records, size_text(system.size))
+            for system in self.systems
+        ]
         return html_table(("system", "topics", "records", "size"), rows, repr(self))
 
 
 def _topic_json(topic: Topic) -> dict[str, Any]:
-    own = topic.profile
+    profile = topic.profile
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
-        "records": own.records,
+        "records": profile.records,
         "size": topic.size,
-        "payload": own.payload,
-        "min_timestamp": own.low,
-        "max_timestamp": own.high,
-        "keys": own.distinct.count if own.records - own.without_key else 0,
-        "gaps": sum(one.offsets.count for one in topic.partitions.values() if one.offsets),
+        "payload": profile.payload,
+        "min_timestamp": profile.low,
+        "max_timestamp": profile.high,
+        "keys": profile.distinct.count if profile.records - profile.without_key else 0,
+        "gaps": sum(partition.offsets.count for partition in topic.partitions.values() if partition.offsets),
     }
 
 
@@ -316,7 +327,7 @@ def page(view: Overview) -> str:
         _cards(view),
         _contents(view),
         _findings(view),
-        *(_system(view, one) for one in view.systems),
+        *(_system(view, system) for system in view.systems),
         _groups(view),
         _transactions(view),
         _files(view),
@@ -328,14 +339,14 @@ def page(view: Overview) -> str:
 
 
 def _cards(view: Overview) -> Safe:
-    low, high, far = merged(one.profile for one in view.systems).usual_times()
-    topics = sum(len(one.topics) for one in view.systems)
-    partitions = sum(len(topic.partitions) for one in view.systems for topic in one.topics)
+    low, high, far = merged(system.profile for system in view.systems).usual_times()
+    topics = sum(len(system.topics) for system in view.systems)
+    partitions = sum(len(topic.partitions) for system in view.systems for topic in system.topics)
     lags = [group.lag for group in view.groups if group.lag is not None]
-    opened = [one for every in view.transactions for one in every.open]
-    hanging = sum(one.is_hanging for one in opened)
+    opened = [transaction for transactions in view.transactions for transaction in transactions.open]
+    hanging = sum(transaction.is_hanging for transaction in opened)
     cards = [
-        *(("Would a broker start?", *_startup(one)) for one in view.findings.startups),
+        *(("Would a broker start?", *_startup(startup)) for startup in view.findings.startups),
         ("Systems" if len(view.systems) != 1 else "System", *_names(view)),
         ("Size", size_text(view.size), counted(view.files, "file")),
         ("Records", f"{view.records:,}", f"{counted(topics, 'topic')}, {counted(partitions, 'partition')}"),
@@ -357,11 +368,11 @@ def _cards(view: Overview) -> Safe:
         )
     if view.transactions:
         cards.append(("Open transactions", f"{len(opened):,}", f"{hanging:,} hang" if hanging else "none hangs"))
-    made = (
+    items = (
         tag("div", tag("dt", name), tag("dd", value), tag("dd", more, class_="more") if more else "")
         for name, value, more in cards
     )
-    return tag("dl", *made, class_="cards")
+    return tag("dl", *items, class_="cards")
 
 
 #: So many things that a broker would do are named on a card.
@@ -370,14 +381,14 @@ PREDICTIONS = 3
 
 def _startup(startup: Startup) -> tuple[str, str]:
     """Whether a broker would start on the directories of a node, and the first of what it would do."""
-    more = [one.message for one in startup.predictions[:PREDICTIONS]]
+    more = [prediction.message for prediction in startup.predictions[:PREDICTIONS]]
     hidden = len(startup.predictions) - len(more)
     where = ", ".join(startup.paths)
     return "yes" if startup.starts else "no", "; ".join([where, *more, *([f"{hidden:,} more"] if hidden > 0 else [])])
 
 
 def _names(view: Overview) -> tuple[str, str]:
-    names = [one.title for one in view.systems]
+    names = [system.title for system in view.systems]
     return (names[0], "") if len(names) == 1 else (str(len(names)), ", ".join(names))
 
 
@@ -389,16 +400,18 @@ def _span(low: int | None, high: int | None) -> str:
 
 def _contents(view: Overview) -> Safe:
     links = [("findings", "Findings", len(view.causes))]
-    links += [(f"system-{one.name}", one.title, len(one.topics)) for one in view.systems]
+    links += [(f"system-{system.name}", system.title, len(system.topics)) for system in view.systems]
     links += [("groups", "Consumer groups", len(view.groups))] if view.groups else []
     links += (
-        [("transactions", "Transactions", sum(len(one.open) for one in view.transactions))] if view.transactions else []
+        [("transactions", "Transactions", sum(len(transactions.open) for transactions in view.transactions))]
+        if view.transactions
+        else []
     )
     links += [("files", "Files", view.files)]
-    made = (
+    items = (
         tag("li", tag("a", title, " ", tag("span", f"{number:,}"), href=f"#{name}")) for name, title, number in links
     )
-    return tag("nav", tag("ul", *made), class_="contents", aria_label="Contents")
+    return tag("nav", tag("ul", *items), class_="contents", aria_label="Contents")
 
 
 def _findings(view: Overview) -> Safe:
@@ -412,7 +425,7 @@ def _findings(view: Overview) -> Safe:
 
 
 def _system(view: Overview, system: System) -> Safe:
-    own = system.profile
+    profile = system.profile
     state = (
         Line(f"{counted(system.errors, 'error')}", Tone.BAD) if system.errors else
         Line(f"{counted(system.warnings, 'warning')}", Tone.CHANGED) if system.warnings else
@@ -420,16 +433,23 @@ def _system(view: Overview, system: System) -> Safe:
     )  # fmt: skip
     parts: list[Safe] = [
         facts(
-            (("State", text(state)), ("Files", f"{system.files:,}"), ("Size", size_text(system.size)), *_numbers(own))
+            (
+                ("State", text(state)),
+                ("Files", f"{system.files:,}"),
+                ("Size", size_text(system.size)),
+                *_numbers(profile),
+            )
         )
     ]
-    parts.append(tag("div", over_time(own.series, system.title), of_sizes(own.sizes, system.title), class_="pair"))
-    parts += [_panel(one) for one in view.panels if one.system == system.name]
+    parts.append(
+        tag("div", over_time(profile.series, system.title), of_sizes(profile.sizes, system.title), class_="pair")
+    )
+    parts += [_panel(panel) for panel in view.panels if panel.system == system.name]
     if system.topics:
         parts.append(tag("h3", "Topics"))
         parts.append(_topics_table(system))
-        largest = sorted(system.topics, key=lambda one: (-one.profile.payload, one.name))
-        parts += [_topic(one) for one in largest[:TOPICS]]
+        largest = sorted(system.topics, key=lambda topic: (-topic.profile.payload, topic.name))
+        parts += [_topic(topic) for topic in largest[:TOPICS]]
         if len(largest) > TOPICS:
             parts.append(
                 tag("p", f"{len(largest) - TOPICS:,} smaller topics are only in the table above.", class_="about")
@@ -437,59 +457,62 @@ def _system(view: Overview, system: System) -> Safe:
     return frame.section(system.title, *parts, name=f"system-{system.name}")
 
 
-def _numbers(own: Profile) -> list[tuple[str, Any]]:
+def _numbers(profile: Profile) -> list[tuple[str, Any]]:
     """What a profile says, in words."""
-    if not own.records:
+    if not profile.records:
         return []
-    low, high, far = own.usual_times()
+    low, high, far = profile.usual_times()
     seconds = 0 if low is None or high is None else (high - low) / 1e6
-    usual = own.records - far
+    usual = profile.records - far
     span = "" if low is None else f"{time_text(low)} to {time_text(high)}"
-    found: list[tuple[str, Any]] = [
-        ("Records", f"{own.records:,}"),
+    pairs: list[tuple[str, Any]] = [
+        ("Records", f"{profile.records:,}"),
         ("Time span", span + (f", and {counted(far, 'record')} far from these" if far else "")),
         ("Average throughput", rate(usual, seconds, "records") if seconds else ""),
-        ("Average message", f"{own.sizes.mean:,.0f} B, largest {own.sizes.largest:,} B"),
+        ("Average message", f"{profile.sizes.mean:,.0f} B, largest {profile.sizes.largest:,} B"),
     ]
-    if own.frames and own.stored:
-        found.append(
+    if profile.frames and profile.stored:
+        pairs.append(
             (
                 "Batches",
-                f"{own.frames:,}, {own.records / own.frames:,.1f} records and {size_text(own.stored // own.frames)} each",
+                (
+                    f"{profile.frames:,}, {profile.records / profile.frames:,.1f} records "
+                    f"and {size_text(profile.stored // profile.frames)} each"
+                ),
             )
         )
-        ratio = own.payload / own.stored
-        found.append(("Stored bytes", f"{1 / ratio:,.2f} per byte of keys and values" if ratio else ""))
-    if own.without_value:
-        found.append(("Without a value (tombstones)", f"{own.without_value:,}"))
-    if own.records_per_key is not None:
-        keys, most = own.distinct.count, own.records_per_key
-        found.append(("Different keys", f"about {keys:,}"))
-        found.append(
+        ratio = profile.payload / profile.stored
+        pairs.append(("Stored bytes", f"{1 / ratio:,.2f} per byte of keys and values" if ratio else ""))
+    if profile.without_value:
+        pairs.append(("Without a value (tombstones)", f"{profile.without_value:,}"))
+    if profile.records_per_key is not None:
+        keys, most = profile.distinct.count, profile.records_per_key
+        pairs.append(("Different keys", f"about {keys:,}"))
+        pairs.append(
             ("Compaction would keep", f"about {min(100.0, 100 / max(most, 1e-9)):.0f} % of the records with keys")
         )
-    return found
+    return pairs
 
 
 def _topics_table(system: System) -> Safe:
     rows = []
     most = max((topic.profile.records for topic in system.topics), default=1) or 1
-    for topic in sorted(system.topics, key=lambda one: (-one.profile.records, one.name)):
-        own = topic.profile
-        gaps = sum(one.offsets.count for one in topic.partitions.values() if one.offsets)
-        codecs = ", ".join(label for aspect, label, _, _ in each_label(own) if aspect == "codec")
+    for topic in sorted(system.topics, key=lambda topic: (-topic.profile.records, topic.name)):
+        profile = topic.profile
+        gaps = sum(partition.offsets.count for partition in topic.partitions.values() if partition.offsets)
+        codecs = ", ".join(label for aspect, label, _, _ in each_label(profile) if aspect == "codec")
         rows.append(
             (
                 topic.name,
                 len(topic.partitions),
-                own.records,
-                bar(own.records / most),
-                Size(topic.size or own.payload),
-                round(own.sizes.mean, 1),
+                profile.records,
+                bar(profile.records / most),
+                Size(topic.size or profile.payload),
+                round(profile.sizes.mean, 1),
                 gaps or None,
                 codecs,
-                when(own.low),
-                when(own.high),
+                when(profile.low),
+                when(profile.high),
             )
         )
     head = ("topic", "partitions", "records", "share", "size", "mean bytes", "gaps", "codec", "first", "last")
@@ -497,55 +520,59 @@ def _topics_table(system: System) -> Safe:
 
 
 def _topic(topic: Topic) -> Safe:
-    own = topic.profile
+    profile = topic.profile
     summary = joined(
         (
             tag("span", topic.name, class_="what"),
-            tag("span", f"{counted(own.records, 'record')}, {size_text(topic.size or own.payload)}", class_="many"),
+            tag(
+                "span",
+                f"{counted(profile.records, 'record')}, {size_text(topic.size or profile.payload)}",
+                class_="many",
+            ),
         )
     )
     parts: list[Safe] = [
-        facts((("Partitions", f"{len(topic.partitions):,}"), *_numbers(own))),
-        tag("div", over_time(own.series, topic.name), of_sizes(own.sizes, topic.name), class_="pair"),
-        _labels(own, topic.name),
-        _keys(own, topic.name),
+        facts((("Partitions", f"{len(topic.partitions):,}"), *_numbers(profile))),
+        tag("div", over_time(profile.series, topic.name), of_sizes(profile.sizes, topic.name), class_="pair"),
+        _labels(profile, topic.name),
+        _keys(profile, topic.name),
         *_gaps(topic),
     ]
-    if len(topic.partitions) > 1 or any(one.offsets for one in topic.partitions.values()):
+    if len(topic.partitions) > 1 or any(partition.offsets for partition in topic.partitions.values()):
         parts.append(_partitions(topic))
     return details(summary, *parts, class_="topic")
 
 
-def _labels(own: Profile, name: str) -> Safe:
+def _labels(profile: Profile, name: str) -> Safe:
     """What the format counts: codecs, producers, operations."""
-    made: list[Safe] = []
-    for aspect, found in own.labels.items():
-        rows = found.first(LABELS)
-        total = max(1, found.total)
+    tables: list[Safe] = []
+    for aspect, frequencies in profile.labels.items():
+        rows = frequencies.first(LABELS)
+        total = max(1, frequencies.total)
         lines = [
-            (label, number, bar(number / total, f"{100 * number / total:.1f} %"), Size(found.sizes.get(label, 0)))
+            (label, number, bar(number / total, f"{100 * number / total:.1f} %"), Size(frequencies.sizes.get(label, 0)))
             for label, number in rows
         ]
-        more = f", the {LABELS} most frequent" if len(found.counts) > LABELS else ""
-        made.append(
+        more = f", the {LABELS} most frequent" if len(frequencies.counts) > LABELS else ""
+        tables.append(
             tag(
                 "div",
                 tag("h4", f"By {aspect}"),
                 table((aspect, "number", "share", "bytes"), lines, f"{name} by {aspect}{more}"),
             )
         )
-    return tag("div", *made, class_="pair") if made else Safe("")
+    return tag("div", *tables, class_="pair") if tables else Safe("")
 
 
-def _keys(own: Profile, name: str) -> Safe:
-    if not own.keys:
+def _keys(profile: Profile, name: str) -> Safe:
+    if not profile.keys:
         return Safe("")
     lines = [
-        (key, number, bar(number / max(1, own.records), f"{100 * number / max(1, own.records):.2f} %"))
-        for key, number in own.keys.first(KEYS)
+        (key, number, bar(number / max(1, profile.records), f"{100 * number / max(1, profile.records):.2f} %"))
+        for key, number in profile.keys.first(KEYS)
     ]
-    exact = "" if not own.keys.missed else f" Numbers are at least these, and at most {own.keys.missed:,} more."
-    note = tag("p", f"Of about {own.distinct.count:,} different keys.{exact}", class_="about")
+    exact = "" if not profile.keys.missed else f" Numbers are at least these, and at most {profile.keys.missed:,} more."
+    note = tag("p", f"Of about {profile.distinct.count:,} different keys.{exact}", class_="about")
     return tag(
         "div",
         tag("h4", "Most frequent keys"),
@@ -556,9 +583,9 @@ def _keys(own: Profile, name: str) -> Safe:
 
 def _gaps(topic: Topic) -> Iterator[Safe]:
     gapped = [
-        (number, one.offsets)
-        for number, one in topic.partitions.items()
-        if one.offsets is not None and one.offsets.count
+        (number, profile.offsets)
+        for number, profile in topic.partitions.items()
+        if profile.offsets is not None and profile.offsets.count
     ]
     if gapped:
         yield tag("h4", "Offset gaps")
@@ -567,7 +594,7 @@ def _gaps(topic: Topic) -> Iterator[Safe]:
             "Compaction and aborted or expired transactions leave gaps; the findings say which are damage.",
             class_="about",
         )
-    for number, offsets in sorted(gapped, key=lambda one: -one[1].missing)[:STRIPS]:
+    for number, offsets in sorted(gapped, key=lambda item: -item[1].missing)[:STRIPS]:
         yield strip(offsets, topic.name if number is None else f"{topic.name}-{number}")
     if len(gapped) > STRIPS:
         yield tag("p", f"{len(gapped) - STRIPS:,} more partitions with smaller gaps are in the table.", class_="about")
@@ -575,19 +602,19 @@ def _gaps(topic: Topic) -> Iterator[Safe]:
 
 def _partitions(topic: Topic) -> Safe:
     rows = []
-    for number, own in list(topic.partitions.items())[:PARTITIONS]:
-        offsets = own.offsets
+    for number, profile in list(topic.partitions.items())[:PARTITIONS]:
+        offsets = profile.offsets
         rows.append(
             (
                 number,
-                own.records,
+                profile.records,
                 None if offsets is None else offsets.start,
                 None if offsets is None else offsets.stop,
                 None if offsets is None else offsets.count,
-                None if offsets is None or not offsets.covered else round(100 * own.records / offsets.covered, 1),
-                Size(own.stored or own.payload),
-                when(own.low),
-                when(own.high),
+                None if offsets is None or not offsets.covered else round(100 * profile.records / offsets.covered, 1),
+                Size(profile.stored or profile.payload),
+                when(profile.low),
+                when(profile.high),
             )
         )
     head = (
@@ -619,13 +646,13 @@ def _panel(panel: Panel) -> Safe:
     more = f", the first {len(shown):,} of {len(section.rows):,}" if len(shown) < len(section.rows) else ""
     where = tag("p", tag("code", panel.path), class_="code") if panel.path else ""
     name = f"{section.title} of {panel.path}" if panel.path else section.title
-    made = table(section.head, rows, f"{name}{more}", filtered=panel.look is not Look.BARS, kind=panel.look.value)
+    listed = table(section.head, rows, f"{name}{more}", filtered=panel.look is not Look.BARS, kind=panel.look.value)
     return tag(
         "div",
         tag("h3", section.title),
         tag("p", panel.about, class_="about") if panel.about else "",
         where,
-        made,
+        listed,
         class_="panel",
     )
 
@@ -639,31 +666,31 @@ def _number(cell: str | Line) -> float:
 def _groups(view: Overview) -> Safe:
     if not view.groups:
         return Safe("")
-    most = max((one.lag or 0 for one in view.groups), default=0) or 1
+    most = max((group.lag or 0 for group in view.groups), default=0) or 1
     rows = [
         (
-            one.name,
-            one.system,
-            one.state or "",
-            None if one.members is None else len(one.members),
-            bar((one.lag or 0) / most, f"{one.lag:,}") if one.lag is not None else "unknown",
-            when(one.last_commit),
+            group.name,
+            group.system,
+            group.state or "",
+            None if group.members is None else len(group.members),
+            bar((group.lag or 0) / most, f"{group.lag:,}") if group.lag is not None else "unknown",
+            when(group.last_commit),
         )
-        for one in sorted(view.groups, key=lambda one: -(one.lag or 0))
+        for group in sorted(view.groups, key=lambda group: -(group.lag or 0))
     ]
     positions = [
         (
             group.name,
-            one.topic,
-            one.partition,
-            one.committed_offset,
-            one.end_offset,
-            one.lag,
-            one.member or "",
-            when(one.commit_time),
+            position.topic,
+            position.partition,
+            position.committed_offset,
+            position.end_offset,
+            position.lag,
+            position.member or "",
+            when(position.commit_time),
         )
         for group in view.groups
-        for one in group.positions
+        for position in group.positions
     ]
     head = ("group", "system", "state", "members", "lag", "last commit")
     each = ("group", "topic", "partition", "committed", "end", "lag", "member", "last commit")
@@ -683,29 +710,45 @@ def _groups(view: Overview) -> Safe:
 def _transactions(view: Overview) -> Safe:
     if not view.transactions:
         return Safe("")
-    opened = [(every.system, one) for every in view.transactions for one in every.open]
+    opened = [
+        (transactions.system, transaction) for transactions in view.transactions for transaction in transactions.open
+    ]
     opened.sort(key=lambda pair: not pair[1].is_hanging)
     rows = [
         (
-            Line("hangs", Tone.BAD) if one.is_hanging else Line("open", Tone.CHANGED),
-            f"{one.topic}-{one.partition}",
-            one.first_offset,
-            one.producer_id,
-            one.transactional_id or "unknown",
-            one.status or "unknown",
-            when(one.last_time),
+            Line("hangs", Tone.BAD) if transaction.is_hanging else Line("open", Tone.CHANGED),
+            f"{transaction.topic}-{transaction.partition}",
+            transaction.first_offset,
+            transaction.producer_id,
+            transaction.transactional_id or "unknown",
+            transaction.status or "unknown",
+            when(transaction.last_time),
         )
-        for _, one in opened
+        for _, transaction in opened
     ]
-    ids = [one for every in view.transactions for one in every.ids]
-    aborted = [one for every in view.transactions for one in every.aborted]
+    ids = [transactional_id for transactions in view.transactions for transactional_id in transactions.ids]
+    aborted = [transaction for transactions in view.transactions for transaction in transactions.aborted]
     states = [
-        (one.transactional_id, one.status or "", one.producer_id, ", ".join(one.partitions), when(one.update_time))
-        for one in ids
+        (
+            transactional_id.transactional_id,
+            transactional_id.status or "",
+            transactional_id.producer_id,
+            ", ".join(transactional_id.partitions),
+            when(transactional_id.update_time),
+        )
+        for transactional_id in ids
     ]
-    undone = [(f"{one.topic}-{one.partition}", one.start, one.stop - 1, one.producer_id) for one in aborted]
+    undone = [
+        (
+            f"{transaction.topic}-{transaction.partition}",
+            transaction.start,
+            transaction.stop - 1,
+            transaction.producer_id,
+        )
+        for transaction in aborted
+    ]
     head = ("state", "partition", "from offset", "producer", "transactional id", "coordinator", "last write")
-    advice = [tag("li", text(one, 600)) for one in dict.fromkeys(one.advice for _, one in opened if one.advice)]
+    advice = [tag("li", text(item, 600)) for item in dict.fromkeys(item.advice for _, item in opened if item.advice)]
     return frame.section(
         "Transactions",
         table(head, rows[:ROWS], "Open transactions", filtered=True) if rows else tag("p", "No transaction is open."),
@@ -724,8 +767,11 @@ def _transactions(view: Overview) -> Safe:
 
 
 def _files(view: Overview) -> Safe:
-    most = max((one.size for one in view.formats), default=1) or 1
-    rows = [(one.name, one.title, one.files, bar(one.size / most, size_text(one.size))) for one in view.formats]
+    most = max((format.size for format in view.formats), default=1) or 1
+    rows = [
+        (format.name, format.title, format.files, bar(format.size / most, size_text(format.size)))
+        for format in view.formats
+    ]
     listed = tag("p", "All of them: ", command(view.listing), class_="helps") if view.listing else Safe("")
     return frame.section(
         "Files", table(("format", "what it is", "files", "size"), rows, "Files by format"), listed, name="files"

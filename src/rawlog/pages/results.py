@@ -55,21 +55,21 @@ def verdict(findings: Findings, steps: Sequence[Step]) -> Safe:
     counts = ", ".join(
         counted(number, name) for name, number in (("error", findings.errors), ("warning", findings.warnings)) if number
     )
-    said = tag(
+    statement = tag(
         "div",
         tag("p", title, class_="state"),
         tag("p", sentence),
         tag("p", counts, class_="counts") if counts else "",
         class_="said",
     )
-    return tag("section", said, next_steps(steps), class_=f"verdict {tone}", aria_label="Verdict")
+    return tag("section", statement, next_steps(steps), class_=f"verdict {tone}", aria_label="Verdict")
 
 
 def next_steps(steps: Sequence[Step]) -> Safe:
     """What to do next, as a list."""
     if not steps:
         return Safe("")
-    items = (tag("li", one.text, command(one.command) if one.command else "") for one in steps)
+    items = (tag("li", step.text, command(step.command) if step.command else "") for step in steps)
     return tag("div", tag("h2", "What to do next"), tag("ol", *items), class_="steps")
 
 
@@ -77,33 +77,35 @@ def listing(causes: Sequence[Cause]) -> Safe:
     """All causes; those that matter are open."""
     if not causes:
         return tag("p", "No findings.", class_="about")
-    return joined(_cause(one, at) for at, one in enumerate(causes))
+    return joined(_cause(cause, at) for at, cause in enumerate(causes))
 
 
-def _cause(one: Cause, at: int) -> Safe:
-    first = one.about.split("\n\n")[0].split(". ")[0].rstrip(".")
+def _cause(cause: Cause, at: int) -> Safe:
+    first = cause.about.split("\n\n")[0].split(". ")[0].rstrip(".")
     summary = joined(
         (
-            tag("span", one.severity.value, class_=f"badge {TONES[one.severity]}"),
-            tag("span", text(first or one.code), class_="what"),
-            tag("span", f"{counted(one.count, 'finding')} in {counted(one.files, 'file')}", class_="many"),
+            tag("span", cause.severity.value, class_=f"badge {TONES[cause.severity]}"),
+            tag("span", text(first or cause.code), class_="what"),
+            tag("span", f"{counted(cause.count, 'finding')} in {counted(cause.files, 'file')}", class_="many"),
         )
     )
     rows = [
         (finding.path or "the files together", finding.position, finding.offset, _message(finding))
-        for finding in one.places
+        for finding in cause.places
     ]
-    origin = tag("p", "All of these follow from the findings of ", tag("code", one.follows), ".") if one.follows else ""
-    more = f"the first {len(rows):,} of {one.count:,}" if one.count > len(rows) else counted(one.count, "place")
+    origin = (
+        tag("p", "All of these follow from the findings of ", tag("code", cause.follows), ".") if cause.follows else ""
+    )
+    more = f"the first {len(rows):,} of {cause.count:,}" if cause.count > len(rows) else counted(cause.count, "place")
     return details(
         summary,
-        tag("p", tag("code", one.code), class_="code"),
+        tag("p", tag("code", cause.code), class_="code"),
         origin,
-        prose(one.about) if one.about else "",
-        *(tag("p", f"{step.text}: ", command(step.command), class_="helps") for step in one.commands),
-        table(("file", "byte", "offset", "message"), rows, f"{one.code}: {more}"),
-        is_open=at == 0 and one.severity is not Severity.INFO and not one.follows,
-        class_=f"cause {TONES[one.severity]}",
+        prose(cause.about) if cause.about else "",
+        *(tag("p", f"{step.text}: ", command(step.command), class_="helps") for step in cause.commands),
+        table(("file", "byte", "offset", "message"), rows, f"{cause.code}: {more}"),
+        is_open=at == 0 and cause.severity is not Severity.INFO and not cause.follows,
+        class_=f"cause {TONES[cause.severity]}",
     )
 
 
@@ -136,8 +138,8 @@ ACTION_TONES = {
 
 def banner(title: str, sentence: str, tone: str, steps: Sequence[Step] = ()) -> Safe:
     """The result in large letters, and what to do next."""
-    said = tag("div", tag("p", title, class_="state"), tag("p", sentence), class_="said")
-    return tag("section", said, next_steps(steps), class_=f"verdict {tone}", aria_label="Result")
+    statement = tag("div", tag("p", title, class_="state"), tag("p", sentence), class_="said")
+    return tag("section", statement, next_steps(steps), class_=f"verdict {tone}", aria_label="Result")
 
 
 def cards(pairs: Iterable[tuple[str, Any]]) -> Safe:
@@ -148,13 +150,18 @@ def cards(pairs: Iterable[tuple[str, Any]]) -> Safe:
 # verify -------------------------------------------------------------------------------------------------------------------
 
 
-def verify_page(found: Findings, causes: Sequence[Cause], steps: Sequence[Step], roots: Sequence[str]) -> str:
+def verify_page(findings: Findings, causes: Sequence[Cause], steps: Sequence[Step], roots: Sequence[str]) -> str:
     """What `verify` found."""
     title = frame.title_of(roots)
     content = frame.main(
-        verdict(found, steps),
+        verdict(findings, steps),
         cards(
-            (("Files", found.files), ("Frames", found.frames), ("Errors", found.errors), ("Warnings", found.warnings))
+            (
+                ("Files", findings.files),
+                ("Frames", findings.frames),
+                ("Errors", findings.errors),
+                ("Warnings", findings.warnings),
+            )
         ),
         frame.section("Findings", listing(causes), name="findings"),
     )
@@ -182,7 +189,7 @@ def diff_page(tally: Tally, a: str, b: str, damage: Sequence[str] = ()) -> str:
         ("Only in B", tally.only_in_b),
         ("Differ", tally.differs),
     )
-    rows = [_difference(one) for one in tally.items[:ROWS]]
+    rows = [_difference(difference) for difference in tally.items[:ROWS]]
     left = len(tally.items) - len(rows) + tally.unlisted
     more = tag("p", f"{left:,} more differences are not listed here.", class_="about") if left > 0 else Safe("")
     head = ("change", "what", "name", "offsets", "number", "columns", "in A", "in B")
@@ -193,12 +200,23 @@ def diff_page(tally: Tally, a: str, b: str, damage: Sequence[str] = ()) -> str:
     return frame.document(f"rawlog diff: {a} and {b}", frame.heading("diff", f"{a} and {b}"), content)
 
 
-def _difference(one: Difference) -> tuple[Any, ...]:
-    offsets = "" if one.start is None or one.stop is None else offset_range(one.start, one.stop)
+def _difference(difference: Difference) -> tuple[Any, ...]:
+    offsets = (
+        "" if difference.start is None or difference.stop is None else offset_range(difference.start, difference.stop)
+    )
     sides = [
-        None if side is None else {name: side.get(name) for name in one.columns} or None for side in (one.a, one.b)
+        None if side is None else {name: side.get(name) for name in difference.columns} or None
+        for side in (difference.a, difference.b)
     ]
-    return CHANGES[one.change], one.what, one.name, offsets, one.count, ", ".join(one.columns), *sides
+    return (
+        CHANGES[difference.change],
+        difference.what,
+        difference.name,
+        offsets,
+        difference.count,
+        ", ".join(difference.columns),
+        *sides,
+    )
 
 
 # repair, rescue and others that write -------------------------------------------------------------------------------------
@@ -224,7 +242,7 @@ def report_page(report: Report, causes: Sequence[Cause] = ()) -> str:
             "bad",
             steps,
         )
-    every = [one for one in report.all_entries() if one.action is not Action.KEPT]
+    entries = [entry for entry in report.all_entries() if entry.action is not Action.KEPT]
     counts = {name: report.counts.get(name) or report.total(name) for name in _count_names(report)}
     shown = [(name.replace("_", " ").capitalize(), number) for name, number in counts.items() if number][:8]
     title = report.source or report.target
@@ -232,7 +250,7 @@ def report_page(report: Report, causes: Sequence[Cause] = ()) -> str:
         result,
         cards(shown) if shown else Safe(""),
         *_plan(report),
-        _entries(every, report.is_dry_run),
+        _entries(entries, report.is_dry_run),
         _rest(report, causes),
     ]
     where = tag("p", "Written to ", tag("code", report.target), class_="when") if report.target else Safe("")
@@ -250,41 +268,43 @@ def _count_names(report: Report) -> list[str]:
     return list(names)
 
 
-def _entries(every: Sequence[Entry], is_dry_run: bool) -> Safe:
+def _entries(entries: Sequence[Entry], is_dry_run: bool) -> Safe:
     title = "What would be done" if is_dry_run else "What was done"
-    if not every:
+    if not entries:
         return frame.section(title, tag("p", "Everything is kept as it is."))
     order = list(Action)
-    worst = sorted(every, key=lambda one: (not one.is_loss, -order.index(one.action)))
+    worst = sorted(entries, key=lambda entry: (not entry.is_loss, -order.index(entry.action)))
     rows = [
         (
-            Line(one.action.value, ACTION_TONES.get(one.action)),
-            one.path or "",
-            f"{one.start:,} to {one.stop:,}"
-            if one.start is not None and one.stop is not None and one.stop > one.start
+            Line(entry.action.value, ACTION_TONES.get(entry.action)),
+            entry.path or "",
+            f"{entry.start:,} to {entry.stop:,}"
+            if entry.start is not None and entry.stop is not None and entry.stop > entry.start
             else "",
-            _offsets(one),
-            one.reason,
+            _offsets(entry),
+            entry.reason,
         )
-        for one in worst[:ROWS]
+        for entry in worst[:ROWS]
     ]
-    more = f"{len(every) - len(rows):,} more are not listed here; --json has all." if len(every) > len(rows) else ""
+    more = f"{len(entries) - len(rows):,} more are not listed here; --json has all." if len(entries) > len(rows) else ""
     listed = table(("action", "file", "bytes", "offsets", "why"), rows, title, filtered=True, whole=False)
     return frame.section(title, listed, tag("p", more, class_="about") if more else Safe(""), name="entries")
 
 
-def _offsets(one: Entry) -> str:
-    if one.first_offset is None:
+def _offsets(entry: Entry) -> str:
+    if entry.first_offset is None:
         return ""
     return (
-        f"from {one.first_offset:,} on" if one.stop_offset is None else offset_range(one.first_offset, one.stop_offset)
+        f"from {entry.first_offset:,} on"
+        if entry.stop_offset is None
+        else offset_range(entry.first_offset, entry.stop_offset)
     )
 
 
 def _rest(report: Report, causes: Sequence[Cause]) -> Safe:
-    made = []
+    sections = []
     if report.remaining:
-        made.append(frame.section("What is still wrong", listing(causes), name="remaining"))
+        sections.append(frame.section("What is still wrong", listing(causes), name="remaining"))
     notes = [text(note, 600) for note in report.notes]
     notes += [
         text(f"{path}: left out: rawlog or the system does not know it; copy it yourself if you need it")
@@ -292,18 +312,18 @@ def _rest(report: Report, causes: Sequence[Cause]) -> Safe:
     ]
     notes += [text(f"{path}: left out: the system would not load it") for path in report.not_loaded]
     if notes:
-        made.append(frame.section("Notes", tag("ul", *(tag("li", note) for note in notes[:ROWS]), class_="notes")))
+        sections.append(frame.section("Notes", tag("ul", *(tag("li", note) for note in notes[:ROWS]), class_="notes")))
     if report.parts:
         rows = [
             (name, part.is_whole, len(part.with_action(Action.LOST, Action.DROPPED)))
             for name, part in report.parts.items()
         ]
-        made.append(
+        sections.append(
             frame.section(
                 "Parts", table(("part", "whole", "losses"), rows[:ROWS], "Parts", sortable=True, filtered=True)
             )
         )
-    return joined(made)
+    return joined(sections)
 
 
 def _plan(report: Report) -> list[Safe]:
@@ -337,32 +357,34 @@ def _plan(report: Report) -> list[Safe]:
     lost = [
         (
             unit["name"],
-            _spans([one]),
-            *(when(None if one[side] is None else one[side] * 1000) for side in ("since", "until")),
-            one["reason"],
+            _spans([loss]),
+            *(when(None if loss[side] is None else loss[side] * 1000) for side in ("since", "until")),
+            loss["reason"],
         )
         for unit in units
-        for one in unit["lost"]
+        for loss in unit["lost"]
     ]
-    made = []
+    sections = []
     if lost:
         why = ("partition", "lost", "written after", "written before", "why")
-        made.append(frame.section("Lost", table(why, lost[:ROWS], "Lost", filtered=True, whole=False), name="lost"))
+        sections.append(frame.section("Lost", table(why, lost[:ROWS], "Lost", filtered=True, whole=False), name="lost"))
     head = ("partition", "result", "lost", "undecided", "divergent", "decided by")
-    found = ("partition", "disk", "state", "offsets", "damage", "use")
+    replica_head = ("partition", "disk", "state", "offsets", "damage", "use")
     listed = details(
         f"Replicas that were found: {len(copies):,}",
-        table(found, copies[:ROWS], "Replicas", filtered=True, whole=False),
+        table(replica_head, copies[:ROWS], "Replicas", filtered=True, whole=False),
     )
-    made.append(
+    sections.append(
         frame.section("Partitions", table(head, rows, "Partitions", filtered=True, whole=False), listed, name="plan")
     )
-    return made
+    return sections
 
 
-def _spans(found: Sequence[Unit]) -> str:
+def _spans(ranges: Sequence[Unit]) -> str:
     texts = [
-        f"offsets from {one['start']:,} on" if one["stop"] is None else offset_range(one["start"], one["stop"])
-        for one in found
+        f"offsets from {offsets['start']:,} on"
+        if offsets["stop"] is None
+        else offset_range(offsets["start"], offsets["stop"])
+        for offsets in ranges
     ]
     return ", ".join(texts[:3]) + (f", {counted(len(texts) - 3, 'more', 'more')}" if len(texts) > 3 else "")

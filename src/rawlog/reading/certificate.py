@@ -24,10 +24,10 @@ from rawlog.model.table import RECORDS
 from rawlog.model.text import counted, printable
 from rawlog.reading.erasure import (
     Erasure,
-    Searched,
+    SearchText,
+    bytes_to_json,
     look,
     search_file,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class FileHash:
 
 def file_hash(path: str, named: str) -> FileHash:
     """The hash of a file under a name. AccessError if it cannot be read."""
-    made, position = hashlib.sha256(), 0
+    digest, position = hashlib.sha256(), 0
     with Source(path) as source:
         while piece := source.read(position, PIECE):
-            made.update(piece)
+            digest.update(piece)
             position += len(piece)
-    return FileHash(named, position, made.hexdigest())
+    return FileHash(named, position, digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class StoreEvidence:
         return {"name": self.name, "system": self.system, "removed": list(self.removed), "kept": list(self.kept)}
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> StoreEvidence:
-        return cls(given["name"], given["system"], tuple(given["removed"]), tuple(given["kept"]))
+    def from_json(cls, fields: Mapping[str, Any]) -> StoreEvidence:
+        return cls(fields["name"], fields["system"], tuple(fields["removed"]), tuple(fields["kept"]))
 
     @property
     def places(self) -> frozenset[Place]:
         """Where the removed records were."""
-        return frozenset((one["topic"], one["partition"], one["offset"]) for one in self.removed)
+        return frozenset((record["topic"], record["partition"], record["offset"]) for record in self.removed)
 
 
 def certificate(
@@ -107,22 +107,22 @@ def certificate(
     left_out: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The certificate of an erasure, for machines. Its own hash is over everything else in it."""
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "certificate": VERSION,
         "rawlog": __version__,
         "made": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "asked": erasure.as_json(),
-        "absent": [shown(one) if isinstance(one, bytes) else one for one in absent],
-        "records_removed": sum(len(one.removed) for one in stores),
-        "records_kept": sum(part["records"] for one in stores for part in one.kept),
+        "absent": [bytes_to_json(text) if isinstance(text, bytes) else text for text in absent],
+        "records_removed": sum(len(store.removed) for store in stores),
+        "records_kept": sum(part["records"] for store in stores for part in store.kept),
         "mentions": list(mentions),
         "elsewhere": list(elsewhere),
         "left_out": list(left_out),
-        "source": {"paths": list(source), "files": [one.as_json() for one in source_files]},
-        "result": {"path": target, "files": [one.as_json() for one in result_files]},
-        "stores": [one.as_json() for one in stores],
+        "source": {"paths": list(source), "files": [file.as_json() for file in source_files]},
+        "result": {"path": target, "files": [file.as_json() for file in result_files]},
+        "stores": [store.as_json() for store in stores],
     }
-    return made | {"sha256": seal(made)}
+    return fields | {"sha256": seal(fields)}
 
 
 def seal(content: Mapping[str, Any]) -> str:
@@ -132,33 +132,33 @@ def seal(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def lines(made: Mapping[str, Any]) -> Iterator[str]:
+def lines(certificate: Mapping[str, Any]) -> Iterator[str]:
     """The certificate for people."""
     yield "Certificate of erasure"
     yield ""
-    yield f"made          {made['made']} by rawlog {made['rawlog']}"
-    yield f"source        {', '.join(map(printable, made['source']['paths']))}"
-    yield f"result        {printable(made['result']['path'])}"
-    for name, value in made["asked"].items():
+    yield f"made          {certificate['made']} by rawlog {certificate['rawlog']}"
+    yield f"source        {', '.join(map(printable, certificate['source']['paths']))}"
+    yield f"result        {printable(certificate['result']['path'])}"
+    for name, value in certificate["asked"].items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         yield f"asked         {name.replace('_', ' ')}: {printable(text)}"
-    for one in made["absent"]:
-        yield f"absent        {printable(str(one))}: no record had it"
-    yield f"removed       {counted(made['records_removed'], 'record')}"
-    yield f"kept          {counted(made['records_kept'], 'record')}"
-    yield f"this content  SHA-256 {made['sha256']}"
-    for one in made.get("elsewhere", ()):
-        yield f"not erased    {printable(one)}"
-    for one in made.get("left_out", ()):
-        yield f"left out      {printable(one)}: not known, so not read and not copied"
-    for one in made["mentions"]:
-        yield f"still mentioned  {printable(one)}"
-    for store in made["stores"]:
+    for text in certificate["absent"]:
+        yield f"absent        {printable(str(text))}: no record had it"
+    yield f"removed       {counted(certificate['records_removed'], 'record')}"
+    yield f"kept          {counted(certificate['records_kept'], 'record')}"
+    yield f"this content  SHA-256 {certificate['sha256']}"
+    for note in certificate.get("elsewhere", ()):
+        yield f"not erased    {printable(note)}"
+    for path in certificate.get("left_out", ()):
+        yield f"left out      {printable(path)}: not known, so not read and not copied"
+    for note in certificate["mentions"]:
+        yield f"still mentioned  {printable(note)}"
+    for store in certificate["stores"]:
         yield from _store_lines(store)
     for title in ("source", "result"):
         yield ""
         yield f"Files of the {title}, with SHA-256"
-        for file in made[title]["files"]:
+        for file in certificate[title]["files"]:
             yield f"  {file['sha256']}  {file['size']:>14,}  {printable(file['path'])}"
     yield ""
     yield "`rawlog verify RESULT --certificate FILE` checks the result against the JSON form of this certificate."
@@ -168,28 +168,28 @@ def _store_lines(store: Mapping[str, Any]) -> Iterator[str]:
     if store["removed"]:
         yield ""
         yield f"Removed from {printable(store['name'] or store['system'])}: topic, partition, offset, SHA-256 of key, value and headers"
-        for one in store["removed"][:SHOWN]:
-            yield f"  {printable(str(one['topic']))} {one['partition']} {one['offset']} {one['sha256']}"
+        for record in store["removed"][:SHOWN]:
+            yield f"  {printable(str(record['topic']))} {record['partition']} {record['offset']} {record['sha256']}"
         if len(store["removed"]) > SHOWN:
             yield f"  and {len(store['removed']) - SHOWN:,} more, which the JSON form lists"
     if store["kept"]:
         yield ""
         yield f"Kept in {printable(store['name'] or store['system'])}: topic, partition, records, SHA-256 over them in their order"
-        for one in store["kept"]:
-            yield f"  {printable(str(one['topic']))} {one['partition']} {one['records']} {one['sha256']}"
+        for part in store["kept"]:
+            yield f"  {printable(str(part['topic']))} {part['partition']} {part['records']} {part['sha256']}"
 
 
 def load(path: str) -> dict[str, Any]:
     """A certificate in its JSON form. OptionError for another file, AccessError for one that cannot be read."""
     try:
-        found = json.loads(Path(path).read_bytes())
+        certificate = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise AccessError(f"{path}: {error.strerror or error}") from None
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("certificate") != VERSION:
+        certificate = None
+    if not isinstance(certificate, dict) or certificate.get("certificate") != VERSION:
         raise OptionError(f"{path}: not the certificate of an erasure, version {VERSION}, in its JSON form")
-    return found
+    return certificate
 
 
 #: What a certificate has: a list means each of its items, None for any value.
@@ -207,77 +207,77 @@ _SHAPE: dict[str, Any] = {
 }
 
 
-def decode_is_valid(asked: Mapping[str, Any]) -> bool:
+def decode_is_valid(request: Mapping[str, Any]) -> bool:
     """Whether a certificate says in words how rows were decoded, or that they were not."""
-    return all(asked.get(name) is None or isinstance(asked[name], str) for name in ("decode", "schemas"))
+    return all(request.get(name) is None or isinstance(request[name], str) for name in ("decode", "schemas"))
 
 
-def _invalid(made: Mapping[str, Any], transforms: tuple[Transform, ...]) -> str | None:
+def _invalid(certificate: Mapping[str, Any], transforms: tuple[Transform, ...]) -> str | None:
     """The first part of a certificate that cannot be used."""
     try:
-        if not decode_is_valid(made.get("asked", {})):
+        if not decode_is_valid(certificate.get("asked", {})):
             return "asked"
-        Erasure.from_json(made.get("asked", {}), transforms).selection.check(RECORDS)
+        Erasure.from_json(certificate.get("asked", {}), transforms).selection.check(RECORDS)
     except (OptionError, TypeError, ValueError, KeyError, AttributeError):
         return "asked"
-    return _lacking(made, _SHAPE)
+    return _lacking(certificate, _SHAPE)
 
 
-def _lacking(given: Any, shape: Any, name: str = "content") -> str | None:
+def _lacking(content: Any, shape: Any, name: str = "content") -> str | None:
     """The first part of a certificate that is missing or of another type."""
     if isinstance(shape, dict):
-        if not isinstance(given, dict):
+        if not isinstance(content, dict):
             return name
-        found = (_lacking(given[one], inner, one) if one in given else one for one, inner in shape.items())
-        return next((one for one in found if one is not None), None)
+        lacking = (_lacking(content[key], inner, key) if key in content else key for key, inner in shape.items())
+        return next((part for part in lacking if part is not None), None)
     if isinstance(shape, list):
-        if not isinstance(given, list):
+        if not isinstance(content, list):
             return name
-        return next((one for item in given if (one := _lacking(item, shape[0], name)) is not None), None)
-    return None if shape is None or isinstance(given, shape) else name
+        return next((part for item in content if (part := _lacking(item, shape[0], name)) is not None), None)
+    return None if shape is None or isinstance(content, shape) else name
 
 
 # A result and its certificate --------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Examined:
+class Examination:
     """What a result has: records that were to be erased, the hashes over the others, and texts that were asked for."""
 
     remains: list[Place] = field(default_factory=list)
     kept: tuple[dict[str, Any], ...] = ()
-    mentions: list[tuple[Searched, str]] = field(default_factory=list)
+    mentions: list[tuple[SearchText, str]] = field(default_factory=list)
 
 
-def examine(files: Sequence[File], store: StoreEvidence, erasure: Erasure) -> Examined:
+def examine(files: Sequence[File], store: StoreEvidence, erasure: Erasure) -> Examination:
     """Read the records of a store of the result. DataError at damage."""
-    made = Examined()
-    found = look(
+    outcome = Examination()
+    evidence = look(
         files,
         erasure,
         store.system,
-        _still(made, erasure, store.system),
+        _still(outcome, erasure, store.system),
         searched=erasure.searched(),
         gone=store.places if erasure.rewrite(store.system).content_only else frozenset(),
     )
-    made.kept, made.mentions = tuple(found.kept_json()), found.mentions
-    return made
+    outcome.kept, outcome.mentions = tuple(evidence.kept_json()), evidence.mentions
+    return outcome
 
 
-def _still(made: Examined, erasure: Erasure, system: str) -> Callable[[pa.RecordBatch], NDArray[np.bool_]]:
+def _still(outcome: Examination, erasure: Erasure, system: str) -> Callable[[pa.RecordBatch], NDArray[np.bool_]]:
     """Which rows are asked for and are still there; content that was erased is zeros."""
     import numpy as np
 
     content_only = erasure.rewrite(system).content_only
 
     def choose(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        found = erasure.mask(batch, system)
-        for row in np.flatnonzero(found).tolist() if content_only else ():
-            found[row] = bool(batch.column("value")[row].as_py().strip(b"\0"))
-        for row in np.flatnonzero(found).tolist():
+        mask = erasure.mask(batch, system)
+        for row in np.flatnonzero(mask).tolist() if content_only else ():
+            mask[row] = bool(batch.column("value")[row].as_py().strip(b"\0"))
+        for row in np.flatnonzero(mask).tolist():
             topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
-            made.remains.append((topic, partition, offset))
-        return found
+            outcome.remains.append((topic, partition, offset))
+        return mask
 
     return choose
 
@@ -290,7 +290,7 @@ class Checkup:
     tree: Tree
     root: str
     transforms: tuple[Transform, ...] = ()
-    _examined: dict[str, Examined] = field(default_factory=dict)
+    _examined: dict[str, Examination] = field(default_factory=dict)
 
     @property
     def erasure(self) -> Erasure:
@@ -298,15 +298,15 @@ class Checkup:
 
     @property
     def stores(self) -> list[StoreEvidence]:
-        return [StoreEvidence.from_json(one) for one in self.certificate["stores"]]
+        return [StoreEvidence.from_json(store) for store in self.certificate["stores"]]
 
-    def examined(self, store: StoreEvidence) -> Examined:
+    def examination(self, store: StoreEvidence) -> Examination:
         """What a store of the result has, read once for all rules."""
         if store.name not in self._examined:
             base = f"{self.root}/{store.name}" if store.name else self.root
-            files = [one for one in self.tree if one.path == base or one.path.startswith(f"{base}/")]
-            own = [one for one in files if one.system == store.system and one.problem is None]
-            self._examined[store.name] = examine(own, store, self.erasure)
+            files = [file for file in self.tree if file.path == base or file.path.startswith(f"{base}/")]
+            readable = [file for file in files if file.system == store.system and file.problem is None]
+            self._examined[store.name] = examine(readable, store, self.erasure)
         return self._examined[store.name]
 
     def path(self, name: str) -> str:
@@ -319,15 +319,15 @@ def content(seen: Checkup) -> Iterator[Mark]:
 
     Nothing that it says can be relied on. Take the certificate from where `rawlog erase` wrote it.
     """
-    expected, found = seen.certificate.get("sha256"), seal(seen.certificate)
-    if expected != found:
-        yield Mark("the certificate was changed", expected=expected, found=found)
+    expected, actual = seen.certificate.get("sha256"), seal(seen.certificate)
+    if expected != actual:
+        yield Mark("the certificate was changed", expected=expected, found=actual)
     if (lacking := _invalid(seen.certificate, seen.transforms)) is not None:
         yield Mark(f"the certificate has no valid {lacking}")
         return
     for name, count in (
-        ("records_removed", sum(len(one.removed) for one in seen.stores)),
-        ("records_kept", sum(part["records"] for one in seen.stores for part in one.kept)),
+        ("records_removed", sum(len(store.removed) for store in seen.stores)),
+        ("records_kept", sum(part["records"] for store in seen.stores for part in store.kept)),
     ):
         if seen.certificate[name] != count:
             yield Mark(
@@ -342,19 +342,19 @@ def result(seen: Checkup) -> Iterator[Mark]:
     A broker that started on the result changes its files; check the certificate before that, on a copy. If nobody was to change it, erase
     again from the source.
     """
-    known = {one["path"]: one for one in seen.certificate["result"]["files"]}
+    listed = {file["path"]: file for file in seen.certificate["result"]["files"]}
     present = {file.path: file for file in seen.tree}
-    for name, one in known.items():
+    for name, file in listed.items():
         path = seen.path(name)
         if path not in present:
             yield Mark("a file of the certificate is missing", path=path)
             continue
-        found = file_hash(path, name).sha256
-        if found != one["sha256"]:
+        sha256 = file_hash(path, name).sha256
+        if sha256 != file["sha256"]:
             yield Mark(
-                "the file was changed since the certificate was made", path=path, expected=one["sha256"], found=found
+                "the file was changed since the certificate was made", path=path, expected=file["sha256"], found=sha256
             )
-    names = {seen.path(name) for name in known}
+    names = {seen.path(name) for name in listed}
     yield from (Mark("a file that the certificate does not have", path=path) for path in present if path not in names)
 
 
@@ -366,7 +366,7 @@ def remains(seen: Checkup) -> Iterator[Mark]:
     erase again from the source.
     """
     for store in seen.stores:
-        for topic, partition, offset in seen.examined(store).remains:
+        for topic, partition, offset in seen.examination(store).remains:
             yield Mark(
                 f"a record that was to be erased: {topic} partition {partition}",
                 offset=offset,
@@ -382,15 +382,15 @@ def kept(seen: Checkup) -> Iterator[Mark]:
     Records were lost, changed or added after the erasure, or by it. Compare the result with the source by `rawlog diff`.
     """
     for store in seen.stores:
-        yield from differences(store.kept, seen.examined(store).kept, seen.path(store.name))
+        yield from differences(store.kept, seen.examination(store).kept, seen.path(store.name))
 
 
 def differences(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], path: str) -> Iterator[Mark]:
     """Partitions whose hashes over kept records differ."""
-    old, new = ({(one["topic"], one["partition"]): one for one in many} for many in (before, after))
+    old, new = ({(part["topic"], part["partition"]): part for part in parts} for parts in (before, after))
     for place in sorted({*old, *new}, key=str):
         if old.get(place) != new.get(place):
-            counts = [str(one["records"]) if one else "none" for one in (old.get(place), new.get(place))]
+            counts = [str(part["records"]) if part else "none" for part in (old.get(place), new.get(place))]
             message = f"{place[0]} partition {place[1]}: other records than were kept"
             yield Mark(message, path=path, expected=f"{counts[0]} records", found=f"{counts[1]} records")
 
@@ -402,7 +402,7 @@ def elsewhere(seen: Checkup) -> Iterator[Mark]:
     What was to be erased may still be there, and a broker serves it. Erase again, with the remote storage among the sources:
     `rawlog erase kafka-logs/ s3://bucket/prefix DST`.
     """
-    yield from (Mark(str(one)) for one in seen.certificate.get("elsewhere") or ())
+    yield from (Mark(str(text)) for text in seen.certificate.get("elsewhere") or ())
 
 
 @rule("rawlog.certificate.mention", Severity.INFO)
@@ -416,38 +416,42 @@ def mention(seen: Checkup) -> Iterator[Mark]:
 
 
 def _texts(seen: Checkup, *, is_strict: bool) -> Iterator[Mark]:
-    searched = [one for one in seen.erasure.searched() if one.is_strict == is_strict]
+    texts = [text for text in seen.erasure.searched() if text.is_strict == is_strict]
     for store in seen.stores:
-        for one, where in seen.examined(store).mentions:
-            if one.is_strict == is_strict:
-                yield Mark(f"{_quoted(one)} in a record: {where}", path=seen.path(store.name))
+        for text, where in seen.examination(store).mentions:
+            if text.is_strict == is_strict:
+                yield Mark(f"{_quote(text)} in a record: {where}", path=seen.path(store.name))
     for file in seen.tree:
         if file.problem is None:
-            for one, position in search_file(file.path, searched):
-                yield Mark(f"{_quoted(one)} in the bytes of the file", position=position, path=file.path)
+            for text, position in search_file(file.path, texts):
+                yield Mark(f"{_quote(text)} in the bytes of the file", position=position, path=file.path)
 
 
-def _quoted(one: Searched) -> str:
-    return repr(one.text.decode("utf-8", "backslashreplace"))
+def _quote(searched: SearchText) -> str:
+    return repr(searched.text.decode("utf-8", "backslashreplace"))
 
 
 RULES: tuple[Rule[Checkup], ...] = (content, result, remains, kept, elsewhere, mention)
 
 
-def check(made: Mapping[str, Any], tree: Tree, root: str, transforms: tuple[Transform, ...] = ()) -> list[Finding]:
+def check(
+    certificate: Mapping[str, Any], tree: Tree, root: str, transforms: tuple[Transform, ...] = ()
+) -> list[Finding]:
     """What is wrong with a result, by its certificate. `transforms` decode rows if the erasure did so. DataError at damage in it."""
-    seen = Checkup(made, tree, root.rstrip("/"), transforms)
-    found = []
-    for one in RULES if _invalid(made, transforms) is None else (content,):
-        for mark in one.check(seen):
-            found.append(as_finding(one, mark))
-    return found
+    seen = Checkup(certificate, tree, root.rstrip("/"), transforms)
+    findings = []
+    for certificate_rule in RULES if _invalid(certificate, transforms) is None else (content,):
+        for mark in certificate_rule.check(seen):
+            findings.append(as_finding(certificate_rule, mark))
+    return findings
 
 
-def as_finding(one: Rule[Any], mark: Mark) -> Finding:
+def as_finding(rule: Rule[Any], mark: Mark) -> Finding:
     """What a rule of certificates found."""
     texts = [None if value is None else str(value) for value in (mark.expected, mark.found)]
-    return Finding(one.code, one.severity, mark.path, None, mark.position, mark.size, mark.offset, mark.message, *texts)
+    return Finding(
+        rule.code, rule.severity, mark.path, None, mark.position, mark.size, mark.offset, mark.message, *texts
+    )
 
 
 def unread(error: Exception) -> Finding:

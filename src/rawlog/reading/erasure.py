@@ -61,8 +61,8 @@ class Erasure:
         """The columns that `mask` looks at, and those that tell copies."""
         kind, lookup = registry.family(system).store_class, registry.lookup(RECORDS, system)
         names = list(self.selection.replace(columns=("offset",)).needed(RECORDS).names)
-        for what, asked in (("key", self.keys), ("id", self.ids)):
-            names += (lookup.columns(RECORDS, what) if lookup is not None else ()) or ("key",) if asked else ()
+        for what, values in (("key", self.keys), ("id", self.ids)):
+            names += (lookup.columns(RECORDS, what) if lookup is not None else ()) or ("key",) if values else ()
         names += ("key", "headers") if kind.can("copy_ids") else ()
         names += ("value",) if kind.can("part_ids") else ()
         names += ("value",) if self.rewrite(system).content_only else ()
@@ -71,22 +71,22 @@ class Erasure:
     def mask(self, batch: pa.RecordBatch, system: str) -> NDArray[np.bool_]:
         """Which rows are asked for, without their copies."""
         lookup = registry.lookup(RECORDS, system)
-        found = self.selection.mask(batch, RECORDS)
+        mask = self.selection.mask(batch, RECORDS)
         if self.keys or self.ids:
             named = self._with_keys(batch, lookup)
-            for one in self.ids if lookup is not None else ():
-                named = named | _bools(lookup.by_id(batch, one))  # type: ignore[union-attr]
-            found = found & named
+            for wanted_id in self.ids if lookup is not None else ():
+                named = named | _bools(lookup.by_id(batch, wanted_id))  # type: ignore[union-attr]
+            mask = mask & named
         if self.rewrite(system).content_only:
-            found = found & _bools(pc.is_valid(batch.column("value")))
-        return found
+            mask = mask & _bools(pc.is_valid(batch.column("value")))
+        return mask
 
     def _with_keys(self, batch: pa.RecordBatch, lookup: Lookup | None) -> NDArray[np.bool_]:
         if lookup is not None and lookup.by_key is not None:
-            found = np.zeros(batch.num_rows, np.bool_)
+            mask = np.zeros(batch.num_rows, np.bool_)
             for key in self.keys:
-                found |= _bools(lookup.by_key(batch, key))
-            return found
+                mask |= _bools(lookup.by_key(batch, key))
+            return mask
         if not self.keys:
             return np.zeros(batch.num_rows, np.bool_)
         return _bools(pc.is_in(batch.column("key"), pa.array(sorted(self.keys), pa.binary())))
@@ -94,25 +94,25 @@ class Erasure:
     def met(self, batch: pa.RecordBatch, system: str, missing: Iterable[bytes | str]) -> set[bytes | str]:
         """Which of some keys and ids rows that are erased have."""
         lookup = registry.lookup(RECORDS, system)
-        found: set[bytes | str] = set()
+        present: set[bytes | str] = set()
         plain = set(batch.column("key").to_pylist())
-        for one in missing:
-            if isinstance(one, str):
-                if lookup is not None and _bools(lookup.by_id(batch, one)).any():
-                    found.add(one)
-            elif one in plain or (
-                lookup is not None and lookup.by_key is not None and _bools(lookup.by_key(batch, one)).any()
+        for wanted in missing:
+            if isinstance(wanted, str):
+                if lookup is not None and _bools(lookup.by_id(batch, wanted)).any():
+                    present.add(wanted)
+            elif wanted in plain or (
+                lookup is not None and lookup.by_key is not None and _bools(lookup.by_key(batch, wanted)).any()
             ):
-                found.add(one)
-        return found
+                present.add(wanted)
+        return present
 
     def as_json(self) -> dict[str, Any]:
         """What was asked, for the certificate."""
         chosen = self.selection
-        given: dict[str, Any] = {
-            "keys": [shown(one) for one in sorted(self.keys)],
+        request: dict[str, Any] = {
+            "keys": [bytes_to_json(key) for key in sorted(self.keys)],
             "ids": list(self.ids),
-            "find": None if chosen.text is None else shown(chosen.text),
+            "find": None if chosen.text is None else bytes_to_json(chosen.text),
             "where": chosen.where,
             "topics": list(chosen.topics),
             "topic_pattern": chosen.topic_pattern,
@@ -123,35 +123,37 @@ class Erasure:
             "until": chosen.until,
             **self.decode,
         }
-        return {name: value for name, value in given.items() if value not in (None, [])}
+        return {name: value for name, value in request.items() if value not in (None, [])}
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any], transforms: tuple[Transform, ...] = ()) -> Erasure:
+    def from_json(cls, request: Mapping[str, Any], transforms: tuple[Transform, ...] = ()) -> Erasure:
         """The same from a certificate, with what decodes rows for `where`."""
         names = ("topic_pattern", "where", "from_offset", "to_offset", "since", "until")
         chosen = Selection(
-            topics=tuple(given.get("topics", ())),
-            partitions=tuple(given.get("partitions", ())),
-            text=None if "find" not in given else hidden(given["find"]),
+            topics=tuple(request.get("topics", ())),
+            partitions=tuple(request.get("partitions", ())),
+            text=None if "find" not in request else bytes_from_json(request["find"]),
             replicas="all",
             transforms=transforms,
-        ).replace(**{name: given.get(name) for name in names})
-        return cls(chosen, frozenset(map(hidden, given.get("keys", ()))), tuple(given.get("ids", ())))
+        ).replace(**{name: request.get(name) for name in names})
+        return cls(chosen, frozenset(map(bytes_from_json, request.get("keys", ()))), tuple(request.get("ids", ())))
 
-    def searched(self) -> list[Searched]:
+    def searched(self) -> list[SearchText]:
         """The texts to look for in the bytes of the result. Those of keys and of `where` may be there for another reason."""
         limits = self.selection
         is_everywhere = limits.replace(text=None).takes_every_row and not (
             limits.topics or limits.topic_pattern or limits.partitions or self.keys or self.ids
         )
-        found = [] if limits.text is None else [Searched(limits.text, is_everywhere)]
-        found += [Searched(key, False) for key in sorted(self.keys)]
-        found += [Searched(text.encode(), False) for text in (texts_of(limits.where) if limits.where else ())]
-        return [one for one in dict.fromkeys(found) if len(one.text) >= LEAST_SEARCHED or one.is_strict][:MOST_SEARCHED]
+        texts = [] if limits.text is None else [SearchText(limits.text, is_everywhere)]
+        texts += [SearchText(key, False) for key in sorted(self.keys)]
+        texts += [SearchText(text.encode(), False) for text in (texts_of(limits.where) if limits.where else ())]
+        return [
+            searched for searched in dict.fromkeys(texts) if len(searched.text) >= LEAST_SEARCHED or searched.is_strict
+        ][:MOST_SEARCHED]
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class SearchText:
     """A text that is looked for in bytes. If it is strict it may be nowhere; else only as a whole word, as a hint."""
 
     text: bytes
@@ -163,27 +165,29 @@ class Searched:
             return iter(())
         escaped = re.escape(self.text)
         pattern = escaped if self.is_strict else rb"(?<![0-9A-Za-z_])" + escaped + rb"(?![0-9A-Za-z_])"
-        return (one.start() for one in re.finditer(pattern, data))
+        return (match.start() for match in re.finditer(pattern, data))
 
     def rows(self, batch: pa.RecordBatch) -> list[int]:
         """The rows of a batch that have it in a value or a header."""
-        found: set[int] = set()
+        rows: set[int] = set()
         for name in ("key", "value", "headers"):
             for row in np.flatnonzero(_bools(holds_text(batch.column(name), self.text))).tolist():
                 parts = _parts(batch.column(name)[row].as_py())
                 if any(next(self.places(part), None) is not None for part in parts):
-                    found.add(row)
-        return sorted(found)
+                    rows.add(row)
+        return sorted(rows)
 
 
 def _parts(value: Any) -> list[bytes]:
     if isinstance(value, bytes):
         return [value]
-    return [part for one in value for part in (str(one["key"]).encode("utf-8", "replace"), one["value"] or b"")]
+    return [
+        part for header in value for part in (str(header["key"]).encode("utf-8", "replace"), header["value"] or b"")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedRecord:
     """A record that was erased: its place, and a hash of what it held."""
 
     topic: str | None
@@ -199,15 +203,15 @@ class Removed:
 class Evidence:
     """What a pass over the records of a store found."""
 
-    removed: list[Removed] = field(default_factory=list)
+    removed: list[RemovedRecord] = field(default_factory=list)
     kept: dict[tuple[str | None, int | None], Digest] = field(default_factory=dict)
     met: set[bytes | str] = field(default_factory=set)
     #: Records that mention a text that was looked for: the text, topic, partition and offset of the first ones.
-    mentions: list[tuple[Searched, str]] = field(default_factory=list)
+    mentions: list[tuple[SearchText, str]] = field(default_factory=list)
 
     def kept_json(self) -> list[dict[str, Any]]:
         """The records that were kept, by partition."""
-        ordered = sorted(self.kept.items(), key=lambda one: (str(one[0][0]), one[0][1] or 0))
+        ordered = sorted(self.kept.items(), key=lambda item: (str(item[0][0]), item[0][1] or 0))
         return [{"topic": topic, "partition": partition, **digest.as_json()} for (topic, partition), digest in ordered]
 
 
@@ -233,8 +237,8 @@ class Digest:
         whole = hashlib.sha256()
         for name in sorted(self._hashes):
             whole.update(name.encode() + self._hashes[name].digest())
-        made: dict[str, Any] = {"records": self.count, "sha256": whole.hexdigest()}
-        return made | ({"offsets_sha256": self._offsets.hexdigest()} if self.has_offsets else {})
+        content: dict[str, Any] = {"records": self.count, "sha256": whole.hexdigest()}
+        return content | ({"offsets_sha256": self._offsets.hexdigest()} if self.has_offsets else {})
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("hashes stay where they are made")
@@ -253,24 +257,24 @@ def _byte_parts(column: pa.Array) -> Iterator[bytes | memoryview]:
         yield numbers.to_numpy(zero_copy_only=False).astype(">i8").tobytes()
         return
     yield pc.fill_null(pc.binary_length(column), -1).to_numpy(zero_copy_only=False).astype(">i8").tobytes()
-    there = pc.drop_null(column)
-    _, offsets, data = there.buffers()
-    if data is None or not len(there):
+    values = pc.drop_null(column)
+    _, offsets, data = values.buffers()
+    if data is None or not len(values):
         yield b""
         return
-    places = np.frombuffer(offsets, np.int32, len(there) + 1, there.offset * 4)
+    places = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
     yield memoryview(data)[int(places[0]) : int(places[-1])]
 
 
 def record_hash(row: Mapping[str, Any]) -> str:
     """SHA-256 over key, value and each header's name and value: of each the size in 8 bytes (-1: null), then its bytes."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     parts = [row["key"], row["value"]]
-    for one in row["headers"] or ():
-        parts += [str(one["key"]).encode("utf-8", "surrogatepass"), one["value"]]
+    for header in row["headers"] or ():
+        parts += [str(header["key"]).encode("utf-8", "surrogatepass"), header["value"]]
     for part in parts:
-        made.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True) + (part or b""))
-    return made.hexdigest()
+        digest.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True) + (part or b""))
+    return digest.hexdigest()
 
 
 class Chooser:
@@ -287,25 +291,26 @@ class Chooser:
         for batch in rows_of(files, erasure.columns(system)):
             chosen = erasure.mask(batch, system)
             if chosen.any():
-                some = batch.filter(pa.array(chosen))
+                rows = batch.filter(pa.array(chosen))
                 for find in (self.copy_ids, kind.part_ids if kind.can("part_ids") else None):
-                    self.ids.update(one for one in (find(some).to_pylist() if find is not None else ()) if one)
+                    ids = find(rows).to_pylist() if find is not None else ()
+                    self.ids.update(record_id for record_id in ids if record_id)
 
     def begun(self) -> Chooser:
         """The same for one store, with transforms that have counted nothing."""
-        made = copy(self)
-        made.erasure = replace(self.erasure, selection=self.erasure.selection.begun())
-        return made
+        chooser = copy(self)
+        chooser.erasure = replace(self.erasure, selection=self.erasure.selection.begun())
+        return chooser
 
     def mask(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which rows are erased."""
-        found = self.erasure.mask(batch, self.system)
+        mask = self.erasure.mask(batch, self.system)
         if self.ids and self.copy_ids is not None:
             copies = _bools(pc.is_in(self.copy_ids(batch), pa.array(sorted(self.ids), pa.binary())))
             if self.erasure.rewrite(self.system).content_only:
                 copies = copies & _bools(pc.is_valid(batch.column("value")))
-            found = found | copies
-        return found
+            mask = mask | copies
+        return mask
 
     def keep(self) -> Keep:
         """The same for the writer of a store."""
@@ -333,41 +338,41 @@ def look(
     system: str,
     choose: Callable[[pa.RecordBatch], NDArray[np.bool_]],
     *,
-    searched: Sequence[Searched] = (),
+    searched: Sequence[SearchText] = (),
     gone: frozenset[tuple[str | None, int | None, int]] = frozenset(),
     readings: Mapping[str, Reading] | None = None,
 ) -> Evidence:
     """Read all records of a store: those that are chosen, and hashes over the others. `gone` are places whose content was erased."""
-    rewrite, made = erasure.rewrite(system), Evidence()
+    rewrite, evidence = erasure.rewrite(system), Evidence()
     for batch in rows_of(files, RECORDS.names, readings):
         chosen = choose(batch)
         if gone:
             chosen = chosen | _are_at(batch, gone)
         if chosen.any():
-            some = batch.filter(pa.array(chosen))
+            erased = batch.filter(pa.array(chosen))
             wanted: set[bytes | str] = {*erasure.keys, *erasure.ids}
-            made.met |= erasure.met(some, system, wanted - made.met)
-            for row in some.select(["topic", "partition", "offset", "key", "value", "headers"]).to_pylist():
+            evidence.met |= erasure.met(erased, system, wanted - evidence.met)
+            for row in erased.select(["topic", "partition", "offset", "key", "value", "headers"]).to_pylist():
                 place = row["topic"], row["partition"], row["offset"]
-                made.removed.append(Removed(*place, record_hash(row)))
+                evidence.removed.append(RemovedRecord(*place, record_hash(row)))
         rest = ~chosen & _bools(pc.is_valid(batch.column("value"))) if rewrite.content_only else ~chosen
         kept = batch.filter(pa.array(rest))
-        _add_kept(made, kept, with_offsets=not rewrite.renumbers)
-        for one in searched:
-            for number in one.rows(kept) if len(made.mentions) < MOST_SEARCHED else ():
+        _add_kept(evidence, kept, with_offsets=not rewrite.renumbers)
+        for text in searched:
+            for number in text.rows(kept) if len(evidence.mentions) < MOST_SEARCHED else ():
                 topic, partition, offset = (
                     kept.column(name)[number].as_py() for name in ("topic", "partition", "offset")
                 )
-                made.mentions.append((one, f"{topic} partition {partition} offset {offset:,}"))
-    return made
+                evidence.mentions.append((text, f"{topic} partition {partition} offset {offset:,}"))
+    return evidence
 
 
 def _are_at(batch: pa.RecordBatch, places: frozenset[tuple[str | None, int | None, int]]) -> NDArray[np.bool_]:
     columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "offset"))
-    return np.array([one in places for one in zip(*columns, strict=True)], np.bool_)
+    return np.array([place in places for place in zip(*columns, strict=True)], np.bool_)
 
 
-def _add_kept(made: Evidence, batch: pa.RecordBatch, *, with_offsets: bool) -> None:
+def _add_kept(evidence: Evidence, batch: pa.RecordBatch, *, with_offsets: bool) -> None:
     """Add rows to the hashes of their partitions."""
     if not batch.num_rows:
         return
@@ -375,30 +380,30 @@ def _add_kept(made: Evidence, batch: pa.RecordBatch, *, with_offsets: bool) -> N
     codes = pc.fill_null(topics.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) << 32
     codes = codes + pc.fill_null(partitions.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     for code in np.unique(codes).tolist():
-        own = batch if codes.size == (codes == code).sum() else batch.filter(pa.array(codes == code))
-        place = own.column("topic")[0].as_py(), own.column("partition")[0].as_py()
-        made.kept.setdefault(place, Digest()).add(own, with_offsets=with_offsets)
+        rows = batch if codes.size == (codes == code).sum() else batch.filter(pa.array(codes == code))
+        place = rows.column("topic")[0].as_py(), rows.column("partition")[0].as_py()
+        evidence.kept.setdefault(place, Digest()).add(rows, with_offsets=with_offsets)
 
 
-def search_file(path: str, searched: Sequence[Searched]) -> Iterator[tuple[Searched, int]]:
+def search_file(path: str, searched: Sequence[SearchText]) -> Iterator[tuple[SearchText, int]]:
     """Where texts are in the bytes of a file, the first places of each."""
     if not searched:
         return
-    overlap = max(len(one.text) for one in searched) + 1
-    listed: dict[Searched, set[int]] = {one: set() for one in searched}
+    overlap = max(len(text.text) for text in searched) + 1
+    listed: dict[SearchText, set[int]] = {text: set() for text in searched}
     with Source(path) as source:
         position = 0
         while position < source.size:
             data = bytes(source.read(position, WINDOW + overlap))
-            for one, places in listed.items():
-                for at in one.places(data) if len(places) < MOST_PLACES else ():
+            for text, places in listed.items():
+                for at in text.places(data) if len(places) < MOST_PLACES else ():
                     if len(places) < MOST_PLACES and position + at not in places:
                         places.add(position + at)
-                        yield one, position + at
+                        yield text, position + at
             position += WINDOW
 
 
-def shown(text: bytes) -> Any:
+def bytes_to_json(text: bytes) -> Any:
     """Bytes in JSON: text where they are UTF-8."""
     import base64
 
@@ -408,13 +413,13 @@ def shown(text: bytes) -> Any:
         return {"base64": base64.b64encode(text).decode()}
 
 
-def hidden(given: Any) -> bytes:
+def bytes_from_json(form: Any) -> bytes:
     """Bytes from their form in JSON."""
     import base64
 
-    return given.encode() if isinstance(given, str) else base64.b64decode(given["base64"])
+    return form.encode() if isinstance(form, str) else base64.b64decode(form["base64"])
 
 
 def _bools(column: pa.Array) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.fill_null(column, False).to_numpy(zero_copy_only=False)
-    return found
+    values: NDArray[np.bool_] = pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+    return values

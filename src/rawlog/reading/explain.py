@@ -156,7 +156,7 @@ def _in_directory(tree: Tree, path: str, offset: int) -> File:
     before = [file for file in files if (file.place.start_offset or 0) <= offset]
     if not before:
         raise OptionError(_missing(None, offset, None))
-    return max(before, key=lambda one: one.place.start_offset or 0)
+    return max(before, key=lambda file: file.place.start_offset or 0)
 
 
 def _nodes(

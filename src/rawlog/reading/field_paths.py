@@ -31,11 +31,11 @@ def parse_path(text: str) -> tuple[str, tuple[Step, ...]]:
     steps: list[Step] = []
     at = 0
     while at < len(text):
-        found = _STEP.match(text, at)
-        if found is None:
+        match = _STEP.match(text, at)
+        if match is None:
             raise OptionError(f"{text!r}: a field such as value.user or value.items[0].sku expected")
-        steps.append(found[1] if found[1] is not None else int(found[2]))
-        at = found.end()
+        steps.append(match[1] if match[1] is not None else int(match[2]))
+        at = match.end()
     if not steps or not isinstance(steps[0], str):
         raise OptionError(f"{text!r}: a field such as value.user expected")
     return steps[0], tuple(steps[1:])
@@ -77,7 +77,7 @@ def _inner(type: pa.DataType, steps: tuple[Step, ...], text: str) -> pa.DataType
     for step in steps:
         if types.is_struct(type) and isinstance(step, str):
             if type.get_field_index(step) < 0:
-                raise OptionError(f"{text!r}: no field {step!r}; there are {', '.join(one.name for one in type)}")
+                raise OptionError(f"{text!r}: no field {step!r}; there are {', '.join(field.name for field in type)}")
             type = type.field(step).type
         elif types.is_list(type) and isinstance(step, int):
             type = type.value_type

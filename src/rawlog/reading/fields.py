@@ -44,8 +44,8 @@ def _json_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
         return pa.nulls(count, pa.string())
     places = np.frombuffer(offsets, np.int32, count + 1, column.offset * 4).astype(np.int64)
     data = byte_view(buffer)
-    names = [one.encode() if isinstance(one, str) else b"" for one in steps]
-    numbers = np.array([one if isinstance(one, int) else -1 for one in steps], np.int64)
+    names = [step.encode() if isinstance(step, str) else b"" for step in steps]
+    numbers = np.array([step if isinstance(step, int) else -1 for step in steps], np.int64)
     edges = np.cumsum([0, *map(len, names)], dtype=np.int64)
     begins, ends, kinds = np.empty((3, count), np.int64)
     starts, stops = places[:-1].copy(), places[1:].copy()
@@ -53,7 +53,7 @@ def _json_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     there = valid & ((kinds == kernels.TEXT) | (kinds == kernels.OTHER))
     text = _as_text(nullable_spans(data, begins, np.where(there, ends - begins, -1)))
-    escaped, broken = (np.flatnonzero(valid & (kinds == one)) for one in (kernels.ESCAPED, kernels.BROKEN))
+    escaped, broken = (np.flatnonzero(valid & (kinds == kind)) for kind in (kernels.ESCAPED, kernels.BROKEN))
     if not escaped.size and not broken.size:
         return text
     values = text.to_pylist()
@@ -64,13 +64,13 @@ def _json_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
     return pa.array(values, pa.string())
 
 
-def _as_text(made: pa.Array) -> pa.Array:
+def _as_text(runs: pa.Array) -> pa.Array:
     """Bytes as text; what is not UTF-8 in them is replaced."""
     try:
-        return made.cast(pa.string())
+        return runs.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array(
-            [None if one is None else one.decode("utf-8", "replace") for one in made.to_pylist()], pa.string()
+            [None if value is None else value.decode("utf-8", "replace") for value in runs.to_pylist()], pa.string()
         )
 
 
@@ -101,27 +101,27 @@ def _first(members: list[tuple[str, Any]]) -> dict[str, Any]:
 def _slow_field(value: bytes | str, steps: tuple[Step, ...]) -> str | None:
     """The field of a text that the kernel does not answer: it has names with escapes, or is not JSON."""
     try:
-        found = _at(json.loads(value, object_pairs_hook=_first, parse_float=_Number, parse_int=_Number), steps)
-        if not isinstance(found, dict | list):
-            return None if found is None else _valid(found) if isinstance(found, str) else json.dumps(found)
-        found = _at(json.loads(value, object_pairs_hook=_first), steps)
-        return _valid(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+        field = _at(json.loads(value, object_pairs_hook=_first, parse_float=_Number, parse_int=_Number), steps)
+        if not isinstance(field, dict | list):
+            return None if field is None else _valid(field) if isinstance(field, str) else json.dumps(field)
+        field = _at(json.loads(value, object_pairs_hook=_first), steps)
+        return _valid(json.dumps(field, ensure_ascii=False, separators=(",", ":")))
     except (ValueError, RecursionError):
         return None
 
 
-def _at(found: Any, steps: tuple[Step, ...]) -> Any:
+def _at(value: Any, steps: tuple[Step, ...]) -> Any:
     """What steps lead to; None if there is nothing."""
     for step in steps:
         is_there = (
-            step in found
-            if isinstance(step, str) and isinstance(found, dict)
-            else isinstance(step, int) and isinstance(found, list) and step < len(found)
+            step in value
+            if isinstance(step, str) and isinstance(value, dict)
+            else isinstance(step, int) and isinstance(value, list) and step < len(value)
         )
         if not is_there:
             return None
-        found = found[step]
-    return found
+        value = value[step]
+    return value
 
 
 def _nested(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
@@ -129,7 +129,7 @@ def _nested(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
     for step in steps:
         if pa.types.is_struct(column.type) and isinstance(step, str):
             if column.type.get_field_index(step) < 0:
-                raise OptionError(f"no field {step!r}: there are {', '.join(one.name for one in column.type)}")
+                raise OptionError(f"no field {step!r}: there are {', '.join(field.name for field in column.type)}")
             column = pc.struct_field(column, step)
         elif pa.types.is_list(column.type) and isinstance(step, int):
             sizes = pc.list_value_length(column)
@@ -157,13 +157,13 @@ def marked_fields(
     and for each text the paths that lead to a field, as bits.
     """
     steps = [step for path in paths for step in path]
-    names = [one.encode("utf-8", "surrogatepass") if isinstance(one, str) else b"" for one in steps]
+    names = [step.encode("utf-8", "surrogatepass") if isinstance(step, str) else b"" for step in steps]
     places = np.cumsum([0, *map(len, names)])
-    numbers = [grammar.NAME if isinstance(one, str) else one for one in steps]
+    numbers = [grammar.NAME if isinstance(step, str) else step for step in steps]
     table = np.stack([places[:-1], places[1:], numbers], axis=1).astype(np.int64)
     edges = np.cumsum([0, *map(len, paths)], dtype=np.int64)
     bits = sum(1 << number for number, is_dropped in enumerate(drops) if is_dropped)
-    spans, found, done = (
+    spans, has_fields, done = (
         np.empty((starts.size + 64, 5), np.int64),
         np.zeros(starts.size, np.int64),
         np.zeros(starts.size, np.bool_),
@@ -171,20 +171,20 @@ def marked_fields(
     room, seen, count = np.zeros(grammar.ROOM, np.int64), 0, 0
     while True:
         seen, count, status = grammar.mark_fields(
-            byte_view(data), starts, stops, seen, byte_view(b"".join(names)), table, edges, bits, room, spans, count, found, done
+            byte_view(data), starts, stops, seen, byte_view(b"".join(names)), table, edges, bits, room, spans, count, has_fields, done
         )  # fmt: skip
         if status == OK:
-            return spans[:count], done, found
+            return spans[:count], done, has_fields
         spans = np.concatenate([spans, np.empty_like(spans)])
 
 
 def _header(column: pa.Array, name: str) -> pa.Array:
     items = column.flatten()
-    found: list[bytes | None] = [None] * len(column)
+    values: list[bytes | None] = [None] * len(column)
     if len(items):
-        own = np.flatnonzero(pc.fill_null(pc.equal(items.field("key"), name), False).to_numpy(zero_copy_only=False))
+        chosen = np.flatnonzero(pc.fill_null(pc.equal(items.field("key"), name), False).to_numpy(zero_copy_only=False))
         sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
         rows = np.repeat(np.arange(len(column)), sizes)
-        for item in own.tolist():
-            found[rows[item]] = items.field("value")[item].as_py()
-    return pa.array(found, pa.binary())
+        for item in chosen.tolist():
+            values[rows[item]] = items.field("value")[item].as_py()
+    return pa.array(values, pa.binary())

@@ -121,7 +121,7 @@ def _folder(file: File) -> str:
 def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
     """The lines of a tree that hold wanted rows, by a lasting key. AccessError for a file that cannot be read."""
     able, selection = registry.formats_with(table), selection.suited(table)
-    found: dict[str, list[File]] = {}
+    files_by_line: dict[str, list[File]] = {}
     for file in tree:
         if file.format not in able or file.place.state is not None or not selection.takes_file(file):
             continue
@@ -131,10 +131,10 @@ def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
             raise AccessError(f"{file.path}: {file.problem}")
         # Files that continue one another are in one folder; a group may be wider: all queues of a store.
         numbered = file.place.group is not None and file.place.start_offset is not None
-        found.setdefault(f"{file.format} {_folder(file) if numbered else file.path}", []).append(file)
+        files_by_line.setdefault(f"{file.format} {_folder(file) if numbered else file.path}", []).append(file)
     return {
         key: Line(key, registry.formats()[str(files[0].format)], tuple(files), tree.group_of(files[0]))
-        for key, files in sorted(found.items())
+        for key, files in sorted(files_by_line.items())
     }
 
 
@@ -198,16 +198,16 @@ class Follower:
 
     def between(self, line: Line, start: Mark, stop: Mark) -> Iterator[Part]:
         """What is between two marks of a line; both are located first."""
-        start, stop = self.located(line, start), self.located(line, stop)
+        start, stop = self.locate(line, start), self.locate(line, stop)
         first, last = line.index(start) or 0, line.index(stop) or 0
         for index in range(first, last + 1):
             file = line.files[index]
-            here = start if index == first else Mark.before(file)
+            begin = start if index == first else Mark.before(file)
             end = stop.position if index == last else None
-            if here.position < (file.size if end is None else end):
-                yield Part((file,), here.position or None, end, here.frames)
+            if begin.position < (file.size if end is None else end):
+                yield Part((file,), begin.position or None, end, begin.frames)
 
-    def located(self, line: Line, mark: Mark) -> Mark:
+    def locate(self, line: Line, mark: Mark) -> Mark:
         """The mark itself if its place is what it was, else the place of the same offset in the files there are now.
 
         AccessError if what follows the mark is gone.
@@ -225,14 +225,14 @@ class Follower:
             self.lost(f"{line.key}: {offset_range(mark.offset, earliest)} deleted before they were read")
         elif size is not None and mark.position > size and index == len(line.files) - 1:
             self.lost(f"{line.files[index].path}: was read up to byte {mark.position:,} and is now {size:,} bytes")
-        found = self.seek(line, mark.offset)
-        if found is not None and (found.file, found.position) == (mark.file, mark.position):
+        place = self.seek(line, mark.offset)
+        if place is not None and (place.file, place.position) == (mark.file, mark.position):
             return mark
-        if found is None:
+        if place is None:
             self.lost(f"{line.key}: {mark.file} was read up to byte {mark.position:,} and is gone")
             later = [file for file in line.files if (file.place.start_offset or 0) > mark.offset]
-            found = Mark.before(later[0] if later else line.files[-1])
-        return found
+            place = Mark.before(later[0] if later else line.files[-1])
+        return place
 
     def _continues(self, line: Line, index: int, mark: Mark) -> bool:
         """Whether the frame at a mark, if there is one already, is certainly the one that should follow."""
@@ -264,9 +264,9 @@ class Follower:
         if not line.format.can("spans") or not line.is_numbered:
             return None
         index = max((i for i, file in enumerate(line.files) if (file.place.start_offset or 0) <= offset), default=0)
-        found = Mark.before(line.files[index])
+        mark = Mark.before(line.files[index])
         for file in line.files[index:]:
-            found = Mark(_name(file), offset=offset)
+            mark = Mark(_name(file), offset=offset)
             start = line.format.codec.seek(file, line.group, offset, None) if line.format.can("seek") else None
             for frames in walk(file, line.format, start=start, errors="stop"):
                 if not len(frames):
@@ -277,9 +277,9 @@ class Follower:
                 beyond = np.flatnonzero(stops > offset)
                 if beyond.size:
                     at = int(beyond[0])
-                    return replace(found, position=int(frames.positions[at]), frames=frames.first + at)
-                found = replace(found, position=frames.reached_in_file, frames=frames.first + len(frames))
-        return found
+                    return replace(mark, position=int(frames.positions[at]), frames=frames.first + at)
+                mark = replace(mark, position=frames.reached_in_file, frames=frames.first + len(frames))
+        return mark
 
     def stable(self, line: Line, start: Mark, reached: Mark) -> Mark:
         """The mark `reached`, or for `read_committed` the place of the first open transaction after `start`, if that comes first."""
@@ -332,7 +332,7 @@ class Follower:
         allowance: _Allowance | None = None,
     ) -> tuple[Mark, bool]:
         """The same in one file; and whether nothing more will be written to it."""
-        begun = any(self._is_begun(line, one) for one in following)
+        begun = any(self._is_begun(line, later) for later in following)
         if not begun and self._is_blank(file, mark.position):
             return mark, False  # space allocated in advance: nothing is written there yet
         limit = file.size if size is None else min(file.size, mark.position + size)
@@ -447,8 +447,8 @@ def _stop_offsets(layout: Format, frames: Frames, file: File) -> NDArray[np.int6
         stops = np.full(len(frames), -1, np.int64)
         for index in range(len(frames)):
             with contextlib.suppress(DataError):
-                own = layout.codec.spans(frames.slice(index, index + 1), file).stop_offset
-                stops[index] = -1 if own is None else own[0]
+                stop = layout.codec.spans(frames.slice(index, index + 1), file).stop_offset
+                stops[index] = -1 if stop is None else stop[0]
         return stops
 
 
@@ -473,7 +473,7 @@ def check_table(table: Table) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _FileState:
     """What a file looked like when it was read."""
 
     size: int
@@ -505,14 +505,14 @@ class Following:
         self.selection = chosen.replace(last=None, limit=None)
         self.limit = chosen.limit
         #: Seconds between two looks at the files, and how it waits.
-        self.every = INTERVAL
+        self.interval = INTERVAL
         self.pause: Callable[[float], None] = time.sleep
         self.stop: Event | None = None
         #: Rows that come first: the last ones of the files at the time of `skip`.
         self.first: Iterator[pa.RecordBatch] = iter(())
         self._follower = Follower(table, self.selection, self.selection.errors, strict=False, note=note)
         self._marks = from_position(position)
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _FileState] = {}
         self._refused: set[str] = set()
 
     @property
@@ -543,10 +543,10 @@ class Following:
 
     def poll(self) -> Iterator[pa.RecordBatch]:
         """The rows that were added since the last call. DataError at damage, unless the selection says otherwise."""
-        tree = self._chosen(self._readable(open_tree(self.paths, format=self.format)))
+        tree = self._choose(self._readable(open_tree(self.paths, format=self.format)))
         for key, line in self._follower.lines(tree).items():
             if any(self._seen.get(file.path) != _seen(file) for file in line.files):
-                yield from self._added(key, line)
+                yield from self._read_added(key, line)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches. It waits for more, until `stop` is set or there were as many rows as the limit says."""
@@ -568,7 +568,7 @@ class Following:
             yield from self.poll()
             if self.stop is not None and self.stop.is_set():
                 return
-            seconds = max(self.every, 4 * (time.monotonic() - begun))
+            seconds = max(self.interval, 4 * (time.monotonic() - begun))
             if self.stop is not None:
                 self.stop.wait(seconds)
             else:
@@ -582,7 +582,7 @@ class Following:
                 self._say(file, file.problem)
         return replace(tree, files=tuple(file for file in tree if file.problem is None))
 
-    def _chosen(self, tree: Tree) -> Tree:
+    def _choose(self, tree: Tree) -> Tree:
         """The tree with the replicas that are followed: those that were before, else the best. A choice is noted once."""
         return choose(tree, self.selection, self._note_once, table=self.table, prefer=are_marked(self._marks))
 
@@ -595,8 +595,8 @@ class Following:
         for file in line.files:
             self._seen[file.path] = _seen(file)
 
-    def _added(self, key: str, line: Line) -> Iterator[pa.RecordBatch]:
-        mark = self._placed(line, self._marks[key]) if key in self._marks else Mark.before(line.files[0])
+    def _read_added(self, key: str, line: Line) -> Iterator[pa.RecordBatch]:
+        mark = self._place(line, self._marks[key]) if key in self._marks else Mark.before(line.files[0])
         while True:
             reached, _ = self._follower.step(line, mark, STEP)
             if reached == mark:
@@ -607,7 +607,7 @@ class Following:
         self._marks[key] = mark
         self._look(line)
 
-    def _placed(self, line: Line, mark: Mark) -> Mark:
+    def _place(self, line: Line, mark: Mark) -> Mark:
         """Where to continue in a line whose files have changed."""
         index = line.index(mark)
         file = None if index is None else line.files[index]
@@ -623,16 +623,16 @@ class Following:
             # A broker truncates its log and continues: what is left has been shown already.
             self._say(file, "was cut back; rows after the cut are shown as they come")
             return self._follower.end(line)
-        return self._follower.located(line, mark)
+        return self._follower.locate(line, mark)
 
     def _say(self, file: File, what: str) -> None:
         if self.note is not None:
             self.note(f"{file.path}: {what}")
 
 
-def _seen(file: File) -> _Seen:
+def _seen(file: File) -> _FileState:
     identity = None
     if not is_remote(file.path):
         with contextlib.suppress(OSError):
             identity = os.stat(local_path(file.path)).st_ino
-    return _Seen(file.size, file.modified, identity)
+    return _FileState(file.size, file.modified, identity)

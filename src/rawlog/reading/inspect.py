@@ -51,14 +51,16 @@ if TYPE_CHECKING:
     from rawlog.reading.profile import FileProfile
 
 
-def inspect_file(file: File, chosen: Chosen | None = None, seen: Callable[[Frames], None] | None = None) -> Findings:
+def inspect_file(
+    file: File, chosen: RuleChoice | None = None, seen: Callable[[Frames], None] | None = None
+) -> Findings:
     """All findings on one file alone. `seen` is shown every window of frames once the rules have looked at it."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     return check_file(file, chosen, seen).finish(chosen)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RuleChoice:
     """Which rules to run: all, only some, or all but some, by code or by a code's first words; and the limits of reading."""
 
     only: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ class Chosen:
 
 
 @dataclass(slots=True)
-class Checked:
+class FileCheck:
     """What one pass over a file, or over a split of it, found. Splits of one file merge in order."""
 
     file: File
@@ -101,17 +103,25 @@ class Checked:
     #: Whether the split ends where the next one begins. If not, the file must be checked in one.
     fits: bool = True
 
-    def merge(self, following: Checked, chosen: Chosen) -> bool:
+    def merge(self, following: FileCheck, chosen: RuleChoice) -> bool:
         """Take in the split that follows; False if the file must be checked in one."""
         if not self.fits or not following.fits:
             return False
-        rules = {one.code: one for one in rules_of(self.file, chosen)}
+        rules = {rule.code: rule for rule in rules_of(self.file, chosen)}
         for code, memory in following.memories.items():
-            mine, merge = self.memories.get(code), rules[code].merge
-            both = memory if not mine else mine if not memory else merge(mine, memory) if merge is not None else None
-            if both is None:
+            earlier, merge = self.memories.get(code), rules[code].merge
+            merged = (
+                memory
+                if not earlier
+                else earlier
+                if not memory
+                else merge(earlier, memory)
+                if merge is not None
+                else None
+            )
+            if merged is None:
                 return False
-            self.memories[code] = both
+            self.memories[code] = merged
         if self.summary is not None and following.summary is not None:
             self.summary = self.summary.merge(following.summary)
         if self.measure is not None and following.measure is not None:
@@ -122,12 +132,14 @@ class Checked:
         self.frames += following.frames
         return self.summary is None or self.summary.rises
 
-    def finish(self, chosen: Chosen) -> Findings:
+    def finish(self, chosen: RuleChoice) -> Findings:
         """The findings on the file as a whole."""
-        for one in rules_of(self.file, chosen):
-            memory = self.memories.get(one.code)
-            if one.finish is not None and memory:
-                self.findings += one.report(one.finish(memory), path=self.file.path, format=self.file.format)
+        for frame_rule in rules_of(self.file, chosen):
+            memory = self.memories.get(frame_rule.code)
+            if frame_rule.finish is not None and memory:
+                self.findings += frame_rule.report(
+                    frame_rule.finish(memory), path=self.file.path, format=self.file.format
+                )
         return Findings(self.findings, files=1, frames=self.frames)
 
 
@@ -139,21 +151,21 @@ class Summaries:
 
     def see(self, frames: Frames) -> None:
         """Show every window to all of them."""
-        for one in self.parts.values():
-            one.see(frames)
+        for part in self.parts.values():
+            part.see(frames)
 
     def close(self) -> Summaries:
         """What is to be kept of them."""
-        return Summaries({name: one.close() for name, one in self.parts.items()})
+        return Summaries({name: part.close() for name, part in self.parts.items()})
 
     def merge(self, following: Summaries) -> Summaries:
         """Take in the split that follows."""
-        return Summaries({name: one.merge(following.parts[name]) for name, one in self.parts.items()})
+        return Summaries({name: part.merge(following.parts[name]) for name, part in self.parts.items()})
 
     @property
     def rises(self) -> bool:
         """Whether merging gave the right thing."""
-        return all(one.rises for one in self.parts.values())
+        return all(part.rises for part in self.parts.values())
 
 
 def summaries_of(file: File, format: Format, store: Sequence[File], start: int, stop: int | None) -> Summaries | None:
@@ -162,14 +174,14 @@ def summaries_of(file: File, format: Format, store: Sequence[File], start: int, 
     for family in registry.families():
         if family.name != format.family and family.files_for(None, [file]):
             makers[family.name] = family.store_class.summary
-    made = {name: make(file, store, start, stop) for name, make in makers.items()}
-    made = {name: one for name, one in made.items() if one is not None}
-    return Summaries(made) if made else None
+    parts = {name: make(file, store, start, stop) for name, make in makers.items()}
+    parts = {name: part for name, part in parts.items() if part is not None}
+    return Summaries(parts) if parts else None
 
 
 def own_summaries(summaries: Mapping[str, Summaries], family: Family) -> dict[str, Any]:
     """Of what passes over files found, what one family asked for."""
-    return {path: one.parts[family.name] for path, one in summaries.items() if family.name in one.parts}
+    return {path: summary.parts[family.name] for path, summary in summaries.items() if family.name in summary.parts}
 
 
 def own_store(files: Sequence[File], family: Family) -> Store:
@@ -183,22 +195,22 @@ def _own_stores(store: Store) -> dict[str, Store]:
 
 def _own_store(store: Store, family: Family) -> Store:
     files = family.files_for(None, store)
-    mine = (family.store_class if files else Store)(files, store.name)
-    mine.summaries = own_summaries(store.summaries, family)
-    return mine
+    part = (family.store_class if files else Store)(files, store.name)
+    part.summaries = own_summaries(store.summaries, family)
+    return part
 
 
-def rules_of(file: File, chosen: Chosen) -> list[Rule[Inspection]]:
+def rules_of(file: File, chosen: RuleChoice) -> list[Rule[Inspection]]:
     """The rules for the frames of a file."""
     format = None if file.problem is not None or file.format is None else registry.formats()[file.format]
     if format is None or not format.can("scan"):
         return []
-    return [one for one in (*framing_rules(format), *format.all_rules) if chosen.takes(one.code)]
+    return [rule for rule in (*framing_rules(format), *format.all_rules) if chosen.takes(rule.code)]
 
 
 def check_file(
     file: File,
-    chosen: Chosen,
+    chosen: RuleChoice,
     seen: Callable[[Frames], None] | None = None,
     *,
     store: Sequence[File] | None = None,
@@ -207,11 +219,11 @@ def check_file(
     first: int = 0,
     measure: bool = False,
     profile: FileProfile | None = None,
-) -> Checked:
+) -> FileCheck:
     """Run the rules over a file, or over the bytes from `start` to `stop`: one pass, which also makes what checks of its `store` need, and
     measures it, or fills a `profile` of its records, if asked.
     """
-    result = Checked(file, measure=Measure(file) if measure else None, profile=profile)
+    result = FileCheck(file, measure=Measure(file) if measure else None, profile=profile)
     if not start:
         for plain in FILE_RULES:
             if chosen.takes(plain.code):
@@ -222,16 +234,16 @@ def check_file(
         return result
     if store is not None and file.place.state is None:
         result.summary = summaries_of(file, format, store, start or 0, stop)
-    result.memories = {one.code: {} for one in rules}
+    result.memories = {rule.code: {} for rule in rules}
     end = file.size if stop is None else stop
     limits = chosen.max_decompressed, chosen.max_headers
     try:
         for frames in walk(file, format, start=start, stop=stop, first=first, errors="skip"):
             result.frames += len(frames)
             shared: dict[object, Any] = {}
-            for one in rules:
-                view = Inspection(file, format, frames, result.memories[one.code], *limits, shared, end)
-                result.findings += one.run(view, path=file.path, format=format.name)
+            for rule in rules:
+                view = Inspection(file, format, frames, result.memories[rule.code], *limits, shared, end)
+                result.findings += rule.run(view, path=file.path, format=format.name)
             if result.summary is not None:
                 result.summary.see(frames)
             if result.measure is not None:
@@ -315,7 +327,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
         open_mark: Mark | None = memory.pop("mark", None)
         if open_mark is not None:
             assert open_mark.position is not None
-            yield _sized(open_mark, frames.base - open_mark.position)
+            yield _with_size(open_mark, frames.base - open_mark.position)
         if not frames.status.is_damage or frames.status is Status.BAD_HEADER:
             return
         error = describe(format, frames, seen.file.path)
@@ -326,7 +338,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
             found=error.found,
         )
         if frames.last:
-            yield _sized(mark, (seen.file.size if seen.end is None else seen.end) - frames.reached_in_file)
+            yield _with_size(mark, (seen.file.size if seen.end is None else seen.end) - frames.reached_in_file)
         else:
             memory["mark"] = mark
 
@@ -347,63 +359,65 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
     )
 
 
-def _sized(mark: Mark, size: int) -> Mark:
+def _with_size(mark: Mark, size: int) -> Mark:
     return Mark(mark.message, mark.position, size, mark.offset, mark.expected, mark.found)
 
 
-def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: list[Panel] | None = None) -> Findings:
+def inspect_group(
+    files: Sequence[File], chosen: RuleChoice | None = None, panels: list[Panel] | None = None
+) -> Findings:
     """What the rules over one group of files find; the files alone are not looked at. `panels` gets what families show of the group."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     result = Findings()
     for family in registry.families():
-        mine = own_store(files, family)
-        if not mine:
+        store = own_store(files, family)
+        if not store:
             continue
-        for one in mine.rules():
-            if chosen.takes(one.code):
-                result.items += _guarded(one, mine)
+        for store_rule in store.rules():
+            if chosen.takes(store_rule.code):
+                result.items += _run_guarded(store_rule, store)
         if panels is not None:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                panels += mine.overview()
+                panels += store.overview()
         if chosen.complete:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                result.accounts += mine.accounts()
+                result.accounts += store.accounts()
         with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-            result.predictions += mine.predictions()
+            result.predictions += store.predictions()
     return result
 
 
-def inspect_replicas(replicas: Replicas, rules: Sequence[Rule[Any]], chosen: Chosen | None = None) -> Findings:
+def inspect_replicas(replicas: Replicas, rules: Sequence[Rule[Any]], chosen: RuleChoice | None = None) -> Findings:
     """What rules over two replicas find; neither is looked at alone."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     result = Findings()
-    for one in rules:
-        if chosen.takes(one.code):
-            result.items += _guarded(one, (*replicas.a, *replicas.b), replicas)
+    for replica_rule in rules:
+        if chosen.takes(replica_rule.code):
+            result.items += _run_guarded(replica_rule, (*replicas.a, *replicas.b), replicas)
     return result
 
 
-def _guarded(one: Rule[Any], files: Sequence[File], subject: Any = None) -> list[Finding]:
+def _run_guarded(rule: Rule[Any], files: Sequence[File], subject: Any = None) -> list[Finding]:
     """The findings of a rule over several files; a file that cannot be read any more is one of them."""
     try:
-        return list(one.run(files if subject is None else subject, path=None, format=None))
+        return list(rule.run(files if subject is None else subject, path=None, format=None))
     except RawlogError as error:
         where = getattr(error, "path", None) or files[0].path
         return [Finding(unreadable.code, Severity.ERROR, where, None, None, None, None, str(error).splitlines()[0])]
 
 
-def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[str, Any] | None = None) -> Findings:
+def inspect_tree(tree: Tree, chosen: RuleChoice | None = None, summaries: Mapping[str, Any] | None = None) -> Findings:
     """What the rules over several files find in a tree; the files alone are not looked at. `summaries` are what passes over files found."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     result = Findings()
     for family in registry.families():
-        files = Store(family.files_for(None, tree))
+        files = tree.store_for(family)
         if not files:
             continue
         files.summaries = own_summaries(summaries or {}, family)
-        for one in family.store_class.tree_rules():
-            if chosen.takes(one.code):
-                result.items += _guarded(one, files)
+        for tree_rule in family.store_class.tree_rules():
+            if chosen.takes(tree_rule.code):
+                result.items += _run_guarded(tree_rule, files)
         with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
             if chosen.complete:
                 result.accounts += family.store_class.absent(files)
@@ -411,9 +425,9 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
     return result
 
 
-def inspect_files(tree: Tree, chosen: Chosen | None = None) -> Findings:
+def inspect_files(tree: Tree, chosen: RuleChoice | None = None) -> Findings:
     """Every finding on each file alone. The stores of the tree then have summaries, so that `inspect_group` need not read data again."""
-    chosen = chosen or Chosen()
+    chosen = chosen or RuleChoice()
     result = Findings()
     for file in tree:
         store = tree.group_of(file)
@@ -509,8 +523,8 @@ class _Total:
         self.records = None if None in (self.records, following.records) else self.records + following.records  # type: ignore[operator]
         self.valid_size, self.state = following.valid_size, following.state
         for name, choose in (("start", min), ("stop", max), ("low", min), ("high", max)):
-            known = [value for value in (getattr(self, name), getattr(following, name)) if value is not None]
-            setattr(self, name, choose(known) if known else None)
+            values = [value for value in (getattr(self, name), getattr(following, name)) if value is not None]
+            setattr(self, name, choose(values) if values else None)
 
     def add(self, frames: Frames, file: File, format: Format) -> None:
         self.valid_size = frames.reached_in_file
@@ -536,11 +550,11 @@ class _Total:
             self.start = _least(self.start, int(spans.start_offset.min()))
             self.stop = _most(self.stop, int(spans.stop_offset.max()))
         for name, values in (("low", spans.min_time), ("high", spans.max_time)):
-            if values is not None and (known := values[values != NO_TIME]).size:
+            if values is not None and (times := values[values != NO_TIME]).size:
                 if name == "low":
-                    self.low = _least(self.low, int(known.min()))
+                    self.low = _least(self.low, int(times.min()))
                 else:
-                    self.high = _most(self.high, int(known.max()))
+                    self.high = _most(self.high, int(times.max()))
         if RECORDS.name not in {table.name for table in format.tables}:
             return
         if spans.records is None or self.records is None:
@@ -581,12 +595,12 @@ def _decoded_rows(frames: Frames, file: File, format: Format) -> int:
     return rows
 
 
-def _least(one: int | None, other: int) -> int:
-    return other if one is None else min(one, other)
+def _least(least: int | None, other: int) -> int:
+    return other if least is None else min(least, other)
 
 
-def _most(one: int | None, other: int) -> int:
-    return other if one is None else max(one, other)
+def _most(most: int | None, other: int) -> int:
+    return other if most is None else max(most, other)
 
 
 def near(file: File, store: Store, formats: Mapping[str, Format] | None = None) -> tuple[File, ...]:
@@ -595,5 +609,7 @@ def near(file: File, store: Store, formats: Mapping[str, Format] | None = None) 
     if format is None or not format.can("summary"):
         return ()
     start = file.place.start_offset
-    others = (store.find(one, start, file.place.state) for one in format.near)
-    return tuple(one for one in (*others, *(store.find(one, None) for one in format.near)) if one is not None)
+    others = (store.find(kind, start, file.place.state) for kind in format.near)
+    return tuple(
+        neighbour for neighbour in (*others, *(store.find(kind, None) for kind in format.near)) if neighbour is not None
+    )

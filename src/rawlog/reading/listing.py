@@ -44,10 +44,10 @@ class Listing(Rows):
         ready: list[dict[str, Any]] = []
         size = 0
         for file in self.tree:
-            found = self._measured(file)
+            row = self._measure(file)
             size += file.size
-            if not self.states or found["state"] in self.states:
-                ready.append(found)
+            if not self.states or row["state"] in self.states:
+                ready.append(row)
                 self.shown.append(file)
             if ready and (len(ready) >= BATCH_FILES or size >= BATCH_BYTES):
                 yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
@@ -55,17 +55,17 @@ class Listing(Rows):
         if ready:
             yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
 
-    def _measured(self, file: File) -> dict[str, Any]:
+    def _measure(self, file: File) -> dict[str, Any]:
         from rawlog.reading.inspect import file_values
 
-        found = file_values(file)
+        row = file_values(file)
         if file.problem is not None and self.note is not None:
             self.note(Unreadable(f"{file.path}: {file.problem}"))
         elif self.note is not None and file.place.state is None:
-            self._note_damage(file, found["state"], found.get("valid_size") or 0)
+            self._note_damage(file, row["state"], row.get("valid_size") or 0)
         if self.progress is not None:
             self.progress(file.size)
-        return found
+        return row
 
     def _note_damage(self, file: File, state: str | None, valid: int) -> None:
         """Note a file that is not whole, unless it is one that its system still writes to."""

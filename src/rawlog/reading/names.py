@@ -13,7 +13,7 @@ from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection, partition_column
 from rawlog.reading.tree import Tree
 
-Known = set[tuple[str, int | None]]
+PartitionNames = set[tuple[str, int | None]]
 
 
 def check_names(
@@ -23,7 +23,7 @@ def check_names(
     note: Callable[[str], None] | None = None,
     *,
     may_come: bool = False,
-    more: Iterable[Known] = (),
+    more: Iterable[PartitionNames] = (),
 ) -> None:
     """OptionError with the nearest name for a topic or partition that is in none of the trees; `note` is given a pattern that matches
     nothing. With `may_come`, as in a log that is followed, such names are noted, too.
@@ -38,17 +38,17 @@ def check_names(
     chosen = selection.suited(table)
     if not (chosen.topics or chosen.topic_pattern or chosen.partitions):
         return
-    known: Known = set()
+    names: PartitionNames = set()
     for tree in trees:
-        known |= _by_place(tree)
-    problems = list(_problems(chosen, known))
+        names |= _by_place(tree)
+    problems = list(_problems(chosen, names))
     if problems:
         for tree in trees:
-            known |= _by_rows(tree, table, selection)
-        problems = list(_problems(chosen, known))
-    for found in more if problems else ():
-        known |= found
-        problems = list(_problems(chosen, known))
+            names |= _by_rows(tree, table, selection)
+        problems = list(_problems(chosen, names))
+    for more_names in more if problems else ():
+        names |= more_names
+        problems = list(_problems(chosen, names))
         if not problems:
             break
     for problem in problems:
@@ -65,25 +65,25 @@ def _check_ids(trees: Sequence[Tree], table: Table) -> None:
     if "." in table.name:
         systems = {table.name.partition(".")[0]}
     if not systems & have.keys():
-        known = " and ".join(f"{lookup.named} of {name}" for name, lookup in have.items())
-        here = ", ".join(sorted(systems)) or "nothing"
-        raise OptionError(f"--id: {here} has no ids; only {known} have ids")
+        ids = " and ".join(f"{lookup.named} of {name}" for name, lookup in have.items())
+        present = ", ".join(sorted(systems)) or "nothing"
+        raise OptionError(f"--id: {present} has no ids; only {ids} have ids")
 
 
-def _by_place(tree: Tree) -> Known:
+def _by_place(tree: Tree) -> PartitionNames:
     """The topics and partitions that the places of files and the settings of stores tell."""
-    known: Known = {(one.place.topic, one.place.partition) for one in tree if one.place.topic is not None}
+    names: PartitionNames = {(file.place.topic, file.place.partition) for file in tree if file.place.topic is not None}
     for family in registry.families():
         files = [file for file in tree if file.system == family.name]
         if files:
             try:
-                known |= {(name, None) for name in family.store_class.topics(files)}
+                names |= {(name, None) for name in family.store_class.topics(files)}
             except RawlogError:
                 continue  # what is damaged is reported where it is read
-    return known
+    return names
 
 
-def _by_rows(tree: Tree, table: Table, selection: Selection) -> Known:
+def _by_rows(tree: Tree, table: Table, selection: Selection) -> PartitionNames:
     """The topics and partitions of the rows, where no place tells them."""
     if table.name in ("files", "findings") or table.name not in tree.tables:
         return set()
@@ -97,33 +97,33 @@ def _by_rows(tree: Tree, table: Table, selection: Selection) -> Known:
     names = [name for name in ("topic", partition_column(table)) if name in table.names]
     if not undecided or "topic" not in names:
         return set()
-    asked = Selection(columns=tuple(map(str, names)), errors="skip", options=selection.options)
-    known: Known = set()
+    columns = Selection(columns=tuple(map(str, names)), errors="skip", options=selection.options)
+    found_names: PartitionNames = set()
     try:
-        for batch in Rows(Tree(tree.roots, tree.files if folded else tuple(undecided)), table, asked).batches():
+        for batch in Rows(Tree(tree.roots, tree.files if folded else tuple(undecided)), table, columns).batches():
             rows = zip(*(batch.column(at).to_pylist() for at in range(len(names))), strict=True)
-            known |= {(row[0], row[1] if len(row) > 1 else None) for row in set(rows) if row[0] is not None}
+            found_names |= {(row[0], row[1] if len(row) > 1 else None) for row in set(rows) if row[0] is not None}
     except RawlogError:
         pass  # what is damaged is reported where it is read
-    return known
+    return found_names
 
 
-def _problems(selection: Selection, known: Known) -> Iterator[OptionError | str]:
-    topics = {topic for topic, _ in known}
+def _problems(selection: Selection, names: PartitionNames) -> Iterator[OptionError | str]:
+    topics = {topic for topic, _ in names}
     yield from missing_topics(selection.topics, topics)
     if selection.topic_pattern is not None and not any(map(selection.takes_topic, topics)):
         yield f"topic pattern {selection.topic_pattern}: no topic matches"
-    there = {number for topic, number in known if selection.takes_topic(topic)}
-    if None in there:
+    present = {number for topic, number in names if selection.takes_topic(topic)}
+    if None in present:
         return  # nothing tells which partitions these are
-    if selection.partitions and not known:
+    if selection.partitions and not names:
         yield OptionError(f"unknown partition {_ranges(selection.partitions)}: there are no partitions here")
     for run in _runs(selection.partitions):
-        missing = [number for number in run if number not in there]
-        if there and len(missing) == len(run):
-            has = _ranges(sorted(number for number in there if number is not None))
-            yield OptionError(f"unknown partition {_ranges(run)}; known: {has}")
-        elif there and missing:
+        missing = [number for number in run if number not in present]
+        if present and len(missing) == len(run):
+            present_text = _ranges(sorted(number for number in present if number is not None))
+            yield OptionError(f"unknown partition {_ranges(run)}; known: {present_text}")
+        elif present and missing:
             yield f"--partition {_ranges(run)}: there is no {_ranges(missing)}"
 
 

@@ -95,9 +95,9 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
             folded = tuple(
                 file for file in files if not reads_itself(file, table) and (by_row or selection.takes_file(file))
             )
-            own = [file for file in files if reads_itself(file, table)]
+            plain = [file for file in files if reads_itself(file, table)]
             units = family.store_class.units(table.name, folded).values() if folded else ()
-            return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, own, table, selection, split_size)]
+            return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, plain, table, selection, split_size)]
     return _plan_files(tree, tree, table, selection, split_size)
 
 
@@ -150,7 +150,7 @@ def is_log(file: File) -> bool:
     return has_data and file.place.start_offset is not None
 
 
-def asked_of(table: Table, selection: Selection) -> dict[str, str]:
+def context_options(table: Table, selection: Selection) -> dict[str, str]:
     """What a format is asked for, so that it can say what decoding needs to know of the group."""
     columns = ",".join(selection.needed(table).names)
     return {"isolation": selection.isolation, "columns": columns, **selection.options}
@@ -161,16 +161,17 @@ def whole(
     group: Sequence[File],
     table: Table,
     selection: Selection,
-    asked: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
     formats: Mapping[str, Format] | None = None,
 ) -> Part:
-    """All of a file as one part, with what the other files of its group say of it. `asked` is what `asked_of` gives, and `formats` are
-    those of the registry, if they are known.
+    """All of a file as one part, with what the other files of its group say of it.
+
+    `options` are those of `context_options` and `formats` those of the registry, if they are known.
     """
     format = (formats or registry.formats())[str(file.format)]
     context = None
     if format.can("context"):
-        context = format.codec.context(file, group, asked or asked_of(table, selection))
+        context = format.codec.context(file, group, options or context_options(table, selection))
     floor = format.codec.floor(file, group) if format.can("floor") and table.name == "records" else None
     return Part((file,), context=context, floor=floor)
 
@@ -233,30 +234,30 @@ class Choice(str):
 
 def copies(stores: Iterable[Store]) -> list[Copies]:
     """The units of data of which there are several replicas among some stores; each with its replicas, the best first."""
-    every = [(store, {file.system for file in store}) for store in stores]
-    found: list[Copies] = []
+    all_stores = [(store, {file.system for file in store}) for store in stores]
+    units: list[Copies] = []
     for family in registry.families():
         named: dict[str, list[Store]] = {}
-        for store in (store for store, systems in every if any(map(family.looks_at, systems))):
+        for store in (store for store, systems in all_stores if any(map(family.looks_at, systems))):
             name = family.store_class.of(store).system_name()
             if name is not None:
                 named.setdefault(name, []).append(store)
-        several = [store for some in named.values() if len(some) > 1 for store in some]
+        several = [store for replicas in named.values() if len(replicas) > 1 for store in replicas]
         if several:
-            found += family.store_class.copies(several)
-    return found
+            units += family.store_class.copies(several)
+    return units
 
 
 def facts_of(store: Store) -> tuple[str, ...]:
     """What identifies a store besides its name; a fact that is not known is empty, and there may be none."""
     system = next((file.system for file in store if file.system is not None), None)
-    family = next((one for one in registry.families() if one.name == system), None)
+    family = next((family for family in registry.families() if family.name == system), None)
     return family.store_class.of(store).facts() if family is not None else ()
 
 
-def contradict(one: Sequence[str], other: Sequence[str]) -> bool:
+def contradict(facts: Sequence[str], other: Sequence[str]) -> bool:
     """Whether two sets of facts are not those of one unit of data."""
-    return any(mine and theirs and mine != theirs for mine, theirs in zip(one, other, strict=False))
+    return any(fact and other_fact and fact != other_fact for fact, other_fact in zip(facts, other, strict=False))
 
 
 def choose(
@@ -275,42 +276,42 @@ def choose(
     if selection.replicas == "all" or (table is not None and table.name in (FILES.name, FINDINGS.name)):
         return tree
     stores = [store for store in tree.groups if table is None or _has_rows(store, table, selection)]
-    found = [one for one in copies(stores) if table is None or not _is_united(one, table)]
+    replicated = [unit for unit in copies(stores) if table is None or not _is_united(unit, table)]
     if prefer is not None:
-        found = [one.preferring(prefer) for one in found]
-    noted = [one for one in found if table is not None or any(map(selection.takes_file, one.best))]
-    if selection.replicas == "refuse" and noted:
-        first = noted[0]
-        more = f"; {counted(len(noted) - 1, 'other')} too" if len(noted) > 1 else ""
+        replicated = [unit.preferring(prefer) for unit in replicated]
+    to_note = [unit for unit in replicated if table is not None or any(map(selection.takes_file, unit.best))]
+    if selection.replicas == "refuse" and to_note:
+        first = to_note[0]
+        more = f"; {counted(len(to_note) - 1, 'other')} too" if len(to_note) > 1 else ""
         raise OptionError(f"{first.identity.name} was found {len(first.stores)} times: {', '.join(first.paths)}{more}")
     if note is not None:
-        for text in notes(noted):
+        for text in notes(to_note):
             note(text)
-    left_out = {file.path for one in found for store in one.stores[1:] for file in store}
+    left_out = {file.path for unit in replicated for store in unit.stores[1:] for file in store}
     if not left_out:
         return tree
     kept = tuple(file for file in tree if file.path not in left_out)
     return replace(tree, files=kept, unread=(*tree.unread, *(file for file in tree if file.path in left_out)))
 
 
-def notes(found: Sequence[Copies]) -> list[str]:
+def notes(units: Sequence[Copies]) -> list[str]:
     """The choices in words: one each of the first few, and how many others there are."""
-    texts: list[str] = [_note(one) for one in found[:SHOWN]]
-    if len(found) > SHOWN:
-        rest = counted(len(found) - SHOWN, "other")
+    texts: list[str] = [_note(unit) for unit in units[:SHOWN]]
+    if len(units) > SHOWN:
+        rest = counted(len(units) - SHOWN, "other")
         texts.append(Choice(f"{rest} have replicas too, of which one is used; `rawlog ls` shows which"))
     return texts
 
 
-def _note(one: Copies) -> Choice:
-    why = f" ({one.evidence[0]})" if one.evidence[0] else ""
-    others = ", ".join(one.paths[1:])
-    return Choice(f"{one.identity.name} has {len(one.stores)} replicas: {one.paths[0]} is used{why}, not {others}")
+def _note(unit: Copies) -> Choice:
+    why = f" ({unit.evidence[0]})" if unit.evidence[0] else ""
+    others = ", ".join(unit.paths[1:])
+    return Choice(f"{unit.identity.name} has {len(unit.stores)} replicas: {unit.paths[0]} is used{why}, not {others}")
 
 
-def _is_united(one: Copies, table: Table) -> bool:
+def _is_united(unit: Copies, table: Table) -> bool:
     """Whether a table is made from all replicas together: its family chooses what they know of one state."""
-    files = [file for store in one.stores for file in store]
+    files = [file for store in unit.stores for file in store]
     for family in registry.families():
         if family.makes(table) and family.store_class.can("units"):
             return len(family.store_class.units(table.name, family.files_for(table.name, files))) == 1
@@ -326,11 +327,11 @@ def _has_rows(store: Store, table: Table, selection: Selection) -> bool:
     return any(file.format in able and file.place.state is None and chosen.takes_file(file) for file in store)
 
 
-def marks(found: Iterable[Copies]) -> dict[str, str]:
+def marks(units: Iterable[Copies]) -> dict[str, str]:
     """What `ls` says of the directories that are replicas, by directory."""
     texts: dict[str, str] = {}
-    for one in found:
-        for number, (path, evidence) in enumerate(zip(one.paths, one.evidence, strict=True)):
-            which = "the best" if number == 0 else f"the best is {one.paths[0]}"
-            texts[path] = f"1 of {len(one.stores)} replicas, {which}" + (f"; {evidence}" if evidence else "")
+    for unit in units:
+        for number, (path, evidence) in enumerate(zip(unit.paths, unit.evidence, strict=True)):
+            which = "the best" if number == 0 else f"the best is {unit.paths[0]}"
+            texts[path] = f"1 of {len(unit.stores)} replicas, {which}" + (f"; {evidence}" if evidence else "")
     return texts

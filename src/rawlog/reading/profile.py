@@ -41,7 +41,7 @@ def is_profiled(file: File) -> bool:
     format = registry.formats().get(str(file.format))
     if format is None or file.problem is not None or file.place.state is not None:
         return False
-    return format.can("decode") and format.can("scan") and RECORDS.name in {one.name for one in format.tables}
+    return format.can("decode") and format.can("scan") and RECORDS.name in {table.name for table in format.tables}
 
 
 class FileProfile:
@@ -58,7 +58,7 @@ class FileProfile:
         self.name: Name | None = (
             None if place.topic is None or place.partition is None else (place.topic, place.partition)
         )
-        names = COLUMNS if self.name is None else tuple(one for one in COLUMNS if one not in ("topic", "partition"))
+        names = COLUMNS if self.name is None else tuple(name for name in COLUMNS if name not in ("topic", "partition"))
         self._want: Want | None = Want(RECORDS.subset(names), file, limit, max_headers=max_headers)
 
     def see(self, frames: Frames) -> None:
@@ -72,7 +72,7 @@ class FileProfile:
                 for aspect, rows in format.codec.tally(sound, self.file).items():
                     self.whole.count(aspect, rows)
         assert self._want is not None
-        for batch in decoded(frames, format, self._want):
+        for batch in decode_sound(frames, format, self._want):
             self.add(batch)
 
     def _cover(self, spans: Spans | None, format: Format) -> None:
@@ -88,8 +88,8 @@ class FileProfile:
         if self.name is not None:
             self._part(self.name).take(rows)
             return
-        for name, some in rows.by_partition(batch, self.file):
-            self._part(name).take(some)
+        for name, of_partition in rows.by_partition(batch, self.file):
+            self._part(name).take(of_partition)
 
     def _part(self, name: Name) -> _Counting:
         if name not in self.parts and len(self.parts) >= MOST_PARTS:
@@ -112,13 +112,13 @@ class FileProfile:
         alone = self.file.place.group is None and len(self.parts) == 1  # a recording: its records name no topic
         if self.name is not None or alone:
             name = self.name or next(iter(self.parts))
-            own = self.parts.setdefault(name, Profile())
-            own.merge(self.whole)
+            profile = self.parts.setdefault(name, Profile())
+            profile.merge(self.whole)
             self.whole = Profile()
         return self.parts
 
 
-def decoded(frames: Frames, format: Format, want: Want) -> Iterator[pa.RecordBatch]:
+def decode_sound(frames: Frames, format: Format, want: Want) -> Iterator[pa.RecordBatch]:
     """The rows of all frames that can be decoded."""
     while len(frames):
         try:
@@ -190,45 +190,47 @@ class _Counting:
 
     def take(self, rows: Rows) -> None:
         """Add rows to the profile."""
-        own = self.profile
-        own.records += rows.sizes.size
-        own.payload += int(rows.sizes.sum())
-        own.without_value += int(rows.sizes.size - rows.has_value.sum())
-        own.without_key += rows.keys.null_count
-        own.sizes.add(rows.sizes)
-        known = rows.times != NO_TIME
-        times = rows.times if known.all() else rows.times[known]
+        profile = self.profile
+        profile.records += rows.sizes.size
+        profile.payload += int(rows.sizes.sum())
+        profile.without_value += int(rows.sizes.size - rows.has_value.sum())
+        profile.without_key += rows.keys.null_count
+        profile.sizes.add(rows.sizes)
+        has_time = rows.times != NO_TIME
+        times = rows.times if has_time.all() else rows.times[has_time]
         if times.size:
             low, high = int(times.min()), int(times.max())
-            own.low = low if own.low is None else min(low, own.low)
-            own.high = high if own.high is None else max(high, own.high)
-            own.series.add(times, rows.sizes if known.all() else rows.sizes[known])
+            profile.low = low if profile.low is None else min(low, profile.low)
+            profile.high = high if profile.high is None else max(high, profile.high)
+            profile.series.add(times, rows.sizes if has_time.all() else rows.sizes[has_time])
         keys = rows.keys.drop_null()
         if len(keys):
-            own.distinct.add(_hashes(keys))
+            profile.distinct.add(_hashes(keys))
             counted = _shortened(keys).value_counts()
             values, numbers = counted.field("values"), counted.field("counts").to_numpy()
-            if len(values) > 4 * own.keys.most:
-                values, numbers = _most_frequent(own, values, numbers)
-            own.keys.add(values.to_pylist(), numbers.tolist())
+            if len(values) > 4 * profile.keys.most:
+                values, numbers = _most_frequent(profile, values, numbers)
+            profile.keys.add(values.to_pylist(), numbers.tolist())
 
 
-def _most_frequent(own: Profile, values: pa.Array, numbers: NDArray[np.int64]) -> tuple[pa.Array, NDArray[np.int64]]:
+def _most_frequent(
+    profile: Profile, values: pa.Array, numbers: NDArray[np.int64]
+) -> tuple[pa.Array, NDArray[np.int64]]:
     """Of very many keys those that `Frequent` would keep: what it subtracts is subtracted here, so that no dict grows large."""
     import pyarrow as pa
 
-    least = int(np.partition(numbers, -own.keys.most - 1)[-own.keys.most - 1])
+    least = int(np.partition(numbers, -profile.keys.most - 1)[-profile.keys.most - 1])
     kept = np.flatnonzero(numbers > least)
-    own.keys.missed += least
-    own.keys.total += int(numbers.sum() - (numbers[kept] - least).sum())
+    profile.keys.missed += least
+    profile.keys.total += int(numbers.sum() - (numbers[kept] - least).sum())
     return values.take(pa.array(kept)), numbers[kept] - least
 
 
 def _lengths(values: pa.Array) -> NDArray[np.int64]:
     import pyarrow.compute as pc
 
-    found: Any = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
-    return found.astype(np.int64)  # type: ignore[no-any-return]
+    lengths: Any = pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _hashes(keys: pa.Array) -> NDArray[np.int64]:

@@ -18,8 +18,10 @@ from rawlog.kernels.columns import constant
 from rawlog.model.errors import DataError, RawlogError, UnknownFormatError
 from rawlog.model.finding import Findings
 from rawlog.model.format import (
+    ExpectedGaps,
     File,
     Format,
+    Offsets,
     Spans,
     Want,
 )
@@ -57,6 +59,8 @@ Note = Callable[[str], None]
 Seen = Callable[[Frames], None]
 #: So many beginnings of frames inside a damaged one are followed.
 MOST_TRIES = 100
+#: So many ranges of offsets that are missing in a file are named.
+MOST_GAPS = 5
 #: Columns of `records` that the place of a file may tell, and so many rows of them at a time.
 _PLACED, PLACED_ROWS = {"topic", "partition"}, 1 << 18
 
@@ -74,33 +78,77 @@ class Misplaced(SeriousNote):
 
 
 class Gap(SeriousNote):
-    """A note that offsets are missing between a file and the one that follows. Only a `Listener` gets it."""
+    """A note that offsets are missing inside a file, or between it and the one that follows. Only a `Listener` gets it."""
 
-    __slots__ = ("file", "first", "stop")
+    __slots__ = ("file", "first", "place", "stop")
     file: File
     first: int
     stop: int
+    place: str
 
     @classmethod
     def between(cls, file: File, first: int, stop: int) -> Self:
-        """The note on offsets from `first` to before `stop`."""
+        """The note on offsets from `first` to before `stop` that are missing after a file."""
+        return cls._at(file, first, stop, "between this file and the one that follows")
+
+    @classmethod
+    def inside(cls, file: File, first: int, stop: int) -> Self:
+        """The note on offsets from `first` to before `stop`, some of which are missing in a file."""
+        return cls._at(file, first, stop, "inside this file")
+
+    @classmethod
+    def _at(cls, file: File, first: int, stop: int, place: str) -> Self:
         missing = offset_range(first, stop)
         if not registry.formats()[str(file.format)].ordered:
             missing = f"physical {missing}"
-        made = cls(f"{file.path}: {missing} missing between this file and the one that follows")
-        made.file, made.first, made.stop = file, first, stop
-        return made
+        gap = cls(f"{file.path}: {missing} missing {place}")
+        gap.file, gap.first, gap.stop, gap.place = file, first, stop, place
+        return gap
+
+    def part(self, first: int, stop: int) -> Self:
+        """The note on some of the offsets."""
+        return self._at(self.file, first, stop, self.place)
 
 
 class Listener:
-    """Passes notes on. Of a gap it first asks, by all files of the group, whether the offsets are lost; else it says nothing."""
+    """Passes notes on. Of a gap it first asks, by all files of the group, which offsets are lost, and names each range of these once."""
 
     def __init__(self, tree: Tree, note: Note) -> None:
         self.tree, self.note = tree, note
+        #: The ranges that were named, each with its group; the groups in which compaction was at work; and which gaps say nothing.
+        self.named: set[tuple[str, int, int]] = set()
+        self.compacted: set[str] = set()
+        self.expected: dict[str, ExpectedGaps] = {}
 
     def __call__(self, text: str) -> None:
-        if not isinstance(text, Gap) or self._is_lost(text):
+        if not isinstance(text, Gap):
             self.note(text)
+            return
+        format = registry.formats()[str(text.file.format)]
+        if not format.can("lost_offsets"):
+            return
+        key = text.file.place.group or text.file.path
+        lost = format.codec.lost_offsets(self.tree.group_of(text.file), text.first, text.stop)
+        unnamed = [span for span in lost if (key, *span) not in self.named]
+        for first, stop in unnamed[:MOST_GAPS]:
+            self.named.add((key, first, stop))
+            self.note(text.part(first, stop))
+        if len(unnamed) > MOST_GAPS:
+            rest = counted(len(unnamed) - MOST_GAPS, "more range")
+            self.note(Loss(f"{text.file.path}: {rest} of offsets missing {text.place}"))
+
+    def unexpected(self, file: File, first: NDArray[np.int64], stop: NDArray[np.int64], *, is_numbered: bool) -> Any:
+        """Which of the gaps from `first` to before `stop` between the frames of a file may be losses, by what other files say."""
+        key, format = file.place.group or file.path, registry.formats()[str(file.format)]
+        if not format.can("expected_gaps"):
+            return np.zeros(first.size, np.bool_)
+        if key not in self.expected:
+            self.expected[key] = format.codec.expected_gaps(self.tree.group_of(file))
+        end, named = self.expected[key]
+        may_be_lost = stop > end
+        if named is not None and not is_numbered:
+            may_be_lost &= np.searchsorted(named, first) < np.searchsorted(named, stop)
+        return may_be_lost
 
     def file_read(self, file: File, end: int) -> None:
         """Note what the other files of the group say about a file whose frames end at a position."""
@@ -109,10 +157,6 @@ class Listener:
             return
         for text in format.codec.contradicted(self.tree.group_of(file), file, end):
             self.note(Misplaced(f"{file.path}: {text}"))
-
-    def _is_lost(self, gap: Gap) -> bool:
-        format = registry.formats()[str(gap.file.format)]
-        return format.can("is_lost") and format.codec.is_lost(self.tree.group_of(gap.file), gap.first, gap.stop)
 
 
 def _findings(part: Part) -> Findings:
@@ -312,13 +356,14 @@ def _sound_frames(
     part: Part, format: Format, selection: Selection, note: Note | None, seen: Seen | None = None
 ) -> Iterator[Frames]:
     """The frames of a part that may hold wanted rows, with a note on everything passed over."""
-    say = note or (lambda text: None)
-    with contextlib.closing(_Order(part, format, note)) as order:
-        yield from _walked_frames(part, format, selection, say, seen, order)
+    with contextlib.closing(Order(part, format, note)) as order:
+        yield from _walked_frames(part, format, selection, note, seen, order)
 
 
-class _Order:
-    """Looks for frames of a part that are not at their place: offsets do not rise, or belong into another file. One note names them."""
+class Order:
+    """Looks for frames of a part that are not at their place: offsets do not rise, or belong into another file. One note names them. It
+    also looks for offsets that are missing between frames.
+    """
 
     def __init__(self, part: Part, format: Format, note: Note | None) -> None:
         self.part, self.note = part, note
@@ -326,16 +371,28 @@ class _Order:
         self.offsets = format.codec.offsets if looks and format.can("offsets") else None
         self.misplaced = format.codec.misplaced if looks and format.can("misplaced") else None
         self.count, self.first = 0, -1
-        #: Where the offsets of the frames before end.
-        self.end: int | None = None
+        #: Where the frames before end, and their offsets.
+        self.position, self.end = part.start or 0, None if part.start else part.file.place.start_offset
+        self.is_begun = False
+        #: Where the gaps between frames that may be losses begin and end; and whether frames show compaction.
+        self.missing: tuple[int, int] | None = None
+        self.is_compacted = False
 
     def see(self, frames: Frames) -> None:
+        """Look at a window."""
         wrong = np.empty(0, np.int64)
         if self.offsets is not None and len(frames):
-            wrong = frames.positions[self._wrong(*self.offsets(frames, self.part.file))]
+            offsets = self.offsets(frames, self.part.file)
+            wrong = frames.positions[self._wrong(offsets)]
+            # What is missing between frames with damage between them was named as damage.
+            ends = np.concatenate(([self.position - frames.base], frames.stops[:-1]))
+            self.follow(offsets, frames.starts == ends)
+            self.position = frames.reached_in_file
         if self.misplaced is not None:
             wrong = np.union1d(wrong, self.misplaced(frames, self.part.file))
         self._add(wrong)
+        if frames.last:
+            self.note_missing()
         if frames.last and frames.status is Status.OK and frames.reached_in_file >= self.part.file.size:
             self._end()
         if frames.last and self.part.stop in (None, self.part.file.size) and isinstance(self.note, Listener):
@@ -344,19 +401,47 @@ class _Order:
 
     def _end(self) -> None:
         """Note what is missing before the next file."""
-        file, following = self.part.file, self.part.following
-        end = self.end if self.end is not None or self.part.start else file.place.start_offset
-        if following is None or end is None or end >= following or self.count:
+        following = self.part.following
+        if following is None or self.end is None or self.end >= following or self.count:
             return
         if isinstance(self.note, Listener):
-            self.note(Gap.between(file, end, following))
+            self.note(Gap.between(self.part.file, self.end, following))
 
-    def _wrong(self, first: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _wrong(self, offsets: Offsets) -> NDArray[np.bool_]:
         """Which frames do not go on after the one before, or are outside of what the names of files say."""
-        ends = np.concatenate(([int(first[0]) if self.end is None else self.end], stop[:-1]))
-        self.end = int(stop[-1])
-        wrong: NDArray[np.bool_] = (first < ends) | (first < (self.part.file.place.start_offset or 0))
+        first, stop = offsets.first, offsets.stop
+        wrong: NDArray[np.bool_] = (first < self._ends(offsets)) | (first < (self.part.file.place.start_offset or 0))
         return wrong if self.part.following is None else wrong | (stop > self.part.following)
+
+    def _ends(self, offsets: Offsets) -> NDArray[np.int64]:
+        """Where the offsets of the frame before each end. A file may begin after the offset in its name."""
+        before = self.end if self.is_begun and self.end is not None else int(offsets.first[0])
+        return np.concatenate((np.array([before], np.int64), offsets.stop[:-1]))
+
+    def follow(self, offsets: Offsets, is_next: NDArray[np.bool_] | None = None) -> None:
+        """Take in the offsets of a window; `is_next` says which frames begin where the one before ends."""
+        ends = self._ends(offsets)
+        leaves_out = offsets.first > ends
+        gaps = np.flatnonzero(leaves_out if is_next is None else leaves_out & is_next)
+        if gaps.size and isinstance(self.note, Listener):
+            starts, stops, is_numbered = ends[gaps], offsets.first[gaps], offsets.is_numbered
+            unexpected = self.note.unexpected(self.part.file, starts, stops, is_numbered=is_numbered)
+            if unexpected.any():
+                low, high = self.missing or (int(stops[-1]), 0)
+                self.missing = min(low, int(starts[unexpected].min())), max(high, int(stops[unexpected].max()))
+        self.is_compacted |= offsets.is_compacted
+        self.end, self.is_begun = int(offsets.stop[-1]), True
+
+    def note_missing(self) -> None:
+        """Note what is missing between frames, unless compaction explains it. Frames that are not at their place leave out offsets, too."""
+        if not isinstance(self.note, Listener):
+            return
+        group = self.part.file.place.group or self.part.file.path
+        if self.is_compacted:
+            self.note.compacted.add(group)
+        if self.missing is not None and not self.count and group not in self.note.compacted:
+            self.note(Gap.inside(self.part.file, *self.missing))
+        self.missing = None
 
     def _add(self, positions: NDArray[np.int64]) -> None:
         if positions.size:
@@ -371,9 +456,10 @@ class _Order:
 
 
 def _walked_frames(
-    part: Part, format: Format, selection: Selection, say: Note, seen: Seen | None, order: _Order
+    part: Part, format: Format, selection: Selection, note: Note | None, seen: Seen | None, order: Order
 ) -> Iterator[Frames]:
     reached: int | None = None
+    say = note or (lambda text: None)
     for frames in walk(part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors):
         if reached is not None and frames.base > reached:
             say(skipped(part.file, reached, frames.base))
@@ -383,6 +469,7 @@ def _walked_frames(
         yield from _pruned(frames, format, part.file, selection)
         reached = frames.reached_in_file
         if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):
+            order.note_missing()
             return
         if frames.last and frames.status is Status.TRUNCATED:
             left = (part.file.size if part.stop is None else part.stop) - reached
@@ -775,16 +862,17 @@ def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
-    if format.can("count") and selection.errors == "raise":
-        number, reached = format.codec.count(part.file, part.start or 0, part.stop, part.following)
-        part = replace(part, start=reached)
-        yield number
-    want = _want(table.subset(("offset",)), part.file, selection, part.context)
-    for frames in _sound_frames(part, format, selection, note):
-        counts = None
-        with contextlib.suppress(DataError):  # decoding meets it again, and does with it what the selection says
-            counts = format.codec.spans(frames, part.file).records if format.can("spans") else None
-        if counts is None or (counts < 0).any():
-            yield from (batch.num_rows for batch in _decode(format, frames, want, selection, note))
-        else:
-            yield int(counts.sum())
+    with contextlib.closing(Order(part, format, note)) as order:
+        if format.can("count") and selection.errors == "raise":
+            number, reached = format.codec.count(part.file, part.start or 0, part.stop, part.following, order.follow)
+            part, order.position = replace(part, start=reached), reached
+            yield number
+        want = _want(table.subset(("offset",)), part.file, selection, part.context)
+        for frames in _walked_frames(part, format, selection, note, None, order):
+            counts = None
+            with contextlib.suppress(DataError):  # decoding meets it again, and does with it what the selection says
+                counts = format.codec.spans(frames, part.file).records if format.can("spans") else None
+            if counts is None or (counts < 0).any():
+                yield from (batch.num_rows for batch in _decode(format, frames, want, selection, note))
+            else:
+                yield int(counts.sum())

@@ -123,9 +123,9 @@ class Selection:
                 raise OptionError(
                     f"{name} {value!r}: a whole number{' not below 0' if name in _LEAST else ''} expected"
                 )
-        given: tuple[object, ...] = self.partitions
-        if any(isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31 for value in given):
-            raise OptionError(f"partition {', '.join(map(repr, given))}: numbers expected")
+        partitions: tuple[object, ...] = self.partitions
+        if any(isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31 for value in partitions):
+            raise OptionError(f"partition {', '.join(map(repr, partitions))}: numbers expected")
         if self.topic_pattern is not None:
             try:
                 re.compile(self.topic_pattern)
@@ -156,8 +156,8 @@ class Selection:
 
     def unused(self, table: Table) -> list[str]:
         """The fields that are given and that a table has no column for. `files` and `findings` go by the places of files."""
-        given = [name for name in _COLUMN_OF if getattr(self, name) not in (None, ())]
-        if not given:
+        names = [name for name in _COLUMN_OF if getattr(self, name) not in (None, ())]
+        if not names:
             return []
         by_place = table.name in ("files", "findings")
         has = {
@@ -167,7 +167,7 @@ class Selection:
             "time": table.times is not None,
             **{what: bool(_looked_up(table, registry.lookup(table), what)) for what in ("key", "id")},
         }
-        return [name for name in given if not has[_COLUMN_OF[name]]]
+        return [name for name in names if not has[_COLUMN_OF[name]]]
 
     def takes_all_of(self, file: File) -> bool:
         """Whether every row of a file that was taken is wanted: its place has answered for topic and partition."""
@@ -229,29 +229,29 @@ class Selection:
 
     def wanted(self, table: Table) -> Table:
         """The table that the rows have once they are transformed, cut to the columns asked for, which may be fields: `value.user`."""
-        table = self.made(table)
+        table = self.transformed(table)
         return (
-            table if self.columns is None else table.with_columns(*(field_column(table, one) for one in self.columns))
+            table if self.columns is None else table.with_columns(*(field_column(table, name) for name in self.columns))
         )
 
-    def made(self, table: Table) -> Table:
+    def transformed(self, table: Table) -> Table:
         """The table that the rows have once they are transformed."""
-        for one in self._shown:
-            table = one.table(table)
+        for transform in self._shown:
+            table = transform.table(table)
         return table
 
     @property
     def _shown(self) -> list[Transform]:
-        return [one for one in self.transforms if one.is_shown]
+        return [transform for transform in self.transforms if transform.is_shown]
 
     @property
     def _tests(self) -> list[Transform]:
-        return [one for one in self.transforms if one.is_tested]
+        return [transform for transform in self.transforms if transform.is_tested]
 
     def _seen(self, table: Table) -> Table:
         """The table as the expression `where` sees it."""
-        for one in self._tests:
-            table = one.table(table)
+        for transform in self._tests:
+            table = transform.table(table)
         return table
 
     def needed(self, table: Table, system: str | None = None) -> Table:
@@ -264,8 +264,10 @@ class Selection:
 
     def _source_columns(self, table: Table) -> list[str]:
         """The columns of a table that give the columns asked for."""
-        made = self.made(table)
-        names = made.names if self.columns is None else [field_path(made, one)[0] for one in self.columns]
+        transformed = self.transformed(table)
+        names = (
+            transformed.names if self.columns is None else [field_path(transformed, name)[0] for name in self.columns]
+        )
         return _before(self._shown, table, names)
 
     def _tested(self, table: Table, system: str | None) -> list[str]:
@@ -309,15 +311,15 @@ class Selection:
 
     def changed(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
         """Rows as the transforms change them, and the wanted columns of them."""
-        made, last = table, self._tests[-1] if self._tests else None
-        for one in self.transforms:
-            changed, seen = one.apply(batch, made), one.table(made)
-            if one.is_shown:
-                batch, made = changed, seen
-            if one is last and self.where is not None:
-                batch = batch.filter(self._true(changed, seen))
-        names = made.names if self.columns is None else self.columns
-        return batch if tuple(batch.schema.names) == names else _picked(batch, made, names)
+        shown, last = table, self._tests[-1] if self._tests else None
+        for transform in self.transforms:
+            result, seen = transform.apply(batch, shown), transform.table(shown)
+            if transform.is_shown:
+                batch, shown = result, seen
+            if transform is last and self.where is not None:
+                batch = batch.filter(self._true(result, seen))
+        names = shown.names if self.columns is None else self.columns
+        return batch if tuple(batch.schema.names) == names else _pick(batch, shown, names)
 
     def _true(self, batch: pa.RecordBatch, table: Table) -> pa.Array:
         """For which rows of a batch the expression is true."""
@@ -332,15 +334,15 @@ class Selection:
         """Which rows of a batch of `needed(table)` are wanted."""
         import numpy as np
 
-        found = self.suited(table)._mask(batch, table, None)
+        taken = self.suited(table)._mask(batch, table, None)
         mask: NDArray[np.bool_] = (
-            np.ones(batch.num_rows, np.bool_) if found is None else found.to_numpy(zero_copy_only=False)
+            np.ones(batch.num_rows, np.bool_) if taken is None else taken.to_numpy(zero_copy_only=False)
         )
         if self.where is None or not self._tests:
             return mask
-        changed = batch if found is None else batch.filter(found)
-        for one in self._tests:
-            changed, table = one.apply(changed, table), one.table(table)
+        changed = batch if taken is None else batch.filter(taken)
+        for transform in self._tests:
+            changed, table = transform.apply(changed, table), transform.table(table)
         rows = np.flatnonzero(mask)
         mask = np.zeros(batch.num_rows, np.bool_)
         mask[rows] = self._true(changed, table).to_numpy(zero_copy_only=False)
@@ -377,8 +379,8 @@ class Selection:
             has_ids = lookup is not None and lookup.columns(table, "id")
             tests.append(lookup.by_id(batch, self.id) if lookup and has_ids else pa.repeat(False, batch.num_rows))
         if self.text is not None:
-            found = [holds_text(batch.column(name), self.text) for name in searched_columns(table)]
-            tests.append(functools.reduce(pc.or_, found) if found else pa.repeat(False, batch.num_rows))
+            matches = [holds_text(batch.column(name), self.text) for name in searched_columns(table)]
+            tests.append(functools.reduce(pc.or_, matches) if matches else pa.repeat(False, batch.num_rows))
         if (self.topics or self.topic_pattern) and "topic" in batch.schema.names:
             topic = batch.column("topic").dictionary_encode()
             keep = [name is not None and self.takes_topic(name) for name in topic.dictionary.to_pylist()]
@@ -419,32 +421,38 @@ class Selection:
 
     def begun(self) -> Selection:
         """The same selection for one split, with transforms that have counted nothing."""
-        return self.replace(transforms=tuple(one.begin() for one in self.transforms)) if self.transforms else self
+        return (
+            self.replace(transforms=tuple(transform.begin() for transform in self.transforms))
+            if self.transforms
+            else self
+        )
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
         """What each of the transforms counted."""
-        return tuple(one.counts for one in self.transforms)
+        return tuple(transform.counts for transform in self.transforms)
 
     def judge(self, tallies: Iterable[tuple[Tally, ...]]) -> list[str]:
         """Notes on what the transforms counted in all splits. OptionError if one did not do what was asked for."""
-        every = list(tallies)
-        sums = [sum((one[number] for one in every), Counter()) for number in range(len(self.transforms))]
-        notes = [note for one, counts in zip(self.transforms, sums, strict=True) for note in one.judge(counts)]
+        of_splits = list(tallies)
+        sums = [sum((of_split[number] for of_split in of_splits), Counter()) for number in range(len(self.transforms))]
+        notes = [
+            note for transform, counts in zip(self.transforms, sums, strict=True) for note in transform.judge(counts)
+        ]
         return list(dict.fromkeys(notes))
 
 
 def _before(transforms: Sequence[Transform], table: Table, names: Sequence[str]) -> list[str]:
     """The columns of a table that give the columns `names` of what transforms make of it."""
     tables = [table]
-    for one in transforms:
-        tables.append(one.table(tables[-1]))
-    for one, before in zip(reversed(transforms), reversed(tables[:-1]), strict=True):
-        names = one.needs(before, names)
+    for transform in transforms:
+        tables.append(transform.table(tables[-1]))
+    for transform, before in zip(reversed(transforms), reversed(tables[:-1]), strict=True):
+        names = transform.needs(before, names)
     return list(dict.fromkeys(names))
 
 
-def _picked(batch: pa.RecordBatch, table: Table, names: Sequence[str]) -> pa.RecordBatch:
+def _pick(batch: pa.RecordBatch, table: Table, names: Sequence[str]) -> pa.RecordBatch:
     """Columns of a batch, or fields of them, in order."""
     if all(name in table.names for name in names):
         return batch.select(list(names))
@@ -462,14 +470,14 @@ def _picked(batch: pa.RecordBatch, table: Table, names: Sequence[str]) -> pa.Rec
 
 def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...]:
     """The columns that tell the key or the id of a table's rows."""
-    found = lookup.columns(table, what) if lookup is not None else ()
-    if not found and what == "key" and "key" in table.names:
+    columns = lookup.columns(table, what) if lookup is not None else ()
+    if not columns and what == "key" and "key" in table.names:
         return ("key",)
-    if not found and what == "id" and table.name == "records" and lookup is None:
+    if not columns and what == "id" and table.name == "records" and lookup is None:
         return (
             "offset",
         )  # it depends on the system whether its records have ids: of some that have none, no row is wanted
-    return found
+    return columns
 
 
 def limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -502,11 +510,11 @@ def holds_text(column: pa.Array, text: bytes) -> pa.Array:
     if not len(items):
         return pa.array(np.zeros(len(column), np.bool_))
     named = pc.match_substring(items.field("key").cast(pa.binary()), text)
-    found = pc.or_kleene(
+    matches = pc.or_kleene(
         pc.fill_null(named, False), pc.fill_null(pc.match_substring(items.field("value"), text), False)
     )
     sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    rows = np.repeat(np.arange(len(column)), sizes)[found.to_numpy(zero_copy_only=False)]
+    rows = np.repeat(np.arange(len(column)), sizes)[matches.to_numpy(zero_copy_only=False)]
     mask = np.zeros(len(column), np.bool_)
     mask[rows] = True
     return pa.array(mask)

@@ -39,7 +39,9 @@ def settles(file: File, table: Table) -> bool:
     format = registry.formats().get(str(file.format))
     if format is None or file.place.state is not None or file.problem is not None:
         return False
-    is_log = any(one is RECORDS for one in format.tables) and any(one.name == table.name for one in format.tables)
+    is_log = any(other is RECORDS for other in format.tables) and any(
+        other.name == table.name for other in format.tables
+    )
     return is_log and _family_of((file,)) is not None
 
 
@@ -90,12 +92,12 @@ def notes_on(reading: Reading) -> list[str]:
     return [*altered, *reading.notes]
 
 
-def absent_stores(tree: Iterable[File]) -> list[Entry]:
+def absent_stores(tree: Tree) -> list[Entry]:
     """What a tree should have and of which nothing is there, for verbs that read all of it."""
     entries: list[Entry] = []
     for family in registry.families():
-        files = family.files_for(None, tree)
-        for account in family.store_class.absent(Store(files)) if files else ():
+        files = tree.store_for(family)
+        for account in family.store_class.absent(files) if files else ():
             offsets = (account.start, account.stop) if account.stop > account.start else (None, None)
             reason = f"{account.topic}-{account.partition}: nothing of it is here, although other files list it"
             entries.append(Entry(Action.LOST, reason, account.path, None, None, *offsets))
@@ -135,8 +137,8 @@ class PartFold:
 
     def close(self) -> PartSummary:
         """The summary. There is no summary of a part that was not read to its end."""
-        made = self.summaries.close() if self.summaries is not None and self.is_ended else None
-        return PartSummary(self.part.file, self.part.start or 0, self.part.stop, made, self.fits)
+        summaries = self.summaries.close() if self.summaries is not None and self.is_ended else None
+        return PartSummary(self.part.file, self.part.start or 0, self.part.stop, summaries, self.fits)
 
 
 class StoreFold:
@@ -163,12 +165,12 @@ class StoreFold:
             self._current.see(frames)
 
 
-def merged(parts: Iterable[PartSummary]) -> dict[str, Summaries]:
+def merge_parts(parts: Iterable[PartSummary]) -> dict[str, Summaries]:
     """The summaries of files that were read whole, by path."""
     by_path: dict[str, list[PartSummary]] = {}
     for part in parts:
         by_path.setdefault(part.file.path, []).append(part)
-    found: dict[str, Summaries] = {}
+    whole_files: dict[str, Summaries] = {}
     for path, several in by_path.items():
         several.sort(key=lambda part: part.start)
         position: int | None = 0
@@ -181,8 +183,8 @@ def merged(parts: Iterable[PartSummary]) -> dict[str, Summaries]:
         else:
             is_whole = position is None or position >= several[0].file.size
             if whole is not None and is_whole and (len(several) == 1 or whole.rises):
-                found[path] = whole
-    return found
+                whole_files[path] = whole
+    return whole_files
 
 
 # What is read again -----------------------------------------------------------------------------------------------------
@@ -222,10 +224,10 @@ def settled_frames(part: Part) -> Iterator[tuple[File, Frames]]:
         patches = part.reading.patches.get(piece.path, ())
         format = registry.formats()[str(file.format)]
         for frames in walk(file, format, start=piece.start, stop=piece.stop, errors="skip"):
-            yield file, _patched(frames, patches)
+            yield file, _patch(frames, patches)
 
 
-def _patched(frames: Frames, patches: Sequence[Patch]) -> Frames:
+def _patch(frames: Frames, patches: Sequence[Patch]) -> Frames:
     """Frames with some of their bytes set."""
     end = frames.base + frames.data.size
     first = bisect_left(patches, (frames.base, b""))

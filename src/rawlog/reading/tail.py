@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rawlog import registry
 from rawlog.io.walk import walk
 from rawlog.model.errors import DataError
 from rawlog.model.status import Status
 from rawlog.model.table import Column, Table
 from rawlog.reading.parts import Part
-from rawlog.reading.rows import Gap, Rows, damaged_end, read, skipped, unfinished
+from rawlog.reading.rows import Gap, Order, Rows, damaged_end, read, skipped, unfinished
 from rawlog.reading.select import Selection, holds_text, limited
 from rawlog.reading.tree import Tree
 
@@ -54,7 +56,7 @@ class _Scanned:
     notes: list[str] = field(default_factory=list)
 
 
-def _scan(part: Part, selection: Selection) -> _Scanned:
+def _scan(part: Part, selection: Selection, order: Order) -> _Scanned:
     """Walk a part's frames once and cut it into pieces of a few megabytes. AccessError if it cannot be read."""
     result = _Scanned(reached=part.start)
     format = registry.formats()[str(part.file.format)]
@@ -64,6 +66,11 @@ def _scan(part: Part, selection: Selection) -> _Scanned:
         ):
             if result.reached is not None and frames.base > result.reached:
                 result.notes.append(skipped(part.file, result.reached, frames.base))
+            if len(frames) and order.offsets is not None:
+                # The window as one frame: what is missing inside of it is noted when it is read.
+                first = order.offsets(frames.slice(0, 1), part.file)
+                last = order.offsets(frames.slice(len(frames) - 1, len(frames)), part.file)
+                order.follow(first._replace(stop=last.stop), np.array([frames.base == result.reached]))
             if len(frames):
                 result.pieces.append(replace(part, start=frames.base, stop=frames.reached_in_file, first=frames.first))
             result.reached = reached = frames.reached_in_file
@@ -106,7 +113,8 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
             if end <= (part.start or 0):
                 continue
             part = replace(part, stop=end if part.stop is None else min(part.stop, end))
-        scanned = _scan(part, selection)
+        order = Order(part, registry.formats()[str(part.file.format)], say)
+        scanned = _scan(part, selection, order)
         failure = failure or scanned.error
         if say is not None:
             for text in scanned.notes:
@@ -122,6 +130,7 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
             count -= min(count, kept.rows)
             if count == 0 or failure:
                 break
+        order.note_missing()
         if count == 0 or failure:
             break
     yield from found

@@ -79,16 +79,16 @@ class Tree:
         what files and directories that are symbolic links lead to.
         """
         globs = any(is_remote(root) and any(mark in split_query(root)[0] for mark in "*?[") for root in self.roots)
-        found = (*self.files, *self.unread)
-        local = [file.path for file in found if not is_remote(file.path)]
+        files = (*self.files, *self.unread)
+        local = [file.path for file in files if not is_remote(file.path)]
         linked = (path for path in local if os.path.islink(path))
-        folders = {os.path.dirname(one) or os.curdir for one in _one_per_folder(map(local_path, local))}
-        elsewhere = (one for one in sorted(folders) if os.path.realpath(one) != os.path.abspath(one))
+        folders = {os.path.dirname(folder) or os.curdir for folder in _one_per_folder(map(local_path, local))}
+        elsewhere = (folder for folder in sorted(folders) if os.path.realpath(folder) != os.path.abspath(folder))
         return (
             *self.roots,
             *linked,
             *elsewhere,
-            *((file.path for file in found if is_remote(file.path)) if globs else ()),
+            *((file.path for file in files if is_remote(file.path)) if globs else ()),
         )
 
     def files_for(self, family: Family, table: str) -> list[File]:
@@ -99,6 +99,16 @@ class Tree:
 
     @cached_property
     def _folded(self) -> dict[tuple[str, str], list[File]]:
+        return {}
+
+    def store_for(self, family: Family) -> Store:
+        """The files of a family that checks over several stores look at, as one store: what checks learn of them is learnt once."""
+        if family.name not in self._by_family:
+            self._by_family[family.name] = Store(family.files_for(None, self.files))
+        return self._by_family[family.name]
+
+    @cached_property
+    def _by_family(self) -> dict[str, Store]:
         return {}
 
     def group_of(self, file: File) -> Store:
@@ -179,13 +189,13 @@ def open_known(
         tree = _open_tree(roots, format, absent, origins)
     if absent and not tree.roots:
         raise absent[0]
-    known = [file for file in tree if file.format is not None or (knows is not None and knows(file))]
+    recognised = [file for file in tree if file.format is not None or (knows is not None and knows(file))]
     if origins is None:
-        with_known = set(tree.roots) if known else set()
+        with_files = set(tree.roots) if recognised else set()
     else:
-        with_known = {origins[file.path] for file in known if file.path in origins}
-    unknown = [f"{root}: {_without_known(root)}" for root in tree.roots if root not in with_known]
-    if must_know and not known:
+        with_files = {origins[file.path] for file in recognised if file.path in origins}
+    unknown = [f"{root}: {_without_known(root)}" for root in tree.roots if root not in with_files]
+    if must_know and not recognised:
         raise UnrecognisedError("\n".join([*unknown, *map(str, absent or ())]))
     for text in (*map(Unreadable, absent or ()), *map(Unrecognised, unknown)):
         (note or log.warning)(text)
@@ -229,16 +239,16 @@ def _open_tree(
             absent.append(error)
     roots = tuple(present)
     if forced is None:
-        files = {file.path: file for file in _recognised(entries.values())}
+        files = {file.path: file for file in _recognise_all(entries.values())}
         files |= {file.path: file for file in _misplaced_folders(folders, files)}
     else:
         files = {entry.path: _as(entry, forced.name) for entry in entries.values()}
     del entries
     named = {root.rstrip("/") for root in roots}
     # A forced format is one of files that are there: none are added that they describe.
-    found = [file for file in _settled(files.values()) if forced is None or file.path in files]
+    settled = [file for file in _settle(files.values()) if forced is None or file.path in files]
     files = {}
-    for file in found:
+    for file in settled:
         if file.path.rstrip("/") in named and file.place.state is not None:
             # Asked for by name: read it although the system itself would not.
             file = replace(file, place=replace(file.place, state=None))
@@ -251,7 +261,7 @@ def _one_per_folder(paths: Iterable[str]) -> Iterable[str]:
     return {path.rpartition("/")[0]: path for path in paths}.values()
 
 
-def _settled(files: Iterable[File]) -> list[File]:
+def _settle(files: Iterable[File]) -> list[File]:
     """The files with what those of one system say of one another."""
     by_system: dict[str | None, list[File]] = {}
     for file in files:
@@ -268,14 +278,14 @@ def _as(entry: Entry, name: str) -> File:
     return File(entry.path, entry.size, entry.modified, name, place or Place(), entry.problem)
 
 
-def _recognised(entries: Iterable[Entry]) -> Iterator[File]:
+def _recognise_all(entries: Iterable[Entry]) -> Iterator[File]:
     """The files that entries are; those of an object store whose first bytes are needed are read side by side: it is mostly waiting."""
     unclear: list[Entry] = []
-    formats = [one for one in registry.formats().values() if one.match is not None]
+    formats = [format for format in registry.formats().values() if format.match is not None]
     for entry in entries:
-        file = _placed(entry, formats)
+        file = _place(entry, formats)
         if file.format is not None or not is_remote(entry.path):
-            yield file if file.format is not None else _sniffed(file)
+            yield file if file.format is not None else _sniff(file)
         else:
             unclear.append(entry)
     if unclear:
@@ -287,23 +297,23 @@ def _recognised(entries: Iterable[Entry]) -> Iterator[File]:
 
 def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> list[File]:
     """Directories under the name of a file. One that has known files is what it looks like: a topic may be named `checkpoint`."""
-    formats = [one for one in registry.formats().values() if one.match is not None]
+    formats = [format for format in registry.formats().values() if format.match is not None]
     entries = (Entry(path, 0, None, kind_problem(stat.S_IFDIR)) for path in dict.fromkeys(folders))
     return [
         file
-        for file in (_placed(entry, formats) for entry in entries)
+        for file in (_place(entry, formats) for entry in entries)
         if file.format is not None
-        and not any(one.startswith(f"{file.path}/") and files[one].format is not None for one in files)
+        and not any(path.startswith(f"{file.path}/") and files[path].format is not None for path in files)
     ]
 
 
 def recognise(entry: Entry) -> File:
     """The file that an entry of a listing is: by place and name first, by its first bytes where those say nothing."""
-    file = _placed(entry, registry.formats().values())
-    return file if file.format is not None else _sniffed(file)
+    file = _place(entry, registry.formats().values())
+    return file if file.format is not None else _sniff(file)
 
 
-def _placed(entry: Entry, formats: Iterable[Format]) -> File:
+def _place(entry: Entry, formats: Iterable[Format]) -> File:
     """The file that an entry is, by place and name."""
     for format in formats:
         place = format.match(entry.path) if format.match is not None else None
@@ -312,7 +322,7 @@ def _placed(entry: Entry, formats: Iterable[Format]) -> File:
     return File(entry.path, entry.size, entry.modified, problem=entry.problem)
 
 
-def _sniffed(file: File) -> File:
+def _sniff(file: File) -> File:
     """A file that its name says nothing of, by its first bytes."""
     if file.problem is not None or file.size == 0:
         return file

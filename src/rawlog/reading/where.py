@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=32)
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     import sqlglot
     from sqlglot.errors import SqlglotError
 
@@ -39,19 +39,19 @@ def _parsed(text: str) -> Any:
         pass
     try:
         sqlglot.parse_one(text, read="spark")
-        found = "not a condition"
+        problem = "not a condition"
     except SqlglotError as error:  # this says more than a parser that was asked for a condition
-        found = _complaint(error)
-    raise OptionError(f"--where {text!r}: {found}")
+        problem = _complaint(error)
+    raise OptionError(f"--where {text!r}: {problem}")
 
 
 def _complaint(error: Any) -> str:
     """What a parser found wrong and where, without its own names for things."""
-    for one in getattr(error, "errors", ()):
-        if one.get("description") and "<class" not in one["description"]:
-            at = f" at column {one['col']}" if one.get("col") else ""
-            near = f", near {one['highlight']!r}" if one.get("highlight") else ""
-            return f"not an expression: {one['description'].rstrip('.')}{at}{near}"
+    for detail in getattr(error, "errors", ()):
+        if detail.get("description") and "<class" not in detail["description"]:
+            at = f" at column {detail['col']}" if detail.get("col") else ""
+            near = f", near {detail['highlight']!r}" if detail.get("highlight") else ""
+            return f"not an expression: {detail['description'].rstrip('.')}{at}{near}"
     return "not an expression; see `rawlog cat --help`"
 
 
@@ -59,15 +59,15 @@ def columns_of(text: str, table: Table) -> list[str]:
     """The columns that an expression looks at; OptionError for one that the table has not."""
     from sqlglot import exp
 
-    return list(dict.fromkeys(_column(column, table) for column in _parsed(text).find_all(exp.Column)))
+    return list(dict.fromkeys(_column(column, table) for column in _parse(text).find_all(exp.Column)))
 
 
 def texts_of(text: str) -> list[str]:
     """The texts that an expression compares columns with for equality."""
     from sqlglot import exp
 
-    found = [one for node in _parsed(text).find_all(exp.EQ, exp.In) for one in node.find_all(exp.Literal)]
-    return list(dict.fromkeys(one.this for one in found if one.is_string))
+    literals = [literal for node in _parse(text).find_all(exp.EQ, exp.In) for literal in node.find_all(exp.Literal)]
+    return list(dict.fromkeys(literal.this for literal in literals if literal.is_string))
 
 
 def check(text: str, table: Table) -> None:
@@ -92,8 +92,8 @@ def _path(node: Any, table: Table) -> tuple[str, tuple[Step, ...]]:
         name, steps = _path(node.this, table)
         if table.column(name).type == HEADERS:
             raise OptionError(f"--where: {node.sql()!r}: a header has a name, such as headers.trace")
-        return name, (*steps, *(int(one.this) for one in node.expressions))
-    parts = [one.name for one in node.parts]
+        return name, (*steps, *(int(index.this) for index in node.expressions))
+    parts = [part.name for part in node.parts]
     if len(parts) > 1 and parts[0] == table.name.rsplit(".", 1)[-1] and parts[0] not in table.names:
         parts = parts[1:]
     column = table.column(parts[0])
@@ -108,7 +108,8 @@ def _is_path(node: Any) -> bool:
 
     while isinstance(node, exp.Dot | exp.Bracket):
         if isinstance(node, exp.Bracket) and not all(
-            isinstance(one, exp.Literal) and not one.is_string and one.this.isdecimal() for one in node.expressions
+            isinstance(index, exp.Literal) and not index.is_string and index.this.isdecimal()
+            for index in node.expressions
         ):
             return False
         node = node.this
@@ -118,9 +119,9 @@ def _is_path(node: Any) -> bool:
 def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
     """For each row whether the expression holds (null where SQL says unknown)."""
     try:
-        result = _Evaluator(text, batch, table).value(_parsed(text))
+        result = _Evaluator(text, batch, table).value(_parse(text))
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise OptionError(f"--where {text!r}: {_unmatched(str(error))}") from None
+        raise OptionError(f"--where {text!r}: {_explain_mismatch(str(error))}") from None
     except OverflowError:
         raise OptionError(f"--where {text!r}: a number that is larger than any column holds") from None
     except pa.ArrowInvalid as error:
@@ -134,13 +135,13 @@ def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
     return result
 
 
-def _unmatched(message: str) -> str:
+def _explain_mismatch(message: str) -> str:
     """What Arrow says of operands that do not go together, in SQL's words."""
-    found = re.search(r"Function '(\w+)' has no kernel matching input types \((.*)\)", message)
-    if found is None:
+    match = re.search(r"Function '(\w+)' has no kernel matching input types \((.*)\)", message)
+    if match is None:
         return message.splitlines()[0]
-    name = _WORDS.get(found[1], found[1].removesuffix("_checked"))
-    types = " and ".join(_type_words(found[2]))
+    name = _WORDS.get(match[1], match[1].removesuffix("_checked"))
+    types = " and ".join(_type_words(match[2]))
     return f"{name} cannot be used with {types}"
 
 
@@ -187,8 +188,8 @@ class _Evaluator:
             return pc.and_kleene(low, self.compare(pc.less_equal, this, self.value(node.args["high"])))
         if isinstance(node, exp.Like | exp.ILike):
             ignore_case = isinstance(node, exp.ILike)
-            found = pc.match_like(self.value(node.this), self.text_of(node.expression), ignore_case=ignore_case)
-            return pc.invert(found) if node.args.get("negate") else found
+            matches = pc.match_like(self.value(node.this), self.text_of(node.expression), ignore_case=ignore_case)
+            return pc.invert(matches) if node.args.get("negate") else matches
         if isinstance(node, exp.Length):
             return pc.binary_length(self.value(node.this))
         pattern = _PATTERNS.get(type(node).__name__)
@@ -205,23 +206,23 @@ class _Evaluator:
         column = self.batch.column(name)
         if not steps:
             return column
-        found = field_of(column, steps)
-        if pa.types.is_string(found.type) or pa.types.is_binary(found.type):
-            self.fields.append(found)
-        return found
+        values = field_of(column, steps)
+        if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+            self.fields.append(values)
+        return values
 
-    def numbers(self, one: Any, other: Any) -> tuple[Any, Any]:
+    def numbers(self, left: Any, right: Any) -> tuple[Any, Any]:
         """Two operands; a field next to a number, a truth value or another field in arithmetic is what its text says."""
-        is_field = [any(each is field for field in self.fields) for each in (one, other)]
+        is_field = [any(each is field for field in self.fields) for each in (left, right)]
         if is_field[0] and not is_field[1]:
-            return _like(one, other.type), other
+            return _like(left, right.type), right
         if is_field[1] and not is_field[0]:
-            return one, _like(other, one.type)
-        return one, other
+            return left, _like(right, left.type)
+        return left, right
 
     def unsupported(self, node: Any) -> OptionError:
-        known = "comparison, and, or, not, in, between, like, rlike, is null, contains(), startswith(), endswith(), length(), + - * / %"
-        return OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {known}")
+        supported = "comparison, and, or, not, in, between, like, rlike, is null, contains(), startswith(), endswith(), length(), + - * / %"
+        return OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {supported}")
 
     def text_of(self, node: Any) -> str:
         """A pattern: text that is in the expression itself."""
@@ -247,17 +248,17 @@ class _Evaluator:
             result = pc.or_kleene(result, self.compare(pc.equal, this, self.value(option)))
         return result
 
-    def compare(self, function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-        for number, field in ((one, other), (other, one)):
+    def compare(self, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+        for number, field in ((left, right), (right, left)):
             if _is_large(number) and any(field is each for each in self.fields):
                 exact = _whole_numbers(field)
                 near, large = _like(field, pa.float64()), pa.scalar(float(number.as_py()))
-                if number is one:
+                if number is left:
                     return pc.if_else(exact.is_valid(), function(number.cast(LARGE), exact), function(large, near))
                 return pc.if_else(exact.is_valid(), function(exact, number.cast(LARGE)), function(near, large))
-        if LARGE in (one.type, other.type):
+        if LARGE in (left.type, right.type):
             raise OverflowError
-        return function(*_alike(*self.numbers(one, other)))
+        return function(*_alike(*self.numbers(left, right)))
 
 
 def _like(field: Any, type: pa.DataType) -> Any:
@@ -307,35 +308,37 @@ def _hex(digits: str) -> bytes:
         raise OptionError(f"--where: x'{digits}': hexadecimal digits expected") from None
 
 
-def _remainder(one: Any, other: Any) -> Any:
+def _remainder(left: Any, right: Any) -> Any:
     """What division leaves, with the sign of the dividend as in SQL."""
-    return pc.subtract_checked(one, pc.multiply_checked(pc.trunc(pc.divide_checked(one, other)).cast(one.type), other))
+    return pc.subtract_checked(
+        left, pc.multiply_checked(pc.trunc(pc.divide_checked(left, right)).cast(left.type), right)
+    )
 
 
-def _quotient(one: Any, other: Any) -> Any:
+def _quotient(left: Any, right: Any) -> Any:
     """A quotient with its fraction, as Spark's `/` gives it."""
-    return pc.divide_checked(one.cast(pa.float64()), other.cast(pa.float64()))
+    return pc.divide_checked(left.cast(pa.float64()), right.cast(pa.float64()))
 
 
-def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+def _alike(left: Any, right: Any) -> tuple[Any, Any]:
     """Two operands of types that Arrow compares: text becomes bytes next to a binary, an instant next to a timestamp."""
-    if pa.types.is_string(other.type) and isinstance(other, pa.Scalar):
-        if pa.types.is_binary(one.type):
-            return one, pa.scalar(other.as_py().encode(), one.type)
-        if pa.types.is_timestamp(one.type):
-            return one, pa.scalar(parse_time(other.as_py()), pa.int64()).cast(one.type)
-    elif isinstance(one, pa.Scalar) and pa.types.is_string(one.type):
-        second, first = _alike(other, one)
+    if pa.types.is_string(right.type) and isinstance(right, pa.Scalar):
+        if pa.types.is_binary(left.type):
+            return left, pa.scalar(right.as_py().encode(), left.type)
+        if pa.types.is_timestamp(left.type):
+            return left, pa.scalar(parse_time(right.as_py()), pa.int64()).cast(left.type)
+    elif isinstance(left, pa.Scalar) and pa.types.is_string(left.type):
+        second, first = _alike(right, left)
         return first, second
-    return one, other
+    return left, right
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
-    return lambda evaluator, one, other: evaluator.compare(function, one, other)
+    return lambda evaluator, left, right: evaluator.compare(function, left, right)
 
 
 def _plain(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
-    return lambda evaluator, one, other: function(*evaluator.numbers(one, other))
+    return lambda evaluator, left, right: function(*evaluator.numbers(left, right))
 
 
 _WORDS = {

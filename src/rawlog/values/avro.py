@@ -1,13 +1,15 @@
-"""Avro bodies as Arrow columns, without a container file.
+"""Avro: schemas as types, and the two ways to walk over values of them.
 
-A schema becomes a small program that a kernel runs over many bodies at once; its entries then become Arrow arrays. A schema that contains
-itself, or has too many parts, has no columns: see `recursive`.
+`run` walks over many bodies at once with a kernel, by a small program made of the schema; what it meets are entries, of which
+`avro_values` makes columns and JSON texts and `avro_edit` masked bodies. A schema that contains itself, or has too many parts, has no
+program: `Walk`, the kernel's plain twin, goes over single bodies of any schema.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,10 @@ MOST_SHARED = 1 << 18
 MOST_PRECISION = 1000
 #: Words that the entries of one call may take before bodies are decoded in several calls.
 MOST_WORDS = 1 << 25
+#: Values inside one another in a single body: a JSON text that is nested more deeply cannot be read by most programs.
+MOST_NESTED = 500
+#: Values that take no bytes, such as nulls of an array, in a single body.
+MOST_FREE = 1 << 16
 
 
 class SchemaError(ValueError):
@@ -78,58 +84,48 @@ class Type:
 # Parsing ----------------------------------------------------------------------------------------------------------------
 
 
-class NamedTypes:
-    """The types that schemas define by name, with the namespace inside of each."""
+class _Parser:
+    """Makes types of schemas. Each use of a type is a type of its own, so that each has its own columns."""
 
     def __init__(self, schemas: Sequence[Any] = ()) -> None:
+        self.count = 0
+        #: Types that schemas define by name, with the namespace inside of each.
         self.named: dict[str, tuple[Any, str]] = {}
-        for one in schemas:
-            self.define(one, "")
+        for schema in schemas:
+            self._define(schema, "")
 
-    def define(self, schema: Any, space: str) -> None:
+    def _define(self, schema: Any, space: str) -> None:
         """Learn the names of all types that a schema defines."""
         if isinstance(schema, list):
-            for one in schema:
-                self.define(one, space)
+            for branch in schema:
+                self._define(branch, space)
         elif isinstance(schema, dict):
             kind = schema.get("type")
             if kind in ("record", "error", "enum", "fixed"):
-                full = full_name(schema, space)
-                self.named[full] = (schema, full.rpartition(".")[0])
+                full = _full_name(schema, space)
                 space = full.rpartition(".")[0]
-                for one in schema.get("fields") or () if kind in ("record", "error") else ():
-                    if isinstance(one, dict):
-                        self.define(one.get("type"), space)
+                self.named[full] = schema, space
+                for field_ in schema.get("fields") or () if kind in ("record", "error") else ():
+                    if isinstance(field_, dict):
+                        self._define(field_.get("type"), space)
             else:
                 for name in ("items", "values", "type"):
-                    self.define(schema.get(name), space)
-
-    def resolved(self, schema: Any, space: str) -> tuple[Any, str]:
-        """A schema, or the one that a name is of, and the namespace that names in it are of. SchemaError for an unknown name."""
-        if not isinstance(schema, str) or schema in PRIMITIVES:
-            return schema, space
-        full = schema if "." in schema or not space else f"{space}.{schema}"
-        known = self.named.get(full) or self.named.get(schema)
-        if known is None:
-            raise SchemaError(f"the type {schema!r} is not defined")
-        return known
-
-
-class _Parser(NamedTypes):
-    def __init__(self, schemas: Sequence[Any] = ()) -> None:
-        super().__init__(schemas)
-        self.count = 0
+                    self._define(schema.get(name), space)
 
     def parse(self, schema: Any, space: str, above: tuple[str, ...]) -> Type:
         """The type of a schema. NoColumns if it contains itself, SchemaError if it is not a schema."""
         self.count += 1
         self._limit(above)
         if isinstance(schema, list):
-            return Type("union", inner=[self.parse(one, space, (*above, "")) for one in schema])
+            return Type("union", inner=[self.parse(branch, space, (*above, "")) for branch in schema])
         if isinstance(schema, str):
             if schema in PRIMITIVES:
                 return Type(schema)
-            return self.parse(*self.resolved(schema, space), above)
+            full = schema if "." in schema or not space else f"{space}.{schema}"
+            definition = self.named.get(full) or self.named.get(schema)
+            if definition is None:
+                raise SchemaError(f"the type {schema!r} is not defined")
+            return self.parse(*definition, above)
         if not isinstance(schema, dict):
             raise SchemaError(f"{schema!r} is not a schema")
         kind = schema.get("type")
@@ -139,21 +135,20 @@ class _Parser(NamedTypes):
             return Type("array", inner=[self.parse(schema.get("items"), space, (*above, ""))])
         if kind == "map":
             return Type("map", inner=[self.parse(schema.get("values"), space, (*above, ""))])
-        found = self.parse(kind, space, (*above, ""))
-        return with_logical(found, schema)
+        return _with_logical(self.parse(kind, space, (*above, "")), schema)
 
     def _limit(self, above: tuple[str, ...]) -> None:
         if self.count > MOST_NODES or len(above) > MOST_DEPTH:
             raise NoColumns(f"more than {MOST_NODES:,} parts")
 
     def _complex(self, schema: dict[str, Any], kind: str, space: str, above: tuple[str, ...]) -> Type:
-        full = full_name(schema, space)
+        full = _full_name(schema, space)
         if full in above:
             raise NoColumns(f"{full} contains itself")
         inner_space = full.rpartition(".")[0]
         if kind == "enum":
             symbols = schema.get("symbols")
-            if not isinstance(symbols, list) or not all(isinstance(one, str) for one in symbols):
+            if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
                 raise SchemaError(f"enum {full}: no symbols")
             default = schema.get("default")
             return Type("enum", full, symbols=tuple(symbols), default=default if default in symbols else None)
@@ -161,14 +156,14 @@ class _Parser(NamedTypes):
             size = schema.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
                 raise SchemaError(f"fixed {full}: invalid size {size!r}")
-            return with_logical(Type("fixed", full, size=size), schema)
+            return _with_logical(Type("fixed", full, size=size), schema)
         listed = schema.get("fields")
-        if not isinstance(listed, list) or not all(isinstance(one, dict) and "type" in one for one in listed):
+        if not isinstance(listed, list) or not all(isinstance(each, dict) and "type" in each for each in listed):
             raise SchemaError(f"record {full}: no fields")
-        inner = [self.parse(one["type"], inner_space, (*above, full)) for one in listed]
-        names = tuple(str(one.get("name")) for one in listed)
-        aliases = tuple(tuple(map(str, one.get("aliases") or ())) for one in listed)
-        defaults = tuple(one.get("default", NO_DEFAULT) for one in listed)
+        inner = [self.parse(each["type"], inner_space, (*above, full)) for each in listed]
+        names = tuple(str(each.get("name")) for each in listed)
+        aliases = tuple(tuple(map(str, each.get("aliases") or ())) for each in listed)
+        defaults = tuple(each.get("default", NO_DEFAULT) for each in listed)
         return Type("record", full, names=names, inner=inner, defaults=defaults, aliases=aliases)
 
 
@@ -184,16 +179,16 @@ class _SharedParser(_Parser):
             raise SchemaError(f"more than {MOST_SHARED:,} parts")
 
     def _complex(self, schema: dict[str, Any], kind: str, space: str, above: tuple[str, ...]) -> Type:
-        full = full_name(schema, space)
+        full = _full_name(schema, space)
         if full not in self.shared:
-            made = self.shared[full] = Type(kind, full)
-            found = super()._complex(schema, kind, space, ())
-            for one in fields(Type):
-                setattr(made, one.name, getattr(found, one.name))
+            shared = self.shared[full] = Type(kind, full)
+            complete = super()._complex(schema, kind, space, ())
+            for attribute in fields(Type):
+                setattr(shared, attribute.name, getattr(complete, attribute.name))
         return self.shared[full]
 
 
-def full_name(schema: Mapping[str, Any], space: str) -> str:
+def _full_name(schema: Mapping[str, Any], space: str) -> str:
     """The name of a type with its namespace; `space` is that around it."""
     name = str(schema.get("name"))
     if "." in name:
@@ -202,37 +197,37 @@ def full_name(schema: Mapping[str, Any], space: str) -> str:
     return f"{inner}.{name}" if inner else name
 
 
-def with_logical(found: Type, schema: Mapping[str, Any]) -> Type:
+def _with_logical(type: Type, schema: Mapping[str, Any]) -> Type:
     """The type with the logical type of its schema, if that is a valid one."""
     logical = schema.get("logicalType")
-    if not isinstance(logical, str) or found.kind not in ("int", "long", "bytes", "string", "fixed"):
-        return found
+    if not isinstance(logical, str) or type.kind not in ("int", "long", "bytes", "string", "fixed"):
+        return type
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if logical == "decimal":
         if not isinstance(precision, int) or not isinstance(scale, int) or precision < 1:
-            return found
+            return type
         if not 0 <= scale <= precision <= MOST_PRECISION:
-            return found  # as in Java: such a logical type is ignored
-        return Type(found.kind, found.name, logical, found.size, precision, scale)
-    return Type(found.kind, found.name, logical, found.size)
+            return type  # as in Java: such a logical type is ignored
+        return Type(type.kind, type.name, logical, type.size, precision, scale)
+    return Type(type.kind, type.name, logical, type.size)
 
 
 def parse(text: str, referenced: Sequence[str] = ()) -> Type:
-    """The type that a schema's text describes; `referenced` are the texts of schemas that it uses. NoColumns if values must be read one by
-    one, SchemaError if it is not valid.
+    """The type that a schema's text describes, with a column for each of its parts. `referenced` are the texts of schemas that it uses.
+    NoColumns if only `Walk` reads its values, SchemaError if it is not valid.
     """
     return _parsed(_Parser, text, referenced)
 
 
 def parse_shared(text: str, referenced: Sequence[str] = ()) -> Type:
-    """The same for values that are read one by one: types may contain themselves. SchemaError if it is not valid."""
+    """The same for `Walk`: types may contain themselves. SchemaError if it is not valid."""
     return _parsed(_SharedParser, text, referenced)
 
 
 def _parsed(parser: type[_Parser], text: str, referenced: Sequence[str]) -> Type:
-    loaded = [loaded_schema(one) for one in (*referenced, text)]
+    schemas = [loaded_schema(each) for each in (*referenced, text)]
     try:
-        return parser(loaded).parse(loaded[-1], "", ())
+        return parser(schemas).parse(schemas[-1], "", ())
     except RecursionError:
         raise SchemaError("types are nested too deeply") from None
 
@@ -287,18 +282,18 @@ class Program:
         if type.is_marked:
             type.mark = self._node(2)
             self.steps.append([k.MARK, type.mark, 0, 0])
-        made = self._compile_part(type, depth)
+        nodes = self._compile_part(type, depth)
         if type.is_marked:
             self.steps.append([k.CLOSE, type.mark, 0, 0])
-            made = [type.mark, *made]
-        return made
+            nodes = [type.mark, *nodes]
+        return nodes
 
     def _compile_part(self, type: Type, depth: int) -> list[int]:
         self.depth = max(self.depth, depth)
         if type.kind == "null":
             return []
         if type.kind == "record":
-            return [node for one in type.inner for node in self._compile(one, depth)]
+            return [node for inner in type.inner for node in self._compile(inner, depth)]
         if type.kind == "union":
             return self._union(type, depth)
         if type.kind in ("array", "map"):
@@ -319,21 +314,21 @@ class Program:
         first = len(self.targets)
         self.targets += [[0, 0, 0] for _ in type.inner]
         self.steps.append([k.UNION, type.node, len(type.inner), first])
-        own, jumps = [], []
-        for number, one in enumerate(type.inner):
+        branches, jumps = [], []
+        for number, branch in enumerate(type.inner):
             self.targets[first + number][0] = len(self.steps)
-            own.append(self._compile(one, depth))
+            branches.append(self._compile(branch, depth))
             jumps.append(len(self.steps))
             self.steps.append([k.JUMP, 0, 0, 0])
         for jump in jumps:
             self.steps[jump][2] = len(self.steps)
         for number in range(len(type.inner)):
             start = len(self.fills)
-            self.fills += [node for other, nodes in enumerate(own) if other != number for node in nodes]
+            self.fills += [node for other, nodes in enumerate(branches) if other != number for node in nodes]
             self.targets[first + number][1:] = [start, len(self.fills)]
             if len(self.fills) > MOST_FILLS:
                 raise NoColumns(f"more than {MOST_FILLS:,} parts of unions")
-        return [type.node, *(node for nodes in own for node in nodes)]
+        return [type.node, *(node for nodes in branches for node in nodes)]
 
     def _loop(self, type: Type, depth: int) -> list[int]:
         type.item = self._node(0)
@@ -353,7 +348,7 @@ class Program:
 
 @dataclass(slots=True)
 class Entries:
-    """What a program found in some bodies. `status`, `ends` and `sized` are those of each body; one is sized if items in it have their
+    """What a program met in some bodies. `status`, `ends` and `sized` are those of each body; a body is sized if items in it have their
     size in bytes before them.
     """
 
@@ -407,3 +402,154 @@ def run(program: Program, data: Any, starts: NDArray[np.int64], stops: NDArray[n
             words[used : used + held] = words[base[full] : base[full] + held]
             base[full] = used
             used += size
+
+
+# One by one -------------------------------------------------------------------------------------------------------------
+
+
+class Ended(Exception):
+    """A body that does not fit its schema."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+#: A part of a value: its type, and what a subclass of Walk passes down to it.
+Part = tuple[Type, Any]
+
+
+class Walk:
+    """One body from its begin to its end, in plain Python: what the kernel does, for any schema.
+
+    Subclasses say what becomes of each part. Parts that hold others are iterators over those, so that no value is nested too deeply for
+    Python; depth and number of values are limited.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self.body, self.at = body, 0
+
+    def run(self, type: Type, about: Any = None) -> None:
+        """Visit all parts of a value. Ended if the body does not fit."""
+        open_: list[Iterator[Part]] = [iter([(type, about)])]
+        free = 0
+        while open_:
+            part = next(open_[-1], None)
+            if part is None:
+                open_.pop()
+                continue
+            start = self.at
+            inside = self.visit(*part)
+            if inside is not None:
+                if len(open_) > MOST_NESTED:
+                    raise Ended(k.LIMIT)
+                open_.append(inside)
+            if self.at == start:
+                free += 1
+                if free > MOST_FREE:
+                    raise Ended(k.LIMIT)
+
+    def visit(self, type: Type, about: Any) -> Iterator[Part] | None:
+        """Take in a part; what is inside of it, if it holds others."""
+        raise NotImplementedError
+
+    def leaf(self, type: Type) -> Any:
+        """The value of a part that holds no others."""
+        kind = type.kind
+        if kind == "null":
+            return None
+        if kind == "string":
+            return self.text()
+        if kind in ("int", "long"):
+            value = self.long()
+            if kind == "int" and not -k.INT_MAX - 1 <= value <= k.INT_MAX:
+                raise Ended(k.CORRUPT)
+            return value
+        if kind == "boolean":
+            return self.take(1) != b"\0"
+        if kind in _FLOATS:
+            code, size = _FLOATS[kind]
+            return struct.unpack(code, self.take(size))[0]
+        if kind == "enum":
+            return type.symbols[self.index(len(type.symbols))]
+        return self.take(type.size if kind == "fixed" else self.size())
+
+    def take(self, size: int) -> bytes:
+        """The next bytes."""
+        if len(self.body) - self.at < size:
+            raise Ended(k.TRUNCATED)
+        self.at += size
+        return self.body[self.at - size : self.at]
+
+    def size(self) -> int:
+        """A number of bytes."""
+        size = self.long()
+        if size < 0:
+            raise Ended(k.CORRUPT)
+        return size
+
+    def text(self) -> str:
+        """A string, or the key of a map."""
+        try:
+            return self.take(self.size()).decode()
+        except UnicodeDecodeError:
+            raise Ended(k.CORRUPT) from None
+
+    def index(self, count: int) -> int:
+        """The number of a branch or a symbol."""
+        index = self.long()
+        if not 0 <= index < count:
+            raise Ended(k.CORRUPT)
+        return index
+
+    def block(self) -> tuple[int, bool]:
+        """The number of items in the next block of an array or a map, and whether their size is before them."""
+        count = self.long()
+        if count >= 0:
+            return count, False
+        self.long()
+        return -count, True
+
+    def long(self) -> int:
+        """A number of 64 bits in zigzag."""
+        if self.at < len(self.body) and (byte := self.body[self.at]) < 0x80:  # most have one byte
+            self.at += 1
+            return (byte >> 1) ^ -(byte & 1)
+        value = 0
+        for shift in range(0, 70, 7):
+            if self.at >= len(self.body):
+                raise Ended(k.TRUNCATED)
+            byte = self.body[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                value &= (1 << 64) - 1
+                return (value >> 1) ^ -(value & 1)
+        raise Ended(k.CORRUPT)
+
+
+_FLOATS = {"float": ("<f", 4), "double": ("<d", 8)}
+
+
+def encoded_leaf(type: Type, value: Any) -> bytes:
+    """The bytes of a value that holds no others."""
+    kind = type.kind
+    if kind in ("int", "long"):
+        return encoded_long(value)
+    if kind == "boolean":
+        return b"\1" if value else b"\0"
+    if kind in _FLOATS:
+        return struct.pack(_FLOATS[kind][0], value)
+    if kind == "enum":
+        return encoded_long(type.symbols.index(value))
+    data = value.encode("utf-8", "replace") if kind == "string" else value or b""
+    return data if kind in ("fixed", "null") else encoded_long(len(data)) + data
+
+
+def encoded_long(value: int) -> bytes:
+    """A number of 64 bits in zigzag, as Avro writes lengths, branches and numbers."""
+    data, left = bytearray(), (value << 1) ^ (value >> 63)
+    while left >= 0x80:
+        data.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes((*data, left))

@@ -5,6 +5,7 @@ A value that cannot be decoded stays as it is, and is counted by reason.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -13,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rawlog.values import avro, avro_values, kernels, nested, protobuf
+from rawlog.values import avro, avro_values, documents, kernels, protobuf
 from rawlog.values.avro import SchemaError
-from rawlog.values.avro_columns import Reader
-from rawlog.values.avro_edit import AvroEditor, DocumentCheck, Splicer
-from rawlog.values.avro_values import OneByOne
-from rawlog.values.protobuf_columns import ColumnMessages, MessageReader
+from rawlog.values.avro_edit import AvroEditor, Splicer
+from rawlog.values.avro_values import Reader, SingleReader
+from rawlog.values.documents import DocumentCheck
 from rawlog.values.protobuf_edit import MessageEditor
-from rawlog.values.protobuf_values import JsonMessages, rows_at_once
+from rawlog.values.protobuf_values import ColumnMessages, JsonMessages, MessageReader, rows_at_once
 from rawlog.values.reasons import (
     BAD_HEADER,
     BAD_INDEX,
@@ -34,16 +34,19 @@ from rawlog.values.reasons import (
     TRUNCATED,
     UNKNOWN_ID,
 )
-from rawlog.values.registry import Catalog, Found
+from rawlog.values.registry import Catalog, SchemaUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from rawlog.values.mask import Rule
-    from rawlog.values.protobuf import Compiled
-    from rawlog.values.protobuf_values import Layout
+    from rawlog.values.masker import Rule
+    from rawlog.values.protobuf import MessageSchema
+
+    Numbers = NDArray[np.int64]
+    #: Values of some rows.
+    Piece = tuple[Numbers, pa.Array]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -60,7 +63,7 @@ HEADERS = {"key": b"__key_schema_id", "value": b"__value_schema_id"}
 
 
 @dataclass(slots=True)
-class Framed:
+class Framing:
     """A column of keys or values: how each names its schema, its id, and where its body begins and ends in `data`."""
 
     data: NDArray[np.uint8]
@@ -77,10 +80,8 @@ class Framed:
         return self.data[self.start[row] : self.stop[row]].tobytes()
 
 
-def frame(column: pa.Array, headers: pa.Array | None, side: str) -> Framed:
+def frame(column: pa.Array, headers: pa.Array | None, side: str) -> Framing:
     """How every value of a binary column names its schema. `side` is key or value; `headers` is the records' column."""
-    import pyarrow as pa
-
     count = len(column)
     _, offsets, buffer = column.buffers()
     places = (
@@ -114,14 +115,13 @@ def frame(column: pa.Array, headers: pa.Array | None, side: str) -> Framed:
         start[row] += GUID_SIZE
     kind[~valid] = PLAIN
     assert isinstance(column, (pa.BinaryArray, pa.StringArray))
-    return Framed(data, kind, ids, start, stop, rest, guid)
+    return Framing(data, kind, ids, start, stop, rest, guid)
 
 
 def _by_header(
     headers: pa.Array, name: bytes, kind: NDArray[np.int8], ids: NDArray[np.int64], guid: dict[int, bytes]
 ) -> dict[int, bytes]:
     """Fill in what headers name; of several with the name the last counts. The bytes after each name, by row."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     rest: dict[int, bytes] = {}
@@ -129,10 +129,10 @@ def _by_header(
     if not len(items):
         return rest
     keys = items.field("key")
-    own = pc.equal(
+    is_named = pc.equal(
         keys, pa.scalar(name.decode(), keys.type) if pa.types.is_string(keys.type) else pa.scalar(name, keys.type)
     )
-    chosen = np.flatnonzero(pc.fill_null(own, False).to_numpy(zero_copy_only=False))
+    chosen = np.flatnonzero(pc.fill_null(is_named, False).to_numpy(zero_copy_only=False))
     if not chosen.size:
         return rest
     sizes = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
@@ -153,87 +153,128 @@ def _by_header(
 
 
 HOW = ("auto", "avro", "protobuf", "json", "string", "raw")
-#: So many rows are decoded one by one where one of them has a value that no column can have.
-MOST_ONE_BY_ONE = 64
 SCHEMA = pa.struct([("id", pa.int32()), ("subject", pa.string()), ("version", pa.int32())])
 
 _REASON = {name: number for number, name in enumerate(REASONS)}
 _STATUS = {kernels.TRUNCATED: TRUNCATED, kernels.CORRUPT: CORRUPT, kernels.LIMIT: CORRUPT}
 
 
-class Decoded:
+class Decoding:
     """A side of some records: which were decoded, with which schema, and why the others were not.
 
-    Values are collected in pieces, some rows each, as JSON texts or as columns.
+    Values are collected in pieces, some rows each, as JSON texts or as columns; next to them there may be columns of topics.
     """
 
-    def __init__(self, count: int, framed: Framed | None = None) -> None:
-        self.count, self.framed = count, framed
+    def __init__(self, count: int, framing: Framing | None = None) -> None:
+        self.count, self.framing = count, framing
         self.is_decoded = np.zeros(count, np.bool_)
         #: For each row a number of `used` or of `REASONS`; -1: none.
         self.schema = np.full(count, -1, np.int64)
         self.why = np.full(count, -1, np.int64)
-        self.used: list[Found] = []
-        self._numbers: dict[Found, int] = {}
-        self.pieces: list[tuple[NDArray[np.int64], pa.Array]] = []
+        self.used: list[SchemaUse] = []
+        self._numbers: dict[SchemaUse, int] = {}
+        self.pieces: list[Piece] = []
+        #: By topic: values as columns of its schema.
+        self.topics: dict[str | None, list[Piece]] = {}
         #: Of Protobuf: the full names of messages and their index paths, by row.
         self.messages: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.trailing: dict[int, int] = {}
 
-    def failed(self, rows: NDArray[np.int64] | int, reason: str) -> None:
+    def failed(self, rows: Numbers | int, reason: str) -> None:
         """Note why rows were not decoded."""
         self.why[rows] = _REASON[reason]
 
-    def done(self, rows: NDArray[np.int64], values: pa.Array, found: Found | None) -> None:
+    def done(self, rows: Numbers, values: pa.Array, schema: SchemaUse | None) -> None:
         """Take values of rows that were decoded with one schema, or without any."""
         if not rows.size:
             return
         self.is_decoded[rows], self.why[rows] = True, -1
-        if found is not None:
-            self.schema[rows] = self._numbers.setdefault(found, len(self._numbers))
+        if schema is not None:
+            self.schema[rows] = self._numbers.setdefault(schema, len(self._numbers))
             self.used = list(self._numbers)
         self.pieces.append((rows, values))
 
     def values(self, type: pa.DataType) -> pa.Array:
         """The decoded values in order, null where there is none."""
-        if not self.pieces:
-            return pa.nulls(self.count, type)
-        place = np.full(self.count, -1, np.int64)
-        begin = 0
-        for rows, array in self.pieces:
-            place[rows] = np.arange(begin, begin + len(array))
-            begin += len(array)
-        whole = pa.concat_arrays([array for _, array in self.pieces])
-        if len(whole) == self.count and len(self.pieces) == 1:
-            return whole
-        return whole.take(pa.array(place, mask=place < 0))
+        return _in_order(self.pieces, self.count, type)
+
+    def topic_values(self, topic: str, type: pa.DataType) -> pa.Array:
+        """The same as columns of a topic's schema."""
+        return _in_order(self.topics.get(topic, ()), self.count, type)
+
+    def has_columns(self) -> NDArray[np.bool_]:
+        """Which rows have values in the columns of their topic."""
+        has_value = np.zeros(self.count, np.bool_)
+        for pieces in self.topics.values():
+            for rows, _ in pieces:
+                has_value[rows] = True
+        return has_value
 
     def schemas(self) -> pa.Array:
         """What was used for each row: id, subject and version."""
-        rows = [{"id": one.schema.id, "subject": one.subject, "version": one.version} for one in self.used]
+        rows = [{"id": use.schema.id, "subject": use.subject, "version": use.version} for use in self.used]
         return pa.array(rows, SCHEMA).take(pa.array(self.schema, mask=self.schema < 0))
 
     def errors(self) -> pa.Array:
         """Why rows were not decoded; null for those that were, and for those without a schema."""
         return pa.array(list(REASONS)).take(pa.array(self.why, mask=self.why < 0))
 
-    def found(self, row: int) -> Found | None:
+    def schema_of(self, row: int) -> SchemaUse | None:
         """The schema that was used for a row."""
         return self.used[self.schema[row]] if self.schema[row] >= 0 else None
 
     def body_size(self, row: int) -> int:
         """The size of a row's body: all after what names its schema, with Protobuf's message indexes if they are there."""
-        assert self.framed is not None
-        return int(self.framed.stop[row] - self.framed.start[row])
+        assert self.framing is not None
+        return int(self.framing.stop[row] - self.framing.start[row])
 
     def has_header(self, row: int) -> bool:
         """Whether a header of the record names the schema."""
-        assert self.framed is not None
-        return row in self.framed.rest
+        assert self.framing is not None
+        return row in self.framing.rest
 
     def reason(self, row: int) -> str | None:
         """Why a row was not decoded."""
         return list(REASONS)[self.why[row]] if self.why[row] >= 0 else None
+
+
+def _in_order(pieces: Sequence[Piece], count: int, type: pa.DataType) -> pa.Array:
+    """Values of all rows, null where there is none."""
+    if not pieces:
+        return pa.nulls(count, type)
+    whole = pa.concat_arrays([array for _, array in pieces])
+    if len(whole) == count and len(pieces) == 1:
+        return whole
+    place = np.full(count, -1, np.int64)
+    place[np.concatenate([rows for rows, _ in pieces])] = np.arange(len(whole))
+    return whole.take(pa.array(place, mask=place < 0))
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is decoded: the framed values of one side, how, and where the result goes."""
+
+    framing: Framing
+    side: str
+    how: str
+    result: Decoding
+    reader: Reader | MessageReader | None
+    topic_readers: Mapping[str, Reader | MessageReader]
+    with_text: bool
+    #: The topic of the rows that are decoded now.
+    topic: str | None = None
+    #: Whether a value must end where its bytes end.
+    is_whole: bool = False
+
+    @property
+    def topic_reader(self) -> Reader | MessageReader | None:
+        """The columns of the topic."""
+        return None if self.topic is None else self.topic_readers.get(self.topic)
+
+    def add_columns(self, rows: Numbers, values: pa.Array) -> None:
+        """Take values as columns of the topic."""
+        if rows.size:
+            self.result.topics.setdefault(self.topic, []).append((rows, values))
 
 
 class Decoder:
@@ -241,14 +282,14 @@ class Decoder:
 
     def __init__(self, catalog: Catalog, wishes: Mapping[str, str]) -> None:
         self.catalog, self.wishes = catalog, dict(wishes)
-        self._made: dict[tuple[Any, ...], Any] = {}
+        self._cache: dict[tuple[Any, ...], Any] = {}
 
     def __getstate__(self) -> tuple[Catalog, dict[str, str]]:
         return self.catalog, self.wishes
 
     def __setstate__(self, state: tuple[Catalog, dict[str, str]]) -> None:
         self.catalog, self.wishes = state
-        self._made = {}
+        self._cache = {}
 
     def decode(
         self,
@@ -258,171 +299,160 @@ class Decoder:
         side: str,
         reader: Reader | MessageReader | None = None,
         *,
+        topic_readers: Mapping[str, Reader | MessageReader] | None = None,
         with_text: bool = True,
-    ) -> Decoded:
-        """The values of a binary column of records: as JSON texts, or as columns of a `reader` schema. A way other than auto takes only
-        values of that kind. Without text it is only known which were decoded; those of Avro are null.
+    ) -> Decoding:
+        """The values of a binary column of records: as JSON texts, or as columns of a `reader` schema; and in the same pass as columns of
+        the schemas of topics. A way other than auto takes only values of that kind. Without text it is only known which were decoded;
+        those of Avro are null.
         """
         how = self.wishes.get(side, "raw")
         if how in ("raw", "string") or not len(column):
-            return Decoded(len(column))
-        framed = frame(column, headers, side)
-        result = Decoded(len(column), framed)
-        work = _Work(framed, side, how, reader, result, with_text)
-        encoded = topics.dictionary_encode()
+            return Decoding(len(column))
+        framing = frame(column, headers, side)
+        result = Decoding(len(column), framing)
+        work = _Work(framing, side, how, result, reader, topic_readers or {}, with_text)
+        encoded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), None]
         codes = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
         if how == "auto":  # records that Kafka writes for itself name no schemas
-            own = [number for number, one in enumerate(names) if (one or "").startswith("__")]
-            framed.kind[np.isin(codes, own)] = PLAIN
-            framed.guid = {row: guid for row, guid in framed.guid.items() if framed.kind[row] == BY_GUID}
+            internal = [number for number, name in enumerate(names) if (name or "").startswith("__")]
+            framing.kind[np.isin(codes, internal)] = PLAIN
+            framing.guid = {row: guid for row, guid in framing.guid.items() if framing.kind[row] == BY_GUID}
         if how != "json":
-            result.failed(np.flatnonzero(framed.kind == TOO_SHORT), NOT_FRAMED)
-        result.failed(np.flatnonzero(framed.kind == WRONG_HEADER), BAD_HEADER)
+            result.failed(np.flatnonzero(framing.kind == TOO_SHORT), NOT_FRAMED)
+        result.failed(np.flatnonzero(framing.kind == WRONG_HEADER), BAD_HEADER)
         self._by_id(work, codes, names)
         self._by_guid(work, codes, names)
         if how == "json":
             self._plain_json(column, work)
         return result
 
+    # Schemas ------------------------------------------------------------------------------------------------------------
+
     def _by_id(self, work: _Work, codes: NDArray[Any], topics: list[str | None]) -> None:
-        rows = np.flatnonzero(work.framed.kind == BY_ID)
+        rows = np.flatnonzero(work.framing.kind == BY_ID)
         if not rows.size:
             return
-        both = codes[rows].astype(np.int64) << 32 | work.framed.id[rows]
+        both = codes[rows].astype(np.int64) << 32 | work.framing.id[rows]
         order = np.argsort(both, kind="stable")  # data that is not of a registry may have another id in each row
-        ids, starts = np.unique(both[order], return_index=True)
-        for one, own in zip(ids.tolist(), np.split(rows[order], starts[1:]), strict=True):
-            number, topic = one & 0xFFFF_FFFF, topics[one >> 32]
-            self._group(own, self._find(number, topic, work.side), topic, work)
+        keys, starts = np.unique(both[order], return_index=True)
+        for key, group in zip(keys.tolist(), np.split(rows[order], starts[1:]), strict=True):
+            number, topic = key & 0xFFFF_FFFF, topics[key >> 32]
+            self._group(group, self._find(number, topic, work.side), replace(work, topic=topic))
 
-    def _find(self, id: int, topic: str | None, side: str) -> list[Found]:
+    def _find(self, id: int, topic: str | None, side: str) -> list[SchemaUse]:
         key = "find", id, topic, side
-        if key in self._made:
-            known: list[Found] = self._made[key]
-            return known
-        found = self.catalog.find(id, topic, side)
-        if found:
-            self._made[key] = found
-        return found
+        uses: list[SchemaUse] = self._cache.get(key) or self.catalog.find(id, topic, side)
+        if uses:
+            self._cache[key] = uses
+        return uses
 
     def _by_guid(self, work: _Work, codes: NDArray[Any], topics: list[str | None]) -> None:
         groups: dict[tuple[bytes, int], list[int]] = {}
-        for row, guid in work.framed.guid.items():
+        for row, guid in work.framing.guid.items():
             groups.setdefault((guid, int(codes[row])), []).append(row)
         for (guid, code), rows in groups.items():
-            found = self.catalog.find_guid(guid, topics[code], work.side)
-            self._group(np.array(rows, np.int64), found, topics[code], work)
+            uses = self.catalog.find_guid(guid, topics[code], work.side)
+            self._group(np.array(rows, np.int64), uses, replace(work, topic=topics[code]))
 
-    def _named(self, found: Found, topic: str | None, side: str, name: str) -> Found:
+    def _named(self, use: SchemaUse, work: _Work, name: str) -> SchemaUse:
         """The same schema with the subject that was used, now that the name of the record or message is known."""
-        key = "named", found, topic, side, name
-        if key not in self._made:
-            version = self.catalog.used(found.schema, topic, side, name)
-            self._made[key] = (
-                found
+        key = "named", use, work.topic, work.side, name
+        if key not in self._cache:
+            version = self.catalog.used(use.schema, work.topic, work.side, name)
+            self._cache[key] = (
+                use
                 if version is None
-                else replace(found, subject=version.name, version=version.version, state=version.state)
+                else replace(use, subject=version.name, version=version.version, state=version.state)
             )
-        made: Found = self._made[key]
-        return made
+        named: SchemaUse = self._cache[key]
+        return named
 
-    def _record_name(self, found: Found) -> str:
-        if found.schema.type != "AVRO":
-            return ""
-        made = self._maker(found)
-        return made.type.name or str(made.type.kind)
-
-    def _group(self, rows: NDArray[np.int64], found: list[Found], topic: str | None, work: _Work) -> None:
-        """Decode rows that name the same schema. Where an id was given twice, each schema is tried in turn, and one that leaves bytes over
-        only if no other fits.
+    def _group(self, rows: Numbers, uses: list[SchemaUse], work: _Work) -> None:
+        """Decode rows of a topic that name the same schema. Where an id was given twice, each schema is tried in turn, and one that leaves
+        bytes over only if no other fits.
         """
-        if not found:
+        if not uses:
             work.result.failed(rows, UNKNOWN_ID)
             return
-        attempts = [(one, work) for one in found]
-        if len(found) > 1:
-            attempts = [(one, replace(work, is_whole=True)) for one in found] + attempts
-        for one, own in attempts:
-            if work.how != "auto" and one.schema.type != work.how.upper():
+        attempts = [(use, work) for use in uses]
+        if len(uses) > 1:
+            attempts = [(use, replace(work, is_whole=True)) for use in uses] + attempts
+        for use, attempt in attempts:
+            if work.how != "auto" and use.schema.type != work.how.upper():
                 work.result.failed(rows, OTHER_KIND)
                 continue
             try:
-                self._with(one, rows, topic, own)
+                self._decode_rows(use, rows, attempt)
             except (SchemaError, LookupError):
                 work.result.failed(rows, BAD_SCHEMA)
             rows = rows[~work.result.is_decoded[rows]]
             if not rows.size:
                 return
 
-    def _with(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
-        if found.schema.type != "AVRO":
-            if isinstance(work.reader, Reader) or (work.reader is not None and found.schema.type != "PROTOBUF"):
-                work.result.failed(rows, OTHER_SCHEMA)
-            elif found.schema.type == "PROTOBUF":
-                self._messages(found, rows, topic, work)
-            else:
-                self._documents(found, rows, topic, work)
-            return
-        if isinstance(work.reader, MessageReader):
+    def _decode_rows(self, use: SchemaUse, rows: Numbers, work: _Work) -> None:
+        """Decode rows with one schema. SchemaError or LookupError if it cannot be used."""
+        wanted = {Reader: "AVRO", MessageReader: "PROTOBUF"}.get(type(work.reader), use.schema.type)
+        if wanted != use.schema.type:
             work.result.failed(rows, OTHER_SCHEMA)
-            return
-        named = self._named(found, topic, work.side, self._record_name(found))
-        made = self._maker(found)
-        if isinstance(made, OneByOne):
+        elif use.schema.type == "PROTOBUF":
+            self._messages(use, rows, work)
+        elif use.schema.type == "AVRO":
+            self._avro(use, rows, work)
+        else:
+            self._documents(use, rows, work)
+
+    # Avro ---------------------------------------------------------------------------------------------------------------
+
+    def _avro(self, use: SchemaUse, rows: Numbers, work: _Work) -> None:
+        maker: avro.Program | SingleReader = self._maker(use)
+        named = self._named(use, work, maker.type.name or maker.type.kind)
+        if isinstance(maker, SingleReader):
             if work.reader is not None:
                 work.result.failed(rows, OTHER_SCHEMA)
                 return
-            self._recursive(made, named, rows, work)
+            self._single_bodies(maker, named, rows, work)
             return
-        step = avro.rows_at_once(made)
+        step = avro.rows_at_once(maker)
         for first in range(0, rows.size, step):
-            self._columns(made, named, rows[first : first + step], work)
+            self._many_bodies(maker, named, rows[first : first + step], work)
 
-    def _columns(self, made: avro.Program, named: Found, rows: NDArray[np.int64], work: _Work) -> None:
-        """Rows that were written with one Avro schema."""
-        framed, result = work.framed, work.result
-        entries = avro.run(made, framed.data, framed.start[rows], framed.stop[rows])
+    def _many_bodies(self, program: avro.Program, named: SchemaUse, rows: Numbers, work: _Work) -> None:
+        """Rows that were written with one Avro schema: walked once, for text and columns."""
+        framing, result = work.framing, work.result
+        entries = avro.run(program, framing.data, framing.start[rows], framing.stop[rows])
         if work.is_whole:
-            entries.status[(entries.status == kernels.OK) & (entries.ends != framed.stop[rows])] = kernels.CORRUPT
-        is_good = entries.status == kernels.OK
+            entries.status[(entries.status == kernels.OK) & (entries.ends != framing.stop[rows])] = kernels.CORRUPT
+        is_read = entries.status == kernels.OK
         for status, reason in _STATUS.items():
             result.failed(rows[entries.status == status], reason)
-        if not work.with_text:
-            values = pa.nulls(rows.size, pa.string())
-        elif work.reader is None:
+        if isinstance(work.topic_reader, Reader):
+            with suppress(SchemaError):  # there is the text
+                columns, fits = work.topic_reader.columns(program.type, entries, is_read)
+                work.add_columns(rows[fits], columns if fits.all() else columns.filter(pa.array(fits)))
+        if isinstance(work.reader, Reader):
             try:
-                values = avro_values.to_json(made.type, entries, rows.size, None if is_good.all() else is_good)
-            except avro_values.Unfit:
-                self._some_unfit(made, named, rows, work)
-                return
-        else:
-            assert isinstance(work.reader, Reader)
-            try:
-                values, is_good = work.reader.columns(made.type, entries, is_good)
+                values, is_good = work.reader.columns(program.type, entries, is_read)
             except SchemaError:
-                result.failed(rows[is_good], OTHER_SCHEMA)
+                result.failed(rows[is_read], OTHER_SCHEMA)
                 return
-            result.failed(rows[~is_good & (entries.status == kernels.OK)], OTHER_SCHEMA)
+            result.failed(rows[is_read & ~is_good], OTHER_SCHEMA)
+        elif work.with_text:
+            values, is_good = avro_values.texts(program.type, entries, is_read)
+            result.failed(rows[is_read & ~is_good], CORRUPT)
+        else:
+            values, is_good = pa.nulls(rows.size, pa.string()), is_read
         result.done(rows[is_good], values if is_good.all() else values.filter(pa.array(is_good)), named)
-        after = framed.stop[rows] - entries.ends
+        after = framing.stop[rows] - entries.ends
         for place in np.flatnonzero(is_good & (after != 0)).tolist():
             result.trailing[int(rows[place])] = int(after[place])
 
-    def _some_unfit(self, made: avro.Program, named: Found, rows: NDArray[np.int64], work: _Work) -> None:
-        """Rows of which some have a value that no column can have: by halves, and one by one where they are few."""
-        if rows.size > MOST_ONE_BY_ONE:
-            for half in np.array_split(rows, 2):
-                self._columns(made, named, half, work)
-            return
-        texts = [schema.text for _, schema in self.catalog.referenced(named.schema)]
-        one_by_one: OneByOne = self._kept(named, ("one by one",), lambda: OneByOne(named.schema.text, texts))
-        self._recursive(one_by_one, named, rows, work)
-
-    def _recursive(self, made: OneByOne, found: Found, rows: NDArray[np.int64], work: _Work) -> None:
+    def _single_bodies(self, reader: SingleReader, named: SchemaUse, rows: Numbers, work: _Work) -> None:
+        """Rows of a schema without columns."""
         good, texts = [], []
         for row in rows.tolist():
-            status, text, left = made.read(work.framed.body(row))
+            status, text, left = reader.read(work.framing.body(row))
             if left and work.is_whole:
                 status = kernels.CORRUPT
             if status != kernels.OK:
@@ -432,179 +462,181 @@ class Decoder:
             texts.append(text)
             if left:
                 work.result.trailing[row] = left
-        work.result.done(np.array(good, np.int64), pa.array(texts, pa.string()), found)
+        work.result.done(np.array(good, np.int64), pa.array(texts, pa.string()), named)
 
-    def _documents(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
+    # JSON ---------------------------------------------------------------------------------------------------------------
+
+    def _documents(self, use: SchemaUse, rows: Numbers, work: _Work) -> None:
         """JSON with a schema."""
-        framed = work.framed
-        numbers, texts = nested.texts(framed.data, framed.start[rows], framed.stop[rows])
+        framing = work.framing
+        numbers, texts = documents.texts(framing.data, framing.start[rows], framing.stop[rows])
         work.result.failed(rows, CORRUPT)
-        work.result.done(rows[numbers], texts, self._named(found, topic, work.side, ""))
+        work.result.done(rows[numbers], texts, self._named(use, work, ""))
 
-    def _messages(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
+    def _plain_json(self, column: pa.Array, work: _Work) -> None:
+        """Values without a schema that are JSON texts."""
+        framing, result = work.framing, work.result
+        is_plain = (framing.kind == PLAIN) | (framing.kind == TOO_SHORT)
+        plain = np.flatnonzero(is_plain & column.is_valid().to_numpy(zero_copy_only=False))
+        numbers, texts = documents.texts(framing.data, framing.start[plain], framing.stop[plain])
+        result.failed(plain, NOT_JSON)
+        result.done(plain[numbers], texts, None)
+
+    # Protobuf -----------------------------------------------------------------------------------------------------------
+
+    def _messages(self, use: SchemaUse, rows: Numbers, work: _Work) -> None:
         """Protobuf. A value names its message, and the message's name tells the subject."""
-        made: Compiled = self._maker(found)
-        for path, (own, starts) in self._by_message(made, rows, work).items():
-            name = made.messages[path]
-            work.result.messages.update(zip(own.tolist(), repeat((name, path)), strict=False))
-            chosen, at = made, path
-            if isinstance(work.reader, MessageReader):
-                if work.reader.name != name:
-                    work.result.failed(own, OTHER_SCHEMA)
-                    continue
-                chosen, at = work.reader.compiled, work.reader.path
-            named, layout = self._named(found, topic, work.side, name), chosen.layout(at)
-            step = own.size if layout is None else rows_at_once(layout)
-            for first in range(0, own.size, step):
-                part = slice(first, first + step)
-                self._bodies(chosen.message(at), layout, own[part], starts[part], named, work)
+        schema: MessageSchema = self._maker(use)
+        for path, (group, starts) in self._by_message(schema, rows, work).items():
+            name = schema.messages[path]
+            work.result.messages.update(zip(group.tolist(), repeat((name, path)), strict=False))
+            if isinstance(work.topic_reader, MessageReader) and work.topic_reader.name == name:
+                for piece in self._bodies(work.topic_reader, group, starts, work.framing):
+                    if piece[1] is not None:
+                        work.add_columns(*piece)
+            reader = work.reader if isinstance(work.reader, MessageReader) else None
+            if reader is not None and reader.name != name:
+                work.result.failed(group, OTHER_SCHEMA)
+                continue
+            named = self._named(use, work, name)
+            for piece_rows, values in self._bodies(reader or (schema, path), group, starts, work.framing):
+                if values is None:
+                    work.result.failed(piece_rows, CORRUPT)
+                else:
+                    work.result.done(piece_rows, values, named)
 
     def _by_message(
-        self, made: Compiled, rows: NDArray[np.int64], work: _Work
-    ) -> dict[tuple[int, ...], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        self, schema: MessageSchema, rows: Numbers, work: _Work
+    ) -> dict[tuple[int, ...], tuple[Numbers, Numbers]]:
         """Rows by the message that they hold, with where its bytes begin. Nearly all name the first one, with a byte 0."""
-        framed, result = work.framed, work.result
-        starts = framed.start[rows]
-        is_plain = ~np.isin(rows, list(framed.rest)) if framed.rest else np.ones(rows.size, np.bool_)
-        has_byte = is_plain & (starts < framed.stop[rows])
+        framing, result = work.framing, work.result
+        starts = framing.start[rows]
+        is_plain = ~np.isin(rows, list(framing.rest)) if framing.rest else np.ones(rows.size, np.bool_)
+        has_byte = is_plain & (starts < framing.stop[rows])
         is_first = np.zeros(rows.size, np.bool_)
-        is_first[has_byte] = framed.data[starts[has_byte]] == 0
-        found: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
+        is_first[has_byte] = framing.data[starts[has_byte]] == 0
+        others: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
         for row, start in zip(rows[~is_first].tolist(), starts[~is_first].tolist(), strict=True):
             try:
-                if row in framed.rest:
-                    path, size = protobuf.read_indexes(framed.rest[row])[0], 0
+                if row in framing.rest:
+                    path, size = protobuf.read_indexes(framing.rest[row])[0], 0
                 else:
-                    path, size = protobuf.read_indexes(framed.body(row))
-                made.message(path)
+                    path, size = protobuf.read_indexes(framing.body(row))
+                schema.message(path)
             except EOFError:
                 result.failed(row, TRUNCATED)
             except protobuf.BadIndex:
                 result.failed(row, BAD_INDEX)
             else:
-                own, places = found.setdefault(path, ([], []))
-                own.append(row)
+                group, places = others.setdefault(path, ([], []))
+                group.append(row)
                 places.append(start + size)
-        groups = {path: (np.array(own), np.array(places)) for path, (own, places) in found.items()}
+        groups = {path: (np.array(group), np.array(places)) for path, (group, places) in others.items()}
         if is_first.any():
-            if (0,) not in made.messages:
+            if (0,) not in schema.messages:
                 result.failed(rows[is_first], BAD_INDEX)
                 return groups
-            others = groups.get((0,), (np.zeros(0, np.int64), np.zeros(0, np.int64)))
-            firsts = rows[is_first], starts[is_first] + 1
-            groups[0,] = np.concatenate((firsts[0], others[0])), np.concatenate((firsts[1], others[1]))
+            more = groups.get((0,), (np.zeros(0, np.int64), np.zeros(0, np.int64)))
+            groups[0,] = (
+                np.concatenate((rows[is_first], more[0])),
+                np.concatenate((starts[is_first] + 1, more[1])),
+            )
         return groups
 
     def _bodies(
         self,
-        message: Any,
-        layout: Layout | None,
-        rows: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        named: Found,
-        work: _Work,
-    ) -> None:
-        """Bodies of one message: all at once, then those one by one that only the library can read."""
-        framed, result = work.framed, work.result
-        left, stops = np.ones(rows.size, np.bool_), framed.stop[rows]
-        if layout is not None:
-            form = JsonMessages if work.reader is None else ColumnMessages
-            many = form(framed.data, starts, stops)
-            values, left = many.make(layout), many.is_unusual
-            result.done(rows[~left], values.filter(pa.array(~left)), named)
-        read = work.reader.value if isinstance(work.reader, MessageReader) else partial(protobuf.to_json, message)
-        good, found = [], []
-        for row, start, stop in zip(rows[left].tolist(), starts[left].tolist(), stops[left].tolist(), strict=True):
-            try:
-                found.append(read(framed.data[start:stop].tobytes()))
-                good.append(row)
-            except ValueError:
-                result.failed(row, CORRUPT)
-        if good:
-            type = pa.string() if work.reader is None else work.reader.arrow
-            result.done(np.array(good, np.int64), pa.array(found, type), named)
+        reader: MessageReader | tuple[MessageSchema, tuple[int, ...]],
+        rows: Numbers,
+        starts: Numbers,
+        framing: Framing,
+    ) -> Iterator[tuple[Numbers, pa.Array | None]]:
+        """Bodies of one message, as columns of a reader or as JSON: all at once, then those one by one that only the library can read.
+        Rows that cannot be read come with None.
+        """
+        is_columns = isinstance(reader, MessageReader)
+        schema, path = (reader.schema, reader.path) if isinstance(reader, MessageReader) else reader
+        read = reader.value if isinstance(reader, MessageReader) else partial(protobuf.to_json, schema.message(path))
+        type = reader.arrow if isinstance(reader, MessageReader) else pa.string()
+        layout, stops = schema.layout(path), framing.stop[rows]
+        step = rows.size if layout is None else rows_at_once(layout)
+        for first in range(0, rows.size, step):
+            part = slice(first, first + step)
+            left = np.ones(rows[part].size, np.bool_)
+            if layout is not None:
+                messages = (ColumnMessages if is_columns else JsonMessages)(framing.data, starts[part], stops[part])
+                values, left = messages.make(layout), messages.is_unusual
+                yield rows[part][~left], values.filter(pa.array(~left))
+            good, bad, singles = [], [], []
+            for place in (first + np.flatnonzero(left)).tolist():
+                try:
+                    singles.append(read(framing.data[starts[place] : stops[place]].tobytes()))
+                    good.append(place)
+                except ValueError:
+                    bad.append(place)
+            if good:
+                yield rows[good], pa.array(singles, type)
+            if bad:
+                yield rows[bad], None
 
-    def _maker(self, found: Found) -> Any:
+    # What is made of schemas --------------------------------------------------------------------------------------------
+
+    def _maker(self, use: SchemaUse) -> Any:
         """What decodes values of a schema. SchemaError or LookupError if it cannot be used."""
-        return self._kept(found, (), lambda: self._make(found))
+        return self._kept(use, (), lambda: self._make(use))
 
-    def _kept(self, found: Found, more: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """What was made of a schema; made once, also if that fails."""
-        schema = found.schema
+    def _kept(self, use: SchemaUse, more: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What is made of a schema; once, also if that fails."""
+        schema = use.schema
         key = schema.type, schema.context, schema.text, schema.references, *more
-        if key not in self._made:
+        if key not in self._cache:
             try:
-                self._made[key] = make()
+                self._cache[key] = make()
             except (SchemaError, LookupError) as error:
-                self._made[key] = error
-        made = self._made[key]
-        if isinstance(made, Exception):
-            raise made
-        return made
+                self._cache[key] = error
+        result = self._cache[key]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-    def editor(self, found: Found, path: tuple[int, ...]) -> AvroEditor | MessageEditor:
+    def _make(self, use: SchemaUse) -> Any:
+        if use.schema.type == "PROTOBUF":
+            return protobuf.compile_schema(use.schema.text, self._imports(use))
+        texts = self._texts(use)
+        try:
+            return avro.Program(avro.parse(use.schema.text, texts))
+        except avro.NoColumns:
+            return SingleReader(use.schema.text, texts)
+
+    def _imports(self, use: SchemaUse) -> list[tuple[str, str]]:
+        """The names and texts of the schemas that a schema uses."""
+        return [(reference.name, schema.text) for reference, schema in self.catalog.referenced(use.schema)]
+
+    def _texts(self, use: SchemaUse) -> list[str]:
+        return [text for _, text in self._imports(use)]
+
+    def editor(self, use: SchemaUse, path: tuple[int, ...]) -> AvroEditor | MessageEditor:
         """What changes fields of values of a schema; `path` leads to the message of Protobuf. SchemaError or LookupError if it cannot be
         used.
         """
 
         def make() -> AvroEditor | MessageEditor:
-            if found.schema.type == "PROTOBUF":
-                return MessageEditor(self._maker(found), path)
-            return AvroEditor(found.schema.text, [schema.text for _, schema in self.catalog.referenced(found.schema)])
+            if use.schema.type == "PROTOBUF":
+                return MessageEditor(self._maker(use), path)
+            return AvroEditor(use.schema.text, self._texts(use))
 
-        editor: AvroEditor | MessageEditor = self._kept(found, ("editor", path), make)
+        editor: AvroEditor | MessageEditor = self._kept(use, ("editor", path), make)
         return editor
 
-    def splicer(self, found: Found, rules: Sequence[Rule]) -> Splicer | None:
+    def splicer(self, use: SchemaUse, rules: Sequence[Rule]) -> Splicer | None:
         """What changes fields of many values of an Avro schema at once; None if that is not possible. SchemaError or LookupError if the
         schema cannot be used.
         """
-        used = self.catalog.referenced(found.schema)
-        texts = [schema.text for _, schema in used]
-        made: Splicer | None = self._kept(
-            found, ("splicer", *rules), lambda: Splicer.of(found.schema.text, texts, rules)
+        splicer: Splicer | None = self._kept(
+            use, ("splicer", *rules), lambda: Splicer.of(use.schema.text, self._texts(use), rules)
         )
-        return made
+        return splicer
 
-    def document_check(self, found: Found) -> DocumentCheck:
+    def document_check(self, use: SchemaUse) -> DocumentCheck:
         """What says whether JSON texts fit their schema. SchemaError or LookupError if it cannot be used."""
-
-        def make() -> DocumentCheck:
-            used = self.catalog.referenced(found.schema)
-            return DocumentCheck(found.schema.text, [(one.name, schema.text) for one, schema in used])
-
-        check: DocumentCheck = self._kept(found, ("check",), make)
+        check: DocumentCheck = self._kept(use, ("check",), lambda: DocumentCheck(use.schema.text, self._imports(use)))
         return check
-
-    def _make(self, found: Found) -> Any:
-        used = self.catalog.referenced(found.schema)
-        if found.schema.type == "PROTOBUF":
-            return protobuf.compile_schema(found.schema.text, [(one.name, schema.text) for one, schema in used])
-        texts = [schema.text for _, schema in used]
-        try:
-            return avro.Program(avro.parse(found.schema.text, texts))
-        except avro.NoColumns:
-            return OneByOne(found.schema.text, texts)
-
-    def _plain_json(self, column: pa.Array, work: _Work) -> None:
-        """Values without a schema that are JSON texts."""
-        framed, result = work.framed, work.result
-        is_plain = (framed.kind == PLAIN) | (framed.kind == TOO_SHORT)
-        plain = np.flatnonzero(is_plain & column.is_valid().to_numpy(zero_copy_only=False))
-        numbers, texts = nested.texts(framed.data, framed.start[plain], framed.stop[plain])
-        result.failed(plain, NOT_JSON)
-        result.done(plain[numbers], texts, None)
-
-
-@dataclass(slots=True)
-class _Work:
-    """What is decoded: the framed values of one side, how, and where the result goes."""
-
-    framed: Framed
-    side: str
-    how: str
-    reader: Reader | MessageReader | None
-    result: Decoded
-    with_text: bool
-    #: Whether a value must end where its bytes end.
-    is_whole: bool = False

@@ -1,5 +1,6 @@
-"""Protobuf bodies as JSON. A schema's text is compiled once, by protoc in a process of its own, to descriptors that can be sent anywhere.
+"""Protobuf: schemas, and single bodies as JSON by the library.
 
+A schema's text is compiled once, by protoc in a process of its own, to descriptors that can be sent anywhere.
 Registries write text that protoc refuses: explicit map entries, and reserved numbers next to reserved names. Both are taken out of the text
 and, where they matter, put back into the descriptors.
 """
@@ -14,14 +15,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from rawlog.io.output import Folder, scratch, why_unsafe
 from rawlog.model.text import to_json as line_of
+from rawlog.values import wire_kernels as k
 from rawlog.values.avro import SchemaError
-from rawlog.values.protobuf_values import Layout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
 
 MAIN, READY, SOURCES = "rawlog_schema.proto", "rawlog_ready.pb", "sources"
 #: A number that no field may have marks messages that are map entries, while protoc reads the text.
@@ -54,8 +62,62 @@ class BadIndex(ValueError):
     """Message indexes that lead to no message of the schema."""
 
 
+TIMESTAMP = "google.protobuf.Timestamp"
+#: Messages that hold one value, which JSON shows instead of them.
+WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+# The types of fields, as descriptors number them.
+DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING, GROUP = range(1, 11)
+MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = range(11, 19)
+_WIRES = {
+    **dict.fromkeys((INT64, UINT64, INT32, BOOL, UINT32, ENUM, SINT32, SINT64), k.VARINT),
+    **dict.fromkeys((DOUBLE, FIXED64, SFIXED64), k.FIXED64),
+    **dict.fromkeys((FLOAT, FIXED32, SFIXED32), k.FIXED32),
+    **dict.fromkeys((STRING, BYTES, MESSAGE), k.BYTES),
+}
+
+
+class Layout:
+    """The fields of a message, sorted by number. What its fields hold is looked up when it is met: a message may contain itself."""
+
+    def __init__(self, descriptor: Any) -> None:
+        """SchemaError for a message that may have fields of other files."""
+        if descriptor.is_extendable:
+            raise SchemaError(f"message {descriptor.full_name} has extensions")
+        self.name = str(descriptor.full_name)
+        self.declared = list(descriptor.fields)
+        self.fields = sorted(self.declared, key=lambda field: int(field.number))
+        oneofs = {oneof.full_name: number for number, oneof in enumerate(descriptor.oneofs)}
+        self.numbers = _numbers(field.number for field in self.fields)
+        self.wires = _numbers(_WIRES.get(field.type, -1) for field in self.fields)
+        self.is_repeated = _numbers(field.is_repeated for field in self.fields)
+        self.choice = _numbers(
+            -1 if field.containing_oneof is None else oneofs[field.containing_oneof.full_name] for field in self.fields
+        )
+        self.choices = len(oneofs)
+        self.required = [place for place, field in enumerate(self.fields) if field.is_required]
+        self._inner: dict[int, Layout] = {}
+
+    def inner(self, place: int) -> Layout:
+        """The messages of a field."""
+        if place not in self._inner:
+            self._inner[place] = Layout(self.fields[place].message_type)
+        return self._inner[place]
+
+    @cached_property
+    def is_known(self) -> bool:
+        """Whether it is a well-known type, which the library shows in its own way."""
+        return self.name.startswith("google.protobuf.")
+
+
+def _numbers(values: Any) -> Numbers:
+    return np.array([int(value) for value in values], np.int64)
+
+
 @dataclass(slots=True)
-class Compiled:
+class MessageSchema:
     """Descriptors of a schema and everything it imports, and its messages by index path. Picklable."""
 
     files: bytes
@@ -101,13 +163,13 @@ def _pool(files: bytes) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
-    own = descriptor_pb2.FileDescriptorSet.FromString(files).file
-    for one in own:
-        pool.Add(one)
-    known = {f"{one.package}.{message.name}" for one in own for message in one.message_type}
-    for one in _well_known():  # an Any may hold them, imported or not
-        if not known & {f"{one.package}.{message.name}" for message in one.message_type}:
-            pool.Add(one)
+    defined = descriptor_pb2.FileDescriptorSet.FromString(files).file
+    for file in defined:
+        pool.Add(file)
+    names = {f"{file.package}.{message.name}" for file in defined for message in file.message_type}
+    for file in _well_known():  # an Any may hold them, imported or not
+        if not names & {f"{file.package}.{message.name}" for message in file.message_type}:
+            pool.Add(file)
     return pool
 
 
@@ -125,12 +187,12 @@ def _well_known() -> tuple[Any, ...]:
         wrappers_pb2,
     )
 
-    found = []
-    for one in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
+    files = []
+    for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
         file = descriptor_pb2.FileDescriptorProto()
-        one.DESCRIPTOR.CopyToProto(file)
-        found.append(file)
-    return tuple(found)
+        module.DESCRIPTOR.CopyToProto(file)
+        files.append(file)
+    return tuple(files)
 
 
 def held_message(message: Any) -> Any:
@@ -147,60 +209,60 @@ def held_message(message: Any) -> Any:
     return held
 
 
-def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> Compiled:
+def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> MessageSchema:
     """Compile a schema; `referenced` are the names and texts of the files that it imports. SchemaError with what protoc says."""
     from google.protobuf import descriptor_pb2
 
     ready = descriptor_of(text)
     if ready is not None:
         return _from_descriptor(ready, tuple(referenced))
-    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, tuple(referenced)))
-    main = next(one for one in found.file if one.name == MAIN)
+    compiled = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, tuple(referenced)))
+    main = next(file for file in compiled.file if file.name == MAIN)
     messages = dict(_paths(main.message_type, (), f"{main.package}." if main.package else ""))
-    for one in found.file:
-        for message in one.message_type:
+    for file in compiled.file:
+        for message in file.message_type:
             _restore_maps(message)
-    return Compiled(found.SerializeToString(), messages)
+    return MessageSchema(compiled.SerializeToString(), messages)
 
 
-def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> Compiled:
+def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> MessageSchema:
     """The same for a schema that is stored as a descriptor: every message in it counts, entries of maps too."""
     from google.protobuf import descriptor_pb2
 
     main = descriptor_pb2.FileDescriptorProto.FromString(ready)
     imports = "".join(f"import {json.dumps(name)};\n" for name in main.dependency)
-    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3";\n{imports}', referenced))
-    for one in list(found.file):
-        for message in one.message_type:
+    compiled = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3";\n{imports}', referenced))
+    for file in list(compiled.file):
+        for message in file.message_type:
             _restore_maps(message)
-        if one.name == MAIN:
-            found.file.remove(one)
+        if file.name == MAIN:
+            compiled.file.remove(file)
     main.name = MAIN
-    found.file.append(main)
+    compiled.file.append(main)
     messages = dict(_every_path(main.message_type, (), f"{main.package}." if main.package else ""))
-    return Compiled(found.SerializeToString(), messages)
+    return MessageSchema(compiled.SerializeToString(), messages)
 
 
 def _every_path(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
-    for number, one in enumerate(messages):
-        yield (*above, number), f"{prefix}{one.name}"
-        yield from _every_path(one.nested_type, (*above, number), f"{prefix}{one.name}.")
+    for number, message in enumerate(messages):
+        yield (*above, number), f"{prefix}{message.name}"
+        yield from _every_path(message.nested_type, (*above, number), f"{prefix}{message.name}.")
 
 
 def _paths(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
     """Messages by index path. Entries that `map<>` implies are not in the text, so they are not counted; explicit ones are."""
-    for number, one in enumerate(one for one in messages if not one.options.map_entry):
-        yield (*above, number), f"{prefix}{one.name}"
-        yield from _paths(one.nested_type, (*above, number), f"{prefix}{one.name}.")
+    for number, message in enumerate(message for message in messages if not message.options.map_entry):
+        yield (*above, number), f"{prefix}{message.name}"
+        yield from _paths(message.nested_type, (*above, number), f"{prefix}{message.name}.")
 
 
 def _restore_maps(message: Any) -> None:
     """Make the messages that the text calls map entries such entries again."""
-    for one in message.nested_type:
-        _restore_maps(one)
-        if any(span.start == MARK for span in one.reserved_range):
-            one.options.map_entry = True
-            del one.reserved_range[:]
+    for inner in message.nested_type:
+        _restore_maps(inner)
+        if any(span.start == MARK for span in inner.reserved_range):
+            inner.options.map_entry = True
+            del inner.reserved_range[:]
 
 
 @lru_cache(maxsize=256)
@@ -212,10 +274,10 @@ def _compiled(text: str, referenced: tuple[tuple[str, str], ...]) -> bytes:
     with scratch("schema-") as folder:
         sources = Folder(folder).folder(SOURCES)
         ready = descriptor_pb2.FileDescriptorSet()
-        for name, one in {**KNOWN, **dict(referenced), MAIN: text}.items():
-            raw = descriptor_of(one)
+        for name, source in {**KNOWN, **dict(referenced), MAIN: text}.items():
+            raw = descriptor_of(source)
             if raw is None:
-                sources.write(name, accepted(one))
+                sources.write(name, accepted(source))
             else:
                 ready.file.add().ParseFromString(raw)
                 ready.file[-1].name = name
@@ -225,7 +287,7 @@ def _compiled(text: str, referenced: tuple[tuple[str, str], ...]) -> bytes:
 def _check_imports(text: str, referenced: Sequence[tuple[str, str]]) -> None:
     """SchemaError unless every import is a `.proto` file below a directory, and all of them are few and small."""
     names = {name for name, _ in referenced} | {MAIN, *KNOWN}
-    if len(names) > MOST_FILES or sum(len(one) for _, one in referenced) + len(text) > LARGEST_TEXTS:
+    if len(names) > MOST_FILES or sum(len(source) for _, source in referenced) + len(text) > LARGEST_TEXTS:
         raise SchemaError(f"more than {MOST_FILES:,} files or {LARGEST_TEXTS:,} characters")
     for name in names:
         parts = name.split("/")
@@ -238,7 +300,7 @@ def _check_imports(text: str, referenced: Sequence[tuple[str, str]]) -> None:
             or any("/".join(parts[:count]) in names for count in range(1, len(parts)))
         ):
             raise SchemaError(f"invalid name of an import: {name[:LONGEST_IMPORT]!r}")
-    if any(not _is_text(one) for one in (text, *(one for _, one in referenced))):
+    if any(not _is_text(source) for source in (text, *(source for _, source in referenced))):
         raise SchemaError("not valid text")
 
 
@@ -253,20 +315,20 @@ def _is_text(text: str) -> bool:
 
 def accepted(text: str) -> str:
     """A schema's text as protoc takes it: without reserved statements, explicit map entries marked."""
-    made: list[str] = []
+    statements: list[str] = []
     statement: list[str] = []
     for token in _TOKEN.findall(text):
         if token.startswith("//") or (token.startswith("/*") and token.endswith("*/") and len(token) > 3):
             continue
         statement.append(token)
         if token in (";", "{", "}"):
-            made.append(_statement(statement))
+            statements.append(_statement(statement))
             statement = []
-    return "".join([*made, *statement])
+    return "".join([*statements, *statement])
 
 
 def _statement(tokens: list[str]) -> str:
-    words = [one for one in tokens if not one.isspace()]
+    words = [word for word in tokens if not word.isspace()]
     if words[:1] == ["reserved"] and words[-1] == ";":
         return " "
     if words == ["option", "map_entry", "=", "true", ";"]:
@@ -301,21 +363,21 @@ def _run_protoc(folder: Folder, ready: bytes) -> bytes:
     root = folder.path
     target = root / "schema.pb"
     command = [sys.executable, "-I", "-S", "-c", _CHILD.format(memory=MEMORY), str(package.parent)]
-    command += [f"-I{one}" for one in (root / SOURCES, package / "_proto", *_common_protos())]
+    command += [f"-I{path}" for path in (root / SOURCES, package / "_proto", *_common_protos())]
     command += [f"--descriptor_set_out={target}", "--include_imports", MAIN]
     if ready:
         folder.write(READY, ready)
         command.append(f"--descriptor_set_in={root / READY}")
     empty = folder.folder("empty")
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             command, capture_output=True, timeout=SECONDS, cwd=empty.path, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
         raise SchemaError(f"protoc did not end within {SECONDS} s") from None
-    if done.returncode or not target.is_file():
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise SchemaError("; ".join(said[:3]) or f"protoc ended with {done.returncode}")
+    if finished.returncode or not target.is_file():
+        output = finished.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise SchemaError("; ".join(output[:3]) or f"protoc ended with {finished.returncode}")
     return target.read_bytes()
 
 
@@ -323,9 +385,9 @@ def _common_protos() -> list[str]:
     """Where `google/type` and the like are, if they are installed."""
     import importlib.util
 
-    found = importlib.util.find_spec("google.type")
-    places = list(found.submodule_search_locations or ()) if found is not None else []
-    return [str(Path(one).parents[1]) for one in places]
+    spec = importlib.util.find_spec("google.type")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return [str(Path(place).parents[1]) for place in places]
 
 
 def descriptor_of(text: str) -> bytes | None:
@@ -337,10 +399,10 @@ def descriptor_of(text: str) -> bytes | None:
         return None
     try:
         raw = base64.b64decode("".join(text.split()), validate=True)
-        found = descriptor_pb2.FileDescriptorProto.FromString(raw)
+        descriptor = descriptor_pb2.FileDescriptorProto.FromString(raw)
     except (binascii.Error, ValueError, DecodeError):
         return None
-    return raw if found.message_type else None
+    return raw if descriptor.message_type else None
 
 
 def read_indexes(body: bytes, start: int = 0) -> tuple[tuple[int, ...], int]:
@@ -352,8 +414,8 @@ def read_indexes(body: bytes, start: int = 0) -> tuple[tuple[int, ...], int]:
         raise BadIndex(f"{count} message indexes")
     path = []
     for _ in range(count):
-        one, at = _zigzag(body, at)
-        path.append(one)
+        index, at = _zigzag(body, at)
+        path.append(index)
     return tuple(path), at
 
 
@@ -379,12 +441,12 @@ def to_json(message: Any, body: bytes) -> str:
     from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import DecodeError
 
-    one = message()
+    value = message()
     try:
-        one.ParseFromString(body)
-        pool = one.DESCRIPTOR.file.pool
-        is_whole = not _wrap_unknown(one) if _may_hold_any(one.DESCRIPTOR) else True
-        shown = MessageToDict(one, preserving_proto_field_name=True, descriptor_pool=pool)
+        value.ParseFromString(body)
+        pool = value.DESCRIPTOR.file.pool
+        is_whole = not _wrap_unknown(value) if _may_hold_any(value.DESCRIPTOR) else True
+        shown = MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
     except DecodeError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
@@ -403,12 +465,12 @@ def _may_hold_any(descriptor: Any) -> bool:
     """Whether a message may hold an Any."""
     seen, left = set(), [descriptor]
     while left:
-        one = left.pop()
-        if one.full_name == "google.protobuf.Any":
+        message = left.pop()
+        if message.full_name == "google.protobuf.Any":
             return True
-        if one.full_name not in seen:
-            seen.add(one.full_name)
-            left += [field.message_type for field in one.fields if field.message_type is not None]
+        if message.full_name not in seen:
+            seen.add(message.full_name)
+            left += [field.message_type for field in message.fields if field.message_type is not None]
     return False
 
 
@@ -438,14 +500,14 @@ def _wrap_unknown(message: Any) -> bool:
             held = list(value.values()) if is_message else []
         else:
             held = list(value) if about.is_repeated else [value]
-        for one in held:
-            is_changed |= _wrap_unknown(one)
+        for inner in held:
+            is_changed |= _wrap_unknown(inner)
     return is_changed
 
 
 def _unwrap(shown: Any) -> None:
     """Give every such Any its own type again."""
-    for one in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
-        _unwrap(one)
+    for inner in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
+        _unwrap(inner)
     if isinstance(shown, dict) and str(shown.get("@type", "")).endswith(_WRAPPED):
         shown["@type"] = shown["@type"].removesuffix(_WRAPPED)

@@ -10,15 +10,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rawlog.values.avro_edit import (
-    Edit,
-    Misfit,
-    about,
-    dropped,
-)
-from rawlog.values.mask import EVERY, Number, Step
-from rawlog.values.protobuf import Compiled, held_message
-from rawlog.values.protobuf_values import WRAPPERS
+from rawlog.values.documents import EVERY, Number, Step
+from rawlog.values.masker import Edit, Misfit, UnknownType
+from rawlog.values.protobuf import WRAPPERS, MessageSchema, held_message
 
 #: By the numbers that descriptors have: the kinds of scalars, and the ranges of whole numbers.
 _SIGNED, _UNSIGNED = {3: 63, 5: 31, 15: 31, 16: 63, 17: 31, 18: 63}, {4: 64, 6: 64, 7: 32, 13: 32}
@@ -34,15 +28,11 @@ _STRUCT, _VALUE, _LIST, _ANY = (f"{_OWN}{name}" for name in ("Struct", "Value", 
 _EXACT = 1 << 53
 
 
-class UnknownType(Misfit):
-    """An Any of a type that the schema does not have: it is not known which fields it holds."""
-
-
 class MessageEditor:
     """Changes fields of the bodies of one Protobuf message."""
 
-    def __init__(self, compiled: Compiled, path: tuple[int, ...]) -> None:
-        self.message = compiled.message(path)
+    def __init__(self, schema: MessageSchema, path: tuple[int, ...]) -> None:
+        self.message = schema.message(path)
 
     def edit(self, body: bytes, edits: Sequence[Edit]) -> tuple[bytes, list[bool]]:
         """A body with changed fields, and for each change whether it has the field. Fields that the schema does not know stay. ValueError
@@ -55,11 +45,11 @@ class MessageEditor:
             message.ParseFromString(body)
         except DecodeError as error:
             raise ValueError(str(error)) from None
-        found = []
-        for one in edits:
-            with about(one):
-                found.append(_edit_message(message, one.steps, one))
-        return (message.SerializeToString(deterministic=True) if any(found) else body), found
+        has_field = []
+        for edit in edits:
+            with edit.named():
+                has_field.append(_edit_message(message, edit.steps, edit))
+        return (message.SerializeToString(deterministic=True) if any(has_field) else body), has_field
 
 
 def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
@@ -71,10 +61,12 @@ def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
     if name.startswith(_OWN):
         raise Misfit(name, "drop it as a whole")
     field = message.DESCRIPTOR.fields_by_name.get(step) if isinstance(step, str) else None
-    if field is None or not any(one is field or one.number == field.number for one, _ in message.ListFields()):
+    if field is None or not any(
+        present is field or present.number == field.number for present, _ in message.ListFields()
+    ):
         return False
     if not rest:
-        if dropped(edit):
+        if edit.is_drop:
             if field.is_required:
                 raise Misfit(_field_type(field), "it is required")
             message.ClearField(field.name)
@@ -89,30 +81,30 @@ def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
     if not isinstance(rest[0], int):
         return False
     places = [*range(len(held))] if rest[0] == EVERY else [rest[0]] if rest[0] < len(held) else []
-    if not rest[1:] and places and dropped(edit):
+    if not rest[1:] and places and edit.is_drop:
         raise Misfit(_field_type(field), "an item has no null; drop the whole list")
-    found = False
+    has_field = False
     for place in places:
         if not rest[1:]:
-            found = True
+            has_field = True
             _mask_item(held, place, field, edit)
         elif field.type in (_MESSAGE, _GROUP):
-            found |= _edit_message(held[place], rest[1:], edit)
-    return found
+            has_field |= _edit_message(held[place], rest[1:], edit)
+    return has_field
 
 
 def _edit_map(held: Any, item: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
-    found = False
-    for key in [one for one in held if (str(one).lower() if isinstance(one, bool) else str(one)) == str(steps[0])]:
+    has_field = False
+    for key in [name for name in held if (str(name).lower() if isinstance(name, bool) else str(name)) == str(steps[0])]:
         if steps[1:]:
-            found |= item.type == _MESSAGE and _edit_message(held[key], steps[1:], edit)
+            has_field |= item.type == _MESSAGE and _edit_message(held[key], steps[1:], edit)
             continue
-        found = True
-        if dropped(edit):
+        has_field = True
+        if edit.is_drop:
             del held[key]
         else:
             _mask_item(held, key, item, edit)
-    return found
+    return has_field
 
 
 def _mask_field(message: Any, field: Any, edit: Edit) -> None:
@@ -167,8 +159,8 @@ def _scalar(value: Any, field: Any, edit: Edit) -> Any:
     if type == _BOOL:
         return edit.truth(value, name)
     if type == _ENUM:
-        numbers = {one.name: one.number for one in field.enum_type.values}
-        names = {one.number: one.name for one in field.enum_type.values}
+        numbers = {symbol.name: symbol.number for symbol in field.enum_type.values}
+        names = {symbol.number: symbol.name for symbol in field.enum_type.values}
         return numbers[edit.symbol(names.get(value, str(value)), name, list(numbers))]
     return edit.of_bytes(value) or b"" if type == _BYTES else edit.text(value)
 
@@ -197,7 +189,7 @@ def _edit_struct(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
         return False
     if rest:
         return _edit_value(message.fields[step], rest, edit)
-    if dropped(edit):
+    if edit.is_drop:
         del message.fields[step]
     else:
         _mask_value(message.fields[step], edit)
@@ -208,17 +200,17 @@ def _edit_list(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
     step, rest = steps[0], steps[1:]
     if not isinstance(step, int):
         return False
-    found = False
+    has_field = False
     for item in message.values if step == EVERY else message.values[step : step + 1]:
         if rest:
-            found |= _edit_value(item, rest, edit)
+            has_field |= _edit_value(item, rest, edit)
             continue
-        found = True
-        if dropped(edit):
+        has_field = True
+        if edit.is_drop:
             item.null_value = 0  # the items after it keep their places
         else:
             _mask_value(item, edit)
-    return found
+    return has_field
 
 
 def _edit_value(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
@@ -239,7 +231,7 @@ def _edit_any(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
             rest = steps[1:]
         if rest:
             return _edit_message(held, rest, edit)
-        if dropped(edit):
+        if edit.is_drop:
             held.Clear()
         else:
             _mask_message(held, edit)
@@ -261,9 +253,9 @@ def _in_any(message: Any, change: Callable[[Any], Any]) -> Any:
         raise UnknownType(
             f"Any of {message.type_url}", "its bytes are not such a message; drop the whole Any"
         ) from None
-    found = change(held)
+    result = change(held)
     message.value = held.SerializeToString(deterministic=True)
-    return found
+    return result
 
 
 #: How steps lead into messages whose JSON form is that of what they hold.
@@ -282,23 +274,23 @@ def _mask_value(message: Any, edit: Edit) -> None:
         if edit.rule.how != "digits":
             raise Misfit(kind.replace("_value", f" in a {_VALUE}"), "name the fields in it, or drop it")
         held = message.struct_value.fields.values() if kind == "struct_value" else message.list_value.values
-        for one in held:
-            _mask_value(one, edit)
+        for inner in held:
+            _mask_value(inner, edit)
     elif kind == "number_value":
         value = message.number_value
         if value - value != 0:  # NaN and infinity have no digits
             return
         text = str(int(value)) if value == int(value) and abs(value) < _EXACT else json.dumps(value)
-        made = edit.of_json(Number(text))
-        if isinstance(made, Number):
-            message.number_value = float(made)
+        masked = edit.of_json(Number(text))
+        if isinstance(masked, Number):
+            message.number_value = float(masked)
         else:
-            message.string_value = made
+            message.string_value = masked
     elif kind == "string_value":
         message.string_value = edit.text(message.string_value)
     elif kind == "bool_value":
-        made = edit.of_json(message.bool_value)
-        if isinstance(made, bool):
-            message.bool_value = made
+        masked = edit.of_json(message.bool_value)
+        if isinstance(masked, bool):
+            message.bool_value = masked
         else:
-            message.string_value = made
+            message.string_value = masked

@@ -7,9 +7,8 @@ is left to it, message by message, and tests compare both.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,30 +16,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rawlog.kernels import byte_view
+from rawlog.kernels.columns import spans
 from rawlog.kernels.ints import MAX_64
 from rawlog.model.text import FIRST_DAY, LAST_DAY, text_of
 from rawlog.values import wire_kernels as k
 from rawlog.values.avro import SchemaError
-from rawlog.values.avro_values import float_text, json_text
+from rawlog.values.documents import float_text, json_text
+from rawlog.values.protobuf import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    ENUM,
+    FIXED32,
+    FIXED64,
+    FLOAT,
+    GROUP,
+    INT32,
+    INT64,
+    MESSAGE,
+    SFIXED32,
+    SFIXED64,
+    SINT32,
+    SINT64,
+    STRING,
+    TIMESTAMP,
+    UINT32,
+    UINT64,
+    WRAPPERS,
+    Layout,
+    MessageSchema,
+    to_json,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-TIMESTAMP = "google.protobuf.Timestamp"
-#: Messages that hold one value, which JSON shows instead of them.
-WRAPPERS = frozenset(
-    f"google.protobuf.{name}Value"
-    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-)
-# The types of fields, as descriptors number them.
-DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING, GROUP = range(1, 11)
-MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = range(11, 19)
-_WIRES = {
-    **dict.fromkeys((INT64, UINT64, INT32, BOOL, UINT32, ENUM, SINT32, SINT64), k.VARINT),
-    **dict.fromkeys((DOUBLE, FIXED64, SFIXED64), k.FIXED64),
-    **dict.fromkeys((FLOAT, FIXED32, SFIXED32), k.FIXED32),
-    **dict.fromkeys((STRING, BYTES, MESSAGE), k.BYTES),
-}
 #: Messages in messages: the library refuses more.
 MOST_DEPTH = 90
 #: Words that one call of the kernel may fill.
@@ -51,43 +61,6 @@ WHOLE = 1e7
 if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Flags = NDArray[np.bool_]
-
-
-class Layout:
-    """The fields of a message, sorted by number. What its fields hold is looked up when it is met: a message may contain itself."""
-
-    def __init__(self, descriptor: Any) -> None:
-        """SchemaError for a message that may have fields of other files."""
-        if descriptor.is_extendable:
-            raise SchemaError(f"message {descriptor.full_name} has extensions")
-        self.name = str(descriptor.full_name)
-        self.declared = list(descriptor.fields)
-        self.fields = sorted(self.declared, key=lambda one: int(one.number))
-        oneofs = {one.full_name: number for number, one in enumerate(descriptor.oneofs)}
-        self.numbers = _numbers(one.number for one in self.fields)
-        self.wires = _numbers(_WIRES.get(one.type, -1) for one in self.fields)
-        self.is_repeated = _numbers(one.is_repeated for one in self.fields)
-        self.choice = _numbers(
-            -1 if one.containing_oneof is None else oneofs[one.containing_oneof.full_name] for one in self.fields
-        )
-        self.choices = len(oneofs)
-        self.required = [place for place, one in enumerate(self.fields) if one.is_required]
-        self._inner: dict[int, Layout] = {}
-
-    def inner(self, place: int) -> Layout:
-        """The messages of a field."""
-        if place not in self._inner:
-            self._inner[place] = Layout(self.fields[place].message_type)
-        return self._inner[place]
-
-    @cached_property
-    def is_known(self) -> bool:
-        """Whether it is a well-known type, which the library shows in its own way."""
-        return self.name.startswith("google.protobuf.")
-
-
-def _numbers(values: Any) -> Numbers:
-    return np.array([int(one) for one in values], np.int64)
 
 
 def rows_at_once(layout: Layout) -> int:
@@ -150,8 +123,8 @@ class Messages:
         step = rows_at_once(layout)
         if starts.size > step:
             parts = [slice(first, first + step) for first in range(0, starts.size, step)]
-            made = [self.messages(layout, starts[one], stops[one], owners[one], depth) for one in parts]
-            return pa.concat_arrays(made)
+            arrays = [self.messages(layout, starts[part], stops[part], owners[part], depth) for part in parts]
+            return pa.concat_arrays(arrays)
         level = scan(layout, self.data, starts, stops)
         self.is_unusual[owners[level.status == k.UNUSUAL]] = True
         for place in layout.required:
@@ -163,8 +136,8 @@ class Messages:
         if layout.is_known or depth > MOST_DEPTH:
             self.is_unusual[owners] = True
             return self.unknown(layout, starts.size)
-        made = [self._field(layout, place, level, owners, depth) for place in range(len(layout.fields))]
-        return self.joined(layout, made, starts.size)
+        arrays = [self._field(layout, place, level, owners, depth) for place in range(len(layout.fields))]
+        return self.joined(layout, arrays, starts.size)
 
     def _field(self, layout: Layout, place: int, level: Level, owners: Numbers, depth: int) -> pa.Array:
         field = layout.fields[place]
@@ -174,8 +147,8 @@ class Messages:
             rows = np.flatnonzero(is_shown)
             if not rows.size:
                 return self.nothing(layout, place, owners.size)
-            made = self._values(layout, place, values[rows], sizes[rows], owners[rows], depth)
-            return spread(made, rows, owners.size)
+            items = self._values(layout, place, values[rows], sizes[rows], owners[rows], depth)
+            return spread(items, rows, owners.size)
         values, sizes = level.items_of(place)
         if not values.size:
             return self.nothing(layout, place, owners.size)
@@ -191,8 +164,8 @@ class Messages:
             if inner.fields[1].message_type is not None and not has.all():
                 self.is_unusual[inside[~has]] = True  # an empty message
                 entries.values[1][~has] = entries.sizes[1][~has] = 0
-            made = self._values(inner, 1, entries.values[1], entries.sizes[1], inside, depth)
-            return self.mapped(keys, made, offsets)
+            items = self._values(inner, 1, entries.values[1], entries.sizes[1], inside, depth)
+            return self.mapped(keys, items, offsets)
         return self.listed(self._values(layout, place, values, sizes, inside, depth), offsets)
 
     def _refuse_equal(self, keys: pa.Array, maps: Numbers, owners: Numbers) -> None:
@@ -221,27 +194,25 @@ class Messages:
         return _number(field.type, values)
 
     def _bytes(self, values: Numbers, sizes: Numbers) -> pa.Array:
-        from rawlog.kernels.columns import spans
-
         return spans(self.data, np.ascontiguousarray(values), np.ascontiguousarray(sizes))
 
     def _texts(self, values: Numbers, sizes: Numbers, owners: Numbers) -> pa.Array:
-        made = self._bytes(values, sizes)
+        runs = self._bytes(values, sizes)
         try:
-            return made.cast(pa.string())
+            return runs.cast(pa.string())
         except pa.ArrowInvalid:
-            texts = [text_of(one) for one in made.to_pylist()]
-            self.is_unusual[owners[[one is None for one in texts]]] = True
-            return pa.array([one or "" for one in texts], pa.string())
+            texts = [text_of(run) for run in runs.to_pylist()]
+            self.is_unusual[owners[[text is None for text in texts]]] = True
+            return pa.array([text or "" for text in texts], pa.string())
 
     def _symbols(self, field: Any, values: Numbers, owners: Numbers) -> pa.Array:
         """Names of an enum's values. A number that has none stays one if the enum is open."""
-        names = {int(one.number): str(one.name) for one in reversed(field.enum_type.values)}
+        names = {int(value.number): str(value.name) for value in reversed(field.enum_type.values)}
         distinct, codes = np.unique(values.astype(np.int32), return_inverse=True)
-        is_new = np.array([one not in names for one in distinct.tolist()], np.bool_)
+        is_new = np.array([value not in names for value in distinct.tolist()], np.bool_)
         if is_new.any() and field.enum_type.is_closed:
             self.is_unusual[owners[is_new[codes]]] = True
-        return self.symbols([names.get(one, one) for one in distinct.tolist()]).take(pa.array(codes))
+        return self.symbols([names.get(value, value) for value in distinct.tolist()]).take(pa.array(codes))
 
     # What the forms differ in -------------------------------------------------------------------------------------------
 
@@ -257,7 +228,7 @@ class Messages:
         """Messages that the library must read."""
         raise NotImplementedError
 
-    def joined(self, layout: Layout, made: Sequence[pa.Array], count: int) -> pa.Array:
+    def joined(self, layout: Layout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
         """Messages from their fields."""
         raise NotImplementedError
 
@@ -300,15 +271,15 @@ class JsonMessages(Messages):
     def unknown(self, layout: Layout, count: int) -> pa.Array:
         return pa.nulls(count, pa.string())
 
-    def joined(self, layout: Layout, made: Sequence[pa.Array], count: int) -> pa.Array:
+    def joined(self, layout: Layout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
         shown = [
-            _glued(f"{json.dumps(field.name)}:", one)
-            for field, one in zip(layout.fields, made, strict=True)
-            if one.null_count < count
+            _glued(f"{json.dumps(field.name)}:", texts)
+            for field, texts in zip(layout.fields, arrays, strict=True)
+            if texts.null_count < count
         ]
         if not shown:
             return pa.array(["{}"]).take(pa.array(np.zeros(count, np.int64)))
-        empty = np.logical_and.reduce([one.is_null().to_numpy(zero_copy_only=False) for one in shown])
+        empty = np.logical_and.reduce([texts.is_null().to_numpy(zero_copy_only=False) for texts in shown])
         if empty.any():  # Arrow leaves out a row without any text, instead of an empty one
             shown[0] = pc.if_else(pa.array(empty), "", shown[0])
         return _glued("{", pc.binary_join_element_wise(*shown, ",", null_handling="skip"), "}")
@@ -329,22 +300,22 @@ class JsonMessages(Messages):
         )
 
     def keys(self, field: Any, values: Numbers, sizes: Numbers, owners: Numbers) -> pa.Array:
-        made = self.leaves(field, values, sizes, owners)
-        return made if field.type in (STRING, INT64, UINT64, FIXED64, SFIXED64, SINT64) else _glued('"', made, '"')
+        texts = self.leaves(field, values, sizes, owners)
+        return texts if field.type in (STRING, INT64, UINT64, FIXED64, SFIXED64, SINT64) else _glued('"', texts, '"')
 
     def symbols(self, names: Sequence[str | int]) -> pa.Array:
-        return pa.array([json.dumps(one) for one in names], pa.string())
+        return pa.array([json.dumps(name) for name in names], pa.string())
 
     def leaves(self, field: Any, values: Numbers, sizes: Numbers, owners: Numbers) -> pa.Array:
-        made = super().leaves(field, values, sizes, owners)
+        array = super().leaves(field, values, sizes, owners)
         if field.type == ENUM:
-            return made
+            return array
         if field.type in (STRING, BYTES):
-            return json_text(made)
-        if pa.types.is_floating(made.type):
-            return _float_texts(made)
-        text = made.cast(pa.string())
-        return _glued('"', text, '"') if made.type in (pa.int64(), pa.uint64()) and field.type not in SHORT else text
+            return json_text(array)
+        if pa.types.is_floating(array.type):
+            return _float_texts(array)
+        text = array.cast(pa.string())
+        return _glued('"', text, '"') if array.type in (pa.int64(), pa.uint64()) and field.type not in SHORT else text
 
     def timestamps(self, level: Level, owners: Numbers) -> pa.Array:
         """RFC 3339, with as many digits of a second as are needed: 0, 3, 6 or 9."""
@@ -374,10 +345,10 @@ def _fraction(nanos: int) -> str:
     return text[:4] if text.endswith("000000") else text[:7] if text.endswith("000") else text
 
 
-def _float_texts(made: pa.Array) -> pa.Array:
+def _float_texts(array: pa.Array) -> pa.Array:
     """Numbers as Python writes them in JSON: whole ones with a zero after the point, what JSON does not have as text."""
-    values = made.to_numpy(zero_copy_only=False)
-    text = made.cast(pa.string())
+    values = array.to_numpy(zero_copy_only=False)
+    text = array.cast(pa.string())
     with np.errstate(invalid="ignore"):
         is_whole = values == np.trunc(values)
     is_short = is_whole & (np.abs(values) < WHOLE)
@@ -387,26 +358,26 @@ def _float_texts(made: pa.Array) -> pa.Array:
     if rest.size:
         mask = np.zeros(len(text), np.bool_)
         mask[rest] = True
-        shown = pa.array([float_text(float(one)) for one in text.take(pa.array(rest)).to_pylist()], pa.string())
+        shown = pa.array([float_text(float(value)) for value in text.take(pa.array(rest)).to_pylist()], pa.string())
         text = pc.replace_with_mask(text, pa.array(mask), shown)
     return text
 
 
 def _glued(*parts: Any) -> pa.Array:
     """Texts put together; null where a part is."""
-    return pc.binary_join_element_wise(*(pa.scalar(one) if isinstance(one, str) else one for one in parts), "")
+    return pc.binary_join_element_wise(*(pa.scalar(part) if isinstance(part, str) else part for part in parts), "")
 
 
 # Both forms -------------------------------------------------------------------------------------------------------------
 
 
-def spread(made: pa.Array, rows: Numbers, count: int) -> pa.Array:
+def spread(array: pa.Array, rows: Numbers, count: int) -> pa.Array:
     """Values of some rows among all; the others are null."""
     if rows.size == count:
-        return made
+        return array
     place = np.full(count, -1, np.int64)
     place[rows] = np.arange(rows.size)
-    return made.take(pa.array(place, mask=place < 0))
+    return array.take(pa.array(place, mask=place < 0))
 
 
 def instants(level: Level) -> tuple[Numbers, Numbers]:
@@ -434,3 +405,179 @@ def _number(type: int, values: Numbers) -> pa.Array:
     if type == DOUBLE:
         return pa.array(np.ascontiguousarray(values).view(np.float64))
     return pa.array(values != 0) if type == BOOL else pa.array(values)
+
+
+# Columns ----------------------------------------------------------------------------------------------------------------
+
+MOST_FIELDS = 2000
+#: Arrow's types for those of fields.
+_SIMPLE = {
+    DOUBLE: pa.float64(), FLOAT: pa.float32(), INT64: pa.int64(), UINT64: pa.decimal128(20, 0), INT32: pa.int32(),
+    FIXED64: pa.decimal128(20, 0), FIXED32: pa.int64(), BOOL: pa.bool_(), STRING: pa.string(), BYTES: pa.binary(), UINT32: pa.int64(),
+    ENUM: pa.string(), SFIXED32: pa.int32(), SFIXED64: pa.int64(), SINT32: pa.int32(), SINT64: pa.int64(),
+}  # fmt: skip
+Read = Callable[[Any], Any]
+
+
+class MessageReader:
+    """Columns of a message. Picklable."""
+
+    def __init__(self, schema: MessageSchema, path: tuple[int, ...]) -> None:
+        """SchemaError if the message has no columns: it contains itself, or has no fields."""
+        self.schema, self.path, self.name = schema, path, schema.messages[path]
+        self.arrow, self._read = self._columns()
+
+    def __getstate__(self) -> tuple[MessageSchema, tuple[int, ...]]:
+        return self.schema, self.path
+
+    def __setstate__(self, state: tuple[MessageSchema, tuple[int, ...]]) -> None:
+        self.schema, self.path = state
+        self.name = self.schema.messages[self.path]
+        self.arrow, self._read = self._columns()
+
+    def _columns(self) -> tuple[pa.DataType, Read]:
+        return _ColumnTypes().message(self.schema.message(self.path).DESCRIPTOR, ())
+
+    def value(self, body: bytes) -> Any:
+        """A value as Arrow takes it. ValueError if the body is not such a message, or the columns cannot have its value."""
+        from google.protobuf.message import DecodeError
+
+        message = self.schema.message(self.path)()
+        try:
+            message.ParseFromString(body)
+        except DecodeError as error:
+            raise ValueError(str(error)) from None
+        return self._read(message)
+
+
+class _ColumnTypes:
+    """Makes a type, and what reads values of it, from descriptors."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def message(self, descriptor: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
+        name = descriptor.full_name
+        if name == TIMESTAMP:
+            return pa.timestamp("us", "UTC"), _instant
+        if name in WRAPPERS:
+            return _SIMPLE[descriptor.fields_by_name["value"].type], lambda message: _plain(message.value)
+        if name.startswith("google.protobuf."):
+            return pa.string(), _text
+        names = [field.name.lower() for field in descriptor.fields]
+        if name in above or not names or len(set(names)) < len(names):
+            raise SchemaError(
+                f"message {name}: no columns: it contains itself, has no fields, or some differ only in case"
+            )
+        self.count += len(names)
+        if self.count > MOST_FIELDS:
+            raise SchemaError(f"more than {MOST_FIELDS:,} fields")
+        columns = [(field, *self.field(field, (*above, name))) for field in descriptor.fields]
+        reads = [(field.name, read, _has_presence(field)) for field, _, read in columns]
+
+        def read_all(message: Any) -> dict[str, Any]:
+            return {
+                name: None if presence and not message.HasField(name) else read(getattr(message, name))
+                for name, read, presence in reads
+            }
+
+        return pa.struct([pa.field(field.name, type) for field, type, _ in columns]), read_all
+
+    def field(self, field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            key, key_read = self._item(field.message_type.fields_by_name["key"], above)
+            item, read = self._item(field.message_type.fields_by_name["value"], above)
+            return pa.map_(key, item), lambda value: [
+                (key_read(name), read(item_value)) for name, item_value in value.items()
+            ]
+        type, read = self._item(field, above)
+        if field.is_repeated:
+            return pa.list_(pa.field("element", type)), lambda value: [read(item_value) for item_value in value]
+        return type, read
+
+    def _item(self, field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
+        if field.type in (MESSAGE, GROUP):
+            return self.message(field.message_type, above)
+        if field.type == ENUM:
+            symbols = {value.number: value.name for value in field.enum_type.values}
+            return pa.string(), lambda number: symbols.get(number, str(number))
+        return _SIMPLE[field.type], _string if field.type == STRING else _plain
+
+
+class ColumnMessages(Messages):
+    """The columns of messages: the same values as those that are read one by one."""
+
+    def is_shown(self, field: Any, values: Any, sizes: Any, seen: Any) -> Any:
+        return seen if field.has_presence else np.ones(seen.size, np.bool_)
+
+    def nothing(self, layout: Layout, place: int, count: int) -> pa.Array:
+        field = layout.fields[place]
+        type, _ = _ColumnTypes().field(field, ())
+        return (
+            pa.array([[]], type).take(pa.array(np.zeros(count, np.int64)))
+            if field.is_repeated
+            else pa.nulls(count, type)
+        )
+
+    def unknown(self, layout: Layout, count: int) -> pa.Array:
+        return pa.nulls(count, pa.string())
+
+    def joined(self, layout: Layout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
+        by_name = {field.name: array for field, array in zip(layout.fields, arrays, strict=True)}
+        names = [field.name for field in layout.declared]
+        fields = [pa.field(name, by_name[name].type) for name in names]
+        return pa.StructArray.from_arrays([by_name[name] for name in names], fields=fields)
+
+    def listed(self, items: pa.Array, offsets: Any) -> pa.Array:
+        type = pa.list_(pa.field("element", items.type))
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, type=type)
+
+    def keys(self, field: Any, values: Any, sizes: Any, owners: Any) -> pa.Array:
+        return self.leaves(field, values, sizes, owners)
+
+    def mapped(self, keys: pa.Array, items: pa.Array, offsets: Any) -> pa.Array:
+        return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), keys, items)
+
+    def symbols(self, names: Sequence[str | int]) -> pa.Array:
+        return pa.array([str(name) for name in names], pa.string())
+
+    def leaves(self, field: Any, values: Any, sizes: Any, owners: Any) -> pa.Array:
+        array = super().leaves(field, values, sizes, owners)
+        type = _SIMPLE[field.type]
+        return array if array.type == type else array.cast(type)
+
+    def timestamps(self, level: Level, owners: Any) -> pa.Array:
+        seconds, nanos = instants(level)
+        is_far = (seconds < FIRST_DAY // 1_000_000) | (seconds > LAST_DAY // 1_000_000)
+        micros = np.where(is_far, 0, seconds) * 1_000_000 + nanos // 1000
+        is_far |= (nanos % 1000 != 0) | (micros < FIRST_DAY) | (micros > LAST_DAY)
+        self.is_unusual[owners[is_far]] = True
+        return pa.array(np.where(is_far, 0, micros), pa.timestamp("us", "UTC"))
+
+
+def _has_presence(field: Any) -> bool:
+    return bool(field.has_presence) and not field.is_repeated
+
+
+def _plain(value: Any) -> Any:
+    return value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):  # proto2 gives bytes that are not UTF-8 as they are
+        raise ValueError("a text that is not UTF-8")
+    return value
+
+
+def _instant(message: Any) -> int:
+    micros = message.seconds * 1_000_000 + message.nanos // 1000
+    if message.nanos % 1000 or not FIRST_DAY <= micros <= LAST_DAY:
+        raise ValueError("a time that a column of microseconds cannot have")
+    return int(micros)
+
+
+def _text(message: Any) -> str:
+    """Durations and other well-known types as ProtoJSON; a text without its quotes."""
+    shown = to_json(type(message), message.SerializeToString())
+    value = json.loads(shown)
+    return value if isinstance(value, str) else shown

@@ -12,7 +12,7 @@ import urllib.parse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from rawlog.io.storage import WebError, exists, fetch, is_remote, local_path, open_regular
 from rawlog.model.errors import AccessError, OptionError
@@ -20,10 +20,6 @@ from rawlog.model.table import RECORDS
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 DEFAULT = "."
 """The context of subjects that name none."""
@@ -80,7 +76,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SchemaUse:
     """The schema that a record names, and what is known of it. `remark` says why it may be the wrong one."""
 
     schema: Schema
@@ -170,24 +166,24 @@ class Catalog:
         """Delete versions of a subject. A record without a value, or without a version, deletes none."""
         last = None if about is None else about.get("version")
         for number in self._numbers.get((context, subject), ()) if about is not None else ():
-            one = self.versions[context, subject, number]
+            version = self.versions[context, subject, number]
             if kind == "CLEAR_SUBJECT":
-                one.state = "hard_deleted" if one.state == "soft_deleted" else one.state
-            elif one.state == "live" and isinstance(last, int) and number <= last:
-                one.state = "soft_deleted"
+                version.state = "hard_deleted" if version.state == "soft_deleted" else version.state
+            elif version.state == "live" and isinstance(last, int) and number <= last:
+                version.state = "soft_deleted"
 
     # Asking ----------------------------------------------------------------------------------------------------------
 
-    def find(self, id: int, topic: str | None, side: str) -> list[Found]:
+    def find(self, id: int, topic: str | None, side: str) -> list[SchemaUse]:
         """The schemas that an id may mean in a record of a topic (`side` is key or value), the most credible first; none if unknown."""
-        own = f"{topic}-{side}"
+        subject = f"{topic}-{side}"
         contexts = self._contexts.get(id, [])
         if not contexts:
-            return self._without_id(own)
-        mine = [context for context in contexts if context != DEFAULT and self._has(context, own, id)]
+            return self._without_id(subject)
+        homes = [context for context in contexts if context != DEFAULT and self._has(context, subject, id)]
         remark = None
-        if mine:
-            context = mine[0]
+        if homes:
+            context = homes[0]
         elif DEFAULT in contexts:
             context = DEFAULT
         elif len(contexts) == 1 and not self.lost:
@@ -197,21 +193,27 @@ class Catalog:
         else:
             return []
         schemas = self.by_id[context, id]
-        found = [self._found(one, topic, side, remark) for one in schemas]
+        uses = [self._use_of(schema, topic, side, remark) for schema in schemas]
         if len(schemas) > 1:
-            found.sort(key=lambda one: one.state != "live")
+            uses.sort(key=lambda use: use.state != "live")
             return [
-                Found(one.schema, one.subject, one.version, one.state, f"id {id} was given to several schemas")
-                for one in found
+                SchemaUse(use.schema, use.subject, use.version, use.state, f"id {id} was given to several schemas")
+                for use in uses
             ]
-        return found
+        return uses
 
-    def _without_id(self, subject: str) -> list[Found]:
+    def _without_id(self, subject: str) -> list[SchemaUse]:
         """The schema of a file that is named after a subject: nothing tells ids, so it is taken for all of them that are not known."""
         return [
-            Found(one.schema, one.name, one.version, one.state, f"ids are not known: {one.name} is used for its topic")
+            SchemaUse(
+                version.schema,
+                version.name,
+                version.version,
+                version.state,
+                f"ids are not known: {version.name} is used for its topic",
+            )
             for number in sorted(self._numbers.get((DEFAULT, subject), ()))
-            if (one := self.versions[DEFAULT, subject, number]).schema.id is None
+            if (version := self.versions[DEFAULT, subject, number]).schema.id is None
         ]
 
     def _has(self, context: str, subject: str, id: int) -> bool:
@@ -219,36 +221,36 @@ class Catalog:
         numbers = self._numbers.get((context, subject), ())
         return any(self.versions[context, subject, number].schema.id == id for number in numbers)
 
-    def find_guid(self, guid: bytes, topic: str | None, side: str) -> list[Found]:
+    def find_guid(self, guid: bytes, topic: str | None, side: str) -> list[SchemaUse]:
         """The schema with a GUID; none if unknown."""
         schema = self.by_guid.get(guid)
-        return [] if schema is None else [self._found(schema, topic, side, None)]
+        return [] if schema is None else [self._use_of(schema, topic, side, None)]
 
-    def _found(self, schema: Schema, topic: str | None, side: str, remark: str | None) -> Found:
+    def _use_of(self, schema: Schema, topic: str | None, side: str, remark: str | None) -> SchemaUse:
         chosen = self.used(schema, topic, side)
         if chosen is None:
-            return Found(schema, None, None, "hard_deleted", remark)
-        return Found(schema, chosen.name, chosen.version, chosen.state, remark)
+            return SchemaUse(schema, None, None, "hard_deleted", remark)
+        return SchemaUse(schema, chosen.name, chosen.version, chosen.state, remark)
 
     def used(self, schema: Schema, topic: str | None, side: str, name: str = "") -> Version | None:
         """The version that a producer of a topic most likely used for a schema; `name` is that of the record or message."""
         content = _content(schema)
         users = (
-            self.versions[one.context, one.subject, one.version]
-            for one in self._users.get((schema.context, -1 if schema.id is None else schema.id, content), ())
+            self.versions[version.context, version.subject, version.version]
+            for version in self._users.get((schema.context, -1 if schema.id is None else schema.id, content), ())
         )
         wanted = (f"{topic}-{side}", f"{topic}-{name}", name)
 
-        def distance(one: Version) -> tuple[int, bool, int]:
-            is_near = topic is not None and one.subject.startswith(f"{topic}-")
-            near = wanted.index(one.subject) if one.subject in wanted else len(wanted) + (not is_near)
-            return near, one.state != "live", -one.version
+        def distance(version: Version) -> tuple[int, bool, int]:
+            is_near = topic is not None and version.subject.startswith(f"{topic}-")
+            near = wanted.index(version.subject) if version.subject in wanted else len(wanted) + (not is_near)
+            return near, version.state != "live", -version.version
 
-        return min((one for one in users if _content(one.schema) == content), key=distance, default=None)
+        return min((version for version in users if _content(version.schema) == content), key=distance, default=None)
 
     def referenced(self, schema: Schema) -> list[tuple[Reference, Schema]]:
         """The schemas that a schema uses, directly and through others, those that others use first. LookupError for a missing one."""
-        found: dict[_Use, tuple[Reference, Schema]] = {}
+        uses: dict[_Use, tuple[Reference, Schema]] = {}
         open_: dict[_Use, None] = {}
         todo = [(iter(schema.references), schema.context)]
         while todo:
@@ -257,19 +259,19 @@ class Catalog:
                 todo.pop()
                 if open_:
                     use, _ = open_.popitem()
-                    found[use] = use[0], self.versions[use[1:]].schema
+                    uses[use] = use[0], self.versions[use[1:]].schema
                 continue
             use = self._use(reference, todo[-1][1])
-            if use in found:
+            if use in uses:
                 continue
             if use in open_:
                 raise LookupError(f"subject {use[2]!r} refers to itself")
-            if len(found) + len(open_) >= MOST_REFERENCES:
+            if len(uses) + len(open_) >= MOST_REFERENCES:
                 raise LookupError(f"more than {MOST_REFERENCES:,} references")
             open_[use] = None
             used = self.versions[use[1:]].schema
             todo.append((iter(used.references), used.context))
-        return list(found.values())
+        return list(uses.values())
 
     def _use(self, reference: Reference, around: str) -> _Use:
         """The version that a schema of the context `around` refers to. LookupError if it is not there."""
@@ -281,8 +283,8 @@ class Catalog:
 
     def latest(self, subject: str) -> Version | None:
         """The newest version of a subject that is not deleted, in any context, the default one first."""
-        own = (one for one in self.versions_of(subject) if one.state == "live")
-        return max(own, key=lambda one: (one.context == DEFAULT, one.version), default=None)
+        live = (version for version in self.versions_of(subject) if version.state == "live")
+        return max(live, key=lambda version: (version.context == DEFAULT, version.version), default=None)
 
     def versions_of(self, subject: str) -> Iterator[Version]:
         """The versions of a subject, in all contexts that have it."""
@@ -305,10 +307,10 @@ def split_subject(name: str) -> tuple[str, str]:
 
 def catalog_of(records: Iterable[tuple[bytes | None, bytes | None, int]]) -> Catalog:
     """The catalog that records of a registry's topic add up to: key, value and offset, in order."""
-    made = Catalog()
+    catalog = Catalog()
     for key, value, offset in records:
-        made.add(key, value, offset)
-    return made
+        catalog.add(key, value, offset)
+    return catalog
 
 
 def guid_of(schema: Schema, about: dict[str, Any]) -> bytes | None:
@@ -319,17 +321,19 @@ def guid_of(schema: Schema, about: dict[str, Any]) -> bytes | None:
         import binascii
 
         try:
-            found = base64.b64decode(stored, validate=True)
+            guid = base64.b64decode(stored, validate=True)
         except (binascii.Error, ValueError):
-            found = b""
-        if len(found) == 16:
-            return found
+            guid = b""
+        if len(guid) == 16:
+            return guid
     if about.get("metadata") or about.get("ruleSet"):
         return None
     digest = hashlib.md5(schema.text.encode("utf-8", "surrogatepass"), usedforsecurity=False)
-    for one in schema.references:
-        digest.update(one.name.encode("utf-8", "surrogatepass") + one.subject.encode("utf-8", "surrogatepass"))
-        digest.update((one.version & 0xFFFF_FFFF).to_bytes(4, "big"))
+    for reference in schema.references:
+        digest.update(
+            reference.name.encode("utf-8", "surrogatepass") + reference.subject.encode("utf-8", "surrogatepass")
+        )
+        digest.update((reference.version & 0xFFFF_FFFF).to_bytes(4, "big"))
     return digest.digest()
 
 
@@ -342,10 +346,10 @@ def _object(data: bytes | None) -> dict[str, Any] | None:
     if data is None or len(data) > LARGEST_TEXT:
         return None
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _is_number(value: Any) -> TypeGuard[int]:
@@ -364,15 +368,15 @@ def _schema(about: dict[str, Any], context: str) -> Schema | None:
     ):
         return None
     references = []
-    for one in listed:
-        if not isinstance(one, dict) or not _is_number(one.get("version")):
+    for entry in listed:
+        if not isinstance(entry, dict) or not _is_number(entry.get("version")):
             return None
-        references.append(Reference(str(one.get("name")), str(one.get("subject")), int(one["version"])))
+        references.append(Reference(str(entry.get("name")), str(entry.get("subject")), int(entry["version"])))
     rules = about.get("ruleSet") or {}
     listed_rules = (
         [*(rules.get("domainRules") or ()), *(rules.get("encodingRules") or ())] if isinstance(rules, dict) else []
     )
-    is_encrypted = any(isinstance(one, dict) and "ENCRYPT" in str(one.get("type")) for one in listed_rules)
+    is_encrypted = any(isinstance(rule, dict) and "ENCRYPT" in str(rule.get("type")) for rule in listed_rules)
     return Schema(kind, text, tuple(references), context, int(number), is_encrypted)
 
 
@@ -396,12 +400,12 @@ def catalog_for(tree: Tree, source: str | None = None) -> Catalog:
         return _of_topic(tree) or _of_topic(_next_to(tree))
     if is_registry(source):
         return _of_registry(source)
-    found = Catalog() if is_remote(source) else _of_files(Path(local_path(source)))
-    if not found:
-        found = _of_topic(open_tree(source))
-    if not found:
+    catalog = Catalog() if is_remote(source) else _of_files(Path(local_path(source)))
+    if not catalog:
+        catalog = _of_topic(open_tree(source))
+    if not catalog:
         raise AccessError(f"{source}: no schemas: neither a topic {TOPIC} nor files that end in {', '.join(SUFFIXES)}")
-    return found
+    return catalog
 
 
 def is_registry(source: str) -> bool:
@@ -412,24 +416,24 @@ def is_registry(source: str) -> bool:
 def _next_to(tree: Tree) -> Tree:
     """The registry's topic next to the partitions of a tree."""
     groups = {file.place.group.rstrip("/") for file in tree if file.place.group is not None and file.place.topic}
-    above = sorted({one.rpartition("/")[0] for one in groups if "/" in one})
-    places = [f"{one}/{TOPIC}-0" for one in above if exists(f"{one}/{TOPIC}-0")]
+    above = sorted({folder.rpartition("/")[0] for folder in groups if "/" in folder})
+    places = [f"{folder}/{TOPIC}-0" for folder in above if exists(f"{folder}/{TOPIC}-0")]
     return open_tree(places) if places else Tree((), ())
 
 
 def _of_topic(tree: Tree) -> Catalog:
     """Replay the registry's topic. One of another name is known by its keys: all of them are those of a registry's records."""
     names = {file.place.topic for file in tree.files if file.place.topic is not None}
-    made = Catalog()
-    for name in [TOPIC] if TOPIC in names else sorted(one for one in names if "schema" in one.lower()):
-        found = Catalog()
+    catalog = Catalog()
+    for name in [TOPIC] if TOPIC in names else sorted(topic for topic in names if "schema" in topic.lower()):
+        replayed = Catalog()
         for key, value, offset in _records(tree, name):
-            found.add(key, value, offset)
-        if found and (name == TOPIC or not found.problems):
-            for version in found.subjects():
-                made.put(version)
-            made = found if len(names) == 1 or name == TOPIC else made
-    return made
+            replayed.add(key, value, offset)
+        if replayed and (name == TOPIC or not replayed.problems):
+            for version in replayed.subjects():
+                catalog.put(version)
+            catalog = replayed if len(names) == 1 or name == TOPIC else catalog
+    return catalog
 
 
 def _records(tree: Tree, topic: str) -> Iterator[tuple[bytes | None, bytes | None, int]]:
@@ -449,65 +453,65 @@ def _of_files(path: Path) -> Catalog:
     """Schema files below a directory: `<id>.avsc` is the schema of that id, any other name is a subject. A JSON file may also be a list
     of what a registry answers to `GET /schemas`. AccessError for a file that cannot be read.
     """
-    made = Catalog()
+    catalog = Catalog()
     files = (
         [path]
         if path.is_file()
-        else sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES)
+        else sorted(source for source in path.rglob("*") if source.suffix in SUFFIXES)
         if path.is_dir()
         else []
     )
     texts = {}
-    for one in files:
-        if one.suffix not in SUFFIXES:
+    for source in files:
+        if source.suffix not in SUFFIXES:
             continue
         try:
-            with os.fdopen(open_regular(one), encoding="utf-8") as file:
-                texts[one] = file.read()
+            with os.fdopen(open_regular(source), encoding="utf-8") as file:
+                texts[source] = file.read()
         except OSError as error:
-            raise AccessError(f"{one}: {error.strerror or error}") from None
+            raise AccessError(f"{source}: {error.strerror or error}") from None
         except UnicodeDecodeError as error:
-            raise AccessError(f"{one}: {error}") from None
+            raise AccessError(f"{source}: {error}") from None
     root = path if path.is_dir() else path.parent
-    for one, text in texts.items():
-        if _export(made, text):
+    for source, text in texts.items():
+        if _export(catalog, text):
             continue
-        name = one.relative_to(root).as_posix()
-        subject = name if one.suffix == ".proto" and not one.stem.isdigit() else name[: -len(one.suffix)]
-        number = int(one.stem) if one.stem.isdigit() else None
-        own = tuple(_imports(text, texts, root)) if one.suffix == ".proto" else ()
-        made.put(Version(DEFAULT, subject, 1, Schema(SUFFIXES[one.suffix], text, own, DEFAULT, number)))
-    return made
+        name = source.relative_to(root).as_posix()
+        subject = name if source.suffix == ".proto" and not source.stem.isdigit() else name[: -len(source.suffix)]
+        number = int(source.stem) if source.stem.isdigit() else None
+        imports = tuple(_imports(text, texts, root)) if source.suffix == ".proto" else ()
+        catalog.put(Version(DEFAULT, subject, 1, Schema(SUFFIXES[source.suffix], text, imports, DEFAULT, number)))
+    return catalog
 
 
 def _imports(text: str, texts: dict[Path, str], root: Path) -> Iterator[Reference]:
     """The files of the same directory that a .proto file imports."""
     import re
 
-    names = {one.relative_to(root).as_posix() for one in texts}
+    names = {source.relative_to(root).as_posix() for source in texts}
     for name in re.findall(r'^\s*import\s+(?:public\s+|weak\s+)?"([^"]+)"', text, re.MULTILINE):
         if name in names:
             yield Reference(name, name, 1)
 
 
-def _export(made: Catalog, text: str) -> bool:
+def _export(catalog: Catalog, text: str) -> bool:
     """Take in a registry's own list of schemas; False if the text is anything else."""
     try:
-        found = json.loads(text)
+        rows = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    if not isinstance(found, list) or not found or not all(isinstance(one, dict) and "subject" in one for one in found):
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and "subject" in row for row in rows):
         return False
-    _take(made, found)
+    _take(catalog, rows)
     return True
 
 
-def _take(made: Catalog, rows: list[dict[str, Any]]) -> None:
-    for one in rows:
+def _take(catalog: Catalog, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
         key = json.dumps(
-            {"keytype": "SCHEMA", "subject": one.get("subject"), "version": one.get("version"), "magic": 1}
+            {"keytype": "SCHEMA", "subject": row.get("subject"), "version": row.get("version"), "magic": 1}
         )
-        made.add(key.encode(), json.dumps(one).encode())
+        catalog.add(key.encode(), json.dumps(row).encode())
 
 
 # A registry -------------------------------------------------------------------------------------------------------------
@@ -521,14 +525,14 @@ def _of_registry(url: str) -> Catalog:
             f"a URL with a password is visible to everybody on this machine: set ${AUTH} to user:password"
         )
     base = url.rstrip("/")
-    made = Catalog()
-    found = _get(f"{base}/schemas?deleted=true", base)
-    if not isinstance(found, list):
+    catalog = Catalog()
+    rows = _get(f"{base}/schemas?deleted=true", base)
+    if not isinstance(rows, list):
         raise AccessError(f"{base}: no list of schemas")
-    _take(made, [one for one in found if isinstance(one, dict)])
-    if not made:
+    _take(catalog, [row for row in rows if isinstance(row, dict)])
+    if not catalog:
         raise AccessError(f"{base}: the registry has no schemas")
-    return made
+    return catalog
 
 
 def _get(url: str, base: str) -> Any:

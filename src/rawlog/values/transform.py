@@ -27,13 +27,14 @@ from rawlog.model.table import (
     spark_type,
 )
 from rawlog.model.text import counted, text_of
-from rawlog.values import avro, avro_values, protobuf
+from rawlog.values import avro, protobuf
 from rawlog.values.avro import SchemaError
-from rawlog.values.avro_columns import Reader
-from rawlog.values.decode import HOW, Decoded, Decoder
-from rawlog.values.mask_encoded import SchemaMask
-from rawlog.values.nested import Fields
-from rawlog.values.protobuf_columns import MessageReader
+from rawlog.values.avro_values import Reader
+from rawlog.values.decode import HOW, Decoder, Decoding
+from rawlog.values.documents import json_text
+from rawlog.values.fields import Fields
+from rawlog.values.mask import SchemaMask
+from rawlog.values.protobuf_values import MessageReader
 from rawlog.values.reasons import (
     NOT_TEXT,
     REASONS,
@@ -71,28 +72,28 @@ class Wish:
         return self.how if self.version is None else f"{self.how}@{self.version}"
 
 
-def parse_decode(given: str | Sequence[str] | Mapping[str, str]) -> dict[str, Wish]:
+def parse_decode(sides: str | Sequence[str] | Mapping[str, str]) -> dict[str, Wish]:
     """`value=auto,key=avro@3` -> how each side is decoded. OptionError for anything else."""
-    if isinstance(given, Mapping):
-        parts = [f"{side}={how}" for side, how in given.items()]
+    if isinstance(sides, Mapping):
+        parts = [f"{side}={how}" for side, how in sides.items()]
     else:
-        parts = [part for text in ([given] if isinstance(given, str) else given) for part in text.split(",")]
-    found: dict[str, Wish] = {}
+        parts = [part for text in ([sides] if isinstance(sides, str) else sides) for part in text.split(",")]
+    wishes: dict[str, Wish] = {}
     for part in parts:
-        side, mark, text = (one.strip() for one in part.partition("="))
+        side, mark, text = (word.strip() for word in part.partition("="))
         if not mark:
             side, text = "value", side
         if side not in SIDES:
             raise unknown("side", side, SIDES)
-        if side in found:
+        if side in wishes:
             raise OptionError(f"--decode: {side} is given twice")
         how, mark, version = text.partition("@")
         if how not in HOW:
             raise unknown("way to decode", how, HOW)
-        found[side] = Wish(how, _version(part, how, version) if mark else None)
-    if not found:
+        wishes[side] = Wish(how, _version(part, how, version) if mark else None)
+    if not wishes:
         raise OptionError("--decode: such as value=auto expected")
-    return found
+    return wishes
 
 
 def _version(part: str, how: str, text: str) -> str | int:
@@ -160,15 +161,14 @@ class Decode:
         """The decoded columns in place of the bytes. Tables other than `records` stay as they are."""
         if table.name != RECORDS.name:
             return table
-        columns = [self._column(one) for one in table.columns]
+        columns = [self._column(column) for column in table.columns]
         for side in self._sides(table):
             columns += self._more(side)
         return table.with_columns(*columns)
 
     def _sides(self, table: Table) -> list[str]:
-        return [
-            one for one in ("key", "value") if one in table.names and self.wishes.get(one, Wish("raw")).how != "raw"
-        ]
+        sides = [side for side in ("key", "value") if side in table.names and side in self.wishes]
+        return [side for side in sides if self.wishes[side].how != "raw"]
 
     def _column(self, column: Column) -> Column:
         wish = self.wishes.get(column.name)
@@ -200,11 +200,11 @@ class Decode:
         """The bytes of a side for what is made of them, with what names the schema and the place."""
         if table.name != RECORDS.name:
             return names
-        found = [name for name in names if name in table.names]
+        needed = [name for name in names if name in table.names]
         for side in self._sides(table):
-            if side in names or any(one.name in names for one in self._more(side)):
-                found += [side, *(one for one in ("headers", "topic", "partition", "offset") if one in table.names)]
-        return list(dict.fromkeys(found))
+            if side in names or any(column.name in names for column in self._more(side)):
+                needed += [side, *(name for name in ("headers", "topic", "partition", "offset") if name in table.names)]
+        return list(dict.fromkeys(needed))
 
     # Rows ---------------------------------------------------------------------------------------------------------------
 
@@ -213,77 +213,78 @@ class Decode:
         if table.name != RECORDS.name:
             return batch
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        made: dict[str, pa.Array] = {}
+        decoded: dict[str, pa.Array] = {}
         for side in self._sides(table):
             if side in columns:
-                made |= self._side(side, columns)
-        every = {**columns, **made}
+                decoded |= self._side(side, columns)
+        every = {**columns, **decoded}
         schema = pa.schema([(name, array.type) for name, array in every.items()], batch.schema.metadata)
         return pa.RecordBatch.from_arrays(list(every.values()), schema=schema)
 
     def _side(self, side: str, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         raw, wish = columns[side], self.wishes[side]
         if wish.how == "string":
-            made = self._text(side, raw, columns)
+            texts = self._text(side, raw, columns)
             if self.keeps_bytes:
-                made[f"{side}_json"] = _without(avro_values.json_text(made[side]), made[side].is_null())
-                made[f"{side}_schema"] = Decoded(len(raw)).schemas()
-                del made[side], made[f"{side}_raw"]
-            return made
+                texts[f"{side}_json"] = _without(json_text(texts[side]), texts[side].is_null())
+                texts[f"{side}_schema"] = Decoding(len(raw)).schemas()
+                del texts[side], texts[f"{side}_raw"]
+            return texts
         if self.decoder is None:
             raise OptionError("--decode: rows are not decoded here")
         topics = columns["topic"] if "topic" in columns else pa.nulls(len(raw), pa.string())
         reader = self.readers.get(side)
-        found = self.decoder.decode(raw, columns.get("headers"), topics, side, reader)
-        self._count(side, found, columns)
-        unseen = np.flatnonzero(~found.is_decoded & (found.why < 0) & raw.is_valid().to_numpy(zero_copy_only=False))
-        if number := _of_users(topics.take(pa.array(unseen))):
+        fields = self.fields[side] if self.keeps_bytes and self._fields_column(side) else None
+        decoding = self.decoder.decode(
+            raw, columns.get("headers"), topics, side, reader, topic_readers=fields.readers if fields else None
+        )
+        self._count(side, decoding, columns)
+        left = np.flatnonzero(~decoding.is_decoded & raw.is_valid().to_numpy(zero_copy_only=False))
+        if number := _of_users(topics.take(pa.array(left[decoding.why[left] < 0]))):
             self.counts[side, NO_SCHEMA] += number
-        made = {f"{side}_schema": found.schemas(), f"{side}_error": found.errors()}
+        about = {f"{side}_schema": decoding.schemas(), f"{side}_error": decoding.errors()}
         if self.keeps_bytes:
-            made[f"{side}_json"] = found.values(pa.string())
-            if self._fields_column(side):
-                values, has_value = self.fields[side].values(self.decoder, raw, columns.get("headers"), topics)
-                made[f"{side}_fields"] = values
-                self.counts[side, TEXT_ONLY] += self.fields[side].missed(topics, found.is_decoded & ~has_value)
-            return made
+            about[f"{side}_json"] = decoding.values(pa.string())
+            if fields is not None:
+                about[f"{side}_fields"] = fields.column(decoding)
+                self.counts[side, TEXT_ONLY] += fields.missed(topics, decoding.is_decoded & ~decoding.has_columns())
+            return about
         if reader is not None:
-            rest = pa.array(found.is_decoded)
-            return {**made, side: found.values(reader.arrow), f"{side}_raw": _without(raw, rest)}
-        left = np.flatnonzero(~found.is_decoded & raw.is_valid().to_numpy(zero_copy_only=False))
+            raw_left = _without(raw, pa.array(decoding.is_decoded))
+            return {**about, side: decoding.values(reader.arrow), f"{side}_raw": raw_left}
         if left.size:
-            found.pieces.append((left, avro_values.json_text(raw.take(pa.array(left)), None)))
-        return {**made, side: pa.ExtensionArray.from_storage(pa.json_(), found.values(pa.string()))}
+            decoding.pieces.append((left, json_text(raw.take(pa.array(left)), None)))
+        return {**about, side: pa.ExtensionArray.from_storage(pa.json_(), decoding.values(pa.string()))}
 
     def _text(self, side: str, raw: pa.Array, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         try:
             text, is_text = raw.cast(pa.string()), np.ones(len(raw), np.bool_)
         except pa.ArrowInvalid:
-            values = [None if one is None else text_of(one) for one in raw.to_pylist()]
+            values = [None if value is None else text_of(value) for value in raw.to_pylist()]
             text = pa.array(values, pa.string())
             is_text = ~(text.is_null().to_numpy(zero_copy_only=False) & raw.is_valid().to_numpy(zero_copy_only=False))
-        found = Decoded(len(raw))
-        found.failed(np.flatnonzero(~is_text), NOT_TEXT)
-        self._count(side, found, columns)
-        return {side: text, f"{side}_error": found.errors(), f"{side}_raw": _without(raw, pa.array(is_text))}
+        decoding = Decoding(len(raw))
+        decoding.failed(np.flatnonzero(~is_text), NOT_TEXT)
+        self._count(side, decoding, columns)
+        return {side: text, f"{side}_error": decoding.errors(), f"{side}_raw": _without(raw, pa.array(is_text))}
 
-    def _count(self, side: str, found: Decoded, columns: Mapping[str, pa.Array]) -> None:
+    def _count(self, side: str, decoding: Decoding, columns: Mapping[str, pa.Array]) -> None:
         """Count values that were not decoded, by reason, with the first places."""
         for number, reason in enumerate(REASONS):
-            rows = np.flatnonzero(found.why == number)
+            rows = np.flatnonzero(decoding.why == number)
             if not rows.size:
                 continue
             self.counts[side, reason] += int(rows.size)
-            known = sum(name == f"{side} {reason}" for name, _ in self.counts)
-            for row in rows[: max(0, MOST_PLACES - known)].tolist():
+            noted = sum(name == f"{side} {reason}" for name, _ in self.counts)
+            for row in rows[: max(0, MOST_PLACES - noted)].tolist():
                 self.counts[f"{side} {reason}", _place(columns, row)] += 1
-        if found.trailing:
-            self.counts[side, "trailing"] += len(found.trailing)
-        for one in {number for number in found.schema.tolist() if number >= 0}:
-            if found.used[one].schema.is_encrypted:
-                self.counts[f"{side} encrypted", found.used[one].subject or ""] += 1
-            if found.used[one].remark:
-                self.counts[f"{side} remark", str(found.used[one].remark)] += 1
+        if decoding.trailing:
+            self.counts[side, "trailing"] += len(decoding.trailing)
+        for use in decoding.used:
+            if use.schema.is_encrypted:
+                self.counts[f"{side} encrypted", use.subject or ""] += 1
+            if use.remark:
+                self.counts[f"{side} remark", str(use.remark)] += 1
 
     def begin(self) -> Self:
         """A copy that has counted nothing; what was made of schemas is shared."""
@@ -298,7 +299,7 @@ class Decode:
     def _with(
         self, decoder: Decoder | None, readers: dict[str, Reader | MessageReader], fields: dict[str, Fields]
     ) -> Self:
-        made = type(self)(
+        copy = type(self)(
             self.wishes,
             self.source,
             keeps_bytes=self.keeps_bytes,
@@ -306,8 +307,8 @@ class Decode:
             is_tested=self.is_tested,
             is_shown=self.is_shown,
         )
-        made.readers, made.fields = readers, fields
-        return made
+        copy.readers, copy.fields = readers, fields
+        return copy
 
     def judge(self, counts: Tally) -> list[str]:
         """Notes on values that were not decoded, with the first places, and on schemas that may be wrong ones."""
@@ -355,17 +356,17 @@ class Decode:
 
     def findings(self, file: File) -> list[Finding]:
         """What was counted in rows of a file, as findings: one for each side and reason, at the first value."""
-        found = []
+        findings = []
         for (side, reason), count in sorted(self.counts.items()):
             if side in SIDES and reason in REASONS:
                 places = [place for name, place in self.counts if name == f"{side} {reason}"]
                 message = f"{counted(count, side)} not decoded: {REASONS[reason]}"
                 offset = places[0].rpartition(" ")[2] if places else ""
                 at = int(offset) if offset.isdecimal() else None
-                found.append(
+                findings.append(
                     Finding(code(side, reason), Severity.INFO, file.path, file.format, None, None, at, message)
                 )
-        return found
+        return findings
 
     # Binding ------------------------------------------------------------------------------------------------------------
 
@@ -376,61 +377,61 @@ class Decode:
         if self.decoder is not None:
             return self
         catalog = _catalog(self, tree) if catalog is None else catalog
-        made = self._with(Decoder(catalog, {side: one.how for side, one in self.wishes.items()}), {}, {})
-        nested = {side: one for side, one in self.wishes.items() if one.how in COLUMNS and one.version != WRITTEN}
+        copy = self._with(Decoder(catalog, {side: wish.how for side, wish in self.wishes.items()}), {}, {})
+        nested = {side: wish for side, wish in self.wishes.items() if wish.how in COLUMNS and wish.version != WRITTEN}
         topics = _topics(tree, selection) if nested else []
         has_unplaced = bool(nested) and self.keeps_bytes and _has_unplaced(tree)
         for side, wish in nested.items():
             if self.keeps_bytes:
                 more = _subject_topics(selection, catalog, side) if has_unplaced else ()
-                made.fields[side] = Fields(side, _readers(side, wish, catalog, sorted({*topics, *more})))
+                copy.fields[side] = Fields(side, _readers(side, wish, catalog, sorted({*topics, *more})))
             elif (reader := _reader(side, wish, catalog, topics)) is not None:
-                made.readers[side] = reader
-        return made
+                copy.readers[side] = reader
+        return copy
 
     def joined(self, table: pa.Schema) -> tuple[Self, list[str]]:
         """The same with the columns of topics that a table has already, and notes on topics that get none."""
         fields, notes = {}, []
-        for side, one in self.fields.items():
+        for side, columns in self.fields.items():
             name = f"{side}_fields"
-            fields[side], said = one.joined(table.field(name).type if name in table.names else None)
-            notes += said
+            fields[side], more = columns.joined(table.field(name).type if name in table.names else None)
+            notes += more
         return self._with(self.decoder, self.readers, fields), notes
 
 
 def bind(selection: Selection, tree: Tree, schemas: Callable[[], Catalog] | None = None) -> Selection:
     """The selection with schemas for its decoding, if it decodes. `schemas` finds them where no place was named and the tree has none."""
-    decoding = [one for one in selection.transforms if isinstance(one, Decode | SchemaMask)]
+    decoding = [transform for transform in selection.transforms if isinstance(transform, Decode | SchemaMask)]
     if not decoding:
         return selection
     catalog = _catalog(decoding[0], tree)
     if not catalog and schemas is not None and decoding[0].source is None:
         catalog = schemas()
     bound: list[Transform] = []
-    for one in selection.transforms:
-        if isinstance(one, Decode):
-            bound.append(one.bound(tree, selection, catalog))
+    for transform in selection.transforms:
+        if isinstance(transform, Decode):
+            bound.append(transform.bound(tree, selection, catalog))
         else:
-            bound.append(one.bound(catalog) if isinstance(one, SchemaMask) else one)
+            bound.append(transform.bound(catalog) if isinstance(transform, SchemaMask) else transform)
     return selection.replace(transforms=tuple(bound))
 
 
-def _catalog(one: Decode | SchemaMask, tree: Tree) -> Catalog:
+def _catalog(transform: Decode | SchemaMask, tree: Tree) -> Catalog:
     """The schemas for a tree. AccessError for a source without schemas."""
-    if one.decoder is not None:
-        return one.decoder.catalog
-    needs_schemas = any(wish.how not in ("raw", "string") for wish in one.wishes.values())
-    return catalog_for(tree, one.source) if needs_schemas else Catalog()
+    if transform.decoder is not None:
+        return transform.decoder.catalog
+    needs_schemas = any(wish.how not in ("raw", "string") for wish in transform.wishes.values())
+    return catalog_for(tree, transform.source) if needs_schemas else Catalog()
 
 
 def _topics(tree: Tree, selection: Selection) -> list[str]:
     """The topics of the rows, without those that systems keep for themselves."""
     names = {file.place.topic for file in tree if selection.takes_file(file) and file.place.topic is not None}
     if not names and not any(
-        set(one) & set("*?[") for one in selection.topics
+        set(topic) & set("*?[") for topic in selection.topics
     ):  # of tables, whose places tell no topics
         names = set(selection.topics)
-    return sorted(one for one in names if one != TOPIC and not one.startswith("__"))
+    return sorted(name for name in names if name != TOPIC and not name.startswith("__"))
 
 
 def _has_unplaced(tree: Tree) -> bool:
@@ -442,13 +443,13 @@ def _has_unplaced(tree: Tree) -> bool:
 def _subject_topics(selection: Selection, catalog: Catalog, side: str) -> set[str]:
     """The wanted topics that have a schema."""
     suffix = f"-{side}"
-    subjects = {one.subject for one in catalog.versions.values() if one.subject.endswith(suffix)}
-    return {one for one in (name.removesuffix(suffix) for name in subjects) if selection.takes_topic(one)}
+    subjects = {version.subject for version in catalog.versions.values() if version.subject.endswith(suffix)}
+    return {topic for topic in (name.removesuffix(suffix) for name in subjects) if selection.takes_topic(topic)}
 
 
 def _readers(side: str, wish: Wish, catalog: Catalog, topics: Sequence[str]) -> dict[str, Reader | MessageReader]:
     """The schemas of topics that have one each. OptionError if a version was asked for that none of them has."""
-    found: dict[str, Reader | MessageReader] = {}
+    readers: dict[str, Reader | MessageReader] = {}
     failure: OptionError | None = None
     for topic in topics:
         try:
@@ -457,10 +458,10 @@ def _readers(side: str, wish: Wish, catalog: Catalog, topics: Sequence[str]) -> 
             failure = failure or error
             continue
         if reader is not None:
-            found[topic] = reader
-    if failure is not None and not found:
+            readers[topic] = reader
+    if failure is not None and not readers:
         raise failure
-    return found
+    return readers
 
 
 def _reader(side: str, wish: Wish, catalog: Catalog, topics: Sequence[str]) -> Reader | MessageReader | None:
@@ -478,17 +479,17 @@ def _common(side: str, wish: Wish, catalog: Catalog, topics: Sequence[str]) -> R
     if len(topics) != 1:
         raise SchemaError(f"rows of {counted(len(topics), 'topic')}; --topic names one")
     subject = f"{topics[0]}-{side}"
-    known = list(catalog.versions_of(subject))
-    kinds = {one.schema.type for one in known}
-    if not known:
+    versions = list(catalog.versions_of(subject))
+    kinds = {version.schema.type for version in versions}
+    if not versions:
         raise SchemaError(f"no subject {subject}")
     if len(kinds) > 1 or kinds & {"JSON"} or (wish.how != "auto" and kinds != {wish.how.upper()}):
         raise SchemaError(f"{subject} is {' and '.join(sorted(kinds))}")
-    chosen = max(known, key=lambda one: (one.state == "live", one.version))
+    chosen = max(versions, key=lambda version: (version.state == "live", version.version))
     if isinstance(wish.version, int):
-        chosen = next((one for one in known if one.version == wish.version), chosen)
+        chosen = next((version for version in versions if version.version == wish.version), chosen)
         if chosen.version != wish.version:
-            have = ", ".join(str(one.version) for one in sorted(known, key=lambda one: one.version))
+            have = ", ".join(map(str, sorted(version.version for version in versions)))
             raise SchemaError(f"{subject} has no such version; it has {have}")
     return _reader_of(chosen, catalog)
 
@@ -497,10 +498,11 @@ def _reader_of(version: Version, catalog: Catalog) -> Reader | MessageReader:
     used = catalog.referenced(version.schema)
     if version.schema.type == "AVRO":
         return Reader(avro.parse(version.schema.text, [schema.text for _, schema in used]))
-    made = protobuf.compile_schema(version.schema.text, [(one.name, schema.text) for one, schema in used])
-    if sum(len(path) == 1 for path in made.messages) != 1:
+    imports = [(reference.name, schema.text) for reference, schema in used]
+    messages = protobuf.compile_schema(version.schema.text, imports)
+    if sum(len(path) == 1 for path in messages.messages) != 1:
         raise SchemaError(f"{version.name} has several messages")
-    return MessageReader(made, (0,))
+    return MessageReader(messages, (0,))
 
 
 def _ddl(type: pa.DataType) -> str:
@@ -517,9 +519,9 @@ def _place(columns: Mapping[str, pa.Array], row: int) -> str:
 def _of_users(topics: pa.Array) -> int:
     """How many of some records are not of the registry's topic or of an internal one."""
     return sum(
-        int(one["counts"])
-        for one in topics.value_counts().to_pylist()
-        if one["values"] is None or not (one["values"] == TOPIC or one["values"].startswith("__"))
+        int(row["counts"])
+        for row in topics.value_counts().to_pylist()
+        if row["values"] is None or not (row["values"] == TOPIC or row["values"].startswith("__"))
     )
 
 

@@ -667,7 +667,7 @@ def lake(
                 "removed_files": len(one.removed),
                 "removed_bytes": one.removed_size,
                 "joined_files": one.joined,
-                "made_files": one.made,
+                "made_files": one.written,
             }
     return report
 

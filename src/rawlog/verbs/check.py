@@ -111,13 +111,13 @@ def verify(
     from rawlog.reading.certificate import check as check_certificate
     from rawlog.reading.certificate import load as load_certificate
     from rawlog.reading.certificate import unread as certificate_unread
-    from rawlog.reading.inspect import Chosen
+    from rawlog.reading.inspect import RuleChoice
     from rawlog.verbs.diff import check_chosen
     from rawlog.verbs.verify import Verify
 
     most, headers = options.get("max_decompressed", MAX_DECOMPRESSED), options.get("max_headers", MAX_HEADERS)
     running = running_of(options, Limits.__annotations__)
-    chosen = check_chosen(Chosen(_texts(rule), _texts(skip), most, headers, complete))
+    chosen = check_chosen(RuleChoice(_texts(rule), _texts(skip), most, headers, complete))
     places = [paths] if against is None else [paths, against]
     engine, (tree, *others) = open_sources(places, running, format=format, note=note, must_know=False)
     other = readable(others[0], note) if others else None
@@ -170,10 +170,10 @@ def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> 
     >>> import rawlog
     >>> codes = [one.code for one in rawlog.rules(rule="kafka.log")]
     """
-    from rawlog.reading.inspect import Chosen
+    from rawlog.reading.inspect import RuleChoice
     from rawlog.verbs.diff import all_rules, check_chosen
 
-    chosen = check_chosen(Chosen(_texts(rule), _texts(skip), complete=True))
+    chosen = check_chosen(RuleChoice(_texts(rule), _texts(skip), complete=True))
     return [one for one in all_rules() if chosen.takes(one.code)]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rawlog import registry
 from rawlog.io.output import Folder, Output, unwritable
 from rawlog.io.storage import below, exists
-from rawlog.lakes.loss_check import LossError, Lost, added
+from rawlog.lakes.loss_check import ColumnLoss, LossError, total_losses
 from rawlog.lakes.targets import (
     FormatOutlet,
     Outlet,
@@ -27,9 +27,9 @@ from rawlog.model.errors import EncodeError, OptionError
 from rawlog.model.format import File, Keep
 from rawlog.model.frames import Frames
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     packed,
 )
@@ -46,7 +46,7 @@ from rawlog.reading.settlement import (
     PartFold,
     PartSummary,
     absent_stores,
-    merged,
+    merge_parts,
     reading_of,
     report_reading,
     settled_part,
@@ -131,7 +131,7 @@ class ConvertSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Written(Done):
+class Written(SplitResult):
     """The result of one split."""
 
     split: WrittenSplit
@@ -141,7 +141,7 @@ class Written(Done):
     #: What transforms of the rows counted.
     tallies: tuple[Tally, ...] = ()
     #: Rows of aborted and of open transactions (UNDONE) that are plain ones now.
-    plain: Mapping[str, Lost] = field(default_factory=dict)
+    plain: Mapping[str, ColumnLoss] = field(default_factory=dict)
     #: What the diagnosis of stores needs to know of the parts that were read, and the stores with rows that were passed over or misplaced.
     summaries: tuple[PartSummary, ...] = ()
     troubled: frozenset[str] = frozenset()
@@ -427,7 +427,7 @@ class Convert(Job[Written, Report]):
             files = {key: file for key, file in files.items() if key in troubled}
         if not files:
             return []
-        summaries = merged(part for one in done for part in one.summaries)
+        summaries = merge_parts(part for one in done for part in one.summaries)
         stores = [self._tree.group_of(file).with_summaries(summaries) for file in files.values()]
         splits = [ConvertSplit(stores=some) for some in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
         if not (self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions):
@@ -484,7 +484,7 @@ class Convert(Job[Written, Report]):
         readings = {key: reading for one in done for key, reading in one.readings.items()}
         absent = [entry for one in done for entry in one.absent]
         done = self._results(done)
-        lost = added(one.split.lost for one in done)
+        lost = total_losses(one.split.lost for one in done)
         rows = sum(one.split.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
         notes += tuple(self.selection.judge(one.tallies for one in done if one.tallies))
@@ -495,9 +495,9 @@ class Convert(Job[Written, Report]):
         refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
         if refused and not self.dry_run:
             raise LossError(self.target.name, refused, rows, self.target.accepted)
-        accounts = {one.split.made.rpartition("/")[2]: one.account for one in done if one.account is not None}
+        accounts = {one.split.content.rpartition("/")[2]: one.account for one in done if one.account is not None}
         if accounts:
-            notes += self._move_in([Path(one.split.made) for one in done], accounts)
+            notes += self._move_in([Path(one.split.content) for one in done], accounts)
         elif not self.dry_run:
             self.target.join([one.split for one in done])
         dropped = sum(one.dropped for one in done) + sum(one.total("removed") for one in accounts.values())
@@ -509,7 +509,7 @@ class Convert(Job[Written, Report]):
             report.add(
                 Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
             )
-        for name, one in added(one.plain for one in done).items():
+        for name, one in total_losses(one.plain for one in done).items():
             kind, hint = UNDONE[name]
             report.facts[name] = {"rows": one.rows, "first": one.place}
             what = f"{counted(one.rows, 'record')} of {kind}, first {one.place}"
@@ -566,7 +566,7 @@ class _Reading:
         self.notes: list[str] = []
         self.selection = job.selection.begun()
         self.dropping = _Dropping(job.drop)
-        self.plain: dict[str, Lost] = {}
+        self.plain: dict[str, ColumnLoss] = {}
         self.summaries: list[PartSummary] = []
         #: The stores with rows that were passed over or misplaced, and the one that is read.
         self.troubled: set[str] = set()
@@ -629,7 +629,7 @@ class _Reading:
                 topic, partition, offset = (
                     batch.column(column)[int(rows[0])].as_py() for column in ("topic", "partition", "offset")
                 )
-                first = self.plain.get(name, Lost(name, 0, f"{topic}-{partition} offset {offset}"))
+                first = self.plain.get(name, ColumnLoss(name, 0, f"{topic}-{partition} offset {offset}"))
                 self.plain[name] = replace(first, rows=first.rows + int(rows.size))
 
 
@@ -682,7 +682,7 @@ def _advancing(
 def _settle(number: int, own: ConvertSplit) -> Written:
     """Ask what `repair` would keep of stores, and which stores are missing."""
     readings = {store.path: reading_of(store) for store in own.stores}
-    absent = tuple(absent_stores(own.every)) if own.every else ()
+    absent = tuple(absent_stores(Tree((), own.every))) if own.every else ()
     return Written(number, WrittenSplit("", 0), readings=readings, absent=absent)
 
 

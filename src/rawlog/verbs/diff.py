@@ -34,18 +34,18 @@ from rawlog.model.difference import (
 from rawlog.model.errors import DONE, FOUND, DataError, OptionError, UnknownFormatError, unknown
 from rawlog.model.finding import Mark, Rule, Severity, rule
 from rawlog.model.format import Family, File, Replicas
-from rawlog.model.job import Done, Job, Split, Stage
+from rawlog.model.job import Job, Split, SplitResult, Stage
 from rawlog.model.plan import Reading
 from rawlog.model.report import SeriousNote
 from rawlog.model.store import Store, unread_size
 from rawlog.model.table import RECORDS
 from rawlog.model.text import ROWS, counted, html_table, offset_range
 from rawlog.reading.certificate import RULES as CERTIFICATE_RULES
-from rawlog.reading.inspect import FILE_RULES, Chosen, framing_rules
+from rawlog.reading.inspect import FILE_RULES, RuleChoice, framing_rules
 from rawlog.reading.parts import copies
 from rawlog.reading.rows import Note, Rows
 from rawlog.reading.select import Selection
-from rawlog.reading.settlement import PartSummary, StoreFold, merged, notes_on, reading_of, settles
+from rawlog.reading.settlement import PartSummary, StoreFold, merge_parts, notes_on, reading_of, settles
 from rawlog.reading.tree import Tree
 from rawlog.values.reasons import RULES as VALUE_RULES
 
@@ -172,7 +172,7 @@ def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
     return sorted(rules, key=lambda one: one.code)
 
 
-def check_chosen(chosen: Chosen) -> Chosen:
+def check_chosen(chosen: RuleChoice) -> RuleChoice:
     """The same rules to run, those that were renamed under their names of today. OptionError if a name is not that of a rule."""
     if not chosen.only and not chosen.skip:
         return chosen
@@ -734,7 +734,7 @@ def _records(
 
 
 @dataclass(frozen=True, slots=True)
-class Compared(Done):
+class Compared(SplitResult):
     """The result of one split, and what was noted while its files were read."""
 
     tally: Tally
@@ -866,7 +866,7 @@ class Diff(Job[Compared, Differences]):
             if is_bounded and not is_troubled and not has_failed:
                 continue
             wholes = [part for one in own for part in one.summaries if not part.start and part.stop is None]
-            summaries = merged({part.file.path: part for part in wholes}.values())
+            summaries = merge_parts({part.file.path: part for part in wholes}.values())
             a, b = (Store(files).with_summaries(summaries) for files in (pairs[0][1].a, pairs[0][1].b))
             settling.append(Settling(tuple(pairs), a, b, not has_failed))
         first = len(self._splits)

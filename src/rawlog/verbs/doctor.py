@@ -17,7 +17,7 @@ from rawlog.model.verb import verb
 
 #: What the extra with this package is for.
 PURPOSES = {
-    "fastavro": "values decoded with the schemas of a registry",
+    "grpcio-tools": "values decoded with the schemas of a registry",
     "pyspark": "ingest, query and sql with Spark; jobs over 8 GiB",
     "pyiceberg": "ingest, and reading lakes",
     "confluent-kafka": "verbs that talk to a running Kafka",

@@ -34,9 +34,9 @@ from rawlog.reading.erasure import (
     VERB,
     Chooser,
     Erasure,
+    bytes_to_json,
     look,
     search_file,
-    shown,
 )
 from rawlog.reading.select import Tally
 from rawlog.reading.settlement import reading_of
@@ -249,10 +249,10 @@ class Erasing(Rewriting):
         chosen, tallies = self.erasure.selection, [one.tallies for one in erased if one.tallies]
         report.notes += chosen.judge(tallies)
         if chosen.where is not None:
-            tested = columns_of(chosen.where, chosen.made(RECORDS))
+            tested = columns_of(chosen.where, chosen.transformed(RECORDS))
             report.notes += [note for note in Decode.unseen(itertools.chain(*tallies)) if note.side in tested]
         if absent:
-            texts = ", ".join(str(shown(one)) for one in absent[:SHOWN])
+            texts = ", ".join(str(bytes_to_json(one)) for one in absent[:SHOWN])
             more = f" and {len(absent) - SHOWN:,} more" if len(absent) > SHOWN else ""
             report.notes.append(f"no record has the {'key' if len(absent) == 1 else 'keys'} {texts}{more}")
         elif not report.counts["dropped"] and not report.counts.get("erased"):

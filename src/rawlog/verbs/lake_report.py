@@ -14,9 +14,9 @@ from rawlog.lakes.upkeep import TableStatus, status
 from rawlog.model.finding import Finding, Findings, Severity
 from rawlog.model.format import File
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     packed,
 )
@@ -57,7 +57,7 @@ class LakeSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(Done):
+class Counted(SplitResult):
     """The profiles of records; or findings; or files by format; or the paths of the runs."""
 
     profile: FileProfile | None = None

@@ -138,7 +138,7 @@ def settings_of(given: Mapping[str, Any]) -> Settings:
         given.get("brokers"),
         config=given.get("config"),
         profile=given.get("profile"),
-        given=given.get("setting"),
+        options=given.get("setting"),
         note=given.get("note"),
     )
     return replace(found, client=client)
@@ -220,13 +220,13 @@ def record(
     >>> import rawlog
     >>> rawlog.record("orders", "recording/", brokers="localhost:9092", until_end=True)  # doctest: +SKIP
     """
-    from rawlog.live.record_options import Asked
+    from rawlog.live.record_options import RecordOptions
     from rawlog.live.recorder import record, segment_limits
 
     connection, selection = _divided(options, Recording)
     if as_ not in FORMS:
         raise unknown("form of a recording", as_, FORMS)
-    asked = Asked(
+    asked = RecordOptions(
         topics=(topics,) if isinstance(topics, str) else tuple(topics),
         selection=selection,
         until_end=until_end,
@@ -360,7 +360,7 @@ def replay(
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
     from rawlog.io.output import refuse_nested
-    from rawlog.live.replay_options import Asked, Source
+    from rawlog.live.replay_options import ReplayOptions, Source
     from rawlog.live.replayer import replay
     from rawlog.live.sources import lake_partitions, native_partitions, row_streams
     from rawlog.reading.names import check_names
@@ -385,7 +385,7 @@ def replay(
     selection = bound(selection, tree, RECORDS, lambda: lake_schemas(tree))
     if not is_rows:
         check_names(tree, RECORDS, selection, options.get("note"), more=sheet_names(tree, RECORDS))
-    asked = Asked(
+    asked = ReplayOptions(
         topic_map=dict(topic_map or {}),
         topic=to_topic,
         partition_by=partition_by,
@@ -475,8 +475,8 @@ def mirror(
     >>> import rawlog
     >>> rawlog.mirror("orders", brokers="old:9092", to="new:9092", until_end=True)  # doctest: +SKIP
     """
-    from rawlog.live.record_options import Asked as Recorded
-    from rawlog.live.topic_mirror import Asked, mirror
+    from rawlog.live.record_options import RecordOptions
+    from rawlog.live.topic_mirror import MirrorOptions, mirror
 
     connection, selection = _divided(options, Mirroring)
     selection = selection.replace(isolation="read_committed")
@@ -484,7 +484,7 @@ def mirror(
     if not names:
         raise OptionError("no topic is named")
     seconds = None if timeout is None else parse_duration(timeout)
-    recorded = Recorded(names, selection, until_end=until_end, group=group, seconds=seconds)
+    recorded = RecordOptions(names, selection, until_end=until_end, group=group, seconds=seconds)
     if recorded.filters_rows or selection.limit is not None:
         raise OptionError("a mirror copies whole batches: choose records with `rawlog record` and `rawlog replay`")
     settings = settings_of(connection)
@@ -495,7 +495,7 @@ def mirror(
     other = replace(other, client=settings.client)
     if exact and (settings.uses_library or other.uses_library):
         raise OptionError("exact: librdkafka does not keep batches; only our own connections can keep offsets")
-    asked = Asked(recorded, dict(topic_map or {}), exact=exact, create_topics=create_topics)
+    asked = MirrorOptions(recorded, dict(topic_map or {}), exact=exact, create_topics=create_topics)
     return mirror(settings, other, asked, **_running(connection))
 
 

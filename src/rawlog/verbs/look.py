@@ -310,7 +310,7 @@ def follow(
     tree = open_tree(paths, format=format)
     asked = bound(asked, tree, wanted)
     made = Following(listed(paths), wanted, asked, format=format, position=position, note=note or noted)
-    made.every, made.stop = every, stop
+    made.interval, made.stop = every, stop
     if position is None and lines is not None:
         kept = choose(readable(tree, note), asked, note or noted, table=wanted)
         if wanted.name in kept.tables:

@@ -73,7 +73,7 @@ def write(
     >>> import rawlog
     >>> count = rawlog.write("out/greeting.log", [{"key": b"k", "value": b"hello", "timestamp": 0}], format="replay")
     """
-    from rawlog.lakes.loss_check import Passage, batches_of, writable
+    from rawlog.lakes.loss_check import LossCheck, batches_of, writable
     from rawlog.lakes.loss_check import write as write_rows
     from rawlog.reading.rows import Rows
 
@@ -83,7 +83,7 @@ def write(
     given = {name: str(value) for name, value in options.items()}
     accepted = (accept_loss,) if isinstance(accept_loss, str) else tuple(accept_loss)
     return write_rows(
-        Passage(target, given, accepted), batches_of(records), os.fspath(path), given, overwrite=overwrite
+        LossCheck(target, given, accepted), batches_of(records), os.fspath(path), given, overwrite=overwrite
     )
 
 

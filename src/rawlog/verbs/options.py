@@ -383,7 +383,7 @@ def transforms_of(given: Mapping[str, Any], *, as_bytes: bool = False) -> tuple[
         if given.get("schemas") is not None:
             raise OptionError("--decode is missing: SIDE=HOW, such as value=auto")
         return () if mask is None else (mask,)
-    from rawlog.values.mask_encoded import SchemaMask
+    from rawlog.values.mask import SchemaMask
     from rawlog.values.transform import Decode, parse_decode
 
     wishes = parse_decode(given["decode"])
@@ -416,7 +416,7 @@ def bound(
     """
     if not selection.transforms:
         return selection
-    from rawlog.values.mask_encoded import SchemaMask
+    from rawlog.values.mask import SchemaMask
     from rawlog.values.transform import Decode, bind
 
     decodes = any(isinstance(one, Decode | SchemaMask) for one in selection.transforms)

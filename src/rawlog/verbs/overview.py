@@ -73,7 +73,7 @@ def report(
     from rawlog.io.files import writing
     from rawlog.io.output import refuse_nested
     from rawlog.lakes.names import is_lake
-    from rawlog.reading.inspect import Chosen
+    from rawlog.reading.inspect import RuleChoice
     from rawlog.verbs.report import Survey
 
     running = running_of(options, Limits.__annotations__)
@@ -88,7 +88,7 @@ def report(
         engine = choose(tree.size, **settings_of(running))
     if output is not None:
         refuse_nested(os.fspath(output), tree.sources)
-    job: Any = Survey(Chosen(max_decompressed=most, max_headers=headers))
+    job: Any = Survey(RuleChoice(max_decompressed=most, max_headers=headers))
     if lake is not None:
         from rawlog.verbs.lake_report import LakeSurvey
 

@@ -23,7 +23,7 @@ from rawlog.model.text import counted
 from rawlog.model.transactions import Transactions
 from rawlog.pages.report import FormatLine, Overview, System, Topic
 from rawlog.pages.results import Cause, Step
-from rawlog.reading.inspect import Checked, Chosen, check_file, unreadable
+from rawlog.reading.inspect import FileCheck, RuleChoice, check_file, unreadable
 from rawlog.reading.parts import choose, copies
 from rawlog.reading.profile import FileProfile, is_profiled
 from rawlog.reading.select import Selection
@@ -184,7 +184,7 @@ class Survey(Verify):
 
     with_panels = True
 
-    def __init__(self, chosen: Chosen | None = None) -> None:
+    def __init__(self, chosen: RuleChoice | None = None) -> None:
         super().__init__(chosen)
         #: Replicas that are verified, and whose records do not count again.
         self.unread: frozenset[str] = frozenset()
@@ -196,7 +196,7 @@ class Survey(Verify):
         self.unread = frozenset(file.path for file in counted.unread)
         return super().plan(tree)
 
-    def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> Checked:
+    def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> FileCheck:
         file, chosen = span.file, self.chosen
         profile = None
         if is_profiled(file) and file.path not in self.unread:

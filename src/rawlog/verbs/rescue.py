@@ -21,9 +21,9 @@ from rawlog.io.storage import is_remote, local_path, read_regular
 from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.model.format import Family, File, UnknownFile
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     unreadable,
 )
@@ -50,7 +50,7 @@ DIVERGENT = ".divergent"
 
 
 @dataclass(frozen=True, slots=True)
-class RescueResult(Done):
+class RescueResult(SplitResult):
     """A copy that was surveyed, or a unit that was written."""
 
     surveyed: SurveyResult | None = None

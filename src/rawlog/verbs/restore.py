@@ -24,7 +24,7 @@ from rawlog.lakes.lookup import ROW, SPLIT
 from rawlog.lakes.names import is_lake, lake_name
 from rawlog.lakes.payload import Payloads, check_complete
 from rawlog.model.errors import AccessError, EncodeError, OptionError, UnknownFormatError
-from rawlog.model.job import Done, Job, Split, Stage, unreadable
+from rawlog.model.job import Job, Split, SplitResult, Stage, unreadable
 from rawlog.model.recovery import Offer, RestoredPartition, RestoreOptions, RestoreSplit
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS, Table
@@ -251,7 +251,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Carried(Done):
+class Carried(SplitResult):
     """A partition that was written."""
 
     partition: RestoredPartition

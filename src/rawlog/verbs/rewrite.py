@@ -26,9 +26,9 @@ from rawlog.model.errors import (
 from rawlog.model.finding import Finding, Findings, Severity
 from rawlog.model.format import UnknownFile
 from rawlog.model.job import (
-    Done,
     Job,
     Split,
+    SplitResult,
     Stage,
     unreadable,
 )
@@ -36,7 +36,7 @@ from rawlog.model.report import Action, Report
 from rawlog.model.store import Rewrite, Store, stores_of_files
 from rawlog.model.text import counted
 from rawlog.reading.inspect import (
-    Chosen,
+    RuleChoice,
     inspect_file,
     inspect_files,
     inspect_group,
@@ -62,7 +62,7 @@ class StoreSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten(Done):
+class Rewritten(SplitResult):
     """A store that was rewritten: its report, where it is, and where what was cut is."""
 
     report: Report
@@ -305,7 +305,7 @@ class Rewriting(Job[Rewritten, Report]):
         groups of files.
         """
         written = path.exists()
-        chosen = Chosen() if self.verb in VERIFIED and written else self._unrepaired(own.family)
+        chosen = RuleChoice() if self.verb in VERIFIED and written else self._unrepaired(own.family)
         if chosen is None:
             return (), ()
         tree = open_tree(str(path)) if written else Tree((), own.store.files)
@@ -313,10 +313,10 @@ class Rewriting(Job[Rewritten, Report]):
         together = [finding for group in tree.groups for finding in inspect_group(group, chosen)]
         return _serious(alone, str(path), final), _serious(together, str(path), final)
 
-    def _unrepaired(self, family: str) -> Chosen | None:
+    def _unrepaired(self, family: str) -> RuleChoice | None:
         """The rules for what a family's rewrite leaves as it is; None if there are none."""
         codes = _rewrite_of(family, self.verb).unrepaired
-        return Chosen(only=codes) if codes else None
+        return RuleChoice(only=codes) if codes else None
 
     # Commit -----------------------------------------------------------------------------------------------------------
 

@@ -14,17 +14,17 @@ from rawlog import registry
 from rawlog.model.finding import Findings
 from rawlog.model.format import File, Replicas
 from rawlog.model.job import (
-    Done,
     Job,
     Outcome,
     Split,
+    SplitResult,
     Stage,
     packed,
 )
 from rawlog.model.store import Panel, Store, joined, unread_size
 from rawlog.reading.inspect import (
-    Checked,
-    Chosen,
+    FileCheck,
+    RuleChoice,
     check_file,
     inspect_group,
     inspect_replicas,
@@ -70,10 +70,10 @@ class VerifySplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Done):
+class Found(SplitResult):
     """The result of one split."""
 
-    checked: tuple[Checked, ...] = ()
+    checked: tuple[FileCheck, ...] = ()
     #: What checks over several files gave.
     findings: Findings = field(default_factory=Findings)
     panels: tuple[Panel, ...] = ()
@@ -92,7 +92,7 @@ class _Progress:
 
     tree: Tree
     planned: list[VerifySplit] = field(default_factory=list)
-    whole: dict[str, Checked] = field(default_factory=dict)
+    whole: dict[str, FileCheck] = field(default_factory=dict)
     done: int = 0
     is_compared: bool = False
     #: What checks over several files gave.
@@ -105,9 +105,9 @@ class Verify(Job[Found, Verified]):
     #: Whether families are asked what they show of each store.
     with_panels = False
 
-    def __init__(self, chosen: Chosen | None = None, against: Tree | None = None) -> None:
+    def __init__(self, chosen: RuleChoice | None = None, against: Tree | None = None) -> None:
         """`chosen` says which rules to run; OptionError if it names one that does not exist. `against` has replicas to compare with."""
-        self.chosen = check_chosen(chosen or Chosen())
+        self.chosen = check_chosen(chosen or RuleChoice())
         self.against = against
         self._now: _Progress | None = None
 
@@ -127,7 +127,7 @@ class Verify(Job[Found, Verified]):
     def work(self, split: Split, stage: Stage) -> Found:
         """The findings on the split's files, or on files together."""
         own: VerifySplit = split.content
-        checked: list[Checked] = []
+        checked: list[FileCheck] = []
         for span in own.spans:
             before = [span.start or 0]
 
@@ -149,7 +149,7 @@ class Verify(Job[Found, Verified]):
             stage.advance(split.size)
         return Found(split.number, tuple(checked), found, tuple(panels or ()))
 
-    def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> Checked:
+    def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> FileCheck:
         return check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop)
 
     def follow(self, done: Sequence[Found]) -> list[Split]:
@@ -170,7 +170,7 @@ class Verify(Job[Found, Verified]):
         """Put the splits of each file together; the files that must be checked in one."""
         now = self._now
         assert now is not None
-        fresh: dict[str, list[Checked]] = {}
+        fresh: dict[str, list[FileCheck]] = {}
         for one in done:
             now.together.add(one.findings)
             for checked in one.checked:

@@ -12,7 +12,7 @@ import pytest
 import rawlog
 from rawlog.formats.ambry.structures import make_envelope, open_envelope
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
-from rawlog.lakes.loss_check import Passage
+from rawlog.lakes.loss_check import LossCheck
 from rawlog.model.errors import CorruptError
 from rawlog.model.finding import Finding
 from rawlog.model.format import Format
@@ -185,9 +185,9 @@ def test_a_far_time_is_null_and_no_damage(tmp_path: Path) -> None:
     assert rawlog.read(tmp_path, table="ambry.messages")["service_id"].to_pylist() == ["s\ufffd"]
     [hit] = found(tmp_path, "ambry.log.far-timestamp")
     assert (hit.severity, hit.found) == ("info", str(far))
-    passage = Passage(Format(name="jsonl", title="", files=""), {}, ["timestamp"])
-    assert sum(1 for _ in passage.over(rawlog.open(tmp_path).table().batches())) == 1
-    assert set(passage.lost) == {"timestamp"}
+    check = LossCheck(Format(name="jsonl", title="", files=""), {}, ["timestamp"])
+    assert sum(1 for _ in check.over(rawlog.open(tmp_path).table().batches())) == 1
+    assert set(check.lost) == {"timestamp"}
 
 
 def test_metadata_that_is_none(tmp_path: Path) -> None:

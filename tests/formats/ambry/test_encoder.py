@@ -17,7 +17,7 @@ from rawlog.formats.ambry import writer as encoder
 from rawlog.formats.ambry.kernels.texts import HEADERS
 from rawlog.formats.ambry.log import decode, scan
 from rawlog.formats.ambry.store.rewrite import StoreWriter
-from rawlog.formats.ambry.writer import Choice, encode_batch, encode_row
+from rawlog.formats.ambry.writer import WriteOptions, encode_batch, encode_row
 from rawlog.io.output import Folder
 from rawlog.model.errors import CorruptError, EncodeError, OptionError
 from rawlog.model.format import File, Want
@@ -74,7 +74,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
 
 
 choices = st.builds(
-    Choice,
+    WriteOptions,
     partition=st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
     account=st.none() | st.integers(-(1 << 15), (1 << 15) - 1),
     container=st.none() | st.integers(-(1 << 15), (1 << 15) - 1),
@@ -86,7 +86,7 @@ def batch_of(*rows: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(rows), schema=RECORDS.schema)
 
 
-def one_by_one(rows: list[dict[str, Any]], first: int, choice: Choice) -> list[bytes] | str:
+def one_by_one(rows: list[dict[str, Any]], first: int, choice: WriteOptions) -> list[bytes] | str:
     made = []
     for number, row in enumerate(rows):
         try:
@@ -96,7 +96,7 @@ def one_by_one(rows: list[dict[str, Any]], first: int, choice: Choice) -> list[b
     return made
 
 
-def by_columns(batch: pa.RecordBatch, first: int, choice: Choice) -> list[bytes] | str:
+def by_columns(batch: pa.RecordBatch, first: int, choice: WriteOptions) -> list[bytes] | str:
     made = []
     try:
         for frames in encode_batch(batch, first, choice):
@@ -109,7 +109,7 @@ def by_columns(batch: pa.RecordBatch, first: int, choice: Choice) -> list[bytes]
 
 @given(st.lists(records(), min_size=1, max_size=12), st.integers(0, 10_000), choices, st.integers(0, 3))
 def test_columns_give_the_bytes_of_row_by_row(
-    rows: list[dict[str, Any]], first: int, choice: Choice, skipped: int
+    rows: list[dict[str, Any]], first: int, choice: WriteOptions, skipped: int
 ) -> None:
     batch = batch_of(*rows[:1] * skipped, *rows).slice(skipped)
     assert by_columns(batch, first, choice) == one_by_one(rows, first, choice)
@@ -120,26 +120,26 @@ def test_rows_of_real_stores_give_the_bytes_of_row_by_row() -> None:
         for batch in rawlog.read(store_path(name)).to_batches(max_chunksize=100):
             times = batch.column("timestamp").cast(pa.int64()).to_pylist()
             rows = [row | {"timestamp": times[number]} for number, row in enumerate(batch.to_pylist())]
-            made = by_columns(batch, 0, Choice())
-            assert made == one_by_one(rows, 0, Choice())
+            made = by_columns(batch, 0, WriteOptions())
+            assert made == one_by_one(rows, 0, WriteOptions())
             assert isinstance(made, list)
 
 
 def test_only_what_is_said_oddly_is_made_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def counted(row: dict[str, Any], number: int, choice: Choice) -> bytes:
+    def counted(row: dict[str, Any], number: int, choice: WriteOptions) -> bytes:
         seen.append(number)
         return encode_row(row, number, choice)
 
     monkeypatch.setattr(encoder, "encode_row", counted)
     rows = [record(headers=[{"key": "blob_size", "value": value}]) for value in (b"7", b" 7", None, b"-1", b"+7", b"")]
     rows[-1]["headers"].append({"key": "blob_size", "value": b"8"})
-    assert by_columns(batch_of(*rows), 10, Choice()) == one_by_one(rows, 10, Choice())
+    assert by_columns(batch_of(*rows), 10, WriteOptions()) == one_by_one(rows, 10, WriteOptions())
     assert seen == [11, 14, 15]
     seen.clear()
     for batch in rawlog.read(store_path("store-ops")).to_batches():
-        by_columns(batch, 0, Choice())
+        by_columns(batch, 0, WriteOptions())
     assert seen == []
 
 
@@ -150,12 +150,12 @@ def record(**changes: Any) -> dict[str, Any]:
 def test_parts_are_cut_by_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one part ends and the next begins leaves no trace: numbers go on, and no row is lost."""
     rows = [record(value=bytes(size)) for size in (10, 0, 500, 90, 20, 0, 0, 0, 0, 30)]
-    whole = by_columns(batch_of(*rows), 5, Choice())
+    whole = by_columns(batch_of(*rows), 5, WriteOptions())
     monkeypatch.setattr(encoder, "PART_ROWS", 3)
     monkeypatch.setattr(encoder, "PART_BYTES", 100)
-    parts = list(encode_batch(batch_of(*rows), 5, Choice()))
+    parts = list(encode_batch(batch_of(*rows), 5, WriteOptions()))
     assert [len(frames) for frames in parts] == [2, 1, 1, 3, 3]
-    assert by_columns(batch_of(*rows), 5, Choice()) == whole == one_by_one(rows, 5, Choice())
+    assert by_columns(batch_of(*rows), 5, WriteOptions()) == whole == one_by_one(rows, 5, WriteOptions())
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,11 @@ def test_what_no_message_can_hold_is_an_error_with_its_row(
 )
 def test_invalid_options_are_refused(bad: dict[str, str]) -> None:
     with pytest.raises(OptionError):
-        Choice.from_options(bad)
+        WriteOptions.from_options(bad)
 
 
 def test_a_segment_that_is_full_names_the_row() -> None:
-    batch, size = batch_of(*[record()] * 4), len(encode_row(record(), 0, Choice()))
+    batch, size = batch_of(*[record()] * 4), len(encode_row(record(), 0, WriteOptions()))
     options = {"capacity": str(18 + 5 * size)}
     assert len(b"".join(encoder.encode([batch, batch.slice(0, 1)], options))) == 18 + 5 * size
     with pytest.raises(EncodeError, match="^row 5: past the segment's capacity"):
@@ -206,7 +206,7 @@ def test_a_segment_that_is_full_names_the_row() -> None:
 @given(st.lists(records(), min_size=1, max_size=8), st.sampled_from([100, 700, 2000, 1 << 30]))
 @example([record(headers=None), record(headers=[]), record(offset=18), record(value=None)], 700)
 def test_losses_are_what_differs_once_it_was_written_and_read(rows: list[dict[str, Any]], capacity: int) -> None:
-    made = one_by_one(rows, 0, Choice())
+    made = one_by_one(rows, 0, WriteOptions())
     judge = encoder.losses({"capacity": str(capacity)})
     if isinstance(made, str):
         with pytest.raises(EncodeError):

@@ -135,9 +135,9 @@ def test_a_damaged_blob_id_is_reported_where_index_and_bloom_disagree(tmp_path: 
     flip(broken / "0_0_log", 240 + 40 + 20)
     bloom = bytearray((broken / "0_0_18_bloom").read_bytes()[:-8])
     bloom[8:] = bytes(len(bloom) - 8)
-    from rawlog.formats.ambry.writer import sealed
+    from rawlog.formats.ambry.writer import seal
 
-    (broken / "0_0_18_bloom").write_bytes(sealed(bytes(bloom)))
+    (broken / "0_0_18_bloom").write_bytes(seal(bytes(bloom)))
     report = rewritten("repair", broken, tmp_path / "out")
     assert not report.is_whole
     assert any(keys.text_of(small_key(2)) in line for line in lost(report))

@@ -18,7 +18,7 @@ from rawlog.formats.ambry.store.rescue import Rescue
 from rawlog.formats.ambry.store.rewrite import StoreWriter, Style
 from rawlog.formats.ambry.writer import (
     Properties,
-    hard_deleted,
+    hard_delete,
     put_message,
     update_message,
 )
@@ -250,7 +250,7 @@ def test_the_highest_life_version_counts_and_a_delete_comes_last(
 @pytest.mark.parametrize(("more", "is_zeroed"), [([D], True), ([D, U], False)])
 def test_a_hard_delete_counts_unless_the_blob_lives(more: list[bytes], is_zeroed: bool, tmp_path: Path) -> None:
     replica(tmp_path / "a" / "9", [P, *more, *FILL])
-    replica(tmp_path / "b" / "9", [hard_deleted(P), *more, *FILL])
+    replica(tmp_path / "b" / "9", [hard_delete(P), *more, *FILL])
     rescued([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     assert contents(tmp_path / "out" / "9")[ID] == (bytes(7) if is_zeroed else b"content")
 

@@ -11,7 +11,7 @@ import rawlog
 from rawlog import registry
 from rawlog.formats.ambry import structures
 from rawlog.formats.ambry.structures import Cursor
-from rawlog.formats.ambry.writer import sealed
+from rawlog.formats.ambry.writer import seal
 from rawlog.io.walk import walk
 from rawlog.model.explain import Node
 from rawlog.reading.rows import Rows
@@ -30,7 +30,7 @@ def compaction_log(phase: str, segments: list[str], version: int = 1) -> bytes:
     details = b"\0\1" + (5).to_bytes(8, "big") + b"\0" + len(segments).to_bytes(4, "big") + names
     body = version.to_bytes(2, "big") + (7).to_bytes(8, "big") + (b"\0" if version else b"")
     body += (0).to_bytes(4, "big") + (1).to_bytes(4, "big") + details + times + b"\0"
-    return sealed(body + (bytes(4) if version == 2 else b""))
+    return seal(body + (bytes(4) if version == 2 else b""))
 
 
 @pytest.fixture
@@ -135,14 +135,14 @@ def test_replica_tokens_and_cleanup_tokens_with_pending_blobs_are_read() -> None
     body = (
         b"\0\1" + b"\0\1" + (9).to_bytes(8, "big") + host + (80).to_bytes(4, "big") + bytes(8) + b"\0\0" + b"\0\3\0\0"
     )
-    found = structures.read_replica_tokens(Cursor(sealed(body)))
+    found = structures.read_replica_tokens(Cursor(seal(body)))
     assert found.crc_ok
     assert found.tokens[0][0] == "9 h:/p"
     offset = b"\0\0" + (3).to_bytes(4, "big") + b"1_0" + (99).to_bytes(8, "big")
     options = b"\0\1" + offset + (200).to_bytes(8, "big") + b"\xff" * 8 + key
     info = b"\0\3\0\1" + (2).to_bytes(4, "big") + b"\0\3\0\0" + (11).to_bytes(8, "big") + key
     body = b"\0\1" + b"\0\3\0\0" * 2 + b"\1" + (1).to_bytes(4, "big") + options + len(info).to_bytes(4, "big") + info
-    token = structures.read_cleanup_token(Cursor(sealed(body)))
+    token = structures.read_cleanup_token(Cursor(seal(body)))
     assert (token.paused, token.pending, token.crc_ok) == (True, [key], True)
     smallest = bytes.fromhex("000100030000000300000100000000000000008ead1e32")
     assert structures.read_cleanup_token(Cursor(smallest)).crc_ok

@@ -26,8 +26,8 @@ from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.store import Store
 from rawlog.reading.inspect import (
-    Checked,
-    Chosen,
+    FileCheck,
+    RuleChoice,
     check_file,
     inspect_group,
 )
@@ -101,7 +101,7 @@ def test_the_rules_over_a_store_read_no_file_that_a_pass_has_seen(harm: str, tmp
     tree = open_tree(str(store))
     [group] = tree.groups
     expected = [one.as_row() for one in inspect_group(Store(group.files))]
-    summaries = {file.path: check_file(file, Chosen(), store=group).summary for file in tree}
+    summaries = {file.path: check_file(file, RuleChoice(), store=group).summary for file in tree}
     summaries = {path: summary for path, summary in summaries.items() if summary is not None}
     known = group.with_summaries(summaries)
     assert {file.format for file in known if file.path in summaries} == {
@@ -131,7 +131,7 @@ def test_verification_in_splits_finds_the_same(
     monkeypatch.setattr("rawlog.verbs.verify.CUT", len(data) // 4)
     parts: list[tuple[str, int | None]] = []
 
-    def checked(file: Any, *args: Any, **options: Any) -> Checked:
+    def checked(file: Any, *args: Any, **options: Any) -> FileCheck:
         parts.append((file.path, options.get("start")))
         return check_file(file, *args, **options)
 

@@ -30,7 +30,7 @@ from rawlog.formats.ambry.structures import (
 from rawlog.formats.ambry.writer import (
     Properties,
     blob_record,
-    hard_deleted,
+    hard_delete,
     put_message,
     segment_header,
     update_message,
@@ -144,7 +144,7 @@ def test_metadata_and_envelopes_are_written_and_read() -> None:
 
 
 def test_a_hard_delete_leaves_what_ambrys_leaves() -> None:
-    zeroed = hard_deleted(msg("put_h3.bin"))
+    zeroed = hard_delete(msg("put_h3.bin"))
     assert zeroed[:164] == msg("put_h3.bin")[:164]
     rest = "0001000000020000" + "00000000c0d100b3" + "0003000000000000000000000b" + "00" * 11 + "00000000a4b65713"
     assert zeroed[164:].hex() == rest
@@ -153,9 +153,9 @@ def test_a_hard_delete_leaves_what_ambrys_leaves() -> None:
         made = put_message(
             numbered(1), properties, b"12345", user_metadata=b"ab", blob_version=version, blob_type=int(version > 1)
         )
-        assert hard_deleted(made).endswith(msg(f"harddelete_b{version}.bin"))
+        assert hard_delete(made).endswith(msg(f"harddelete_b{version}.bin"))
     with pytest.raises(CorruptError):
-        hard_deleted(msg("delete_h3.bin"))
+        hard_delete(msg("delete_h3.bin"))
 
 
 def test_the_bloom_hash_is_cassandras() -> None:

@@ -13,7 +13,7 @@ from rawlog.formats.rocketmq import commitlog
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.layouts import BATCH_MASK
 from rawlog.kernels import byte_view
-from rawlog.lakes.loss_check import LossError, Passage
+from rawlog.lakes.loss_check import LossCheck, LossError
 from rawlog.model.errors import LimitError
 from rawlog.model.format import Format
 from tests.data import memory
@@ -55,10 +55,10 @@ def stored(folder: Path, *messages: reference.Message) -> Path:
 
 def lost(path: Path) -> dict[str, int]:
     """The columns that a copy in another form would not have as they are, and in how many rows."""
-    passage = Passage(Format(name="jsonl", title="", files=""), {})
+    check = LossCheck(Format(name="jsonl", title="", files=""), {})
     with pytest.raises(LossError):
-        list(passage.over(rawlog.open(path).table().batches()))
-    return {name: one.rows for name, one in passage.lost.items()}
+        list(check.over(rawlog.open(path).table().batches()))
+    return {name: one.rows for name, one in check.lost.items()}
 
 
 def inner(body: bytes, properties: bytes) -> bytes:

@@ -118,7 +118,7 @@ def _line(done: Report) -> str:
 
 
 def _verdict(done: Report) -> str:
-    """What the source is like. A run whose exit code is 1 does not end with "clean" alone."""
+    """What the source is like. A run whose exit code is 1 does not end with "clean" alone, nor one whose code is 0 with "damaged"."""
     from rawlog.values.reasons import SIDES, Undecoded
 
     counts = {
@@ -126,6 +126,8 @@ def _verdict(done: Report) -> str:
     }
     undecoded = " and ".join(counted(number, side) for side, number in counts.items() if number)
     verdict = str(done.facts["verdict"])
+    if verdict != "clean" and not done.exit_code:
+        return f"{verdict}, but no record is lost"
     was = "was" if sum(counts.values()) == 1 else "were"
     return f"{verdict}, but {undecoded} {was} not decoded" if undecoded and verdict == "clean" else verdict
 

@@ -28,10 +28,10 @@ from rawlog.engines.spark.shipping import ship
 from rawlog.io.output import scratch
 from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.job import (
-    Done,
     Job,
     Progress,
     Split,
+    SplitResult,
     Stage,
 )
 from rawlog.model.text import counted, size_text
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-D = TypeVar("D", bound=Done)
+D = TypeVar("D", bound=SplitResult)
 O = TypeVar("O")  # noqa: E741
 
 INTERVAL = 0.25
@@ -59,7 +59,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     check_endpoint(spark, tree.roots)
     with job.timed("plan"):
         splits = job.plan(tree)
-    done: list[D] = []
+    results: list[D] = []
     before = latest = Progress()
 
     def add(now: Progress) -> None:
@@ -71,14 +71,14 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     rounds = 0
     while splits:
         rounds += 1
-        with job.timed("work"), _described(spark, _description(job, splits, rounds)):
-            done += _round(job, splits, spark, None if progress is None else add)
+        with job.timed("work"), _describe(spark, _description(job, splits, rounds)):
+            results += _round(job, splits, spark, None if progress is None else add)
         before = latest
-        done.sort(key=lambda one: one.number)
+        results.sort(key=lambda result: result.number)
         with job.timed("plan"):
-            splits = job.follow(done)
+            splits = job.follow(results)
     with job.timed("commit"):
-        return job.commit(done)
+        return job.commit(results)
 
 
 def _description(job: Job[D, O], splits: list[Split], rounds: int) -> str:
@@ -88,7 +88,7 @@ def _description(job: Job[D, O], splits: list[Split], rounds: int) -> str:
 
 
 @contextmanager
-def _described(spark: SparkSession, text: str) -> Iterator[None]:
+def _describe(spark: SparkSession, text: str) -> Iterator[None]:
     """Give the jobs and stages that run inside a description. A Connect session has none to give."""
     names = ("spark.job.description", "callSite.short")
     try:
@@ -120,11 +120,11 @@ def _round(
         except Exception as error:
             raise AccessError(f"the job failed on Spark: {reason(error)}") from error
         # Our own driver process wrote them a moment ago.
-        given: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
-    for answer in sorted(given, key=lambda one: one.number):
+        results: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
+    for answer in sorted(results, key=lambda answered: answered.number):
         if isinstance(answer.result, BaseException):
             raise answer.result
-    return [answer.result for answer in given]
+    return [answer.result for answer in results]
 
 
 def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path, reports: Path) -> None:
@@ -156,7 +156,7 @@ def _attempts(spark: SparkSession) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The result of a split: its Done, or the error that it ended with."""
+    """The result of a split: its SplitResult, or the error that it ended with."""
 
     number: int
     result: Any
@@ -234,7 +234,7 @@ class _Teller:
         self.path, self.sums, self.last = path, [0, 0, 0], 0.0
 
     def __call__(self, *more: int) -> None:
-        self.sums = [one + other for one, other in zip(self.sums, more, strict=True)]
+        self.sums = [total + added for total, added in zip(self.sums, more, strict=True)]
         now = time.monotonic()
         if now - self.last >= INTERVAL:
             self.last = now
@@ -246,7 +246,7 @@ class _Teller:
             file.write(TOLD.pack(*self.sums))
 
 
-def _reported(folder: Path) -> tuple[int, int, int]:
+def _read_reports(folder: Path) -> tuple[int, int, int]:
     """What all tasks have reported so far; of several attempts at a split, what the furthest did."""
     furthest: dict[str, tuple[int, int, int]] = {}
     with suppress(OSError):
@@ -279,7 +279,7 @@ def _watching(
                 done = _tasks_done(tracker, count)
             except Exception:  # a JVM that has ended, which the job itself reports
                 return
-            size, frames, rows = _reported(reports)
+            size, frames, rows = _read_reports(reports)
             progress(Progress(min(max(total * done // count, size), total), total, done, count, frames, rows))
 
     thread = threading.Thread(target=watch, name="rawlog-progress", daemon=True)
@@ -290,7 +290,7 @@ def _watching(
     finally:
         ended.set()
         thread.join()
-    progress(Progress(total, total, count, count, *_reported(reports)[1:]))
+    progress(Progress(total, total, count, count, *_read_reports(reports)[1:]))
 
 
 def _tracker(spark: SparkSession) -> Any:

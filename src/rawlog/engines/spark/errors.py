@@ -32,7 +32,7 @@ class translated:  # noqa: N801
     """A block in which Spark's errors become rawlog's. `tables`, `columns` and `functions` are asked for the names that there are."""
 
     def __init__(self, tables: Names = list, columns: Names = list, functions: Names = list) -> None:
-        self.known = {"table": tables, "column": columns, "function": functions}
+        self.names = {"table": tables, "column": columns, "function": functions}
 
     def __enter__(self) -> None:
         pass
@@ -44,35 +44,35 @@ class translated:  # noqa: N801
     def of(self, error: Exception) -> RawlogError:
         """The error of ours that an error of Spark carries."""
         text = str(error)
-        if (raised := _raised(text)) is not None:
+        if (raised := _raised_error(text)) is not None:
             return raised
         if _TRACEBACK in text:
             return AccessError(f"Spark failed: {reason(error)}")
         condition = error.getCondition() if hasattr(error, "getCondition") else None
-        if condition is None and (found := _CONDITION.search(text)):  # inside a stack trace
-            condition, text = found[1], text[found.start() :]
+        if condition is None and (match := _CONDITION.search(text)):  # inside a stack trace
+            condition, text = match[1], text[match.start() :]
             text = text[: frame.start()] if (frame := _FRAME.search(text)) else text
         line = re.sub(r"^\[[\w.]+\] ", "", text.strip().partition("\n")[0])
         line = re.sub(r"\s*SQLSTATE: \w+.*", "", line).strip().removesuffix(".")
         where = re.search(r"\(?line (\d+),? pos(?:ition)? (\d+)\)?", text)
         place = f" (line {where[1]}, column {int(where[2]) + ('pos ' in where[0])})" if where else ""
-        if (named := self._named(condition or "", line)) is not None:
+        if (named := self._unknown_name(condition or "", line)) is not None:
             return OptionError(f"{named}{place}")
         if _ASKED.search(text) or (condition or "").startswith("PARSE"):
             return OptionError(f"Spark cannot answer this: {line}{place}")
         return AccessError(f"Spark failed: {line or type(error).__name__}")
 
-    def _named(self, condition: str, line: str) -> OptionError | None:
+    def _unknown_name(self, condition: str, line: str) -> OptionError | None:
         """The complaint about a name that is not there, with the nearest of those that are."""
         kinds = {"TABLE_OR_VIEW_NOT_FOUND": "table", "UNRESOLVED_ROUTINE": "function", "UNRESOLVED_COLUMN": "column"}
         kind = kinds.get(condition.partition(".")[0])
         quoted = re.search(r"(?:`[^`]+`\.?)+", line)
         if kind is None or quoted is None:
             return None
-        name, known = quoted[0].replace("`", ""), self.known[kind]()
-        if kind == "column" and "." in name and name not in known:
+        name, names = quoted[0].replace("`", ""), self.names[kind]()
+        if kind == "column" and "." in name and name not in names:
             name = name.rpartition(".")[2]
-        return unknown(kind, name, known) if known else None
+        return unknown(kind, name, names) if names else None
 
 
 def reason(error: BaseException) -> str:
@@ -91,19 +91,19 @@ def reason(error: BaseException) -> str:
     return _CLASS.sub("", line)
 
 
-def _raised(text: str) -> RawlogError | None:
+def _raised_error(text: str) -> RawlogError | None:
     """The error that our own code raised inside a Python worker of Spark's, from the traceback."""
-    every = list(_RAISED.finditer(text))
-    if not every:
+    matches = list(_RAISED.finditer(text))
+    if not matches:
         return None
-    found = every[-1]
-    kind = getattr(errors, found[1], None)
+    match = matches[-1]
+    kind = getattr(errors, match[1], None)
     if not (isinstance(kind, type) and issubclass(kind, RawlogError)):
         return None
     if issubclass(kind, DataError):
-        context = list(_hex_lines(text[found.end() :].lstrip("\n").split("\n")))
-        return kind(found[2], context="\n".join(context) or None)
-    return kind(found[2])
+        context = list(_hex_lines(text[match.end() :].lstrip("\n").split("\n")))
+        return kind(match[2], context="\n".join(context) or None)
+    return kind(match[2])
 
 
 def _hex_lines(lines: Sequence[str]) -> Iterator[str]:

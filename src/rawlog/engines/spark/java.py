@@ -68,8 +68,8 @@ def java_version(home: Path) -> int | None:
         for line in (home / "release").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("JAVA_VERSION="):
                 return _feature(line.partition("=")[2].strip('" '))
-    found = re.search(r'version "([^"]+)"', _ask(java, "-version"))
-    return _feature(found[1]) if found else None
+    match = re.search(r'version "([^"]+)"', _ask(java, "-version"))
+    return _feature(match[1]) if match else None
 
 
 def facade(java: Java, directory: Path | None = None) -> Path:
@@ -130,8 +130,8 @@ def _home_on_path() -> Path | None:
     if (home / "release").is_file():
         return home
     # A wrapper script (jenv, sdkman, macOS): only the Java that it starts knows its home.
-    found = re.search(r"java\.home = (.+)", _ask(Path(java), "-XshowSettings:properties", "-version"))
-    return Path(found[1].strip()) if found else home
+    match = re.search(r"java\.home = (.+)", _ask(Path(java), "-XshowSettings:properties", "-version"))
+    return Path(match[1].strip()) if match else home
 
 
 def _home_packaged() -> Path | None:
@@ -152,8 +152,8 @@ def _ask(java: Path, *arguments: str) -> str:
 
 def _feature(version: str) -> int | None:
     """17 of `17.0.15`, 8 of `1.8.0_412`."""
-    found = re.match(r"(?:1\.)?(\d+)", version)
-    return int(found[1]) if found else None
+    match = re.match(r"(?:1\.)?(\d+)", version)
+    return int(match[1]) if match else None
 
 
 def _verdict(home: Path | None, version: int | None) -> str:

@@ -117,7 +117,7 @@ def parse(options: Mapping[str, str]) -> Request:
         selected["options"] = {**selected.get("options", {}), **registry.reading_options(own)}
     selection = _decoding(Selection(**selected), fields["paths"], table, given)
     if "includeHeaders" in given and not _boolean("includeHeaders", given["includeHeaders"]) and "columns" not in given:
-        names = selection.made(table).names
+        names = selection.transformed(table).names
         selection = selection.replace(columns=tuple(name for name in names if name != "headers"))
     request = Request(**fields, selection=selection)
     request.selection.check(table)

@@ -75,12 +75,12 @@ def _ends_early(bounds: Bounds, parts: Sequence[Part]) -> bool:
     """Whether a LIMIT is reached soon, however large the files are: because each row that is read is wanted."""
     others = (bounds.from_offset, bounds.to_offset, bounds.since, bounds.until, bounds.keys)
     chosen = (bounds.topics, bounds.partitions)
-    placed = all(one.file.place.topic is not None and one.file.place.partition is not None for one in parts)
-    return bounds.limit is not None and not any(one is not None for one in (*others, *(() if placed else chosen)))
+    placed = all(part.file.place.topic is not None and part.file.place.partition is not None for part in parts)
+    return bounds.limit is not None and not any(bound is not None for bound in (*others, *(() if placed else chosen)))
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedTable:
     """A table as it was at some time: the columns that were decoded, and the file they are in, None if it is too large."""
 
     state: int
@@ -93,11 +93,11 @@ class Stage:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="stage-", dir=scratch()))
-        self._held: dict[tuple[int, Bounds], Staged] = {}
+        self._held: dict[tuple[int, Bounds], StagedTable] = {}
         self._lock = threading.Lock()
         self._count = 0
 
-    def get(self, files: Files, columns: Sequence[str], bounds: Bounds = ALL) -> Staged:
+    def get(self, files: Files, columns: Sequence[str], bounds: Bounds = ALL) -> StagedTable:
         """The table with these columns, from before if its files are what they were. Only rows within bounds need to be in it.
 
         DataError at damage, as the files say.
@@ -114,13 +114,13 @@ class Stage:
                 columns = [name for name in files.table.names if name in {*columns, *held.columns}]
             if held is not None and held.path is not None:
                 held.path.unlink(missing_ok=True)
-            made = Staged(state, tuple(columns), self._write(files, columns, bounds))
-            self._held[id(files), bounds] = made
+            staged = StagedTable(state, tuple(columns), self._write(files, columns, bounds))
+            self._held[id(files), bounds] = staged
             if len(self._held) > MOST:
                 oldest = self._held.pop(next(key for key in self._held if key[1] != ALL))
                 if oldest.path is not None:
                     oldest.path.unlink(missing_ok=True)
-            return made
+            return staged
 
     def _write(self, files: Files, columns: Sequence[str], bounds: Bounds) -> Path | None:
         parts = files.parts(bounds)
@@ -166,9 +166,9 @@ class SparkEngine(Engine):
 
     dialect = "spark"
 
-    def __init__(self, session: Callable[[], SparkSession], given: Sequence[View], *, embedded: bool) -> None:
+    def __init__(self, session: Callable[[], SparkSession], sources: Sequence[View], *, embedded: bool) -> None:
         """`embedded` says that the session runs on this machine alone, and reads its files."""
-        super().__init__(given)
+        super().__init__(sources)
         self._session = session
         self._spark: SparkSession | None = None
         self._stage = Stage() if embedded else None
@@ -196,15 +196,15 @@ class SparkEngine(Engine):
 
     def ask(self, sql: str) -> Answer:
         """The answer, not yet computed. OptionError if Spark does not understand the question."""
-        frame, complaints = self._asked(sql)
+        frame, complaints = self._ask_frame(sql)
         schema = _arrow_schema(frame)
         return Answer(schema, _table_of(frame), lambda: self._stream(frame, schema, complaints))
 
     def frame(self, sql: str) -> DataFrame:
         """The answer as a DataFrame of the session. OptionError if Spark does not understand the question."""
-        return self._asked(sql)[0]
+        return self._ask_frame(sql)[0]
 
-    def _asked(self, sql: str) -> tuple[DataFrame, translated]:
+    def _ask_frame(self, sql: str) -> tuple[DataFrame, translated]:
         rewritten, needed = self.read(sql)
         words = views.column_words(sql)
         complaints = self._complaints(needed)
@@ -212,16 +212,16 @@ class SparkEngine(Engine):
             self._create(name, self.spark.createDataFrame([], view.table.ddl))
         try:
             with complaints:
-                return self._analysed(rewritten, needed, words), complaints
+                return self._analyse(rewritten, needed, words), complaints
         except OptionError as error:
             if words is None or not any(
                 repr(name) in str(error) for view in needed.values() for name in view.table.names
             ):
                 raise
             with complaints:  # a column that is there was not read: the text did not tell that it is wanted
-                return self._analysed(rewritten, needed, None), complaints
+                return self._analyse(rewritten, needed, None), complaints
 
-    def _analysed(self, rewritten: str, needed: dict[str, View], words: set[str] | None) -> DataFrame:
+    def _analyse(self, rewritten: str, needed: dict[str, View], words: set[str] | None) -> DataFrame:
         self._register_functions(views.words_of(rewritten))
         zone = str(self.spark.conf.get("spark.sql.session.timeZone")).upper()
         bounds = self.bounds(rewritten, needed, utc=zone in ("UTC", "ETC/UTC", "Z", "+00:00"))
@@ -285,8 +285,8 @@ class SparkEngine(Engine):
         reader = self.spark.read.format("rawlog").option("table", files.table.name).option("mode", mode)
         reader = reader.option("replicas", files.directory.reading.replicas).options(**_options(bounds))
         if files.stored.name == RECORDS.name:
-            for one in files.directory.reading.transforms:
-                reader = reader.options(**one.options) if isinstance(one, Decode) else reader
+            for transform in files.directory.reading.transforms:
+                reader = reader.options(**transform.options) if isinstance(transform, Decode) else reader
         return reader.option("columns", ",".join(columns)).option("splitSize", SPLIT).load(files.directory.paths)
 
     def _lake_table(self, rows: LakeTable, columns: Sequence[str], bounds: Bounds) -> DataFrame:
@@ -319,18 +319,20 @@ class SparkEngine(Engine):
 
 def _options(bounds: Bounds) -> dict[str, str]:
     """The options of the data source that read only what is within bounds."""
-    chosen = bounds.selection(Selection())
-    made = {
-        "subscribePattern": chosen.topic_pattern,
-        "partition": ",".join(map(str, chosen.partitions)) or None,
-        "startingOffsets": None if chosen.from_offset is None or chosen.from_offset < 0 else str(chosen.from_offset),
-        "endingOffsets": None if chosen.to_offset is None or chosen.to_offset < 0 else str(chosen.to_offset),
+    selection = bounds.selection(Selection())
+    options = {
+        "subscribePattern": selection.topic_pattern,
+        "partition": ",".join(map(str, selection.partitions)) or None,
+        "startingOffsets": None
+        if selection.from_offset is None or selection.from_offset < 0
+        else str(selection.from_offset),
+        "endingOffsets": None if selection.to_offset is None or selection.to_offset < 0 else str(selection.to_offset),
         # In milliseconds, of which the range has those that it begins and ends in.
-        "startingTimestamp": None if chosen.since is None or chosen.since < 0 else str(chosen.since // 1000),
-        "endingTimestamp": None if chosen.until is None or chosen.until < 0 else str(-(-chosen.until // 1000)),
-        "where": chosen.where,
+        "startingTimestamp": None if selection.since is None or selection.since < 0 else str(selection.since // 1000),
+        "endingTimestamp": None if selection.until is None or selection.until < 0 else str(-(-selection.until // 1000)),
+        "where": selection.where,
     }
-    return {name: value for name, value in made.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def stream(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -270,9 +270,9 @@ def read_defaults(file: str | None = None) -> dict[str, str]:
     settings = {}
     with suppress(OSError, UnicodeDecodeError):
         for line in Path(file or os.path.join(folder, "spark-defaults.conf")).read_text("utf-8").splitlines():
-            found = re.fullmatch(r"\s*(spark\.[^\s=:]+)\s*[\s=:]\s*(.*?)\s*", line)
-            if found is not None:
-                settings[found[1]] = found[2]
+            match = re.fullmatch(r"\s*(spark\.[^\s=:]+)\s*[\s=:]\s*(.*?)\s*", line)
+            if match is not None:
+                settings[match[1]] = match[2]
     return settings
 
 
@@ -376,14 +376,14 @@ def _environment(target: str, remote: bool) -> Iterator[None]:
 
 def _family_paths() -> list[str]:
     """The directories from which this process imports families that the environment adds: workers on this machine need them too."""
-    found: dict[str, None] = {}
+    folders: dict[str, None] = {}
     for name in os.environ.get(registry.VARIABLE, "").split(","):
         package = name.strip().partition(".")[0]
         spec = importlib.util.find_spec(package) if package else None
         if spec is not None:
             places = spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
-            found |= {os.path.dirname(os.path.abspath(place)): None for place in places}
-    return list(found)
+            folders |= {os.path.dirname(os.path.abspath(place)): None for place in places}
+    return list(folders)
 
 
 def _quiet_query_errors() -> None:

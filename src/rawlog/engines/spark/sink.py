@@ -27,15 +27,15 @@ from rawlog.io.stages import remove_stage
 from rawlog.io.storage import Source, exists, is_remote
 from rawlog.lakes.loss_check import (
     LossError,
-    added,
     as_records,
     check_columns,
+    total_losses,
 )
 from rawlog.lakes.targets import (
     PLAIN,
     FormatOutlet,
     WrittenSplit,
-    made_directory,
+    make_stage_directory,
     outlet,
 )
 from rawlog.model.errors import AccessError, OptionError, unknown
@@ -66,17 +66,17 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> S
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamSinkWriter:
     """The same for a stream. OptionError also if there is no checkpoint location: it identifies the query."""
-    given = dict(options)
-    named = [name for name in given if name.lower() == "checkpointlocation"]
+    rest = dict(options)
+    named = [name for name in rest if name.lower() == "checkpointlocation"]
     if not named:
         raise OptionError('no checkpoint: .option("checkpointLocation", …) is needed, it identifies the query')
-    location = absolute(given.pop(named[0]))
-    return StreamSinkWriter(_target(given, schema, False), location)
+    location = absolute(rest.pop(named[0]))
+    return StreamSinkWriter(_target(rest, schema, False), location)
 
 
 def _target(options: Mapping[str, str], schema: StructType, overwrite: bool) -> FormatOutlet:
-    given = dict(options)
-    named = {name.lower(): given.pop(name) for name in list(given) if name.lower() in {own.lower() for own in OWN}}
+    rest = dict(options)
+    named = {name.lower(): rest.pop(name) for name in list(rest) if name.lower() in {option.lower() for option in OWN}}
     if "to" not in named:
         raise OptionError('no target: .option("to", "kafka") says what to write')
     if "path" not in named:
@@ -84,10 +84,10 @@ def _target(options: Mapping[str, str], schema: StructType, overwrite: bool) -> 
     if named["to"] in PLAIN:
         raise OptionError(f'to {named["to"]}: Spark writes that itself, df.write.format("{named["to"]}")')
     accepted = [name.strip() for name in named.get("acceptloss", "").split(",") if name.strip()]
-    for name in given:
-        if difflib.get_close_matches(name.lower(), [own.lower() for own in OWN], cutoff=0.75):
+    for name in rest:
+        if difflib.get_close_matches(name.lower(), [option.lower() for option in OWN], cutoff=0.75):
             raise unknown("option", name, OWN)
-    target = outlet(named["to"], absolute(named["path"]), options=given, accepted=accepted, overwrite=overwrite)
+    target = outlet(named["to"], absolute(named["path"]), options=rest, accepted=accepted, overwrite=overwrite)
     assert isinstance(target, FormatOutlet)
     if is_remote(target.path):
         raise OptionError(f"{target.path}: the sink writes to a path that driver and tasks share; convert takes a URL")
@@ -137,16 +137,21 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         ending = "" if self.target.is_directory else ".log"
         path = f"{self.target.path}/batch-{batchId:012d}{ending}"
         try:
-            if not exists(path) and any(one is not None and one.split.rows for one in messages):
-                made = outlet(self.target.format, path, options=self.target.options, accepted=self.target.accepted)
-                assert isinstance(made, FormatOutlet)
-                _join(made, messages, f"{self.stage}/all-{batchId}")
+            if not exists(path) and any(message is not None and message.split.rows for message in messages):
+                batch_target = outlet(
+                    self.target.format, path, options=self.target.options, accepted=self.target.accepted
+                )
+                assert isinstance(batch_target, FormatOutlet)
+                _join(batch_target, messages, f"{self.stage}/all-{batchId}")
         finally:
             self.abort(messages, batchId)
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
         """Remove what the tasks of a batch wrote. The stage itself is for the next batch; the next query removes it."""
-        for folder in (f"{self.stage}/all-{batchId}", *(one.split.folder for one in messages if one is not None)):
+        for folder in (
+            f"{self.stage}/all-{batchId}",
+            *(message.split.folder for message in messages if message is not None),
+        ):
             remove_stage(folder)
 
     def _claim(self) -> None:
@@ -159,8 +164,8 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
             with writing(path) as file:
                 file.write(json.dumps({"id": query}).encode())
         with Source(path) as source:
-            found = json.loads(source.read(0, source.size))["id"]
-        if found != query:
+            owner = json.loads(source.read(0, source.size))["id"]
+        if owner != query:
             raise AccessError(
                 f"{self.target.path}: has batches of another query, or of this one with another checkpoint; choose another path"
             )
@@ -179,12 +184,12 @@ def _write_task(target: FormatOutlet, stage: str, iterator: Iterator[pa.RecordBa
 
 def _join(target: FormatOutlet, messages: Iterable[Message | None], folder: str) -> None:
     """Make what the winning attempts wrote appear. OptionError, with nothing written, if a loss was not accepted."""
-    written = sorted((one for one in messages if one is not None), key=lambda one: one.number)
-    splits = [one.split for one in written]
+    written = sorted((message for message in messages if message is not None), key=lambda message: message.number)
+    splits = [message.split for message in written]
     if not target.divides:
         splits = [target.write(spilled(splits), folder, "rows")]
-    lost = added(split.lost for split in splits)
-    refused = [one for name, one in lost.items() if name not in target.accepted]
+    lost = total_losses(split.lost for split in splits)
+    refused = [loss for name, loss in lost.items() if name not in target.accepted]
     if refused:
         error = LossError(target.format, refused, sum(split.rows for split in splits), target.accepted)
         raise OptionError(error.message('.option("acceptLoss", …) with '))
@@ -193,7 +198,7 @@ def _join(target: FormatOutlet, messages: Iterable[Message | None], folder: str)
 
 def spill(batches: Iterable[pa.RecordBatch], folder: str) -> WrittenSplit:
     """Lay rows aside. AccessError if they cannot be written."""
-    made_directory(folder)
+    make_stage_directory(folder)
     path, rows = os.path.join(folder, SPILL), 0
     try:
         options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -209,5 +214,5 @@ def spill(batches: Iterable[pa.RecordBatch], folder: str) -> WrittenSplit:
 def spilled(splits: Iterable[WrittenSplit]) -> Iterator[Any]:
     """The rows that tasks laid aside, in the order of the tasks."""
     for split in splits:
-        with pa.OSFile(split.made, "rb") as file, pa.ipc.open_stream(file) as stream:
+        with pa.OSFile(split.content, "rb") as file, pa.ipc.open_stream(file) as stream:
             yield from stream

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from rawlog import registry
 from rawlog.engines.spark import daemon, options, splits
 from rawlog.engines.spark.options import LATEST, MODES, Offsets, Request
-from rawlog.engines.spark.splits import Chosen
+from rawlog.engines.spark.splits import Subtree
 from rawlog.model.errors import AccessError, OptionError, unknown
 from rawlog.model.format import File
 from rawlog.reading import parts
@@ -137,21 +137,21 @@ def plan(tree: Tree, request: Request) -> list[InputPartition]:
     by_bounds: dict[tuple[int | None, int | None], list[File]] = {}
     for file in chosen:
         by_bounds.setdefault((request.starting.of(file), request.ending.of(file)), []).append(file)
-    found: list[tuple[Part, Selection]] = []
+    planned: list[tuple[Part, Selection]] = []
     for files in by_bounds.values():
         selection = request.selection_of(files[0])
-        some = splits.choose(tree, request, files)
-        found += [(part, selection) for part in parts.plan(some, table, selection, split_size=size)]
-    return splits.pack(found, size)
+        chosen_files = splits.choose(tree, request, files)
+        planned += [(part, selection) for part in parts.plan(chosen_files, table, selection, split_size=size)]
+    return splits.pack(planned, size)
 
 
 def check_partitions(tree: Tree, *bounds: Offsets) -> None:
     """OptionError if an offset is given for a partition that is not there."""
-    known = {f"{file.place.topic}-{file.place.partition}" for file in tree if file.place.partition is not None}
+    names = {f"{file.place.topic}-{file.place.partition}" for file in tree if file.place.partition is not None}
     for bound in bounds:
         for topic, partition in bound.each:
-            if f"{topic}-{partition}" not in known:
-                raise unknown("partition", f"{topic}-{partition}", known)
+            if f"{topic}-{partition}" not in names:
+                raise unknown("partition", f"{topic}-{partition}", names)
 
 
 def register(spark: SparkSession) -> None:
@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.left = []
         waiting: list[tuple[int, Line, Mark]] = []
         for key, line in self.follower.lines(self._read(marks)).items():
-            mark = self.follower.located(line, marks[key]) if key in marks else self._first(line)
+            mark = self.follower.locate(line, marks[key]) if key in marks else self._first(line)
             if (left := line.size_after(mark)) > 0:
                 waiting.append((left, line, mark))
         if files is not None:  # those not written to for longest go first, so that none waits for ever
@@ -225,8 +225,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.left.append((line, mark))
                 continue
             share = None if size is None else max(1, size * left // total)
-            some = None if records is None else max(1, records * left // total)
-            reached, touched = self.follower.step(line, mark, share, files, some)
+            record_limit = None if records is None else max(1, records * left // total)
+            reached, touched = self.follower.step(line, mark, share, files, record_limit)
             files = None if files is None else files - touched
             self.left.append((line, reached))
             if touched or line.key in marks:
@@ -246,14 +246,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if line.is_numbered and not line.format.by_position and mark.offset is not None:
                 with suppress(AccessError):  # deleted meanwhile
                     lines[line.key]["records"] = max(0, (self.follower.end(line).offset or 0) - mark.offset)
-        total = {name: sum(one.get(name, 0) for one in lines.values()) for name in ("bytes", "records")}
+        total = {name: sum(line_lag.get(name, 0) for line_lag in lines.values()) for name in ("bytes", "records")}
         return {"lag": total, "lines": lines}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The tasks of one batch. AccessError if files of it are gone."""
         # Which replicas were chosen is in `end`.
         lines, before = self.follower.lines(splits.choose(self._tree(), self.request)), from_position(start)
-        found: list[tuple[Line, Part]] = []
+        line_parts: list[tuple[Line, Part]] = []
         for key, stop in from_position(end).items():
             if before.get(key) == stop:
                 continue
@@ -262,11 +262,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             line = lines[key]
             begin = before[key] if key in before else self._first(line)
-            found += [(line, part) for part in self.follower.parts(line, begin, stop)]
-        size = splits.split_size(self.request, sum(part.size for _, part in found))
+            line_parts += [(line, part) for part in self.follower.parts(line, begin, stop)]
+        size = splits.split_size(self.request, sum(part.size for _, part in line_parts))
         parts = [
             (piece, self.request.selection_of(piece.file))
-            for line, part in found
+            for line, part in line_parts
             for piece in cut(part, line.group, size)
         ]
         return splits.pack(parts, size)
@@ -275,7 +275,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task."""
         return splits.read(partition, self.request, self.schema)
 
-    def _read(self, marks: Mapping[str, Mark]) -> Chosen:
+    def _read(self, marks: Mapping[str, Mark]) -> Subtree:
         """The files that are read: of replicas the one that was read before, else the best."""
         request, tree = self.request, self.frozen or self._tree()
         read = choose_replicas(tree, request.selection, table=request.whole_table, prefer=are_marked(marks))
@@ -292,5 +292,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first(self, line: Line) -> Mark:
         """Where an unread line begins: at its first file, or at the frame that holds the offset asked for."""
         start = self.request.starting.of(line.files[0])
-        found = None if start is None or start < 0 else self.follower.seek(line, start)
-        return Mark.before(line.files[0]) if found is None else found
+        mark = None if start is None or start < 0 else self.follower.seek(line, start)
+        return Mark.before(line.files[0]) if mark is None else mark

@@ -47,7 +47,7 @@ class Splits(InputPartition):
 
 
 @dataclass(frozen=True, repr=False)
-class Chosen(Tree):
+class Subtree(Tree):
     """Some files of a tree, which still know the others of their group."""
 
     _: KW_ONLY
@@ -58,14 +58,14 @@ class Chosen(Tree):
         return self.whole.group_of(file)
 
 
-def choose(tree: Tree, request: Request, files: Iterable[File] | None = None) -> Chosen:
+def choose(tree: Tree, request: Request, files: Iterable[File] | None = None) -> Subtree:
     """The files of a tree that a request wants by their names."""
     names = tuple(
         file
         for file in (tree.files if files is None else files)
         if request.glob is None or fnmatch.fnmatchcase(_name(file.path), request.glob)
     )
-    return Chosen(tree.roots, names, tree.unread, whole=tree)
+    return Subtree(tree.roots, names, tree.unread, whole=tree)
 
 
 def _name(path: str) -> str:
@@ -88,12 +88,12 @@ def pack(parts: Sequence[tuple[Part, Selection]], size: int) -> list[InputPartit
     tasks: list[InputPartition] = []
     held: list[tuple[Part, Selection]] = []
     weight = 0
-    for pair, own in zip(parts, weights, strict=True):
-        if held and weight + own > target + target // 4:
+    for pair, part_weight in zip(parts, weights, strict=True):
+        if held and weight + part_weight > target + target // 4:
             tasks.append(Splits(tuple(held)))
             held, weight = [], 0
         held.append(pair)
-        weight += own
+        weight += part_weight
     return [*tasks, Splits(tuple(held))] if held else tasks
 
 
@@ -104,14 +104,14 @@ def spark_schema(request: Request, schema: StructType) -> tuple[Request, pa.Sche
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    table = request.selection.made(request.whole_table)
+    table = request.selection.transformed(request.whole_table)
     if not schema.fields:
         raise OptionError(f"the schema names no column of {table.name}; these are: {', '.join(table.names)}")
     arrow = to_arrow_schema(schema, timezone="UTC")
-    for field, given in zip(arrow, schema.fields, strict=True):
+    for field, spark_field in zip(arrow, schema.fields, strict=True):
         column = field_column(table, field.name)
         if field.type != arrow_type("string" if column.type == JSON else column.type):
-            shown = given.dataType.simpleString()
+            shown = spark_field.dataType.simpleString()
             raise OptionError(
                 f"column {column.name} of {table.name} is {column.type}, not {shown} as in the given schema"
             )
@@ -128,9 +128,9 @@ def read(splits: InputPartition, request: Request, schema: pa.Schema) -> Iterato
 
 def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
     table = registry.table_named(request.table)
-    asked = request.selection.begun()
+    whole_selection = request.selection.begun()
     for part, selection in splits.parts:
-        chosen = selection.replace(columns=asked.columns, transforms=asked.transforms)
+        chosen = selection.replace(columns=whole_selection.columns, transforms=whole_selection.transforms)
         try:
             yield from rows.read(part, table, chosen, _note)
         except AccessError as error:
@@ -143,7 +143,7 @@ def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
             if request.mode != "DROPMALFORMED":
                 raise
             log.warning("%s; the file is dropped", str(error).splitlines()[0])
-    for note in asked.judge([asked.tallies]) if asked.transforms else ():
+    for note in whole_selection.judge([whole_selection.tallies]) if whole_selection.transforms else ():
         log.warning("%s", note)
 
 
@@ -173,13 +173,13 @@ def resize(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held.append(batch)
         size += batch.nbytes
         if size >= SMALLEST_BATCH:
-            yield from _sliced(held, size)
+            yield from _slice(held, size)
             held, size = [], 0
     if held:
-        yield from _sliced(held, size)
+        yield from _slice(held, size)
 
 
-def _sliced(held: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+def _slice(held: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     if len(held) > 1:
         held = pa.Table.from_batches(held).combine_chunks().to_batches()
     for batch in held:

@@ -49,27 +49,31 @@ class Bounds:
     is_exact: bool = True
 
     def __bool__(self) -> bool:
-        return any(getattr(self, one.name) is not None for one in fields(self) if one.name != "is_exact")
+        return any(getattr(self, field.name) is not None for field in fields(self) if field.name != "is_exact")
 
     def both(self, other: Bounds) -> Bounds:
         """What rows have in common that are within these bounds and others."""
-        exact, made = self.is_exact and other.is_exact, {}
+        exact, merged = self.is_exact and other.is_exact, {}
         for name in ("topics", "partitions", "keys"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            made[name] = mine if theirs is None else theirs if mine is None else (mine & theirs) or mine
-            exact = exact and (mine is None or theirs is None or bool(mine & theirs))
+            bound, other_bound = getattr(self, name), getattr(other, name)
+            merged[name] = (
+                bound if other_bound is None else other_bound if bound is None else (bound & other_bound) or bound
+            )
+            exact = exact and (bound is None or other_bound is None or bool(bound & other_bound))
         for name, choose in (("from_offset", max), ("to_offset", min), ("since", max), ("until", min)):
-            made[name] = _merged(getattr(self, name), getattr(other, name), choose)
-        return Bounds(**made, is_exact=exact)
+            merged[name] = _merged(getattr(self, name), getattr(other, name), choose)
+        return Bounds(**merged, is_exact=exact)
 
     def either(self, other: Bounds) -> Bounds:
         """What rows have in common that are within these bounds or others."""
-        made: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for name in ("topics", "partitions", "keys", "from_offset", "to_offset", "since", "until"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine is not None and theirs is not None:
-                made[name] = mine | theirs if isinstance(mine, frozenset) else _widest(name)(mine, theirs)
-        return Bounds(**made, is_exact=False)
+            bound, other_bound = getattr(self, name), getattr(other, name)
+            if bound is not None and other_bound is not None:
+                merged[name] = (
+                    bound | other_bound if isinstance(bound, frozenset) else _widest(name)(bound, other_bound)
+                )
+        return Bounds(**merged, is_exact=False)
 
     def selection(self, reading: Selection) -> Selection:
         """A selection of rows within the bounds, read as another one says."""
@@ -110,8 +114,8 @@ class Bounds:
 NOTHING_KNOWN = Bounds(is_exact=False)
 
 
-def _merged(one: Any, other: Any, choose: Callable[[Any, Any], Any]) -> Any:
-    return other if one is None else one if other is None else choose(one, other)
+def _merged(bound: Any, other: Any, choose: Callable[[Any, Any], Any]) -> Any:
+    return other if bound is None else bound if other is None else choose(bound, other)
 
 
 def _widest(name: str) -> Callable[[int, int], int]:
@@ -139,16 +143,16 @@ def bounds_of(sql: str, tables: Mapping[str, Table], dialect: str, *, utc: bool 
         return {}
     if not isinstance(tree, exp.Select | exp.SetOperation):
         return {}
-    found: dict[str, Bounds] = {}
-    uses = [one for one in tree.find_all(exp.Table) if one.name.lower() in tables]
+    by_view: dict[str, Bounds] = {}
+    uses = [use for use in tree.find_all(exp.Table) if use.name.lower() in tables]
     for use in uses:
         name = use.name.lower()
-        own = _bounds_of_use(use, tables[name], utc)
-        found[name] = found[name].either(own) if name in found else own
+        bounds = _bounds_of_use(use, tables[name], utc)
+        by_view[name] = by_view[name].either(bounds) if name in by_view else bounds
     if len(uses) == 1 and isinstance(tree, exp.Select):
         name = uses[0].name.lower()
-        found[name] = replace(found[name], limit=_limit(tree, uses[0], found[name]))
-    return {name: own for name, own in found.items() if own}
+        by_view[name] = replace(by_view[name], limit=_limit(tree, uses[0], by_view[name]))
+    return {name: bounds for name, bounds in by_view.items() if bounds}
 
 
 def bounds_of_condition(text: str, table: Table) -> Bounds:
@@ -175,23 +179,23 @@ def _bounds_of_use(use: Any, table: Table, utc: bool) -> Bounds:
     if where is None:
         return Bounds()
     joins = select.args.get("joins") or []
-    if any(one.args.get("method") or one.kind not in _JOINS for one in joins):
+    if any(join.args.get("method") or join.kind not in _JOINS for join in joins):
         return NOTHING_KNOWN  # the nearest row, or the one at the same place: it depends on the others
     alone = not joins and not select.args.get("laterals")
     # A name of a result may hide the column; which of the two a WHERE means depends on the engine.
-    hidden = {one.alias.lower() for one in select.expressions if isinstance(one, exp.Alias)}
+    hidden = {expression.alias.lower() for expression in select.expressions if isinstance(expression, exp.Alias)}
     return _Reader(table, use.alias_or_name.lower(), alone, hidden, utc).read(where.this)
 
 
 def _limit(tree: Any, use: Any, bounds: Bounds) -> int | None:
     """How many rows are enough: where a statement gives rows as they come, and drops none that the bounds let pass."""
     allowed = {"expressions", "from_", "where", "limit", "offset"}
-    given = {name for name, value in tree.args.items() if value}
-    simple = all(type(node).__name__ in _SIMPLE for one in tree.expressions for node in one.walk())
-    if not given <= allowed or not simple or not bounds.is_exact or use.parent is not tree.args.get("from_"):
+    clauses = {name for name, value in tree.args.items() if value}
+    simple = all(type(node).__name__ in _SIMPLE for expression in tree.expressions for node in expression.walk())
+    if not clauses <= allowed or not simple or not bounds.is_exact or use.parent is not tree.args.get("from_"):
         return None
     limit, offset = (_integer(tree.args[name].expression) if tree.args.get(name) else 0 for name in ("limit", "offset"))
-    if "limit" not in given or limit is None or offset is None or limit + offset > MOST_ROWS:
+    if "limit" not in clauses or limit is None or offset is None or limit + offset > MOST_ROWS:
         return None
     return limit + offset
 
@@ -249,37 +253,39 @@ class _Reader:
         if name is None:
             return NOTHING_KNOWN
         if name == "topic" and kind == "EQ":
-            return _set("topics", [one.this if _is_text(one) else None for one in values])
+            return _set("topics", [value.this if _is_text(value) else None for value in values])
         if name == partition_column(self.table) and kind == "EQ":
-            numbers = [_integer(one) for one in values]
-            return _set("partitions", [one if one is not None and abs(one) < _INT32 else None for one in numbers])
+            numbers = [_integer(value) for value in values]
+            return _set(
+                "partitions", [number if number is not None and abs(number) < _INT32 else None for number in numbers]
+            )
         if name == "key" and kind == "EQ" and self.table.column("key").type == "binary":
-            return _set("keys", [_bytes(one) for one in values])
+            return _set("keys", [_bytes(value) for value in values])
         if self.table.offsets is not None and name in self.table.offsets:
-            found = _range(("from_offset", "to_offset"), kind, [_integer(one) for one in values])
-            return replace(found, is_exact=found.is_exact and len(set(self.table.offsets)) == 1)
+            bounds = _range(("from_offset", "to_offset"), kind, [_integer(value) for value in values])
+            return replace(bounds, is_exact=bounds.is_exact and len(set(self.table.offsets)) == 1)
         if self.table.times == (name, name):
             recent = values[0] if kind in ("GT", "GTE") else None
             if recent is not None and (since := _ago(recent)) is not None:
                 return Bounds(since=since, is_exact=False)
-            return _range(("since", "until"), kind, [_microseconds(one, self.utc) for one in values])
+            return _range(("since", "until"), kind, [_microseconds(value, self.utc) for value in values])
         return NOTHING_KNOWN
 
 
 def _set(name: str, values: list[Any]) -> Bounds:
-    made: dict[str, Any] = {name: frozenset(values)}
-    return NOTHING_KNOWN if None in values or not values else Bounds(**made)
+    arguments: dict[str, Any] = {name: frozenset(values)}
+    return NOTHING_KNOWN if None in values or not values else Bounds(**arguments)
 
 
 def _range(names: tuple[str, str], kind: str, values: list[int | None]) -> Bounds:
     """A half-open range that holds all rows that compare so with one of some numbers."""
-    known = [one for one in values if one is not None]
-    if len(known) < len(values) or not known or max(map(abs, known)) >= _INT64 - 1:
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values) or not numbers or max(map(abs, numbers)) >= _INT64 - 1:
         return NOTHING_KNOWN
-    low = {"EQ": min(known), "GTE": min(known), "GT": min(known) + 1}.get(kind)
-    high = {"EQ": max(known) + 1, "LT": max(known), "LTE": max(known) + 1}.get(kind)
-    made: dict[str, Any] = {names[0]: low, names[1]: high}
-    return Bounds(**made, is_exact=len(set(known)) == 1)
+    low = {"EQ": min(numbers), "GTE": min(numbers), "GT": min(numbers) + 1}.get(kind)
+    high = {"EQ": max(numbers) + 1, "LT": max(numbers), "LTE": max(numbers) + 1}.get(kind)
+    arguments: dict[str, Any] = {names[0]: low, names[1]: high}
+    return Bounds(**arguments, is_exact=len(set(numbers)) == 1)
 
 
 def _is_text(node: Any) -> bool:
@@ -333,13 +339,13 @@ def _microseconds(node: Any, utc: bool) -> int | None:
     from sqlglot import exp
 
     type, node = (node.to, node.this) if isinstance(node, exp.Cast) else (None, node)
-    found = _TIME.fullmatch(node.this) if _is_text(node) else None
-    if found is None or (found[4] is None and not utc):
+    match = _TIME.fullmatch(node.this) if _is_text(node) else None
+    if match is None or (match[4] is None and not utc):
         return None
-    if type is not None and (type.expressions or not _keeps(type.this.name, found)):
+    if type is not None and (type.expressions or not _keeps(type.this.name, match)):
         return None
     try:
-        parsed = datetime.fromisoformat(found[0])
+        parsed = datetime.fromisoformat(match[0])
     except ValueError:
         return None
     parsed = parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed

@@ -20,7 +20,7 @@ from rawlog.io.checksums import crc32c_spans
 from rawlog.kernels import byte_view, hashes
 from rawlog.reading.field_paths import parse_path
 from rawlog.reading.fields import field_of
-from rawlog.values.nested import to_json
+from rawlog.values.documents import to_json
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _POSITIVE = 0x7FFF_FFFF
@@ -40,8 +40,8 @@ class Function:
 class _Bytes:
     """The bytes of a column of text or binary, as spans; those of nulls are empty."""
 
-    def __init__(self, given: pa.Array | pa.ChunkedArray) -> None:
-        column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    def __init__(self, values: pa.Array | pa.ChunkedArray) -> None:
+        column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         column = column.cast(pa.binary())
         _, offsets, data = column.buffers()
         self.count = len(column)
@@ -100,13 +100,15 @@ def msg_id(host: Any, *rest: Any) -> pa.Array:
     offset = _numbers(rest[-1])
     nulls = np.asarray(column.is_null()) | offset.nulls
     if len(rest) == 1:
-        made = [_host_and_port(text) for text in texts.dictionary.to_pylist()]
-        front = pa.array(made, pa.string()).take(texts.indices)
+        addresses = [_host_and_port(text) for text in texts.dictionary.to_pylist()]
+        front = pa.array(addresses, pa.string()).take(texts.indices)
     else:
         port = _numbers(rest[0])
         nulls |= port.nulls
-        made = [_address(text) for text in texts.dictionary.to_pylist()]
-        front = pc.binary_join_element_wise(pa.array(made, pa.string()).take(texts.indices), _hex(port.values, 4), "")
+        addresses = [_address(text) for text in texts.dictionary.to_pylist()]
+        front = pc.binary_join_element_wise(
+            pa.array(addresses, pa.string()).take(texts.indices), _hex(port.values, 4), ""
+        )
     ids = pc.binary_join_element_wise(front, _hex(offset.values, 8), "")
     return pc.if_else(pa.array(nulls), pa.scalar(None, pa.string()), ids)
 
@@ -117,11 +119,11 @@ def json_field(data: Any, path: Any) -> pa.Array:
     paths = _whole(path).cast(pa.string()).dictionary_encode()
     if len(paths.dictionary) == 1 and not paths.null_count:
         return _field(column, paths.dictionary[0].as_py())
-    found = pa.nulls(len(column), pa.string())
+    fields = pa.nulls(len(column), pa.string())
     codes = paths.indices
     for code, text in enumerate(paths.dictionary.to_pylist()):
-        found = pc.if_else(pc.fill_null(pc.equal(codes, code), False), _field(column, text), found)
-    return found
+        fields = pc.if_else(pc.fill_null(pc.equal(codes, code), False), _field(column, text), fields)
+    return fields
 
 
 def _field(column: pa.Array, path: str) -> pa.Array:
@@ -149,8 +151,8 @@ def json_of(data: Any) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _whole(given: pa.Array | pa.ChunkedArray) -> pa.Array:
-    column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+def _whole(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
 
 
@@ -160,8 +162,8 @@ class _Numbers:
     nulls: NDArray[np.bool_]
 
 
-def _numbers(given: pa.Array | pa.ChunkedArray) -> _Numbers:
-    column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+def _numbers(values: pa.Array | pa.ChunkedArray) -> _Numbers:
+    column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     nulls = np.asarray(column.is_null())
     return _Numbers(np.asarray(column.cast(pa.int64()).fill_null(0)), nulls)
 

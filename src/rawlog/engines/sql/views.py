@@ -56,7 +56,7 @@ _ENDS_FROM = frozenset(
 )
 
 
-def rewrite(sql: str, known: Mapping[Name, V]) -> tuple[str, dict[str, V]]:
+def rewrite(sql: str, views_by_name: Mapping[Name, V]) -> tuple[str, dict[str, V]]:
     """The SQL with dotted names as names of temporary views, which have no dots, and the views that it may need."""
     tokens = list(_TOKEN.finditer(sql))
     meaning = [index for index, token in enumerate(tokens) if token.lastgroup != "skip"]
@@ -76,9 +76,9 @@ def rewrite(sql: str, known: Mapping[Name, V]) -> tuple[str, dict[str, V]]:
         for count in range(len(names), 0, -1):
             # Outside FROM a dotted name may be that of a column: only one with more parts surely begins with a table.
             sure = count == 1 or in_from or count < len(names)
-            if names[:count] in known and sure:
+            if names[:count] in views_by_name and sure:
                 name = "_".join(names[:count])
-                needed[name] = known[names[:count]]
+                needed[name] = views_by_name[names[:count]]
                 if count > 1:
                     out[meaning[at]] = name
                     for gone in range(meaning[at] + 1, meaning[at + 2 * (count - 1)] + 1):
@@ -167,8 +167,8 @@ def _chain(tokens: Sequence[re.Match[str]], meaning: Sequence[int], at: int) -> 
 
 def words_of(sql: str) -> set[str]:
     """Every name in a statement, in lower case; text in double quotes may be one."""
-    found = {(token["word"] or token["quoted"] or "").lower() for token in _TOKEN.finditer(sql)}
-    return found | {token[0][1:-1].lower() for token in _TOKEN.finditer(sql) if token[0].startswith('"')}
+    words = {(token["word"] or token["quoted"] or "").lower() for token in _TOKEN.finditer(sql)}
+    return words | {token[0][1:-1].lower() for token in _TOKEN.finditer(sql) if token[0].startswith('"')}
 
 
 def column_words(sql: str) -> set[str] | None:
@@ -196,13 +196,13 @@ def needed_columns(table: Table, words: Collection[str] | None) -> list[str]:
 
 def statements(text: str) -> tuple[list[str], str]:
     """The statements of a text that end in `;`, without empty ones, and the text after the last one."""
-    found: list[str] = []
+    texts: list[str] = []
     start = 0
     for token in _TOKEN.finditer(text):
         if token.lastgroup == "mark" and token[0] == ";":
-            found.append(text[start : token.start()])
+            texts.append(text[start : token.start()])
             start = token.end()
-    return [one.strip() for one in found if has_meaning(one)], text[start:]
+    return [statement.strip() for statement in texts if has_meaning(statement)], text[start:]
 
 
 def has_meaning(text: str) -> bool:
@@ -277,7 +277,7 @@ class Files:
     @property
     def table(self) -> Table:
         """The table as queries see it: decoded, if that is asked for."""
-        return self.directory.reading.made(self.stored)
+        return self.directory.reading.transformed(self.stored)
 
     def parts(self, bounds: Bounds = ALL) -> list[Part]:
         """What there is to read, one part of a file each; within bounds, only what may have such rows."""
@@ -352,17 +352,17 @@ def sources(paths: Sequence[str], catalog: str | None = None) -> list[Source]:
     plain = [path for path in paths if _name_of(path) is None]
     if catalog is not None and len(plain) > 1:
         raise OptionError(f"--catalog {catalog} is one lake; give other paths a name, as logs={plain[1]}")
-    found = [Source(None, tuple(plain), catalog)] if plain or catalog is not None else []
-    if not paths and not found:
+    all_sources = [Source(None, tuple(plain), catalog)] if plain or catalog is not None else []
+    if not paths and not all_sources:
         raise OptionError("nothing to ask: name a path, or a catalog with --catalog")
     for path in paths:
         named = _name_of(path)
         if named is None:
             continue
-        if any(source.name == named[0] for source in found):
+        if any(source.name == named[0] for source in all_sources):
             raise OptionError(f"name {named[0]} is given twice")
-        found.append(Source(*named))
-    return found
+        all_sources.append(Source(*named))
+    return all_sources
 
 
 def _name_of(path: str) -> tuple[str, tuple[str, ...]] | None:
@@ -395,8 +395,8 @@ def views(source: Source, reading: Selection | None = None, note: Callable[[str]
     )
     prefix = () if source.name is None else (source.name,)
     return [
-        View(tuple((*prefix, *name) for name in names), found)
-        for names, found in zip(_names(list(tables), source.name is not None), tables.values(), strict=True)
+        View(tuple((*prefix, *name) for name in names), rows)
+        for names, rows in zip(_names(list(tables), source.name is not None), tables.values(), strict=True)
     ]
 
 
@@ -406,8 +406,8 @@ def _names(tables: list[str], named: bool) -> list[list[tuple[str, ...]]]:
     common = {table.name for table in COMMON}
     result: list[list[tuple[str, ...]]] = []
     for name, last in zip(tables, short, strict=True):
-        space, _, own = name.rpartition(".")
-        names: list[tuple[str, ...]] = [(space, own)] if space else [(own,), ("rawlog", own)]
+        space, _, table_name = name.rpartition(".")
+        names: list[tuple[str, ...]] = [(space, table_name)] if space else [(table_name,), ("rawlog", table_name)]
         if space and short.count(last) == 1 and last not in common:
             names.append((last,))
         if named and name == "records":
@@ -425,8 +425,8 @@ def _lake_tables(source: Source) -> dict[str, LakeTable]:
     from rawlog.lakes.lake import Lake
     from rawlog.lakes.names import known_tables
 
-    lake, known = Lake(source.paths[0] if source.paths else None, catalog=source.catalog), known_tables()
-    names = [name for name in lake.tables() if name in known]
+    lake, tables = Lake(source.paths[0] if source.paths else None, catalog=source.catalog), known_tables()
+    names = [name for name in lake.tables() if name in tables]
     if source.catalog is not None and not names:
         raise AccessError(f"catalog {source.catalog}: it has no table of a lake; `rawlog ingest --catalog` makes them")
-    return {name.removeprefix("rawlog."): LakeTable(lake, lake.table_of(name) or known[name], name) for name in names}
+    return {name.removeprefix("rawlog."): LakeTable(lake, lake.table_of(name) or tables[name], name) for name in names}

@@ -116,7 +116,7 @@ class Bloom:
 
 
 def make(keys: Iterable[bytes], elements: int, probability: float = 0.01, *, by_uuid: bool = False) -> Bloom:
-    """The filter that Ambry makes of keys. OptionError for a probability that it has no numbers for."""
+    """Build the bloom filter of keys as Ambry does. OptionError for a probability that is not in Ambry's table."""
     if probability not in BLOOM_TABLE:
         raise OptionError(f"bloom probability {probability}: one of {', '.join(map(str, BLOOM_TABLE))} expected")
     hash_count, per_element = BLOOM_TABLE[probability]
@@ -592,19 +592,21 @@ def runs(
     starts: frozenset[tuple[int, int]] = frozenset(),
     version: int = LATEST,
 ) -> Iterator[slice]:
-    """Entries cut into index files where Ambry cuts them (§10.4), and at `starts` (segment, offset) if those are given."""
+    """Cut entries into index files where Ambry cuts them (§10.4), and at `starts` (segment, offset)."""
     count = len(entries)
-    held = np.concatenate(([0], np.cumsum(entries.sizes + VALUES[version].size)))
+    sizes_before = np.concatenate(([0], np.cumsum(entries.sizes + VALUES[version].size)))
     cuts = np.flatnonzero(np.diff(segment)) + 1
     if starts:
-        wanted = np.array([place for _, place in starts], np.int64)
-        maybe = np.flatnonzero(np.isin(entries.offset, wanted))
-        named = [row for row in maybe.tolist() if (int(segment[row]), int(entries.offset[row])) in starts]
-        cuts = np.union1d(cuts, np.array(named, np.int64))
+        start_offsets = np.array([place for _, place in starts], np.int64)
+        candidates = np.flatnonzero(np.isin(entries.offset, start_offsets))
+        start_rows = [row for row in candidates.tolist() if (int(segment[row]), int(entries.offset[row])) in starts]
+        cuts = np.union1d(cuts, np.array(start_rows, np.int64))
     at = 0
     while at < count:
         border = int(cuts[place]) if (place := int(np.searchsorted(cuts, at, side="right"))) < cuts.size else count
-        full = int(np.searchsorted(held, held[at] + MAX_BYTES))  # the entry that reaches the limit is the last one
+        full = int(
+            np.searchsorted(sizes_before, sizes_before[at] + MAX_BYTES)
+        )  # the entry that reaches the limit is the last one
         stop = min(border, at + max_entries, max(full, at + 1))
         yield slice(at, stop)
         at = stop
@@ -616,7 +618,7 @@ def encode_index(run: Entries, *, version: int = LATEST, last_modified: int | No
     Equal keys are written with the bytes of the first of them. Without `last_modified` it is the latest time of an operation. An entry
     takes `least` bytes at least, as older releases had it.
     """
-    from rawlog.formats.ambry.writer import sealed  # which needs more than reading does
+    from rawlog.formats.ambry.writer import seal  # which needs more than reading does
 
     leader, order = _sorted(run)
     value_size, key_size = VALUES[version].size, int(run.sizes.max())
@@ -634,7 +636,7 @@ def encode_index(run: Entries, *, version: int = LATEST, last_modified: int | No
     body = np.zeros(len(run) * entry_size, np.uint8)
     values = _values(run, version)[order]
     write_entries(run.data, run.starts[leader], run.sizes[leader], values, entry_size, body)
-    return sealed(head + body.tobytes())
+    return seal(head + body.tobytes())
 
 
 def _sorted(run: Entries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -165,7 +165,7 @@ def from_text(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Which blob each of some keys is of: three numbers that are equal for keys that are equal for Ambry, and for no others.
+    """The identity of each key: three numbers, equal exactly where Ambry takes the keys for equal.
 
     Those of uuids sort as Ambry sorts keys; for odd keys (`is_odd`) a digest of their order is used, and only `order` sorts them.
     """
@@ -257,7 +257,7 @@ def _signed(number: bytes) -> bytes:
 
 
 def _sortable(text: bytes) -> bytes:
-    """A uuid text so that it sorts by UTF-16 code units, as Java's strings do."""
+    """A uuid text that sorts by UTF-16 code units, like Java's strings."""
     return java_text(text).encode("utf-16-be")
 
 

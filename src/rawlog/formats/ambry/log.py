@@ -242,8 +242,8 @@ class Messages:
         return len(self.frames)
 
 
-def checked(frames: Frames) -> Messages:
-    """The messages of frames, checksums compared: `frames.share(checked)` computes them once for everybody who sees the window."""
+def check_messages(frames: Frames) -> Messages:
+    """The messages of frames with checksums compared; `frames.share(check_messages)` computes them once per window."""
     return Messages(frames)
 
 
@@ -291,7 +291,7 @@ def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
 
 
 def microseconds(milliseconds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Times in microseconds, and which of them there are: -1 is unknown, as are those beyond any calendar."""
+    """Times in microseconds, and which are valid: -1 is unknown, and so is a time beyond any calendar."""
     valid = (milliseconds != NONE) & (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)
     return np.where(valid, milliseconds, 0) * 1000, valid
 
@@ -324,11 +324,11 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
 
 def _runs(frames: Frames, wants: Sequence[Want]) -> Iterator[Messages]:
     """Messages to decode at a time, with their contents if any table wants them."""
-    start, wanted = 0, any(not {"value", "content"}.isdisjoint(want.table.names) for want in wants)
+    start, with_contents = 0, any(not {"value", "content"}.isdisjoint(want.table.names) for want in wants)
     while start < len(frames):
         stop = int(np.searchsorted(frames.stops, frames.starts[start] + BATCH_BYTES, side="right"))
         stop = max(stop, start + 1)
-        yield Messages(frames.slice(start, stop), contents=wanted)
+        yield Messages(frames.slice(start, stop), contents=with_contents)
         start = stop
 
 
@@ -566,17 +566,17 @@ def begins_message(source: Source, position: int) -> bool:
 
 
 def cuts(file: File, group: Sequence[File], size: int) -> list[int]:
-    """Positions about `size` bytes apart at which index files say that a message begins; none if one of them is wrong."""
+    """Positions of messages about `size` bytes apart, from the index files; none if an index file is wrong."""
     marks: list[int] = []
-    wanted = size
+    next_cut = size
     try:
         with Source(file.path) as source:
             for position in index_starts(file, group):
-                if position >= wanted:
+                if position >= next_cut:
                     if not begins_message(source, position):
                         return []
                     marks.append(position)
-                    wanted = position + size
+                    next_cut = position + size
     except RawlogError:
         return []
     return marks if marks and file.size - marks[-1] <= 4 * size else []
@@ -588,9 +588,9 @@ def seek(file: File, group: Sequence[File], offset: int | None, time: int | None
         first = begin(source.read(0, 4096), source.size).position
         if offset is None:
             return first
-        wanted = offset - (file.place.start_offset or 0)
+        target = offset - (file.place.start_offset or 0)
         for position in reversed(index_starts(file, group)):
-            if first < position <= wanted and begins_message(source, position):
+            if first < position <= target and begins_message(source, position):
                 return position
     return first
 
@@ -652,7 +652,7 @@ def _fields(cursor: Cursor, layout: Layout, *leave: str) -> dict[str, int]:
     return values
 
 
-def _sized(cursor: Cursor, layout: Layout, name: str) -> None:
+def _explain_sized(cursor: Cursor, layout: Layout, name: str) -> None:
     start = cursor.position
     with cursor.group(layout.name):
         size = _fields(cursor, layout)["size"]
@@ -662,7 +662,7 @@ def _sized(cursor: Cursor, layout: Layout, name: str) -> None:
 
 def _explain_put(cursor: Cursor, *, has_key: bool) -> None:
     if has_key:
-        _sized(cursor, ENCRYPTION_KEY, "encryption_key")
+        _explain_sized(cursor, ENCRYPTION_KEY, "encryption_key")
     start = cursor.position
     with cursor.group("blob properties record"):
         cursor.version((1,))
@@ -682,7 +682,7 @@ def _explain_put(cursor: Cursor, *, has_key: bool) -> None:
             if serde >= since:
                 cursor.text(name)
         cursor.crc(start)
-    _sized(cursor, USER_METADATA, "user_metadata")
+    _explain_sized(cursor, USER_METADATA, "user_metadata")
     _explain_blob(cursor)
 
 
@@ -709,7 +709,7 @@ def _explain_blob(cursor: Cursor) -> None:
 
 
 def _inside(content: bytes, base: int, kind: int, compressed: int) -> list[Node]:
-    """The parts of content that is a list of chunks or an envelope; nothing where it is neither."""
+    """The parts of a list of chunks or of an envelope; nothing for other content."""
     inner = Cursor(content, base=base)
     try:
         if compressed == 1:

@@ -1,4 +1,4 @@
-"""Where Ambry keeps what: the names of a store's files, and what they say of the content.
+"""The names of Ambry's files, and what each name says of the content.
 
 Which log segments count while a compaction is under way is in its log, not in names: see `store.settle`.
 """
@@ -93,7 +93,7 @@ def store_place(folder: str, state: str | None = None) -> Place:
 
 
 def store_name(store: Store) -> str | None:
-    """The number of a partition, which is the name of its store's directory; None if that is another name or there is no log."""
+    """The number of a partition, if its directory has such a name and a log; else None."""
     for file in store:
         if file.format == "ambry.log" and file.place.state is None and file.place.partition is not None:
             return str(file.place.partition)
@@ -101,7 +101,7 @@ def store_name(store: Store) -> str | None:
 
 
 def is_log(path: str) -> Place | None:
-    """A log segment; one that a compaction has not committed yet is not loaded."""
+    """Match a log segment; the target of an uncommitted compaction has the state `temp`."""
     folder, name = split(path)
     match = _LOG.fullmatch(name)
     return None if match is None else store_place(folder, "temp" if match.group(3) else None)
@@ -119,13 +119,13 @@ def indexed(kind: str) -> Callable[[str], Place | None]:
 
 
 def is_compaction_log(path: str) -> Place | None:
-    """The log of a compaction under way, or of one that is done (its name then has a time)."""
+    """Match the log of a compaction: running, or finished (with a time in its name)."""
     folder, name = split(path)
     return store_place(folder) if _COMPACTION_LOG.fullmatch(name) else None
 
 
 def is_current_compaction(path: str) -> bool:
-    """Whether a compaction log is that of one under way."""
+    """Whether a compaction log is of a running compaction."""
     match = _COMPACTION_LOG.fullmatch(split(path)[1])
     return match is not None and match.group(2) is None
 
@@ -146,15 +146,15 @@ def sniff_log(head: bytes, size: int) -> bool:
 
 
 def _is_segment_header(head: bytes) -> bool:
-    return int.from_bytes(head[:2], "big") == SEGMENT_VERSION and _sealed(head, SEGMENT_HEADER.size)
+    return int.from_bytes(head[:2], "big") == SEGMENT_VERSION and _is_sealed(head, SEGMENT_HEADER.size)
 
 
 def _is_message_header(head: bytes) -> bool:
     layout = HEADERS.get(int.from_bytes(head[:2], "big"))
-    return layout is not None and _sealed(head, layout.size)
+    return layout is not None and _is_sealed(head, layout.size)
 
 
-def _sealed(head: bytes, size: int) -> bool:
+def _is_sealed(head: bytes, size: int) -> bool:
     """Whether the last eight of `size` bytes are the checksum of those before."""
     return len(head) >= size and int.from_bytes(head[size - CRC_SIZE : size], "big") == crc32(head[: size - CRC_SIZE])
 
@@ -165,7 +165,7 @@ def presume(source: Source) -> list[Origin]:
 
 
 def begin(head: bytes, size: int) -> Origin:
-    """Where the messages begin: after the segment header where there is one. DataError for a damaged one."""
+    """Where messages begin: after the segment header, if there is one. DataError for a damaged header."""
     if size == 0 or _is_message_header(head):
         return Origin(0)
     if _is_segment_header(head):

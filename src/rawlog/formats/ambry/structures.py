@@ -234,12 +234,12 @@ def _read_token_body(cursor: Cursor, token: Token, *, journal: bool) -> None:
 
 
 def kind_name(number: int) -> str:
-    """The kind that an index file numbers so."""
+    """The name of a kind in an index file."""
     return Kind(number).name if 0 <= number < len(Kind) else "unknown"
 
 
 def update_name(number: int) -> str:
-    """The kind that an update record numbers so."""
+    """The name of a kind in an update record."""
     return KIND_OF_UPDATE[number].name if 0 <= number < len(KIND_OF_UPDATE) else "unknown"
 
 
@@ -537,7 +537,7 @@ def _bounded(count: int, cursor: Cursor) -> int:
 
 
 def parse_metadata(content: bytes) -> Metadata:
-    """The chunks of a metadata blob. DataError if the content is not what such a blob holds."""
+    """The chunks of a metadata blob. DataError for other content."""
     return read_metadata(Cursor(content))
 
 
@@ -632,7 +632,7 @@ def copy_ids(batch: pa.RecordBatch) -> pa.Array:
 
 
 def part_ids(batch: pa.RecordBatch) -> pa.Array:
-    """The chunks of large blobs, which are blobs of their own. Of encrypted ones they are not known."""
+    """The ids of the chunks of large blobs; those of encrypted blobs are unknown."""
     import pyarrow as pa
 
     ids = []

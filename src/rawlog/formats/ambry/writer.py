@@ -1,4 +1,4 @@
-"""Writing messages: PUTs and updates of every version, what a hard delete leaves of one, and rows of `records` as a log segment.
+"""Writing messages: PUTs and updates of every version, hard-deleted PUTs, and rows of `records` as a log segment.
 
 Callers give what a message means; sizes, offsets and checksums are computed here.
 
@@ -56,7 +56,7 @@ PART_ROWS, PART_BYTES = 1 << 14, 16 << 20
 """How much is encoded at once: what is known of so many rows stays near the processor."""
 
 
-def sealed(record: bytes) -> bytes:
+def seal(record: bytes) -> bytes:
     """A record followed by its checksum field."""
     return record + crc32(record).to_bytes(CRC_SIZE, "big")
 
@@ -75,7 +75,7 @@ def _text(value: str | None) -> bytes:
 
 def segment_header(capacity: int) -> bytes:
     """What a log segment begins with."""
-    return sealed(_int(SEGMENT_VERSION, 2) + _int(capacity, 8))
+    return seal(_int(SEGMENT_VERSION, 2) + _int(capacity, 8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Properties:
             4: bool(self.content_encoding or self.filename),
             5: bool(self.reserved_metadata_blob_id),
         }
-        lost = [version for version, there in late.items() if there and version > serde]
+        lost = [version for version, is_present in late.items() if is_present and version > serde]
         if lost:
             raise EncodeError(f"properties version {serde} cannot hold what came with version {lost[0]}")
         if serde >= 2:
@@ -120,12 +120,12 @@ class Properties:
             record += _text(self.content_encoding) + _text(self.filename)
         if serde >= 5:
             record += _text(self.reserved_metadata_blob_id)
-        return sealed(record)
+        return seal(record)
 
 
-def _sized(content: bytes) -> bytes:
+def _with_size(content: bytes) -> bytes:
     """An encryption key or user metadata record."""
-    return sealed(_int(1, 2) + _int(len(content), 4) + content)
+    return seal(_int(1, 2) + _int(len(content), 4) + content)
 
 
 def blob_record(content: bytes, *, version: int = 3, blob_type: int = 0, is_compressed: bool = False) -> bytes:
@@ -141,7 +141,7 @@ def blob_record(content: bytes, *, version: int = 3, blob_type: int = 0, is_comp
         record += _int(blob_type, 2)
     if version >= 3:
         record += _int(is_compressed, 1)
-    return sealed(record + _int(len(content), 8) + content)
+    return seal(record + _int(len(content), 8) + content)
 
 
 def put_message(
@@ -162,8 +162,8 @@ def put_message(
     if encryption_key is not None and header_version == 1:
         raise EncodeError("a message header V1 has no place for an encryption key")
     first = HEADERS[header_version].size + len(key) if header_version in HEADERS else 0
-    records = [] if encryption_key is None else [_sized(encryption_key)]
-    records += [properties.encode(properties_version), _sized(user_metadata)]
+    records = [] if encryption_key is None else [_with_size(encryption_key)]
+    records += [properties.encode(properties_version), _with_size(user_metadata)]
     records.append(blob_record(content, version=blob_version, blob_type=blob_type, is_compressed=is_compressed))
     at = [first]
     for record in records:
@@ -208,7 +208,7 @@ def update_message(
         if kind is Kind.TTL_UPDATE:
             record += _int(new_expiry, 8)
     first = HEADERS[header_version].size + len(key) if header_version in HEADERS else 0
-    return _message(header_version, life_version, key, sealed(record), {"update_offset": first})
+    return _message(header_version, life_version, key, seal(record), {"update_offset": first})
 
 
 def _message(version: int, life_version: int, key: bytes, payload: bytes, offsets: dict[str, int]) -> bytes:
@@ -222,10 +222,10 @@ def _message(version: int, life_version: int, key: bytes, payload: bytes, offset
     keys.parse(key)
     values = {"version": version, "life_version": life_version, "payload_size": len(payload)} | offsets
     header = b"".join(_int(values.get(item.name, NONE), item.size) for item in layout.fields if item.name != "crc")
-    return sealed(header) + key + payload
+    return seal(header) + key + payload
 
 
-def hard_deleted(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
+def hard_delete(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
     """A PUT after Ambry's hard delete: user metadata and content zeroed, everything else and all sizes as they were.
 
     `texts` are properties, such as `owner_id`, that become hyphens too. CorruptError if it is no PUT, or one that is not sound.
@@ -245,20 +245,20 @@ def hard_deleted(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
     blob = blob_record(bytes(content), version=version, blob_type=int(messages["blob_type"][0]))
     head = bytearray(message[:at])
     for name in texts:
-        start, length = (int(messages[f"{name}_{what}"][0]) for what in ("start", "size"))
+        start, length = (int(messages[f"{name}_{part}"][0]) for part in ("start", "size"))
         if length > 0:
             head[start : start + length] = b"-" * length
     if texts:
         first = int(messages["properties_at"][0])
-        head[first:] = sealed(bytes(head[first:-CRC_SIZE]))
-    return bytes(head) + _sized(bytes(size)) + blob
+        head[first:] = seal(bytes(head[first:-CRC_SIZE]))
+    return bytes(head) + _with_size(bytes(size)) + blob
 
 
 # Rows of `records` as messages -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WriteOptions:
     """What options say of rows that do not say it themselves."""
 
     capacity: int = CAPACITY
@@ -268,7 +268,7 @@ class Choice:
     service: str = "rawlog"
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Choice:
+    def from_options(cls, options: Mapping[str, str]) -> WriteOptions:
         """OptionError for an option that does not exist, or a number that does not fit."""
         for name in options:
             if name not in OPTIONS:
@@ -278,10 +278,10 @@ class Choice:
             for name, bits in (("partition", 64), ("account", 16), ("container", 16), ("capacity", 64))
             if name in options
         }
-        choice = cls(service=options.get("service", "rawlog"), **numbers)
-        if choice.capacity <= SEGMENT_HEADER.size:
-            raise OptionError(f"capacity {choice.capacity:,}: more than {SEGMENT_HEADER.size} expected")
-        return choice
+        write_options = cls(service=options.get("service", "rawlog"), **numbers)
+        if write_options.capacity <= SEGMENT_HEADER.size:
+            raise OptionError(f"capacity {write_options.capacity:,}: more than {SEGMENT_HEADER.size} expected")
+        return write_options
 
 
 def _number(name: str, text: str, bits: int) -> int:
@@ -294,10 +294,10 @@ def _number(name: str, text: str, bits: int) -> int:
     return number
 
 
-def encode_batch(batch: pa.RecordBatch, first: int, choice: Choice) -> Iterator[Frames]:
-    """The messages of rows, of which the first has the number `first`, in parts. EncodeError for what no message can hold."""
+def encode_batch(batch: pa.RecordBatch, first: int, write_options: WriteOptions) -> Iterator[Frames]:
+    """Encode rows in parts; `first` is the number of the first row. EncodeError for a row that no message can hold."""
     for part in _parts(batch):
-        yield encode_part(part, first, choice)
+        yield encode_part(part, first, write_options)
         first += part.num_rows
 
 
@@ -311,37 +311,37 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         start = stop
 
 
-def encode_part(batch: pa.RecordBatch, first: int, choice: Choice) -> Frames:
-    """The messages of rows, of which there is at least one, end to end."""
+def encode_part(batch: pa.RecordBatch, first: int, write_options: WriteOptions) -> Frames:
+    """The messages of at least one row, end to end."""
     columns = {name: _spans(batch.column(name)) for name in ("key", "value")}
     columns["topic"] = _spans(pc.fill_null(batch.column("topic"), "None"))
-    rows = _defaults(batch, first, choice)
+    rows = _defaults(batch, first, write_options)
     for name, place in (("key", kernels.KEY), ("value", kernels.CONTENT), ("topic", kernels.TOPIC)):
         rows[:, place], rows[:, place + 1] = columns[name][:2]
     rows[:, kernels.SIZE_TOLD] = columns["value"][1]
-    service = byte_view(choice.service.encode("utf-8", "surrogateescape"))
+    service = byte_view(write_options.service.encode("utf-8", "surrogateescape"))
     headers, raw_keys = _headers(batch), columns["key"][2]
-    odd: dict[int, bytes] = {}
+    odd_messages: dict[int, bytes] = {}
     odd_rows = kernels.read_rows(*headers, raw_keys, service.size, rows)
     for time in (kernels.CREATION, kernels.UPDATE_TIME):
         np.maximum(rows[:, time], NONE, out=rows[:, time])
     if odd_rows:
         for row in np.flatnonzero(rows[:, kernels.IS_ODD]).tolist():
-            odd[row] = encode_row(_row(batch, row), first + row, choice)
-            rows[row, kernels.SIZE] = len(odd[row])
+            odd_messages[row] = encode_row(_row(batch, row), first + row, write_options)
+            rows[row, kernels.SIZE] = len(odd_messages[row])
     _name_rows(rows, columns["topic"][2], raw_keys)
     stops = np.cumsum(rows[:, kernels.SIZE])
     starts, size = stops - rows[:, kernels.SIZE], int(stops[-1])
     out = np.empty(size + SLACK, np.uint8)
     _, _, code = kernels.write_messages(rows, starts, raw_keys, columns["value"][2], headers[4], service, out)
     assert code == Status.OK
-    for row, message in odd.items():
+    for row, message in odd_messages.items():
         out[starts[row] : stops[row]] = np.frombuffer(message, np.uint8)
     return Frames(out[:size], starts, stops, size, Status.OK)
 
 
 def _name_rows(rows: NDArray[np.int64], topics: Bytes, raw_keys: Bytes) -> None:
-    """Give rows whose key is no blob id the uuid of a new one."""
+    """Give each row whose key is no blob id a new uuid."""
     longest = int(rows[:, kernels.TOPIC_SIZE].max() + 2 * rows[:, kernels.KEY_SIZE].max())
     namespace = byte_view(NAMESPACE.bytes)
     name = np.empty(namespace.size + longest + kernels.NAME_ROOM + SLACK, np.uint8)
@@ -349,7 +349,7 @@ def _name_rows(rows: NDArray[np.int64], topics: Bytes, raw_keys: Bytes) -> None:
     kernels.name_rows(rows, topics, raw_keys, namespace, name, scratch, words)
 
 
-def _defaults(batch: pa.RecordBatch, first: int, choice: Choice) -> NDArray[np.int64]:
+def _defaults(batch: pa.RecordBatch, first: int, write_options: WriteOptions) -> NDArray[np.int64]:
     """What is known of rows before their headers are read."""
     rows = np.zeros((batch.num_rows, len(kernels.FIELDS)), np.int64)
     micros, timed = _integers(batch.column("timestamp").cast(pa.int64()), 0)
@@ -361,11 +361,11 @@ def _defaults(batch: pa.RecordBatch, first: int, choice: Choice) -> NDArray[np.i
         rows[:, kernels.FIELDS.index(f"{name}_size")] = NONE
     rows[:, kernels.TTL] = rows[:, kernels.NEW_EXPIRY] = NONE
     rows[:, kernels.CREATION] = rows[:, kernels.UPDATE_TIME] = np.where(timed, micros // 1000, NONE)
-    rows[:, kernels.ACCOUNT] = ids[:, 0] if choice.account is None else choice.account
-    rows[:, kernels.CONTAINER] = ids[:, 1] if choice.container is None else choice.container
+    rows[:, kernels.ACCOUNT] = ids[:, 0] if write_options.account is None else write_options.account
+    rows[:, kernels.CONTAINER] = ids[:, 1] if write_options.container is None else write_options.container
     rows[:, kernels.NAMED_PARTITION] = partitions
     named = np.where(partitions == kernels.NO_PARTITION, 0, partitions)
-    rows[:, kernels.PARTITION] = named if choice.partition is None else choice.partition
+    rows[:, kernels.PARTITION] = named if write_options.partition is None else write_options.partition
     rows[:, kernels.NAMED_OFFSET] = np.where(numbered, offsets, first + np.arange(batch.num_rows))
     return rows
 
@@ -393,7 +393,7 @@ def _ends(array: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
 
 
 def _headers(batch: pa.RecordBatch) -> tuple[Any, Any, Bytes, Any, Bytes, Any]:
-    """All headers end to end: where those of each row end, names, values, and which values are there."""
+    """All headers end to end: where each row's end, names, values, and which values are valid."""
     lists = batch.column("headers")
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
@@ -426,8 +426,8 @@ def _row(batch: pa.RecordBatch, index: int) -> dict[str, Any]:
     return row | {"timestamp": single.column("timestamp").cast(pa.int64())[0].as_py()}
 
 
-def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
-    """The message of one row of `records`, its timestamp in microseconds. EncodeError for what no message can hold."""
+def encode_row(row: dict[str, Any], number: int, write_options: WriteOptions) -> bytes:
+    """The message of a row of `records`, with its timestamp in microseconds. EncodeError if no message can hold it."""
     headers = {item["key"]: item["value"] for item in row["headers"] or () if item and item["value"] is not None}
 
     def integer(name: str, default: int) -> int:
@@ -441,9 +441,9 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
 
     try:
         ids = _topic_ids(row["topic"])
-        account = integer("account_id", ids[0] if choice.account is None else choice.account)
-        container = integer("container_id", ids[1] if choice.container is None else choice.container)
-        key = _identity(row, number, choice, account, container)
+        account = integer("account_id", ids[0] if write_options.account is None else write_options.account)
+        container = integer("container_id", ids[1] if write_options.container is None else write_options.container)
+        key = _identity(row, number, write_options, account, container)
         milliseconds = NONE if row["timestamp"] is None else row["timestamp"] // 1000
         kind = headers.get("kind", b"PUT").decode("ascii", "replace")
         if kind not in Kind.__members__:
@@ -463,7 +463,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
         properties = Properties(
             blob_size=integer("blob_size", len(content)),
             creation_time=max(integer("creation_time", milliseconds), NONE),
-            service_id=text("service_id", choice.service),
+            service_id=text("service_id", write_options.service),
             owner_id=text("owner_id"),
             content_type=text("content_type", kernels.DEFAULT_TYPE.tobytes().decode()),
             is_private=headers.get("is_private") == b"true",
@@ -490,8 +490,8 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
         raise EncodeError(f"row {number:,}: {error}") from None
 
 
-def _identity(row: dict[str, Any], number: int, choice: Choice, account: int, container: int) -> bytes:
-    """The blob id of a record: its key if that is one, else one made of key and place."""
+def _identity(row: dict[str, Any], number: int, write_options: WriteOptions, account: int, container: int) -> bytes:
+    """The blob id of a record: its key if it is an id, else one derived from key and place."""
     raw = row["key"]
     if raw is not None:
         try:
@@ -501,7 +501,7 @@ def _identity(row: dict[str, Any], number: int, choice: Choice, account: int, co
             pass
     place = f"{row['topic']}/{row['partition']}/{row['offset'] if row['offset'] is not None else number}/"
     name = uuid.uuid5(NAMESPACE, place + ("" if raw is None else raw.hex()))
-    partition = (row["partition"] or 0) if choice.partition is None else choice.partition
+    partition = (row["partition"] or 0) if write_options.partition is None else write_options.partition
     try:
         return keys.make(6, partition, str(name), account_id=account, container_id=container)
     except OverflowError:
@@ -513,15 +513,15 @@ def _identity(row: dict[str, Any], number: int, choice: Choice, account: int, co
 
 def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Iterator[bytes]:
     """The bytes of a log segment. EncodeError for what no message can hold, or past the segment's capacity."""
-    choice = Choice.from_options(options)
-    yield segment_header(choice.capacity)
+    write_options = WriteOptions.from_options(options)
+    yield segment_header(write_options.capacity)
     size, number = SEGMENT_HEADER.size, 0
     for batch in batches:
-        for frames in encode_batch(batch, number, choice):
-            if size + frames.reached > choice.capacity:
-                row = number + int(np.argmax(frames.stops + size > choice.capacity))
+        for frames in encode_batch(batch, number, write_options):
+            if size + frames.reached > write_options.capacity:
+                row = number + int(np.argmax(frames.stops + size > write_options.capacity))
                 raise EncodeError(
-                    f"row {row:,}: past the segment's capacity of {choice.capacity:,} bytes; raise `capacity`"
+                    f"row {row:,}: past the segment's capacity of {write_options.capacity:,} bytes; raise `capacity`"
                 )
             yield frames.data.tobytes()
             size += frames.reached
@@ -533,18 +533,18 @@ def losses(options: Mapping[str, str]) -> Judge:
 
     OptionError for an option that does not exist.
     """
-    choice = Choice.from_options(options)
+    write_options = WriteOptions.from_options(options)
     seen, start, end = 0, 0, SEGMENT_HEADER.size
 
     def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
         nonlocal seen, start, end
         parts, at = [], 0
-        for frames in encode_batch(batch, seen, choice):
+        for frames in encode_batch(batch, seen, write_options):
             segments, positions = np.empty((2, len(frames)), np.int64)
             start, end = kernels.place_messages(
-                frames.sizes, start, end, choice.capacity, SEGMENT_HEADER.size, segments, positions
+                frames.sizes, start, end, write_options.capacity, SEGMENT_HEADER.size, segments, positions
             )
-            parts.append(_compared(batch.slice(at, len(frames)), frames, positions))
+            parts.append(_changed_columns(batch.slice(at, len(frames)), frames, positions))
             at += len(frames)
         seen += at
         return {name: np.concatenate([part[name] for part in parts]) for name in RECORDS.names} if parts else {}
@@ -552,7 +552,9 @@ def losses(options: Mapping[str, str]) -> Judge:
     return judge
 
 
-def _compared(batch: pa.RecordBatch, frames: Frames, positions: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
+def _changed_columns(
+    batch: pa.RecordBatch, frames: Frames, positions: NDArray[np.int64]
+) -> dict[str, NDArray[np.bool_]]:
     """Which rows differ from what their messages say, by column. A row without an offset may be anywhere."""
     parts: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in RECORDS.names}
     at = 0

@@ -83,7 +83,7 @@ _TIME_V0 = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def sniff(head: bytes, size: int) -> bool:
-    """Whether a file that begins with `head` is a recording: by its header, or by an entry where that is not sure."""
+    """Whether a file that begins with `head` is a recording: by its header, or by its first entry if the header is not certain."""
     if _TIME_V0.match(head):
         return _credible(head, 0, ENTRY_LAYOUTS[0], size, whole=False)
     version = int.from_bytes(head[: FILE_HEADER.after("version")], "big", signed=True)

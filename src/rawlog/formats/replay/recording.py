@@ -54,7 +54,7 @@ __all__ = [
 
 LAYOUTS = (FILE_HEADER, ENTRY_V2, ENTRY_V1, ENTRY_V0)
 BATCH_BYTES = 16 << 20
-#: So far from the entries around it, in seconds, an entry among damaged bytes may be; and so many bytes are searched for one.
+#: The largest distance, in seconds, of an entry among damaged bytes from its neighbours; and the bytes searched for one.
 MONTH = 30 * 86400
 LARGEST_SEARCH = 4 << 20
 FARTHEST_SECOND = (1 << 63) // 1_000_000 - 1  # what a timestamp in microseconds can hold
@@ -121,16 +121,16 @@ def spans(frames: Frames, file: File) -> Spans:
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """Entries as rows of `records` or `replay.entries`."""
-    for some in _runs(frames):
-        yield from _decode(some, want)
+    for part in _runs(frames):
+        yield from _decode(part, want)
 
 
 def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
     """Entries as rows of `records` and `replay.entries`, decoded once. It ends at the first entry with an invalid time."""
-    for some in _runs(frames):
-        micros, valid = times(some)
-        good = len(some) if valid.all() else int(np.argmin(valid))
-        sound, micros = some.slice(0, good), micros[:good]
+    for part in _runs(frames):
+        micros, valid = times(part)
+        good = len(part) if valid.all() else int(np.argmin(valid))
+        sound, micros = part.slice(0, good), micros[:good]
         if good:
             payload = _payload(sound, {name for want in wants for name in want.table.names})
             column_sets = (
@@ -140,7 +140,7 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
                 good,
                 [columns.batch(want.table, arrays, good) for want, arrays in zip(wants, column_sets, strict=True)],
             )
-        if good < len(some):
+        if good < len(part):
             return
 
 
@@ -255,8 +255,8 @@ def ends_in_damage(frames: Frames) -> bool:
 
 
 def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
-    """Entries in a row that begin before `stop` and have times like those of entries around them (`near`): at least two, or one that
-    ends the data.
+    """Entries in a row that begin before `stop` with times like those of their neighbours (`near`): at least two, or one at the end of the
+    data.
     """
     if not near or kind == 0 or data.size < 8:
         return
@@ -274,7 +274,7 @@ def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Itera
 
 
 def find_swallowed(frames: Frames) -> Frames | None:
-    """Entries that begin inside the last one of a window and go on after it; None if there are none.
+    """Entries that begin inside the last entry of a window and continue after it, or None.
 
     A value may be a recording itself: then its entries end where the value does.
     """
@@ -338,55 +338,57 @@ def _seconds(value: int) -> str:
 
 
 @rule("replay.recording.time", Severity.ERROR)
-def invalid_time(seen: Inspection) -> Iterator[Mark]:
+def invalid_time(inspection: Inspection) -> Iterator[Mark]:
     """The stored time is invalid: not a time of the right form in version 0, a number beyond any calendar in the others.
 
     The entry's value may still be sound, but something else wrote over it or its neighbour. Old readers use the current time instead,
     without a warning.
     """
-    _, valid = times(seen.frames)
+    _, valid = times(inspection.frames)
     for index in np.flatnonzero(~valid).tolist():
-        start = int(seen.frames.starts[index])
-        raw = bytes(seen.frames.data[start : start + ENTRY_LAYOUTS[seen.frames.kind].fields[0].size])
+        start = int(inspection.frames.starts[index])
+        raw = bytes(inspection.frames.data[start : start + ENTRY_LAYOUTS[inspection.frames.kind].fields[0].size])
         yield Mark(
             "an invalid time",
-            position=int(seen.frames.positions[index]),
+            position=int(inspection.frames.positions[index]),
             size=len(raw),
-            offset=seen.frames.first + index,
-            expected="YYYY-MM-DDTHH:MM:SS.ffffffZ" if seen.frames.kind == 0 else "seconds since 1970",
-            found=ascii(raw.decode("latin-1")) if seen.frames.kind == 0 else int.from_bytes(raw, "big", signed=True),
+            offset=inspection.frames.first + index,
+            expected="YYYY-MM-DDTHH:MM:SS.ffffffZ" if inspection.frames.kind == 0 else "seconds since 1970",
+            found=ascii(raw.decode("latin-1"))
+            if inspection.frames.kind == 0
+            else int.from_bytes(raw, "big", signed=True),
         )
 
 
 @rule("replay.recording.milliseconds", Severity.WARNING)
-def milliseconds_as_seconds(seen: Inspection) -> Iterator[Mark]:
+def milliseconds_as_seconds(inspection: Inspection) -> Iterator[Mark]:
     """The time is so large that it must be milliseconds, where the format says seconds.
 
     The program that wrote the file made a mistake; replaying with the recorded times would send nonsense. Divide the times by
     1000 when converting.
     """
-    if seen.frames.kind == 0:
+    if inspection.frames.kind == 0:
         return
-    stored, (_, valid) = heads(seen.frames)["timestamp"].astype(np.int64), times(seen.frames)
+    stored, (_, valid) = heads(inspection.frames)["timestamp"].astype(np.int64), times(inspection.frames)
     for index in np.flatnonzero(valid & (stored > LATEST_CREDIBLE)).tolist():
         yield Mark(
             "a time in milliseconds where seconds belong",
-            position=int(seen.frames.positions[index]),
-            offset=seen.frames.first + index,
+            position=int(inspection.frames.positions[index]),
+            offset=inspection.frames.first + index,
             expected=f"at most {LATEST_CREDIBLE}",
             found=int(stored[index]),
         )
 
 
 @rule("replay.recording.trailing-zeros", Severity.WARNING)
-def trailing_zeros(seen: Inspection) -> Iterator[Mark]:
+def trailing_zeros(inspection: Inspection) -> Iterator[Mark]:
     """The file ends in zero bytes, which every reader takes for messages: 1970-01-01, no key, empty value.
 
     They were never recorded: a preallocated or badly copied file leaves them. Cut the file at the position given.
     """
-    if seen.frames.kind == 0:
+    if inspection.frames.kind == 0:
         return
-    frames, memory = seen.frames, seen.memory
+    frames, memory = inspection.frames, inspection.memory
     fixed = ENTRY_LAYOUTS[frames.kind].size
     sound = np.flatnonzero(~are_zeros(frames))
     if sound.size:
@@ -404,12 +406,12 @@ def trailing_zeros(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("replay.recording.covered", Severity.WARNING)
-def covered_entries(seen: Inspection) -> Iterator[Mark]:
+def covered_entries(inspection: Inspection) -> Iterator[Mark]:
     """The last entry before damage covers the beginning of other entries: its length is wrong, or bytes of it are missing.
 
     The finding covers the bytes up to the first entry inside it. `rawlog repair` leaves those bytes out and keeps the entries that follow.
     """
-    frames = seen.frames
+    frames = inspection.frames
     entries = find_swallowed(frames) if ends_in_damage(frames) else None
     if entries is not None:
         start = int(frames.positions[-1])
@@ -418,15 +420,15 @@ def covered_entries(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("replay.recording.reserved", Severity.WARNING)
-def reserved_bytes(seen: Inspection) -> Iterator[Mark]:
+def reserved_bytes(inspection: Inspection) -> Iterator[Mark]:
     """The sixteen reserved bytes of the header are not zero.
 
     No release writes anything there and none looks at it: the header was damaged, or another program made the file.
     """
-    if seen.frames.kind == 0 or seen.memory.get("looked"):
+    if inspection.frames.kind == 0 or inspection.memory.get("looked"):
         return
-    seen.memory["looked"] = True
-    with Source(seen.file.path) as source:
+    inspection.memory["looked"] = True
+    with Source(inspection.file.path) as source:
         head = source.read(0, FILE_HEADER.size)
     reserved = head[FILE_HEADER.at("reserved") :]
     if any(reserved):
@@ -440,13 +442,13 @@ def reserved_bytes(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("replay.recording.transaction-marker", Severity.INFO)
-def transaction_markers(seen: Inspection) -> Iterator[Mark]:
+def transaction_markers(inspection: Inspection) -> Iterator[Mark]:
     """Entries that look like Kafka's commit and abort markers, which the recorder takes for messages.
 
     Replayed, they become ordinary records of a 4-byte key. Messages of aborted transactions are in such a file too, and nothing
     tells them apart.
     """
-    frames, memory = seen.frames, seen.memory
+    frames, memory = inspection.frames, inspection.memory
     if frames.kind == 2 and len(frames):
         head = heads(frames)
         keys, values = head["key_size"].astype(np.int64), head["value_size"].astype(np.int64)

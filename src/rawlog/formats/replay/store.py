@@ -298,7 +298,7 @@ def _apart(windows: Iterable[Frames]) -> Iterator[Frames]:
 
 
 def _zeros(count: int) -> Iterator[bytes]:
-    """So many zero bytes, a window at a time."""
+    """`count` zero bytes, a window at a time."""
     while count:
         yield bytes(min(count, WINDOW))
         count -= min(count, WINDOW)

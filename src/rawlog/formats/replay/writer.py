@@ -48,7 +48,7 @@ def file_header(version: int) -> bytes:
 
 
 def entries(batch: pa.RecordBatch, version: int) -> bytes:
-    """The entries of rows, as they follow one another in a file. EncodeError for what no entry can hold."""
+    """The encoded entries of rows. EncodeError for a row that no entry can hold."""
     key_offsets, keys = _binary(batch.column("key"))
     value_offsets, values = _binary(batch.column("value"))
     past, size = kernels.measure_entries(version, key_offsets, value_offsets)

@@ -36,7 +36,7 @@ from rawlog.kernels import byte_view, columns
 from rawlog.kernels.gather import SLACK
 from rawlog.model.errors import CorruptError, DataError, UnsupportedError
 from rawlog.model.finding import Rule
-from rawlog.model.format import NO_TIME, File, Inspection, Judge, Spans, Want
+from rawlog.model.format import NO_TIME, File, Inspection, Judge, Offsets, Spans, Want
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
 from rawlog.model.table import HEADERS, Table, arrow_type
@@ -87,8 +87,10 @@ def as_text(array: pa.Array) -> tuple[pa.Array, frozenset[str]]:
         text.validate(full=True)
     except pa.ArrowInvalid:
         pairs = [(raw, None if raw is None else java_text(raw)) for raw in array.to_pylist()]
-        odd = frozenset(read for raw, read in pairs if read is not None and "\ufffd" in read and read.encode() != raw)
-        return pa.array([read for _, read in pairs], pa.string()), odd
+        replaced = frozenset(
+            read for raw, read in pairs if read is not None and "\ufffd" in read and read.encode() != raw
+        )
+        return pa.array([read for _, read in pairs], pa.string()), replaced
     return text, frozenset()
 
 
@@ -229,7 +231,7 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 
 def resync(data: Bytes, position: int, kind: int) -> int:
-    """The next position at which a message begins whose parts add up and whose body has its checksum, or -1."""
+    """The next position of a message with consistent lengths and a right body checksum, or -1."""
     return int(kernels.find_entry(byte_view(data), position))
 
 
@@ -280,21 +282,20 @@ def spans(frames: Frames, file: File) -> Spans:
     return Spans(min_time=low, max_time=high, records=records)
 
 
-def offsets(frames: Frames, file: File) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def offsets(frames: Frames, file: File) -> Offsets:
     """Where each entry begins and ends in the whole commit log, by the name of its file."""
     base = frames.base + (file.place.start_offset or 0)
-    return frames.starts + base, frames.stops + base
+    return Offsets(frames.starts + base, frames.stops + base)
 
 
-def is_lost(group: Sequence[File], first: int, stop: int) -> bool:
-    """Whether bytes between two files of a commit log are lost. Always: brokers delete only its oldest files."""
-    return True
+def lost_offsets(group: Sequence[File], first: int, stop: int) -> Sequence[tuple[int, int]]:
+    """The bytes between two files of a commit log that are lost: all of them, brokers delete only its oldest files."""
+    return [(first, stop)]
 
 
 def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
-    """The positions of entries whose messages are not at the address that they name, or whose topic, queue or number is not what the
-    checksum of the whole entry was made of. What a truncation left after the end of the log is not among them: that is in the last file,
-    after at least one message.
+    """The positions of entries at another address than they name, or whose entry checksum contradicts topic, queue or number; without what
+    a truncation left after the end of the last file.
     """
     rows = Messages.take(frames, file, with_crc=False)
     wrong = ~rows.entry_crc_ok
@@ -460,7 +461,7 @@ def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.
 
 
 def _for_records(rows: Messages, want: Want) -> Messages:
-    """The messages that are rows of `records`: no leftovers, not there to fill a hole, and committed if that is asked for."""
+    """The messages that are rows of `records`: no leftovers, no fillers, and only committed ones if the options say so."""
     committed = _is_committed(want)
     if not committed and not rows.odd[kernels.O_STALE] and not rows.odd[kernels.O_FILLER]:
         return rows
@@ -487,8 +488,8 @@ def _record_batches(
         yield from _rows(rows, inflated, want, names, packed=packed)
         return
     if count == 1:
-        for some in _inner_slices(rows, inflated):
-            yield from _rows(rows, inflated, want, names, some)
+        for inner in _inner_slices(rows, inflated):
+            yield from _rows(rows, inflated, want, names, inner)
         return
     most = np.cumsum(np.where(inside, inflated.sizes[:count] // entries.SMALLEST, 1))
     if most[-1] > MOST_INNER:
@@ -497,8 +498,8 @@ def _record_batches(
             part = Bodies(inflated.data, inflated.starts[start:stop], inflated.sizes[start:stop], stop - start)
             yield from _record_batches(rows.cut(start, stop), part, want, names, packed=packed)
         return
-    some, error = _unpack(rows, inflated, inside)
-    yield from _rows(rows, inflated, want, names, some)
+    inner, error = _unpack(rows, inflated, inside)
+    yield from _rows(rows, inflated, want, names, inner)
     if error is not None:
         raise error
 
@@ -508,17 +509,17 @@ def _rows(
     inflated: Bodies,
     want: Want,
     names: set[str],
-    some: NDArray[np.int64] | None = None,
+    inner: NDArray[np.int64] | None = None,
     packed: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of `records` for messages, or for `some` (`inner.I_…`) of those inside of them."""
+    """Rows of `records` for messages, or for `inner` (`inner.I_…`) of those inside of them."""
     count = len(rows)
     numbers = _numbers(rows, inflated, count)
     parent: NDArray[np.int64] | None = None
     offsets = rows[kernels.F_QUEUE_OFFSET]
     error: DataError | None = None
-    if some is not None:
-        parent, count = some[entries.I_PARENT], some.shape[1]
+    if inner is not None:
+        parent, count = inner[entries.I_PARENT], inner.shape[1]
         numbers = [number[parent] for number in numbers]
         for to, source in (
             (fill.N_BODY, entries.I_BODY),
@@ -526,17 +527,17 @@ def _rows(
             (fill.N_PROPERTIES, entries.I_PROPERTIES),
             (fill.N_PROPERTIES_SIZE, entries.I_PROPERTIES_SIZE),
         ):
-            numbers[to] = np.ascontiguousarray(some[source])
-        offsets = offsets[parent] + some[entries.I_NUMBER]
+            numbers[to] = np.ascontiguousarray(inner[source])
+        offsets = offsets[parent] + inner[entries.I_NUMBER]
 
     def of_parent(field: int) -> NDArray[np.int64]:
         return rows[field] if parent is None else rows[field][parent]
 
     wanted = sum(bit for name, bit in _RECORD_PARTS if name in names) | (0 if packed else fill.W_CRC)
-    lone = _lone_body(inflated, numbers)
-    if lone is not None:
+    lone_body = _lone_body(inflated, numbers)
+    if lone_body is not None:
         wanted &= ~fill.W_BODY
-    inside = inflated.data if inflated.large is None or some is None else inflated.large
+    inside = inflated.data if inflated.large is None or inner is None else inflated.large
     filled = ColumnBuffers(rows.data, inside, numbers, wanted, keep_all=True)
     if filled.totals[fill.T_BAD]:
         bad = int(np.argmin(filled.good))
@@ -547,7 +548,7 @@ def _rows(
     if "headers" in names:
         arrays["headers"] = filled.headers()
     if "value" in names:
-        arrays["value"] = filled.bytes(fill.C_BODY) if lone is None else lone
+        arrays["value"] = filled.bytes(fill.C_BODY) if lone_body is None else lone_body
     if "topic" in names:
         arrays["topic"] = filled.text(fill.C_TOPIC)
     if "partition" in names:
@@ -559,16 +560,16 @@ def _rows(
     if "timestampType" in names:
         arrays["timestampType"] = columns.constant(0, "int", filled.rows)
     if count:
-        odd = filled.replaced
+        replaced = filled.replaced
         far = "timestamp" in names and arrays["timestamp"].null_count > 0
-        marks = columns.Marks(odd.get(fill.C_NAME, frozenset()), odd.get(fill.C_TOPIC, frozenset()), far)
+        marks = columns.Marks(replaced.get(fill.C_NAME, frozenset()), replaced.get(fill.C_TOPIC, frozenset()), far)
         yield columns.marked(columns.batch(want.table, arrays, filled.rows).slice(0, count), marks)
     if error is not None:
         raise error
 
 
 def _lone_body(inflated: Bodies, numbers: Sequence[NDArray[np.int64]]) -> pa.Array | None:
-    """The column of one large body, which is not copied."""
+    """The column of a single large body, without a copy."""
     if inflated.large is None or numbers[fill.N_BODY].size != 1:
         return None
     start, size = int(numbers[fill.N_BODY][0]), int(numbers[fill.N_BODY_SIZE][0])
@@ -609,7 +610,7 @@ _NUMBER_FIELDS = (
 
 
 def _unpack(rows: Messages, inflated: Bodies, inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], DataError | None]:
-    """A column for every message, those inside of batches too (`inner.I_…`), and what is wrong with the batch after them."""
+    """A column for every message, also inside batches (`inner.I_…`), and the error of the first bad batch."""
     count = len(rows)
     starts, sizes = inflated.starts[:count], inflated.sizes[:count]
     out = np.empty(
@@ -647,7 +648,7 @@ def _inner_slices(rows: Messages, inflated: Bodies) -> Iterator[NDArray[np.int64
 
 
 def walk_inner(rows: Messages, inflated: Bodies, row: int) -> Iterator[NDArray[np.int64]]:
-    """The messages inside of one (`inner.I_…`), at most MOST_INNER at a time. CorruptError where its body is not a run of them."""
+    """The messages inside a batch (`inner.I_…`), at most MOST_INNER at a time. CorruptError if its body is no run of messages."""
     data = inflated.data if inflated.large is None else inflated.large
     position, size = int(inflated.starts[row]), int(inflated.sizes[row])
     stop, number, nothing = position + size, 0, np.zeros(1, np.int64)
@@ -680,7 +681,7 @@ def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int, compa
 def _message_batch(
     rows: Messages, inflated: Bodies, want: Want, names: set[str], ready: Mapping[str, pa.Array] | None = None
 ) -> pa.RecordBatch:
-    """Rows of `rocketmq.messages`: one per entry. `ready` are columns that need not be made."""
+    """Rows of `rocketmq.messages`, one per entry; `ready` are columns that exist already."""
     flags, count = rows[kernels.F_SYS_FLAG], len(rows)
     arrays: dict[str, pa.Array] = {name: column for name, column in (ready or {}).items() if name in names}
     names = names - arrays.keys()
@@ -708,16 +709,16 @@ def _message_batch(
         fill.W_BODY * ("body" in names) | fill.W_CRC * ("crc_ok" in names) | fill.W_PAIRS * ("properties" in names)
     )
     numbers = _numbers(rows, inflated, count)
-    lone = _lone_body(inflated, numbers)
-    if lone is not None:
+    lone_body = _lone_body(inflated, numbers)
+    if lone_body is not None:
         wanted &= ~fill.W_BODY
-    if wanted or lone is not None:
+    if wanted or lone_body is not None:
         filled = ColumnBuffers(rows.data, inflated.data, numbers, wanted, keep_all=False)
         for name, _, column in _MESSAGE_PARTS:
             if name in names:
                 arrays[name] = filled.text(column)
         if "body" in names:
-            arrays["body"] = filled.bytes(fill.C_BODY) if lone is None else lone
+            arrays["body"] = filled.bytes(fill.C_BODY) if lone_body is None else lone_body
         if "properties" in names:
             arrays["properties"] = filled.map()
         if "crc_ok" in names:

@@ -35,7 +35,7 @@ MOST_PROBLEMS = 100
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A file of settings: the part of it that can be read, and what is wrong with the rest, each with its place in the file.
+    """A settings file: its readable part, and the problems with the rest, each with its place.
 
     A broker refuses a file with `problems`. Names that are `repeated` in one table are only ambiguous.
     """
@@ -56,7 +56,7 @@ def parse(raw: bytes) -> Any:
 
 
 def _parse(raw: bytes, twice: list[str]) -> Any:
-    """The same; names that occur twice in one object are added to `twice`. The last one counts, as in a broker."""
+    """Parse fastjson's text; names that occur twice in an object are added to `twice`. As in a broker, the last one counts."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -103,7 +103,7 @@ def _is_deep(value: Any) -> bool:
 # ------------------------------------------------------------------ shapes
 
 
-class _Wrong(ValueError):
+class _ShapeError(ValueError):
     """A value of another kind than belongs there."""
 
 
@@ -119,7 +119,7 @@ def _shown(value: Any) -> str:
 
 
 def _whole(bits: int) -> Check:
-    """A whole number; fastjson takes it as text too, with a fraction, or true for 1, and drops what is beyond so many bits."""
+    """Check a whole number; like fastjson it accepts text, a fraction, or true for 1, and cuts to `bits`."""
 
     def check(value: Any, place: str, problems: list[str]) -> int:
         number = value
@@ -128,7 +128,7 @@ def _whole(bits: int) -> Check:
         ):
             number = int(value)
         if not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
-            raise _Wrong(f"{_shown(value)} is not a whole number")
+            raise _ShapeError(f"{_shown(value)} is not a whole number")
         return (int(number) + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
     return check
@@ -139,7 +139,7 @@ def _truth(value: Any, place: str, problems: list[str]) -> bool:
         return value.lower() == "true"
     if isinstance(value, int):
         return value == 1
-    raise _Wrong(f"{_shown(value)} is neither true nor false")
+    raise _ShapeError(f"{_shown(value)} is neither true nor false")
 
 
 def _text(value: Any, place: str, problems: list[str]) -> str:
@@ -151,16 +151,16 @@ def _table(item: Check, key: Callable[[str], bool] | None = None) -> Check:
 
     def check(value: Any, place: str, problems: list[str]) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _Wrong(f"{_shown(value)} is not a table")
+            raise _ShapeError(f"{_shown(value)} is not a table")
         kept = {}
-        for name, each in value.items():
+        for name, entry in value.items():
             where = f"{place}.{printable(name)}"
             if key is not None and not key(name):
                 problems.append(f"{where}: the name is not a whole number of 32 bits")
                 continue
             try:
-                kept[name] = item(each, where, problems)
-            except _Wrong as error:
+                kept[name] = item(entry, where, problems)
+            except _ShapeError as error:
                 problems.append(f"{where}: {error}")
         return kept
 
@@ -172,15 +172,15 @@ def _record(**fields: Check) -> Check:
 
     def check(value: Any, place: str, problems: list[str]) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise _Wrong(f"{_shown(value)} is not a table")
+            raise _ShapeError(f"{_shown(value)} is not a table")
         kept = {}
-        for name, each in value.items():
+        for name, entry in value.items():
             try:
                 field_check = fields.get(name)
                 kept[name] = (
-                    each if field_check is None or each is None else field_check(each, f"{place}.{name}", problems)
+                    entry if field_check is None or entry is None else field_check(entry, f"{place}.{name}", problems)
                 )
-            except _Wrong as error:
+            except _ShapeError as error:
                 problems.append(f"{place}.{printable(name)}: {error}")
         return kept
 
@@ -233,7 +233,7 @@ SHAPES: dict[str, dict[str, Check]] = {
 
 
 def check_tables(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
-    """The part of a parsed file of that name that a broker could read, and what is wrong with the rest."""
+    """The part of a settings file that a broker can read, and the problems with the rest."""
     if not isinstance(value, dict):
         return {}, [f"{_shown(value)} is not a table"]
     kept, problems = dict(value), list[str]()
@@ -241,7 +241,7 @@ def check_tables(name: str, value: Any) -> tuple[dict[str, Any], list[str]]:
         if table in value and not (value[table] is None and table == "dataVersion"):
             try:
                 kept[table] = check(value[table], table, problems)
-            except _Wrong as error:
+            except _ShapeError as error:
                 problems.append(f"{table}: {error}")
                 del kept[table]
     return kept, problems
@@ -310,8 +310,8 @@ def explain(frames: Frames, file: File) -> list[Node]:
 
 
 def load(files: Iterable[File], name: str) -> list[tuple[File, dict[str, Any]]]:
-    """The files of that name, parsed, one for each store. A broker takes the `.bak` where it refuses the file or it is missing, and so
-    does this; if it refuses both, this takes what can be read of the file.
+    """The parsed files of a name, one per store. Like a broker it takes the `.bak` if the file is missing or refused; if both are refused,
+    the readable part of the file.
 
     Raises CorruptError if neither is JSON.
     """
@@ -328,7 +328,7 @@ def load(files: Iterable[File], name: str) -> list[tuple[File, dict[str, Any]]]:
 
 
 def best_of(group: Sequence[File]) -> LoadedConfig:
-    """Of a file and its copies, in order, the first that a broker takes, else the first that is JSON. CorruptError if none is."""
+    """The first of a file and its copies that a broker accepts, else the first that is JSON. CorruptError if none is."""
     problem: DataError | None = None
     refused: LoadedConfig | None = None
     for file in group:

@@ -157,10 +157,10 @@ def _message(frames: Frames, file: File, start: int, stop: int) -> Node:
     return Node(base + start, stop - start, title, children=nodes)
 
 
-def _place(value: int, here: int, address: int) -> str:
-    if address < 0 or value == here:
+def _place(value: int, position: int, address: int) -> str:
+    if address < 0 or value == position:
         return "its own place" if address >= 0 else ""
-    return f"not its own place, {here}: stale bytes, or moved"
+    return f"not its own place, {position}: stale bytes, or moved"
 
 
 def _body(data: Bytes, at: int, size: int, base: int, flag: int, stored: int) -> Node:

@@ -73,7 +73,7 @@ def read_header(source: Source) -> Header:
 
 
 def _slots(source: Source, begin: int, end: int, count: int) -> int:
-    """The number of slots: the one for which first and last entry are where the header says."""
+    """The number of slots for which first and last entry are where the header says."""
     body = source.size - INDEX_HEADER.size
     unit = SLOT.size + RATIO * INDEX_ENTRY.size
     usual = body // unit
@@ -102,7 +102,7 @@ def _slots(source: Source, begin: int, end: int, count: int) -> int:
 
 
 def _slots_of_cut(source: Source, begin: int, count: int) -> int:
-    """The number of slots of a file whose end is missing: the one for which the first entries are where their slots say."""
+    """The number of slots of a file whose end is missing: the first entries must be where their slots say."""
     data = np.frombuffer(source.read(0, source.size), np.uint8)
     words = data[: data.size // 4 * 4].view(">i4").astype(np.int64)
     head, unit = INDEX_HEADER.size // 4, INDEX_ENTRY.size // 4
@@ -111,8 +111,8 @@ def _slots_of_cut(source: Source, begin: int, count: int) -> int:
     at = head + slots + unit
     keep = (words[at + 1] << 32) + (words[at + 2] & 0xFFFF_FFFF) == begin
     for candidate in slots[keep].tolist():
-        there = min(count, (words.size - head - candidate) // unit)
-        numbers = np.arange(1, min(there, 2 * SAMPLE))
+        present = min(count, (words.size - head - candidate) // unit)
+        numbers = np.arange(1, min(present, 2 * SAMPLE))
         hashes = words[head + candidate + numbers * unit]
         if numbers.size and (hashes >= 0).all():
             newest = words[head + hashes % candidate]
@@ -168,7 +168,7 @@ def survey(source: Source) -> Origin:
 
 
 def presume(source: Source) -> list[Origin]:
-    """Where entries begin if the header does not fit them: after as many slots as make the first entries those that their slots lead to.
+    """Where entries begin if the header does not fit: after as many slots as lead to the first entries.
 
     Brokers make four times as many entries as slots unless their settings say otherwise, which only small files are searched for.
     """
@@ -181,7 +181,7 @@ def presume(source: Source) -> list[Origin]:
 
 
 def _leads(source: Source, slots: int) -> bool:
-    """Whether the first entries are there, and their slots lead to them or to newer ones of the same slot."""
+    """Whether the first entries exist, and their slots lead to them or to newer entries of the slot."""
     at = INDEX_HEADER.size + slots * SLOT.size
     room = (source.size - at) // INDEX_ENTRY.size
     for number in range(1, min(room, SAMPLE)):
@@ -218,7 +218,7 @@ def fault(frames: Frames) -> DataError:
 
 
 def resync(data: Bytes, position: int, kind: int) -> int:
-    """The next entry of the same raster that can be, or -1."""
+    """The next possible entry at a multiple of the entry size, or -1."""
     first = -(-position // INDEX_ENTRY.size)
     rows = INDEX_ENTRY.view(np.ascontiguousarray(data[first * INDEX_ENTRY.size :]))
     hits = np.flatnonzero((rows["key_hash"] > 0) & (rows["previous"] >= 0))
@@ -292,7 +292,7 @@ def java_hash(text: str) -> int:
 
 
 def key_hash(topic: str, key: str) -> int:
-    """What the index stores for a key: the sign dropped, 0 for the one number that has no positive."""
+    """The hash of a key in the index: without its sign, and 0 for the number without a positive one."""
     value = java_hash(f"{topic}#{key}")
     return 0 if value == -(1 << 31) else abs(value)
 

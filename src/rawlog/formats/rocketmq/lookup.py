@@ -77,7 +77,7 @@ def by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
 
 
 def frames(window: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
-    """Which messages have a broker's message id; None for text that is not one."""
+    """Which messages have a broker's message id; None if the text is no such id."""
     if address(id) is None:
         return None
     from rawlog.formats.rocketmq.commitlog import decode
@@ -97,7 +97,7 @@ def frames(window: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
 
 
 def address(id: str) -> int | None:
-    """The physical offset at the end of a broker's message id; None for text that is not one."""
+    """The physical offset at the end of a broker's message id; None if the text is no such id."""
     if len(id) not in SIZES:
         return None
     try:
@@ -124,19 +124,19 @@ def _unique_keys(batch: pa.RecordBatch) -> pa.Array:
         return pa.nulls(batch.num_rows, pa.binary())
     headers = batch.column("headers")
     pairs, rows = headers.flatten(), pc.list_parent_indices(headers)
-    named = pc.equal(pairs.field("key"), UNIQUE_KEY)
-    values, rows = pairs.field("value").filter(named), rows.filter(named).to_numpy(zero_copy_only=False)
+    is_unique_key = pc.equal(pairs.field("key"), UNIQUE_KEY)
+    values, rows = pairs.field("value").filter(is_unique_key), rows.filter(is_unique_key).to_numpy(zero_copy_only=False)
     last = np.full(batch.num_rows, -1, np.int64)
     last[rows] = np.arange(len(rows))
     return values.take(pa.array(last, mask=last < 0))
 
 
-def _is(values: pa.Array, wanted: bytes) -> pa.Array:
+def _is(values: pa.Array, text: bytes) -> pa.Array:
     """Which values are these bytes; null is not."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    return pc.fill_null(pc.equal(values.cast(pa.binary()), pa.scalar(wanted, pa.binary())), False)
+    return pc.fill_null(pc.equal(values.cast(pa.binary()), pa.scalar(text, pa.binary())), False)
 
 
 Ranges = list[tuple[int, int | None]]
@@ -145,7 +145,7 @@ _QUEUES = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
 
 
 def pick(file: File, group: Sequence[File], table: Table, selection: Any) -> Ranges | None:
-    """Byte ranges of a commit-log file outside of which there is no wanted row; None where nothing shows them."""
+    """The byte ranges of a commit-log file that can have wanted rows; None if nothing shows them."""
     start = file.place.start_offset
     if start is None:
         return None
@@ -188,7 +188,7 @@ def _indexes(group: Iterable[File]) -> list[File]:
 
 
 def _by_id(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
-    """The one message at the position in a broker's message id, if one is there; else those that the index has for a unique key."""
+    """The message at the position in a broker's message id, else those of the index for a unique key."""
     at = address(selection.id)
     for log in group:
         start = log.place.start_offset
@@ -220,7 +220,7 @@ def _is_named(file: File, frame: tuple[int, int], id: str) -> bool:
 def _by_key(file: File, group: Sequence[File], selection: Any, key: bytes) -> Ranges | None:
     """The messages that the index has for a key, and all it does not cover. Inner batches are not indexed by their inner keys."""
     topics = _chosen_topics(group, selection)
-    if topics is None or any(each.format == "rocketmq.batchconsumequeue" for each in group):
+    if topics is None or any(other.format == "rocketmq.batchconsumequeue" for other in group):
         return None
     try:
         piece = next(part for part in key.decode("utf-8").split(" ") if part)
@@ -261,7 +261,7 @@ def _by_key(file: File, group: Sequence[File], selection: Any, key: bytes) -> Ra
 
 
 def _frame_of(source: Source, position: int, address: int) -> tuple[int, int] | None:
-    """Where the entry of the message at a position begins and ends, if there is one that has its own address."""
+    """Where the entry at a position begins and ends, if its message names this address."""
     raw = source.read(position, HEAD.size)
     if len(raw) < HEAD.size:
         return None
@@ -278,7 +278,7 @@ def _frame_of(source: Source, position: int, address: int) -> tuple[int, int] | 
 
 
 def _merge(ranges: Ranges) -> Ranges:
-    """Ranges in order, those that touch as one."""
+    """Ranges in order, with touching ones merged."""
     merged: Ranges = []
     for low, high in sorted(ranges, key=lambda pair: pair[0]):
         if merged and (merged[-1][1] is None or low <= merged[-1][1]):
@@ -296,12 +296,13 @@ def _by_offset(file: File, group: Sequence[File], selection: Any) -> Ranges | No
     low, high = None, -1
     for topic in selection.topics:
         queues = {
-            each.place.partition
-            for each in group
-            if each.format == "rocketmq.consumequeue" and each.place.topic == topic
+            queue_file.place.partition
+            for queue_file in group
+            if queue_file.format == "rocketmq.consumequeue" and queue_file.place.topic == topic
         }
         if not queues or any(
-            each.format == "rocketmq.batchconsumequeue" and each.place.topic == topic for each in group
+            queue_file.format == "rocketmq.batchconsumequeue" and queue_file.place.topic == topic
+            for queue_file in group
         ):
             return None
         for queue_id in queues:
@@ -327,7 +328,7 @@ def _by_offset(file: File, group: Sequence[File], selection: Any) -> Ranges | No
 def _queue_range(
     topic: str, queue_id: int | None, group: Sequence[File], first: int, after: int | None
 ) -> tuple[int, int] | None:
-    """Addresses from the message numbered `first` to the end of the one before `after`, in one queue."""
+    """The addresses of the messages `first` to before `after` of a queue."""
     files = sorted(
         (
             f

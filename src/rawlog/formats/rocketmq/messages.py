@@ -73,7 +73,7 @@ class Messages:
     def cut(self, start: int, stop: int) -> Messages:
         return Messages(self.frames, self.data, self.fields[:, start:stop], self.start, self.odd)
 
-    def moved(self, addresses: NDArray[np.int64]) -> Messages:
+    def with_addresses(self, addresses: NDArray[np.int64]) -> Messages:
         """The same messages with other physical offsets."""
         fields = self.fields.copy()
         fields[kernels.F_PHYSICAL] = addresses
@@ -107,8 +107,8 @@ class Messages:
         return is_stale
 
     def leftovers(self, file: File) -> NDArray[np.bool_]:
-        """Which messages are copies that stay after the end of a log that was cut: they say that they are at another place, and the same
-        message is there. Any other that is not at its place was moved there, or its address was changed.
+        """Which messages are left after the end of a truncated log: each names another address, and the same message is there. Any other
+        message with a wrong address was moved or changed.
         """
         is_leftover = self.stale
         if is_leftover.any():
@@ -119,7 +119,7 @@ class Messages:
 
     @property
     def fillers(self) -> NDArray[np.bool_]:
-        """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
+        """Which entries only cover a hole that `repair` left: by their flag and a host without a port."""
         if not self.odd[kernels.O_FILLER]:
             return np.zeros(len(self), np.bool_)
         is_filler: NDArray[np.bool_] = self[kernels.F_FLAG] == FILLER_FLAG
@@ -130,7 +130,7 @@ class Messages:
         return is_filler
 
     def entry_crcs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The messages that end with a checksum of the whole entry (`__CRC32#`), the one each has, and the one it should have."""
+        """The messages with a checksum of the whole entry (`__CRC32#`), the computed and the stored checksums."""
         from rawlog.io.checksums import crc32_spans
 
         none = np.empty(0, np.int64)
@@ -157,7 +157,7 @@ class Messages:
 
     @property
     def sound(self) -> NDArray[np.bool_]:
-        """Which messages are at their place and have every checksum that they carry: what `repair` keeps."""
+        """Which messages are at their place with all checksums right: those that `repair` keeps."""
         return self.crc_ok & ~self.stale & self.entry_crc_ok
 
     def frame_position(self, row: int) -> int:
@@ -170,7 +170,7 @@ class Messages:
         return np.where(flags & SysFlag.COMPRESSED, ((flags & CODEC_MASK) >> CODEC_SHIFT) + 1, 0)
 
     def _crc(self, row: int) -> tuple[int, int]:
-        """The checksum that the body of one message has, and the one it should have."""
+        """The computed and the stored checksum of the body of a message."""
         from rawlog.io.checksums import crc32
 
         start, size = int(self[kernels.F_BODY][row]), int(self[kernels.F_BODY_SIZE][row])
@@ -194,8 +194,8 @@ class Messages:
 
 
 def are_copies(file: File, start: int, addresses: NDArray[np.int64], heads: Sequence[bytes]) -> NDArray[np.bool_]:
-    """Of the heads of messages: which are also at the address that they name. `file` begins at the address `start`; the other files of the
-    log lie next to it.
+    """Which messages, by their heads, are also at the address they name. `file` begins at the address `start`; other files of the log are
+    next to it.
     """
     from rawlog.io.storage import Source
 
@@ -223,13 +223,13 @@ def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
 
 
 def out_of_line(times: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which store times of a file contradict those around them: a single one between two that fit each other.
+    """Which store times contradict both neighbours, while these fit each other.
 
     A broker takes store times from a clock that does not fall, and no checksum covers them. The last one has nothing after it to judge by.
     """
     wrong = np.zeros(times.size, np.bool_)
     if times.size > 2:
-        before, here, after = times[:-2], times[1:-1], times[2:]
-        wrong[1:-1] = (before <= after) & ((here < before) | (here > after))
+        before, current, after = times[:-2], times[1:-1], times[2:]
+        wrong[1:-1] = (before <= after) & ((current < before) | (current > after))
         wrong[0] = times[1] <= times[2] < times[0]
     return wrong

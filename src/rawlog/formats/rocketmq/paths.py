@@ -1,4 +1,4 @@
-"""Where RocketMQ keeps what below a store's root, and what names say of the content."""
+"""Where RocketMQ keeps its files below the store's root, and what their names say."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def is_dledger_index(path: str) -> Place | None:
 
 
 def below_root(file: File) -> str:
-    """Where a file belongs below its store's root: those of the commit log in one directory, whatever disks they came from."""
+    """The path of a file below its store's root; commit-log files of all disks are in one directory."""
     names = parts(file.path)
     if (
         file.format == COMMIT_LOG_NAME
@@ -255,7 +255,7 @@ LOOKED_AT = 64 << 10
 
 
 def _group_logs(files: list[File]) -> list[File]:
-    """Files of a commit log that has several directories, in the store that has the rest."""
+    """Assign commit-log directories on other disks to the one store that has the rest."""
     starts: dict[str, set[int | None]] = {}
     roots = {file.place.group for file in files if file.format != COMMIT_LOG_NAME and file.place.group is not None}
     for file in files:
@@ -265,9 +265,9 @@ def _group_logs(files: list[File]) -> list[File]:
         return files
     (root,) = roots
     taken, others = starts.pop(root, set()), set()
-    for group, here in sorted(starts.items()):
-        if taken.isdisjoint(here):
-            taken |= here
+    for group, group_starts in sorted(starts.items()):
+        if taken.isdisjoint(group_starts):
+            taken |= group_starts
             others.add(group)
     return [
         replace(file, place=replace(file.place, group=root)) if file.place.group in others else file for file in files

@@ -34,8 +34,8 @@ from rawlog.model.status import Status
 from rawlog.model.text import FIRST_DAY, LAST_DAY, plain_time
 
 
-def _rows(seen: Inspection) -> Messages:
-    return Messages.take(seen.frames, seen.file)
+def _rows(inspection: Inspection) -> Messages:
+    return Messages.take(inspection.frames, inspection.file)
 
 
 def _numbers(which: NDArray[Any]) -> list[int]:
@@ -44,13 +44,13 @@ def _numbers(which: NDArray[Any]) -> list[int]:
 
 
 @rule("rocketmq.commitlog.crc", Severity.ERROR)
-def body_crc(seen: Inspection) -> Iterator[Mark]:
+def body_crc(inspection: Inspection) -> Iterator[Mark]:
     """The body of a message does not have the checksum stored with it.
 
     A broker that scans the file at its next start ends the log here: this message and everything after it is cut off, and every later
     commit-log file is deleted. `rawlog repair` keeps what follows. Work on copies.
     """
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     for row in _numbers(~rows.crc_ok & ~rows.stale):
         error = rows.crc_error(row)
         yield Mark(
@@ -64,13 +64,13 @@ def body_crc(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("rocketmq.commitlog.physical-offset", Severity.ERROR)
-def physical_offset(seen: Inspection) -> Iterator[Mark]:
+def physical_offset(inspection: Inspection) -> Iterator[Mark]:
     """An entry says that it is at another place, although entries at their right place follow it.
 
     Brokers up to 5.4.0 do not look: they build queues that point to the wrong bytes. The entry was copied or moved by something that did
     not know the format.
     """
-    for position, count, size, is_tail in _stale_runs(seen):
+    for position, count, size, is_tail in _stale_runs(inspection):
         if not is_tail:
             yield Mark(
                 f"{count:,} entries with a physical offset that is not their place", position=position, size=size
@@ -78,13 +78,13 @@ def physical_offset(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("rocketmq.commitlog.stale", Severity.WARNING)
-def stale_entries(seen: Inspection) -> Iterator[Mark]:
+def stale_entries(inspection: Inspection) -> Iterator[Mark]:
     """After the logical end of the log there are old entries: whole, with right checksums, but of another place.
 
     A start after a crash only moves the end of the log back; the bytes after it stay. They are no messages, and rawlog does not read them
     as such. Brokers up to 5.4.0 do not compare the physical offset and may take them up at the next start.
     """
-    for position, count, size, is_tail in _stale_runs(seen):
+    for position, count, size, is_tail in _stale_runs(inspection):
         if is_tail:
             yield Mark(
                 f"{count:,} stale entries after the logical end; a broker that does not compare physical offsets takes them up",
@@ -93,9 +93,9 @@ def stale_entries(seen: Inspection) -> Iterator[Mark]:
             )
 
 
-def _stale_runs(seen: Inspection) -> Iterator[tuple[int, int, int, bool]]:
+def _stale_runs(inspection: Inspection) -> Iterator[tuple[int, int, int, bool]]:
     """Position, number, size of runs of stale entries, and whether nothing else follows."""
-    rows, memory = seen.share(_rows), seen.memory
+    rows, memory = inspection.share(_rows), inspection.memory
     stale, positions, sizes = rows.stale, rows.positions, rows[kernels.F_SIZE]
     run: list[int] | None = memory.get("run")
     if stale.any() or run is not None:
@@ -108,17 +108,17 @@ def _stale_runs(seen: Inspection) -> Iterator[tuple[int, int, int, bool]]:
                 yield run[0], run[1], run[2], False
                 run = None
     memory["run"] = run
-    if seen.frames.last and run is not None:
+    if inspection.frames.last and run is not None:
         yield run[0], run[1], run[2], True
 
 
 @rule("rocketmq.commitlog.entry-crc", Severity.ERROR)
-def entry_crc(seen: Inspection) -> Iterator[Mark]:
+def entry_crc(inspection: Inspection) -> Iterator[Mark]:
     """The property `__CRC32#` is not the checksum of the whole entry (written by 5.2.0 and later with enabledAppendPropCRC).
 
     Some field of the entry was changed after it was written. A broker with forceVerifyPropCRC ends the log here at its next start.
     """
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     rows = rows.where(~rows.stale)
     which, sums, stored = rows.entry_crcs()
     for index in _numbers(sums != stored):
@@ -132,13 +132,13 @@ def entry_crc(seen: Inspection) -> Iterator[Mark]:
         )
 
 
-def _unreadable(seen: Inspection) -> list[tuple[Mark, DataError]]:
+def _unreadable_bodies(inspection: Inspection) -> list[tuple[Mark, DataError]]:
     """The messages whose compressed bodies cannot be read, and why."""
     marks = []
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     rows = rows.where(rows.crc_ok & ~rows.stale)
     while len(rows):
-        inflated = bodies(rows, seen.limit)
+        inflated = bodies(rows, inspection.limit)
         if inflated.error is not None:
             offset = int(rows[kernels.F_QUEUE_OFFSET][inflated.fits])
             marks.append(
@@ -149,40 +149,40 @@ def _unreadable(seen: Inspection) -> list[tuple[Mark, DataError]]:
 
 
 @rule("rocketmq.commitlog.body", Severity.ERROR)
-def unreadable_body(seen: Inspection) -> Iterator[Mark]:
+def unreadable_body(inspection: Inspection) -> Iterator[Mark]:
     """A compressed body cannot be decompressed, or names a compression that does not exist, although its checksum is right.
 
     The producer wrote it so; no consumer can read the message either.
     """
-    for mark, error in seen.share(_unreadable):
+    for mark, error in inspection.share(_unreadable_bodies):
         if not isinstance(error, LimitError):
             yield mark
 
 
 @rule("rocketmq.commitlog.limit", Severity.WARNING)
-def limit(seen: Inspection) -> Iterator[Mark]:
+def limit(inspection: Inspection) -> Iterator[Mark]:
     """The body of a message was not looked at: it decompresses to more than the limit of reading allows, which keeps a small file from
     taking all memory.
 
     If the message is genuine, raise the limit that the message names.
     """
-    for mark, error in seen.share(_unreadable):
+    for mark, error in inspection.share(_unreadable_bodies):
         if isinstance(error, LimitError):
             yield mark
 
 
 @rule("rocketmq.commitlog.inner-batch", Severity.ERROR)
-def inner_batches(seen: Inspection) -> Iterator[Mark]:
+def inner_batches(inspection: Inspection) -> Iterator[Mark]:
     """The body of an inner batch is not a run of messages.
 
     Consumers fail on it. The entry as such is sound.
     """
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     rows = rows.where(rows.crc_ok & ~rows.stale & ((rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK))
     if not len(rows):
         return
     while len(rows):
-        inflated = bodies(rows, seen.limit)
+        inflated = bodies(rows, inspection.limit)
         for row in range(inflated.fits):
             try:
                 for _ in walk_inner(rows, inflated, row):
@@ -193,19 +193,19 @@ def inner_batches(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("rocketmq.commitlog.blank-size", Severity.WARNING)
-def blank_size(seen: Inspection) -> Iterator[Mark]:
+def blank_size(inspection: Inspection) -> Iterator[Mark]:
     """A blank entry does not reach to the end of its file.
 
     A broker goes on with the next file all the same; whatever follows in this one is never read.
     """
-    frames = seen.frames
+    frames = inspection.frames
     for start, stop in zip(frames.starts.tolist(), frames.stops.tolist(), strict=True):
         if (
             stop - start < SLOT.size * 2
             or int.from_bytes(bytes(frames.data[start + 4 : start + 8]), "big", signed=True) != MAGIC_BLANK
         ):
             continue
-        room = seen.file.size - frames.base - start
+        room = inspection.file.size - frames.base - start
         if stop - start != room:
             yield Mark(
                 "a blank entry that does not reach the end",
@@ -216,48 +216,48 @@ def blank_size(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("rocketmq.commitlog.time", Severity.WARNING)
-def falling_times(seen: Inspection) -> Iterator[Mark]:
+def falling_times(inspection: Inspection) -> Iterator[Mark]:
     """The store time of a message is below that of the one before it, above that of the one after it, or zero.
 
     Within one broker it never falls: its clock was set back, or the bytes are older than those before them. Searching by time is a
     binary search and then finds wrong places; the first message of a file decides where a start after a crash begins to scan.
     """
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     rows = rows.where(rows.sound & ~rows.fillers)
     places = rows.frames.positions[rows[kernels.F_FRAME]]
     facts = np.stack((rows[kernels.F_STORE_TIME], places, rows[kernels.F_QUEUE_OFFSET]))
-    if (kept := seen.memory.get("kept")) is not None:
+    if (kept := inspection.memory.get("kept")) is not None:
         facts = np.concatenate((kept, facts), axis=1)
     # One message is judged by the next; the first of a file by two.
-    first, count = seen.memory.get("decided", 0), facts.shape[1]
-    stop = count if seen.frames.last else max(first, count - 1) if count > 2 else first
+    first, count = inspection.memory.get("decided", 0), facts.shape[1]
+    stop = count if inspection.frames.last else max(first, count - 1) if count > 2 else first
     times = facts[0]
     wrong = out_of_line(times)[first:stop]
-    here = times[first:stop]
-    highest = np.maximum.accumulate(np.concatenate(([seen.memory.get("time", 0)], np.where(wrong, 0, here))))
-    for row in _numbers(wrong | (here < highest[:-1]) | (here <= 0)):
-        is_late = here[row] >= highest[row] and here[row] > 0
+    current = times[first:stop]
+    highest = np.maximum.accumulate(np.concatenate(([inspection.memory.get("time", 0)], np.where(wrong, 0, current))))
+    for row in _numbers(wrong | (current < highest[:-1]) | (current <= 0)):
+        is_late = current[row] >= highest[row] and current[row] > 0
         yield Mark(
             "a store time after that of the next message"
             if is_late
             else "a store time that falls"
-            if here[row] > 0
+            if current[row] > 0
             else "a store time before 1970",
             position=int(facts[1, first + row]),
             offset=int(facts[2, first + row]),
             expected=f"at most {int(times[first + row + 1])}" if is_late else f"at least {int(highest[row])}",
-            found=int(here[row]),
+            found=int(current[row]),
         )
-    seen.memory.update(time=int(highest[-1]), kept=facts[:, max(0, stop - 1) :], decided=min(1, stop))
+    inspection.memory.update(time=int(highest[-1]), kept=facts[:, max(0, stop - 1) :], decided=min(1, stop))
 
 
 @rule("rocketmq.commitlog.far-timestamp", Severity.INFO)
-def far_times(seen: Inspection) -> Iterator[Mark]:
+def far_times(inspection: Inspection) -> Iterator[Mark]:
     """The time at which a message was sent or stored lies outside of the years 1 to 9999: a clock was wrong. Brokers take such messages.
 
     Many tools cannot show the time; beyond the year 294247 it does not fit a column of timestamps and reads as null.
     """
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     rows = rows.where(~rows.stale & ~rows.fillers)
     for name, field in (("sent", kernels.F_BORN_TIME), ("stored", kernels.F_STORE_TIME)):
         times = rows[field]
@@ -271,14 +271,14 @@ def far_times(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("rocketmq.commitlog.text", Severity.INFO)
-def not_utf8(seen: Inspection) -> Iterator[Mark]:
+def not_utf8(inspection: Inspection) -> Iterator[Mark]:
     """A topic or property is not UTF-8, which RocketMQ takes all text for. Brokers take it, and clients show U+FFFD for such bytes.
 
     It is read the same way here, and `headers` of `records` has values as they are. Verbs that copy messages (repair, rebuild, compact,
     erase, restore) keep its bytes; those that write records in another form name `headers` or `topic` as a loss. No checksum covers
     these bytes: they may also be damaged.
     """
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     if not len(rows):
         return
     start, size = rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]
@@ -296,12 +296,12 @@ def not_utf8(seen: Inspection) -> Iterator[Mark]:
 
 
 @rule("rocketmq.commitlog.filler", Severity.INFO)
-def fillers(seen: Inspection) -> Iterator[Mark]:
+def fillers(inspection: Inspection) -> Iterator[Mark]:
     """Entries that only cover a hole: `rawlog repair` wrote them where damage could not be repaired.
 
     What they cover is lost. No queue shows them.
     """
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     for row in _numbers(rows.fillers):
         yield Mark("a filler over lost bytes", position=rows.frame_position(row), size=int(rows[kernels.F_SIZE][row]))
 
@@ -315,12 +315,12 @@ def commit_log() -> Sequence[Rule[Inspection]]:
 
 
 @rule("rocketmq.compactionlog.crc", Severity.ERROR)
-def compacted_crc(seen: Inspection) -> Iterator[Mark]:
+def compacted_crc(inspection: Inspection) -> Iterator[Mark]:
     """The body of a message in a compaction topic's log does not have its checksum.
 
     The same message is in the commit log as well until that expires.
     """
-    rows = seen.share(_rows)
+    rows = inspection.share(_rows)
     for row in _numbers(~rows.crc_ok):
         yield Mark(
             "body with a wrong checksum",
@@ -334,43 +334,48 @@ def compaction_log() -> Sequence[Rule[Inspection]]:
     return (compacted_crc,)
 
 
-def _queue_order(seen: Inspection, layout: Any) -> Iterator[Mark]:
-    rows = layout.take(seen.frames.data, seen.frames.starts)
+def _queue_order(inspection: Inspection, layout: Any) -> Iterator[Mark]:
+    rows = layout.take(inspection.frames.data, inspection.frames.starts)
     addresses = rows["physical_offset"].astype(np.int64)
     real = np.flatnonzero(rows["size"] != PRE_BLANK_SIZE)
     addresses = addresses[real]
-    before = seen.memory.get("address", -1)
+    before = inspection.memory.get("address", -1)
     chain = np.concatenate(([before], addresses))
     for index in _numbers(chain[1:] <= chain[:-1]):
         row = int(real[index])
         yield Mark(
             "a unit whose message is before that of the unit before it",
-            position=int(seen.frames.positions[row]),
+            position=int(inspection.frames.positions[row]),
             size=layout.size,
             expected=f"above {int(chain[index])}",
             found=int(addresses[index]),
         )
     if addresses.size:
-        seen.memory["address"] = int(addresses[-1])
+        inspection.memory["address"] = int(addresses[-1])
 
 
 @rule("rocketmq.consumequeue.order", Severity.ERROR)
-def queue_order(seen: Inspection) -> Iterator[Mark]:
+def queue_order(inspection: Inspection) -> Iterator[Mark]:
     """The addresses of a queue's units do not rise.
 
     Messages are dispatched in the order of the log, so the unit is wrong. Rebuild the queue from the commit log: `rawlog rebuild`.
     """
-    yield from _queue_order(seen, UNIT)
+    yield from _queue_order(inspection, UNIT)
 
 
 @rule("rocketmq.consumequeue.empty", Severity.ERROR)
-def empty_queue_file(seen: Inspection) -> Iterator[Mark]:
+def empty_queue_file(inspection: Inspection) -> Iterator[Mark]:
     """A queue file has nothing but zeros.
 
     At the next start a broker counts its first unit: the queue shows one or two messages that do not exist. Remove the file.
     """
-    if seen.frames.last and seen.frames.base == 0 and not len(seen.frames) and seen.file.size >= UNIT.size:
-        yield Mark("a queue file of zeros; a broker would show phantom messages", position=0, size=seen.file.size)
+    if (
+        inspection.frames.last
+        and inspection.frames.base == 0
+        and not len(inspection.frames)
+        and inspection.file.size >= UNIT.size
+    ):
+        yield Mark("a queue file of zeros; a broker would show phantom messages", position=0, size=inspection.file.size)
 
 
 def consume_queue() -> Sequence[Rule[Inspection]]:
@@ -379,20 +384,20 @@ def consume_queue() -> Sequence[Rule[Inspection]]:
 
 
 @rule("rocketmq.batchconsumequeue.order", Severity.ERROR)
-def batch_queue_order(seen: Inspection) -> Iterator[Mark]:
+def batch_queue_order(inspection: Inspection) -> Iterator[Mark]:
     """The addresses of a batch queue's units do not rise, or a batch does not begin where the one before ended.
 
     Rebuild the queue from the commit log: `rawlog rebuild`.
     """
-    yield from _queue_order(seen, BATCH_UNIT)
-    rows = BATCH_UNIT.take(seen.frames.data, seen.frames.starts)
+    yield from _queue_order(inspection, BATCH_UNIT)
+    rows = BATCH_UNIT.take(inspection.frames.data, inspection.frames.starts)
     base, count = rows["base_offset"].astype(np.int64), rows["batch_size"].astype(np.int64)
-    expected = np.concatenate(([seen.memory.get("next", int(base[0]) if base.size else 0)], base + count))
+    expected = np.concatenate(([inspection.memory.get("next", int(base[0]) if base.size else 0)], base + count))
     for row in _numbers(base != expected[:-1]):
-        position = int(seen.frames.positions[row])
+        position = int(inspection.frames.positions[row])
         yield Mark("a batch with a gap before it", position=position, expected=int(expected[row]), found=int(base[row]))
     if base.size:
-        seen.memory["next"] = int(expected[-1])
+        inspection.memory["next"] = int(expected[-1])
 
 
 def batch_queue() -> Sequence[Rule[Inspection]]:
@@ -401,38 +406,38 @@ def batch_queue() -> Sequence[Rule[Inspection]]:
 
 
 @rule("rocketmq.index.count", Severity.ERROR)
-def index_count(seen: Inspection) -> Iterator[Mark]:
+def index_count(inspection: Inspection) -> Iterator[Mark]:
     """The header counts another number of entries than there are.
 
     A broker goes by the header: keys after it are not found, and the next one is written over them. Rebuild the index.
     """
-    seen.memory["count"] = seen.memory.get("count", 0) + len(seen.frames)
-    if seen.frames.last and seen.frames.status is not Status.TRUNCATED and seen.file.size:
+    inspection.memory["count"] = inspection.memory.get("count", 0) + len(inspection.frames)
+    if inspection.frames.last and inspection.frames.status is not Status.TRUNCATED and inspection.file.size:
         try:
-            with Index(seen.file.path) as index:
+            with Index(inspection.file.path) as index:
                 count = index.header.count
         except DataError:
             return  # the header's own finding
-        if count - 1 != seen.memory["count"]:
+        if count - 1 != inspection.memory["count"]:
             yield Mark(
                 "a count that is not that of the entries",
                 position=INDEX_HEADER.at("index_count"),
                 size=4,
-                expected=seen.memory["count"] + 1,
+                expected=inspection.memory["count"] + 1,
                 found=count,
             )
 
 
 @rule("rocketmq.index.chain", Severity.ERROR)
-def index_chains(seen: Inspection) -> Iterator[Mark]:
+def index_chains(inspection: Inspection) -> Iterator[Mark]:
     """A slot does not lead to its newest entry, or an entry not to the next older one of its slot.
 
     Keys are then not found although they are there, or a look-up does not end. Rebuild the index from the commit log.
     """
-    if not seen.frames.last:
+    if not inspection.frames.last:
         return
     try:
-        with Index(seen.file.path) as index:
+        with Index(inspection.file.path) as index:
             entries, slots, header = index.table(), index.slots().astype(np.int64), index.header
     except DataError:
         return  # the header's own finding

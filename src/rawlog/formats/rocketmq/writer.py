@@ -68,18 +68,18 @@ def encode(keys: pa.Array, headers: pa.Array) -> pa.Array:
     native = _runs(pairs, ends)
 
     has_key = _mask(keys.is_valid())
-    fits, named = _storable(keys), _sums(_is(names, KEYS), ends) > 0
+    fits, has_keys_header = _storable(keys), _sums(_is(names, KEYS), ends) > 0
     exact = _sums(~good, ends) == 0
     same = _last_named(names, values, ends, keys)
-    plain = exact & np.where(named, same, ~has_key)
-    alone = exact & ~named & has_key & fits
+    plain = exact & np.where(has_keys_header, same, ~has_key)
+    key_only = exact & ~has_keys_header & has_key & fits
     if plain.all():
         return native
     shown = pc.binary_join_element_wise(pa.scalar(KEYS, pa.binary()), _BETWEEN, pc.fill_null(keys, b""), _BEHIND, b"")
-    shown = pc.if_else(pa.array(has_key & fits & ~named), shown, pa.scalar(b"", pa.binary()))
-    marks: list[bytes] | NDArray[Any] = np.where(alone, KEY_ONLY, b"").tolist()
-    for row in np.flatnonzero(~plain & ~alone).tolist():
-        marks[row] = _marked(keys[row].as_py(), headers[row].as_py())
+    shown = pc.if_else(pa.array(has_key & fits & ~has_keys_header), shown, pa.scalar(b"", pa.binary()))
+    marks: list[bytes] | NDArray[Any] = np.where(key_only, KEY_ONLY, b"").tolist()
+    for row in np.flatnonzero(~plain & ~key_only).tolist():
+        marks[row] = _mark_text(keys[row].as_py(), headers[row].as_py())
     mark = pa.array([MARK + _BETWEEN + text + _BEHIND if text else b"" for text in marks], pa.binary())
     return pc.binary_join_element_wise(native, shown, mark, b"")
 
@@ -96,14 +96,14 @@ def restore(batch: pa.RecordBatch) -> pa.RecordBatch:
     marked = (sizes > summed) & _at(_is(names, MARK), last)
     if not marked.any():
         return batch
-    alone = marked & (sizes > 1 + summed) & _at(_is(names, KEYS), last - 1) & _at(_is(values, KEY_ONLY), last)
-    parsed = {row: _read(values[int(last[row])].as_py()) for row in np.flatnonzero(marked & ~alone).tolist()}
+    key_only = marked & (sizes > 1 + summed) & _at(_is(names, KEYS), last - 1) & _at(_is(values, KEY_ONLY), last)
+    parsed = {row: _read(values[int(last[row])].as_py()) for row in np.flatnonzero(marked & ~key_only).tolist()}
     restored = {row: pair for row, pair in parsed.items() if pair is not None}
     drop = np.zeros(len(names), np.bool_)
-    drop[last[alone]] = drop[last[alone] - 1] = True
-    drop[ends[1:][alone & summed] - 1] = True
+    drop[last[key_only]] = drop[last[key_only] - 1] = True
+    drop[ends[1:][key_only & summed] - 1] = True
     kept = pa.array(~drop)
-    lists = _lists(names.filter(kept), values.filter(kept), sizes - (2 + summed) * alone)
+    lists = _lists(names.filter(kept), values.filter(kept), sizes - (2 + summed) * key_only)
     keys = batch.column("key")
     if restored:
         keys_list, headers_list = keys.to_pylist(), lists.to_pylist()
@@ -117,7 +117,7 @@ def restore(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _flat(headers: Any) -> tuple[pa.Array, pa.Array, NDArray[np.int64]]:
-    """Names and values of all headers end to end, and where those of each row end. A null list is an empty one."""
+    """Names and values of all headers end to end, and where each row's end. A null list counts as empty."""
     sizes = pc.fill_null(pc.list_value_length(headers), 0).to_numpy().astype(np.int64)
     names, values = headers.flatten().flatten()
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
@@ -146,7 +146,7 @@ def _is(array: pa.Array, text: bytes) -> NDArray[np.bool_]:
 
 
 def _at(mask: NDArray[np.bool_], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """What a mask says at positions, which may lie outside of it where the answer is not looked at."""
+    """The mask at these positions; a position may lie outside where the answer does not matter."""
     return mask[np.clip(positions, 0, mask.size - 1)] if mask.size else np.zeros(positions.size, np.bool_)
 
 
@@ -185,7 +185,7 @@ def _lists(names: pa.Array, values: pa.Array, sizes: NDArray[np.int64]) -> pa.Ar
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, type=kind)
 
 
-def _marked(key: bytes | None, pairs: list[dict[str, Any]] | None) -> bytes:
+def _mark_text(key: bytes | None, pairs: list[dict[str, Any]] | None) -> bytes:
     """Key and headers in full, as text."""
     value = {"key": _text(key), "headers": [[pair["key"], _text(pair["value"])] for pair in pairs or ()]}
     return json.dumps(value, separators=(",", ":")).encode()
@@ -196,7 +196,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _read(text: bytes | None) -> tuple[bytes | None, list[dict[str, Any]]] | None:
-    """What `_marked` wrote; None for anything else, which is then a header like others."""
+    """What `_mark_text` wrote; None for anything else, which is then a header like others."""
     try:
         value = json.loads(text or b"")
         pairs = [{"key": str(name), "value": _data(data)} for name, data in value["headers"]]
@@ -375,9 +375,9 @@ class Numbering:
         self.queues: dict[str, int] = {}
         self.time = 1
 
-    def number(self, topics: pa.Array, queue_ids: NDArray[np.int64], wanted: pa.Array) -> NDArray[np.int64]:
+    def number(self, topics: pa.Array, queue_ids: NDArray[np.int64], first_offsets: pa.Array) -> NDArray[np.int64]:
         """The queue offset of every row: a queue begins with what its first row wants, and has no gaps."""
-        firsts = pc.fill_null(wanted, 0).to_numpy()
+        firsts = pc.fill_null(first_offsets, 0).to_numpy()
         encoded = topics.dictionary_encode()
         names, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices, np.int64)
         joined = (codes << 32) | queue_ids
@@ -425,22 +425,22 @@ def entries_of(batch: pa.RecordBatch, options: Mapping[str, str], numbering: Num
 
 
 def _places(batch: pa.RecordBatch, options: Mapping[str, str]) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Topic and queue of every row. EncodeError for one that has none."""
-    topics = _filled(batch.column("topic"), options.get("topic"), "topic", pa.string())
+    """Topic and queue of every row. EncodeError for a row without them."""
+    topics = _fill_nulls(batch.column("topic"), options.get("topic"), "topic", pa.string())
     if pc.any(pc.equal(pc.binary_length(topics.cast(pa.binary())), 0)).as_py():
         raise EncodeError("a row without a topic: give one with topic=NAME")
     for name in pc.unique(topics).to_pylist():
         if (why := why_unsafe(name)) is not None:
             row = pc.index(topics, name).as_py()
             raise EncodeError(f"row {row:,}: topic {name!r} cannot be the name of a directory: {why}")
-    queue_ids = _filled(batch.column("partition"), int(options.get("partition", "0")), "partition", pa.int32())
+    queue_ids = _fill_nulls(batch.column("partition"), int(options.get("partition", "0")), "partition", pa.int32())
     queues = queue_ids.to_numpy().astype(np.int64)
     if (queues < 0).any():
         raise EncodeError("a queue id below zero")
     return topics, queues
 
 
-def _filled(array: pa.Array, value: Any, name: str, type: pa.DataType) -> pa.Array:
+def _fill_nulls(array: pa.Array, value: Any, name: str, type: pa.DataType) -> pa.Array:
     if array.null_count:
         if value is None:
             raise EncodeError(f"a row without a {name}: give one with {name}=…")
@@ -449,7 +449,7 @@ def _filled(array: pa.Array, value: Any, name: str, type: pa.DataType) -> pa.Arr
 
 
 def _bodies(values: pa.Array, options: Mapping[str, str]) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Bodies, compressed where asked for, and the bits of the sysflag that say so."""
+    """Bodies, compressed as options say, and their sysflag bits."""
     values = pc.fill_null(values, b"")
     codec, over = options.get("codec", "none"), int(options.get("compress_over", COMPRESS_OVER))
     flags = np.zeros(len(values), np.int64)

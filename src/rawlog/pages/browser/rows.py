@@ -21,7 +21,7 @@ from rawlog.model.table import Table
 from rawlog.model.text import counted, to_json
 from rawlog.pages.browser.files import Listing, Scope
 from rawlog.pages.frame import Safe, details, joined, tag, text
-from rawlog.reading.inspect import Chosen, check_file
+from rawlog.reading.inspect import RuleChoice, check_file
 from rawlog.reading.parts import Part, choose, cut, plan
 from rawlog.reading.rows import Decoder, Loss, Rows, dict_rows, is_past, read
 from rawlog.reading.select import Selection
@@ -319,7 +319,7 @@ def _findings(page: Page) -> list[Finding]:
         if left < 0:
             page.note("not all of these rows were checked for damage: verify does that")
             break
-        for one in check_file(file, Chosen(), start=start, stop=stop).findings:
+        for one in check_file(file, RuleChoice(), start=start, stop=stop).findings:
             if one.position is not None:
                 found[one] = None
     return list(found)

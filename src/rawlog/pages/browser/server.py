@@ -18,7 +18,7 @@ from rawlog.model.finding import Finding, Findings
 from rawlog.model.job import Progress
 from rawlog.pages.browser.files import Opened
 from rawlog.pages.browser.statement import Statements
-from rawlog.reading.inspect import Chosen
+from rawlog.reading.inspect import RuleChoice
 from rawlog.reading.tree import Tree
 from rawlog.verbs.verify import Verify
 
@@ -227,7 +227,7 @@ class Checks:
         with self._turn:  # one at a time
             try:
                 progress(Progress())
-                found = choice.run(Verify(Chosen()), check.tree, threads=1, progress=progress).findings
+                found = choice.run(Verify(RuleChoice()), check.tree, threads=1, progress=progress).findings
             except _Cancelled:
                 check.failure = "the server ended"
             except RawlogError as error:

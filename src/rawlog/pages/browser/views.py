@@ -37,7 +37,7 @@ from rawlog.pages.browser.rows import (
 )
 from rawlog.pages.browser.server import Check, Checks
 from rawlog.pages.browser.shell import Query, anchor, key, link
-from rawlog.pages.bytes import explained
+from rawlog.pages.bytes import bytes_and_fields
 from rawlog.pages.frame import (
     Safe,
     Size,
@@ -341,7 +341,7 @@ class Views:
         content: list[Safe] = [_frame_links(scope.name, file, start, stop), shell.notes(left_out)]
         content.append(self._record(listing, scope, file, start, query))
         content.append(self._found_here(listing, _found_between(file, start, stop, self.checks)))
-        content.append(explained(nodes))
+        content.append(bytes_and_fields(nodes))
         content.append(section("Go to", _byte_form(scope.name)))
         title = f"{scope.name.rpartition('/')[2]}, bytes {start:,} to {stop - 1:,}" if stop else scope.name
         return shell.page(title, scope.name, *content, here="files")
@@ -573,9 +573,9 @@ def _patience() -> Callable[[object], None]:
 
 def _found_between(file: File, start: int, stop: int, checks: Checks) -> list[Finding]:
     row = Row({}, file, start, stop - start)
-    from rawlog.reading.inspect import Chosen, check_file
+    from rawlog.reading.inspect import RuleChoice, check_file
 
-    found = check_file(file, Chosen(), start=start, stop=stop).findings if stop > start else []
+    found = check_file(file, RuleChoice(), start=start, stop=stop).findings if stop > start else []
     by_path = {file.path: [one for one in found if one.position is not None]}
     return _findings_of(row, by_path, checks)
 

@@ -9,10 +9,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rawlog
+from rawlog.formats.kafka.log.heads import heads
+from rawlog.formats.kafka.log.legacy import opened
+from rawlog.formats.kafka.log.segment import scan
 from tests.data.golden import GOLDEN, DumpCase, KafkaCase, kafka_brokers, kafka_cases, kafka_dumps, vectors
+from tests.reference import kafka
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CLEAN = [broker for broker in kafka_brokers() if not broker.endswith("crashed")]
@@ -188,3 +193,16 @@ def test_vectors_are_read(name: str, tmp_path: Path) -> None:
     rows.validate(full=True)
     assert rows.num_rows
     assert rawlog.verify(path, skip=["kafka.log.order"]).errors == 0
+
+
+@pytest.mark.parametrize("case", [case for case in kafka_cases() if case.broker.startswith("legacy")], ids=str)
+def test_a_wrapper_that_is_opened_tells_its_first_offset_and_the_number_of_its_records(case: KafkaCase) -> None:
+    for path in case.segments:
+        data = np.frombuffer(path.read_bytes(), np.uint8)
+        frames = scan(data, 0)
+        head = opened(frames, heads(frames))
+        batches = list(kafka.decode(path.read_bytes()))
+        firsts = [batch.records[0].offset if batch.magic < 2 else batch.base_offset for batch in batches]
+        assert head["base_offset"].tolist() == firsts
+        assert head["last_offset"].tolist() == [batch.last_offset for batch in batches]
+        assert head["record_count"].tolist() == [len(batch.records) for batch in batches]

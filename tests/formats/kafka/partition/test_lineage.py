@@ -126,6 +126,15 @@ def test_a_high_watermark_after_the_end_of_all_logs_is_a_loss() -> None:
     assert [(span.start, span.stop, span.since) for span in plan.lost] == [(50, 70, 2000)]
 
 
+def test_of_compacted_replicas_that_are_alike_the_one_with_the_most_batches_is_taken() -> None:
+    """A batch that is lost in the cleaned part of a log looks as if compaction had removed it: the first replica was taken."""
+    fewer, more = (copy(number, (run("s", 0, 0, 9, 0, 50, 0, count, 1, 1),)) for number, count in enumerate((4, 5)))
+    assert [piece.copy for piece in decide("p-0", [fewer, more], None, is_compacted=True).plan.pieces] == [1]
+    leader = Assignment(1, 0, (1, 2), (1, 2))
+    led = [replace(fewer, node=1), replace(more, node=2)]
+    assert [piece.copy for piece in decide("p-0", led, leader, is_compacted=True).plan.pieces] == [0]
+
+
 def test_metadata_that_is_older_than_the_logs_does_not_decide() -> None:
     old = copy(0, (run("s", 0, 0, 1, 0, 50, 2, 5, 1, 1),), node=1)
     new = copy(1, (run("s", 0, 0, 1, 0, 40, 2, 4, 1, 1), run("s", 0, 1, 2, 40, 60, 4, 2, 1, 1)), node=2)

@@ -76,22 +76,24 @@ def _task(store: BlobStore, options: Mapping[str, str]) -> Task:
     names = [segment.name for segment in store.segments]
     if names == [""]:
         raise OptionError("a store of one log_current has no segments to compact")
-    wanted = [name for name in options.get("segments", ",".join(names[:-1])).split(",") if name]
-    unknown = [name for name in wanted if name not in names]
+    segment_names = [name for name in options.get("segments", ",".join(names[:-1])).split(",") if name]
+    unknown = [name for name in segment_names if name not in names]
     if unknown:
         raise OptionError(f"segments {', '.join(unknown)}: not in the store, which has {', '.join(names)}")
-    if not wanted:
+    if not segment_names:
         raise OptionError("the last log segment is never compacted, and there is no other one")
-    numbers = sorted(names.index(name) for name in wanted)
+    numbers = sorted(names.index(name) for name in segment_names)
     if numbers != list(range(numbers[0], numbers[-1] + 1)):
-        raise OptionError(f"segments {', '.join(wanted)} are not next to one another")
-    chosen = options.get("filter", FILTERS[0])
-    if chosen not in FILTERS:
-        raise OptionError(f"filter {chosen!r}: {' or '.join(FILTERS)} expected")
+        raise OptionError(f"segments {', '.join(segment_names)} are not next to one another")
+    filter_name = options.get("filter", FILTERS[0])
+    if filter_name not in FILTERS:
+        raise OptionError(f"filter {filter_name!r}: {' or '.join(FILTERS)} expected")
     now = now_of(options)
     hours = number_option(options, "retention_hours", RETENTION_HOURS) or RETENTION_HOURS
     reference = now_of({"now": options["reference_time"]}) if "reference_time" in options else now - hours * 3_600_000
-    return Task(frozenset(numbers), reference, now, chosen, options.get("purge_tombstones") in ("true", "1", "yes"))
+    return Task(
+        frozenset(numbers), reference, now, filter_name, options.get("purge_tombstones") in ("true", "1", "yes")
+    )
 
 
 def survivors(folded: Fold, task: Task) -> NDArray[np.bool_]:
@@ -115,8 +117,8 @@ def _is_old(time: NDArray[np.int32], task: Task) -> NDArray[np.bool_]:
 
 def _is_purged(folded: Fold, task: Task) -> NDArray[np.bool_]:
     """Which messages are tombstones that may go: nothing is left to protect, and their blobs would have expired."""
-    gone: NDArray[np.bool_] = (folded.put[folded.blob] < 0) & expired(folded.expires, task.now)
-    return gone & task.purge
+    is_tombstone: NDArray[np.bool_] = (folded.put[folded.blob] < 0) & expired(folded.expires, task.now)
+    return is_tombstone & task.purge
 
 
 def _stays_outside(folded: Fold, task: Task) -> NDArray[np.bool_]:
@@ -132,17 +134,17 @@ def _keeps_with_undelete(folded: Fold, kind: NDArray[np.int64], task: Task) -> N
     deleted = folded.is_deleted
     undeleted = (answer >= 0) & ~deleted & (folded.answer_flags & int(Flag.UNDELETE) != 0)
     old = deleted & _is_old(folded.time[row], task)
-    gone = folded.is_expired(task.now)
+    has_expired = folded.is_expired(task.now)
     same_life = folded.life_version == folded.life_version[row][blob]
     kept: NDArray[np.bool_] = np.select(
         [answer[blob] < 0, kind == PUT, kind == TTL_UPDATE, kind == DELETE],
         [
             kind != TTL_UPDATE,
-            ~(old | gone)[blob],
+            ~(old | has_expired)[blob],
             (~old | _stays_outside(folded, task))[blob],
             deleted[blob] & same_life & ~_is_purged(folded, task),
         ],
-        undeleted[blob] & same_life & ~gone[blob],
+        undeleted[blob] & same_life & ~has_expired[blob],
     ).astype(np.bool_)
     return kept
 
@@ -163,24 +165,22 @@ def _keeps_without_undelete(folded: Fold, kind: NDArray[np.int64], task: Task) -
 
 
 def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, options: Mapping[str, str]) -> Plan:
-    """The surviving messages of the replaced segments one after the other; all other segments as they are, and their index files unless one
-    is damaged.
-    """
-    old, catalog, chosen = store.segments, store.catalog, sorted(task.numbers)
-    generation = max(old[number].generation for number in chosen) + 1
-    most = store.capacities[chosen[0]] or 0
-    rows = np.flatnonzero(kept & np.isin(catalog.segment, chosen))
+    """The surviving messages of the compacted segments in new segments; other segments, and their sound index files, unchanged."""
+    old, catalog, numbers = store.segments, store.catalog, sorted(task.numbers)
+    generation = max(old[number].generation for number in numbers) + 1
+    most = store.capacities[numbers[0]] or 0
+    rows = np.flatnonzero(kept & np.isin(catalog.segment, numbers))
     target, offset = place_in_segments(catalog.size[rows], most)
     count = int(target[-1]) + 1 if rows.size else 0
-    if count > len(chosen):
-        raise OptionError(f"{count} segments of {most:,} bytes are needed for what stays of {len(chosen)}")
+    if count > len(numbers):
+        raise OptionError(f"{count} segments of {most:,} bytes are needed for what stays of {len(numbers)}")
     # The new segments take the first places of those that they replace.
-    new = [Segment(old[number].position, generation) for number in chosen[:count]]
-    names = [*old[: chosen[0]], *new, *old[chosen[-1] + 1 :]]
-    capacities = [*store.capacities[: chosen[0]], *([most] * count), *store.capacities[chosen[-1] + 1 :]]
+    new = [Segment(old[number].position, generation) for number in numbers[:count]]
+    names = [*old[: numbers[0]], *new, *old[numbers[-1] + 1 :]]
+    capacities = [*store.capacities[: numbers[0]], *([most] * count), *store.capacities[numbers[-1] + 1 :]]
     segment = catalog.segment.copy()
-    segment[catalog.segment > chosen[-1]] += count - len(chosen)
-    segment[rows] = target + chosen[0]
+    segment[catalog.segment > numbers[-1]] += count - len(numbers)
+    segment[rows] = target + numbers[0]
     indexed = task.numbers | _with_damaged_index(store)
     entry_rows = np.flatnonzero(kept & np.isin(catalog.segment, sorted(indexed)))
     entries, is_moved = folded.entries.take(entry_rows), np.isin(entry_rows, rows)
@@ -211,7 +211,7 @@ def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, o
 
 
 def _with_damaged_index(store: BlobStore) -> frozenset[int]:
-    """The segments, by number, that have an index or bloom file that is not sound."""
+    """The numbers of segments with a damaged index or bloom file."""
     sound = {index.path for _, index in store.sound_indexes} | {path for path, _ in store.blooms.values()}
     damaged = [file for file in (*store.index_files, *store.bloom_files) if file.path not in sound]
     numbers = (store.numbers.get(segment_of(file.path) or Segment()) for file in damaged)
@@ -219,7 +219,7 @@ def _with_damaged_index(store: BlobStore) -> frozenset[int]:
 
 
 def place_in_segments(sizes: NDArray[np.int64], most: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The number of the segment and the offset in it of messages that follow one another."""
+    """The segment number and offset of each of a row of messages."""
     segment, offset = np.empty(sizes.size, np.int32), np.empty(sizes.size, np.int64)
     ends = np.cumsum(sizes)
     at = number = 0
@@ -235,12 +235,12 @@ def place_in_segments(sizes: NDArray[np.int64], most: int) -> tuple[NDArray[np.i
 def _originals(
     folded: Fold, rows: NDArray[np.int64], segment: NDArray[np.int32], offset: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Where the messages that entries refer to are now; -1 unless they came along into the same segment."""
+    """The new places of the messages that entries refer to; -1 unless they are in the same segment."""
     catalog, original = folded.catalog, folded.original[rows]
     at = np.full(rows.size, NONE, np.int64)
     for number in np.unique(catalog.segment[rows]).tolist():
-        mine = (catalog.segment[rows] == number) & (original != NONE)
-        at[mine] = catalog.rows_at(number, original[mine])
+        in_segment = (catalog.segment[rows] == number) & (original != NONE)
+        at[in_segment] = catalog.rows_at(number, original[in_segment])
     place = np.minimum(np.searchsorted(rows, at), max(rows.size - 1, 0))
-    came = (at >= 0) & (rows[place] == at) & (segment[place] == segment) if rows.size else at >= 0
-    return np.where(came, offset[place], NONE) if rows.size else at
+    is_kept = (at >= 0) & (rows[place] == at) & (segment[place] == segment) if rows.size else at >= 0
+    return np.where(is_kept, offset[place], NONE) if rows.size else at

@@ -1,4 +1,4 @@
-"""The diagnosis of a store: which messages are sound, foreign, copies or lost, and which names its log segments had.
+"""The diagnosis of a store: which messages are sound, foreign, copied or lost, and how its log segments were named.
 
 Every verb that says or does something about damage goes by it. After damage the next sound message header is searched for. Index files are
 evidence: an update that the log has lost is written again from its index entry, a damaged blob id is corrected, and a lost blob is reported
@@ -24,9 +24,9 @@ from rawlog.formats.ambry.store.evidence import (
     agrees,
     elect_partition,
     gather,
+    ids_in,
     majority_partition,
     message_of,
-    named_in,
     partitions,
     replace_key,
     with_partition,
@@ -73,7 +73,7 @@ from rawlog.model.store import Store
 from rawlog.model.text import counted
 
 MOST_SEARCHED = 64 << 20
-"""So many damaged bytes at a place are searched for blob ids."""
+"""Damaged bytes at a place that are searched for blob ids."""
 
 
 def segment_words(index_files: Sequence[File]) -> str:
@@ -83,7 +83,7 @@ def segment_words(index_files: Sequence[File]) -> str:
 
 
 def is_sound(files: Store, store: BlobStore) -> bool:
-    """Whether what a pass has left of a store shows that nothing of it is damaged, misplaced or lost. Reads no log segment."""
+    """Whether the summaries of a store show no damage, misplaced file or loss. Reads no log segment."""
     summaries = [store.summaries.get(file.path) for file in store.logs]
     if any(file.problem is not None for file in store.files):
         return False
@@ -111,7 +111,7 @@ def _capacity(read: Sequence[LogSummary], options: Mapping[str, str]) -> int:
 
 @dataclass(slots=True)
 class _Extra:
-    """A message that the log does not have so: corrected where it is, or written again; of which index entry (-1: none)."""
+    """A message to write that is not in the log as it is: corrected, or restored from index entry `entry` (-1: none)."""
 
     raw: bytes
     segment: int
@@ -122,7 +122,7 @@ class _Extra:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A message that a store has lost: its blob, kind and life version as an index file has them (None: not known), and where it was."""
+    """A lost message: its blob, kind and life version from an index file (None: unknown), and its place."""
 
     key: bytes
     kind: int | None
@@ -148,7 +148,7 @@ class KeptMessages:
 
 
 class Diagnosis:
-    """What becomes of a store: which segments are written under which names, and the messages in them."""
+    """What becomes of a store: its segments with their names, and the messages in each."""
 
     def __init__(self, store: BlobStore, options: Mapping[str, str]) -> None:
         self.store, self.options, self.report = store, options, Report()
@@ -219,7 +219,7 @@ class Diagnosis:
         self._set_foreign_aside()
 
     def _set_foreign_aside(self) -> None:
-        """Take out what is of another store, and segments that are copies of others."""
+        """Set aside messages of other stores, and segments that are copies of others."""
         catalog = self.catalog
         aside = self._foreign_messages()
         for number in np.unique(catalog.segment[aside]).tolist():
@@ -267,7 +267,7 @@ class Diagnosis:
         return foreign
 
     def _copied_segments(self) -> dict[int, int]:
-        """Segments that have the same messages as another one at the same places, or the first of them; each with that other one.
+        """Segments whose messages another segment has at the same places, each with that other segment.
 
         The one that index files know is the original, else the first.
         """
@@ -301,14 +301,14 @@ class Diagnosis:
         segment = self.store.segments[number]
         if segment not in evidence.segments:
             return 0
-        mine = np.flatnonzero(self.trusted & (evidence.segment == evidence.segments.index(segment)))
-        rows = self.catalog.rows_at(number, entries.offset[mine])
-        there = rows >= 0
-        same = entries.identities.take(mine[there]).equal(self.catalog.identity.take(rows[there]))
+        entry_rows = np.flatnonzero(self.trusted & (evidence.segment == evidence.segments.index(segment)))
+        rows = self.catalog.rows_at(number, entries.offset[entry_rows])
+        is_stored = rows >= 0
+        same = entries.identities.take(entry_rows[is_stored]).equal(self.catalog.identity.take(rows[is_stored]))
         return int(same.sum())
 
     def _locate_entries(self) -> None:
-        """The entries whose messages are in the segment that they name, in the order of segments and offsets."""
+        """Find the entries whose messages are in the segment they name, by segment and offset."""
         evidence, rows = self.evidence, np.maximum(self.rows, 0)
         inside = (self.rows >= 0) & (self.catalog.segment[rows] == self.where) if len(self.catalog) else self.rows >= 0
         good = np.flatnonzero(inside)
@@ -325,13 +325,13 @@ class Diagnosis:
         return result
 
     def _neighbours(self, entry: int) -> list[tuple[int, int]]:
-        """The messages of the known entries before and after an entry in its segment: where the message is, and where its entry says."""
-        here = (int(self.where[entry]), int(self.evidence.entries.offset[entry]))
-        at = bisect.bisect_left(self.places, here)
+        """The located entries next to an entry in its segment: where each message is, and where its entry says."""
+        entry_place = (int(self.where[entry]), int(self.evidence.entries.offset[entry]))
+        at = bisect.bisect_left(self.places, entry_place)
         return [
             (int(self.catalog.offset[self.rows[self.located[place]]]), self.places[place][1])
             for place in (at - 1, at)
-            if 0 <= place < len(self.places) and self.places[place][0] == here[0]
+            if 0 <= place < len(self.places) and self.places[place][0] == entry_place[0]
         ]
 
     def _shifts(self, entry: int) -> list[int]:
@@ -339,7 +339,7 @@ class Diagnosis:
         return list(dict.fromkeys([0, *(actual - expected for actual, expected in self._neighbours(entry))]))
 
     def _place(self, entry: int) -> int:
-        """Where in its log segment the lost message of an entry was: after the known one before it, before the next one."""
+        """Where the lost message of an entry was: between the messages of the located entries around it."""
         offset = int(self.evidence.entries.offset[entry])
         place = offset
         for actual, expected in self._neighbours(entry):
@@ -352,25 +352,25 @@ class Diagnosis:
                 yield number, source
 
     def _correct_ids(self) -> None:
-        """Messages whose records are sound but whose key is not that of their index entry get the entry's.
+        """Give sound messages with a wrong key the key of their index entry.
 
         An index file repeats the key of a blob's first message in it; a later message may have another key of the same blob.
         """
         evidence, entries = self.evidence, self.evidence.entries
-        wanted = np.flatnonzero(self._is_lost() | (evidence.is_weak & (self.rows < 0)))
-        other = self.catalog.keys_differ(self.rows, entries) & self.trusted
+        lost_entries = np.flatnonzero(self._is_lost() | (evidence.is_weak & (self.rows < 0)))
+        has_other_key = self.catalog.keys_differ(self.rows, entries) & self.trusted
         foreign = np.zeros(len(entries), np.bool_)
         if len(self.catalog):
             foreign = self.named[np.maximum(self.rows, 0)] != self.partition
-        other &= evidence.is_first | foreign
+        has_other_key &= evidence.is_first | foreign
         for number, source in self._sources():
-            for entry in np.flatnonzero(other & (self.where == number)).tolist():
+            for entry in np.flatnonzero(has_other_key & (self.where == number)).tolist():
                 row = int(self.rows[entry])
                 if int(self.catalog.segment[row]) == number:
                     raw = replace_key(source, int(self.catalog.offset[row]), entries.key(entry))
                     if raw is not None:
                         self._replace(number, row, int(self.catalog.offset[row]), raw, entry, evidence.name(entry))
-            for entry in wanted[self.where[wanted] == number].tolist():
+            for entry in lost_entries[self.where[lost_entries] == number].tolist():
                 self._correct_id(number, source, entry)
 
     def _correct_id(self, number: int, source: Source, entry: int) -> None:
@@ -420,9 +420,9 @@ class Diagnosis:
         self.damages = remaining
 
     def _correct_partitions(self) -> None:
-        """Keys of another partition than all the rest: right again where another message or entry has them so, or one byte differs."""
-        odd = np.flatnonzero((self.named != self.partition) & ~self.dead)
-        if not odd.size or odd.size * 2 >= len(self.catalog):
+        """Correct keys of a foreign partition, if another message or entry has the key, or only one byte differs."""
+        foreign = np.flatnonzero((self.named != self.partition) & ~self.dead)
+        if not foreign.size or foreign.size * 2 >= len(self.catalog):
             return
         entries = self.evidence.entries
         stored_keys = {entries.key(entry) for entry in np.flatnonzero(self.trusted).tolist()}
@@ -431,7 +431,7 @@ class Diagnosis:
         stored_keys |= set(whole.values())
         same = dict(zip(self.catalog.identity.take(right).tuples, whole.values(), strict=True))
         for number, source in self._sources():
-            for row in odd[self.catalog.segment[odd] == number].tolist():
+            for row in foreign[self.catalog.segment[foreign] == number].tolist():
                 old = self.catalog.key(row)
                 key = with_partition(old, self.partition)
                 if key not in stored_keys:
@@ -448,7 +448,7 @@ class Diagnosis:
                     self._replace(number, row, int(self.catalog.offset[row]), raw, entry, why)
 
     def _check_blooms(self) -> None:
-        """Report ids that the bloom of their place denies where no index file can be read: one of their bytes may be damaged."""
+        """Report ids denied by the bloom of an unreadable index file: one of their bytes may be damaged."""
         damaged = {number for number, _ in self.damages}
         if self.names != self.store.segments:
             return
@@ -462,7 +462,7 @@ class Diagnosis:
     # What was lost
 
     def _restore_updates(self) -> None:
-        """Write updates again that only the index knows, and report blobs whose content is lost."""
+        """Write lost updates again from their index entries, and report blobs with lost content."""
         evidence, entries = self.evidence, self.evidence.entries
         fixed = {extra.entry for extra in self.extras}
         damaged = {number for number, _ in self.damages} | set(self._cut_segments())
@@ -481,18 +481,18 @@ class Diagnosis:
         identity = entries.identities.take(lost).tuples
         kept = self.catalog.take(np.flatnonzero(~self.dead & (self.catalog.kind == PUT)))
         has_put = set(kept.identity.tuples) | {blob for extra in self.extras for blob in _put_identity(extra.raw)}
-        gone = {
+        lost_blobs = {
             blob for blob, entry in zip(identity, lost.tolist(), strict=True) if int(entries.kind[entry]) == PUT
         } - has_put
         newest = self._newest(lost)
-        seen = set[tuple[tuple[int, int, int], int, int]]()
+        handled = set[tuple[tuple[int, int, int], int, int]]()
         for blob, entry in zip(identity, lost.tolist(), strict=True):
             kind = int(entries.kind[entry])
             mark = (blob, kind, int(entries.life_version[entry]))
-            if mark in seen:
+            if mark in handled:
                 continue
-            seen.add(mark)
-            if kind == PUT or (blob in gone and not (kind == DELETE and newest[blob] == entry)):
+            handled.add(mark)
+            if kind == PUT or (blob in lost_blobs and not (kind == DELETE and newest[blob] == entry)):
                 self._report_lost(entry, "")
             else:
                 self._restore(entry)
@@ -563,12 +563,16 @@ class Diagnosis:
                 (damage for log, damage in self.damages if log == number), key=lambda damage: damage.start
             ):
                 data = source.read(damage.start, min(damage.stop - damage.start, MOST_SEARCHED))
-                named = [damage.key] if damage.key is not None else named_in(data, self.partition)
-                is_end = self._is_unconfirmed_end(number, damage) and not (named and self.read[number].ends_in_damage)
+                blob_ids = [damage.key] if damage.key is not None else ids_in(data, self.partition)
+                is_end = self._is_unconfirmed_end(number, damage) and not (
+                    blob_ids and self.read[number].ends_in_damage
+                )
                 place = {"start": damage.start, "stop": damage.stop}
-                reason = f"{damage.reason} of blob {keys.text_of(named[0])}" if is_end and named else damage.reason
+                reason = (
+                    f"{damage.reason} of blob {keys.text_of(blob_ids[0])}" if is_end and blob_ids else damage.reason
+                )
                 self.report.add(Action.DROPPED, reason, self.store.logs[number].path, is_expected=is_end, **place)
-                for key in named if not is_end else ():
+                for key in blob_ids if not is_end else ():
                     if keys.identity_of(key) not in self.reported:
                         self.reported.add(keys.identity_of(key))
                         reason = f"blob {keys.text_of(key)}: a damaged message names it; what it said is not known"
@@ -578,9 +582,7 @@ class Diagnosis:
         self._report_lost_positions()
 
     def _is_unconfirmed_end(self, number: int, damage: Damage) -> bool:
-        """Whether damaged bytes are what a crash leaves: after the last message of the log, or where the index of a segment ends, and no
-        index file covers them.
-        """
+        """Whether damaged bytes are what a crash leaves: at the end of the log or of a segment's index, and no index file covers them."""
         tail = self.read[number].tail
         if tail is None or damage.start != tail[0]:
             return False
@@ -597,7 +599,7 @@ class Diagnosis:
             self.report.add(Action.LOST, lost_words(position), self._path(Segment(position, 0)))
 
     def _report_lost_puts(self, kept: Catalog, merged: Catalog, entry_rows: NDArray[np.int64]) -> None:
-        """Blobs of which only updates are left, where nothing shows that a compaction took the rest."""
+        """Report blobs that have only updates left, unless a compaction explains it."""
         if self.store.is_compacted:
             return
         trusted = self.trusted_entries
@@ -616,28 +618,28 @@ class Diagnosis:
     def _report_lost_segments(self) -> None:
         evidence = self.evidence
         lost = np.unique(evidence.segment[(self.rows < 0) & (self.where < 0)]).tolist()
-        wanted = {evidence.segments[number] for number in lost}
+        lost_names = {evidence.segments[number] for number in lost}
         for segment, files in self.store.lost_segments().items():
             if segment in self.names[: len(self.store.logs)]:
                 continue
-            if segment in wanted or any(file.path in evidence.unread for file in files):
+            if segment in lost_names or any(file.path in evidence.unread for file in files):
                 self.report.add(Action.LOST, segment_words(files), self._path(segment))
 
     # The result
 
     @property
     def trusted_entries(self) -> NDArray[np.int64]:
-        """The index entries that count where the log says nothing."""
+        """The index entries that decide where the log has no message."""
         return np.flatnonzero(self.trusted)
 
     def _written_segments(self) -> list[int]:
-        """The segments that are written, by number in their order: a foreign one only if messages are written again in its place."""
+        """The numbers of the segments to write, in order: a foreign one only if restored messages go there."""
         left_out = self.foreign - {extra.segment for extra in self.extras}
         numbers = [number for number in range(len(self.names)) if number not in left_out] or [0]
         return sorted(numbers, key=lambda number: self.names[number].order)
 
     def kept(self) -> KeptMessages:
-        """All messages of the result, in their order; those that Ambry refuses are dropped."""
+        """All messages of the result in order, without those that Ambry refuses."""
         order = self._written_segments()
         rank = np.zeros(len(self.names), np.int64)
         rank[order] = np.arange(len(order))
@@ -661,8 +663,8 @@ class Diagnosis:
         """Where the kept messages are in the source, in their order there. Those that are written again from an index entry are nowhere."""
         merged = kept.merged
         corrected = np.array([len(extra.raw) if extra.is_there else 0 for extra in self.extras], np.int64)
-        there = (kept.number < 0) | (np.append(corrected, 0)[kept.number] > 0)
-        rows = np.flatnonzero(there & (merged.segment < len(self.store.logs)))
+        is_stored = (kept.number < 0) | (np.append(corrected, 0)[kept.number] > 0)
+        rows = np.flatnonzero(is_stored & (merged.segment < len(self.store.logs)))
         rows = rows[np.lexsort((merged.offset[rows], merged.segment[rows]))]
         segment, start = merged.segment[rows], merged.offset[rows]
         stop = start + merged.size[rows]
@@ -687,15 +689,15 @@ class Diagnosis:
         return self.plan_of(self.kept())
 
     def plan_of(self, kept: KeptMessages) -> Plan:
-        """The same for messages that are known."""
+        """The plan to write these messages."""
         segments, final, number, entry_rows = kept.segments, kept.ranked, kept.number, kept.entry_rows
         trusted = self.trusted_entries
         entries = self.evidence.entries.take(trusted)
         moved = _settle_places(final, segments)
-        there = entry_rows[trusted] >= 0
-        if there.any():
-            away = moved[final.segment[np.maximum(entry_rows[trusted], 0)]]
-            entries = replace(entries, original_offset=np.where(there & ~away, entries.original_offset, NONE))
+        is_stored = entry_rows[trusted] >= 0
+        if is_stored.any():
+            is_moved = moved[final.segment[np.maximum(entry_rows[trusted], 0)]]
+            entries = replace(entries, original_offset=np.where(is_stored & ~is_moved, entries.original_offset, NONE))
         folded = fold(final, use=ORPHANS, remembered=[(entry_rows[trusted], entries)])
         first = folded.first[final.kind[folded.first] == UNDELETE]
         for row in first[~np.isin(first, entry_rows[trusted])].tolist():
@@ -758,7 +760,7 @@ class Diagnosis:
         return frozenset(starts)
 
     def _identity(self) -> dict[str, Any]:
-        """The store's descriptor, or a new one; and what shows that compactions have run."""
+        """The descriptor of the store, or a new one; and the files that show that compactions have run."""
         sound = [file for file in self.store.others if file.format == "ambry.descriptor" and _is_sound(file)]
         shown = [file for file in other_files(self.store) if file.format in (COMPACTION_FORMAT, POLICY_FORMAT)]
         if sound:
@@ -769,14 +771,14 @@ class Diagnosis:
 
 
 def _renumber(rows: NDArray[np.int64], kept: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Numbers of rows after only `kept` of them are left, in that order; -1 for those that are not."""
+    """The new numbers of rows after only `kept` are left, in that order; -1 for the others."""
     numbers = np.full(count + 1, NONE, np.int64)
     numbers[kept] = np.arange(kept.size)
     return np.where(rows >= 0, numbers[rows], NONE)
 
 
 def _settle_places(final: Catalog, segments: list[Segment]) -> NDArray[np.bool_]:
-    """Put the messages of each segment one after the other; which segments have messages that moved."""
+    """Place the messages of each segment without gaps; which segments have moved messages."""
     moved = np.zeros(len(segments), np.bool_)
     for number, segment in enumerate(segments):
         inside = final.rows_in(number)

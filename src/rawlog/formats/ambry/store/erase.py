@@ -1,4 +1,4 @@
-"""A copy of a store in which the content of some blobs is erased: overwritten with zeros as Ambry's own hard delete does, and deleted.
+"""Erase blobs: a copy of a store with their content zeroed as by Ambry's hard delete, and deleted.
 
 The id of the owner and the name of the file, which a hard delete leaves, become hyphens. Sizes and positions stay. A blob that was not
 deleted gets a DELETE at the end of the log: no store serves it any more, and replicas that are copied from this one do not either.
@@ -32,7 +32,7 @@ from rawlog.formats.ambry.store.state import (
     fold,
 )
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
-from rawlog.formats.ambry.writer import hard_deleted, update_message
+from rawlog.formats.ambry.writer import hard_delete, update_message
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
@@ -46,8 +46,7 @@ Identity = tuple[int, int, int]
 
 
 def erase(files: Store, folder: Folder, options: Mapping[str, str], keep: Keep | None = None) -> Report:
-    """Copy a store with the content and user metadata of blobs zeroed as Ambry's hard delete does (§7), their owners and names of files
-    overwritten, and with a DELETE for those that were not deleted.
+    """Copy a store with the content, user metadata, owner and file name of some blobs erased (§7), and a DELETE for each that was live.
 
     Option `blobs`: their ids, separated by commas; `keep` says no to rows of others. `now`: the time of the DELETEs. Log segments that the
     store does not read are left out, for they may have the same blobs. OptionError for an id that the log does not have, DataError if the
@@ -69,7 +68,7 @@ def erase(files: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
             continue
         path, position, size = store.place(row)
         with Source(path) as source:
-            rewritten[row] = hard_deleted(source.read(position, size), texts=("owner_id", "filename"))
+            rewritten[row] = hard_delete(source.read(position, size), texts=("owner_id", "filename"))
         met.add(identity)
         blob = keys.text_of(catalog.key(row))
         report.add(Action.REMOVED, f"content of blob {blob}", path, start=position, stop=position + size)
@@ -126,7 +125,7 @@ def _deletes(store: BlobStore, erased: Collection[Identity], now: int, report: R
 def _append_messages(
     store: BlobStore, messages: Sequence[bytes]
 ) -> tuple[Sequence[Segment], Sequence[int | None], Catalog]:
-    """The segments of a store with messages after its last one, and a catalog of these."""
+    """The segments of a store with messages appended, and the catalog of the new messages."""
     segments, capacities = list(store.segments), list(store.capacities)
     rows = store.catalog.rows_in(len(segments) - 1)
     ends = store.catalog.offset[rows] + store.catalog.size[rows]

@@ -35,7 +35,7 @@ LARGEST_HEADER = max(layout.size for layout in HEADERS.values())
 
 @dataclass
 class Evidence:
-    """The entries of all index files that can be read, those of lost log segments too, and the sound blooms."""
+    """The entries of all readable index files, also of lost log segments, and the sound blooms."""
 
     files: list[IndexFile]
     blooms: dict[tuple[Segment, int], Bloom] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def majority_partition(partitions: NDArray[np.int64]) -> int | None:
 
 
 def elect_partition(directory: int | None, files: Iterable[int | None]) -> int | None:
-    """The partition of a store, by what its directory and each of its files name: every one of them has one vote, whatever its size.
+    """The partition of a store: its directory and each of its files have one vote.
 
     So a large segment of another store does not outvote the others. The directory decides between equals, then the first file.
     """
@@ -172,11 +172,11 @@ def agrees(catalog: Catalog, row: int, evidence: Evidence, entry: int) -> bool:
         facts.append((catalog.expires, entries.expires))
         if version >= 1:
             facts += [(catalog.account_id, entries.account_id), (catalog.container_id, entries.container_id)]
-    return all(int(mine[row]) == int(theirs[entry]) for mine, theirs in facts)
+    return all(int(of_message[row]) == int(of_entry[entry]) for of_message, of_entry in facts)
 
 
 def message_of(entries: Entries, entry: int) -> bytes:
-    """The update that an index entry is of, of the same size as it was if a message of some version has it.
+    """The update of an index entry, in the message version that has the size of the entry.
 
     The index has its time in whole seconds only.
     """
@@ -205,7 +205,7 @@ def message_of(entries: Entries, entry: int) -> bytes:
     return first
 
 
-def named_in(data: bytes, partition: int) -> list[bytes]:
+def ids_in(data: bytes, partition: int) -> list[bytes]:
     """The blob ids of a partition that can be read in damaged bytes."""
     mark = b"\0\1" + partition.to_bytes(8, "big", signed=True)
     ids: dict[bytes, None] = {}
@@ -267,7 +267,7 @@ class Naming:
         self._find_logs()
 
     def _by_index(self) -> list[Segment]:
-        """The names that index files give: each segment's is that of the files that have most of its messages."""
+        """The names by index files: each segment gets the name of the files that have most of its messages."""
         segments, evidence = self.store.segments, self.evidence
         names = list(segments)
         if not evidence.segments:
@@ -286,7 +286,7 @@ class Naming:
         return _distinct(names, segments)
 
     def _find_logs(self) -> None:
-        """The log segment, by number, that the entries of each index file are of; -1 for one that is lost.
+        """Find the log segment of each index file, by number; -1 for a lost one.
 
         It is the one that has the most of their messages. A file without any goes by its name; if that segment is sound, the file is of a
         damaged one that has another name.
@@ -317,7 +317,7 @@ class Naming:
         self.logs_of_files = logs
 
     def _overlap(self, number: int, index: IndexFile) -> int:
-        """How many damaged bytes of a segment are where an index file says that its messages are."""
+        """How many damaged bytes of a segment are in the range of an index file."""
         return sum(
             max(0, min(damage.stop, index.end) - max(damage.start, index.start))
             for log, damage in self.damages
@@ -345,7 +345,7 @@ class Naming:
         return float(np.median(times)) if times.size else float("inf")
 
     def _disorder(self, names: Sequence[Segment]) -> tuple[int, int]:
-        """How many messages cannot follow those before them, and how many segments are before older ones, if they have these names."""
+        """With these names: how many messages cannot follow those before them, and how many segments come before older ones."""
         order = sorted(range(len(names)), key=lambda number: names[number].order)
         rank = np.empty(len(names), np.int64)
         rank[order] = np.arange(len(names))
@@ -357,7 +357,7 @@ class Naming:
 
 
 def _distinct(names: list[Segment], stored: list[Segment]) -> list[Segment]:
-    """Names of which no two are the same: a segment whose name another one gets takes one that is free now."""
+    """Different names for all segments: a segment that loses its name to another takes a free one."""
     taken = {new for new, old in zip(names, stored, strict=True) if new != old}
     free = [old for new, old in zip(names, stored, strict=True) if new != old and old not in taken]
     moved = [new == old and new in taken for new, old in zip(names, stored, strict=True)]

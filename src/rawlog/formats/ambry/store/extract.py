@@ -1,4 +1,4 @@
-"""Blobs as files: decompressed where an envelope says so, large ones joined from their chunks, with a manifest of what each is."""
+"""Blobs as files: envelopes decompressed, chunks joined, with a manifest."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TEXTS = ("content_type", "owner_id", "service_id", "content_encoding", "filenam
 
 @dataclass(slots=True)
 class Blob:
-    """A blob that a store knows, and where its content is."""
+    """A blob of a store, and the place of its content."""
 
     key: bytes
     state: str
@@ -101,18 +101,20 @@ def _blobs(store: BlobStore, now: int) -> dict[bytes, Blob]:
 
 def _choose(blobs: Mapping[bytes, Blob], options: Mapping[str, str]) -> list[bytes]:
     if options.get("blobs"):
-        wanted = [keys.order(keys.from_text(text.strip())) for text in options["blobs"].split(",")]
+        identities = [keys.order(keys.from_text(text.strip())) for text in options["blobs"].split(",")]
         missing = [
-            text for text, identity in zip(options["blobs"].split(","), wanted, strict=True) if identity not in blobs
+            text
+            for text, identity in zip(options["blobs"].split(","), identities, strict=True)
+            if identity not in blobs
         ]
         missing += [
             keys.text_of(blobs[identity].key)
-            for identity in wanted
+            for identity in identities
             if identity in blobs and _is_erased(blobs[identity])
         ]
         if missing:
             raise OptionError(f"no content here of blob {missing[0]}")
-        return wanted
+        return identities
     state = options.get("state", LIVE)
     if state not in (LIVE, "all"):
         raise OptionError(f"state {state!r}: live or all expected")
@@ -146,7 +148,7 @@ def read_put(blob: Blob) -> Messages:
 
 
 class _Writer:
-    """The files written so far, and the names that are taken."""
+    """The files written so far, and the names in use."""
 
     def __init__(self, folder: Folder, blobs: Mapping[bytes, Blob], naming: str, limit: int) -> None:
         self.folder, self.blobs, self.naming, self.limit = folder, blobs, naming, limit
@@ -232,7 +234,7 @@ class _Writer:
             yield self._chunk(chunk.key, chunk.size, row, problems)
 
     def _chunk(self, key: bytes, size: int, row: dict[str, Any], problems: list[str]) -> bytes:
-        """The content of one chunk; zeros in its place if it cannot be read, so that what follows keeps its position."""
+        """The content of a chunk; zeros if it cannot be read, so that the bytes after it keep their positions."""
         blob = self.blobs.get(keys.order(key))
         try:
             if blob is None:
@@ -300,7 +302,7 @@ def _describe(messages: Messages) -> dict[str, Any]:
 
 
 def safe_name(text: str) -> str:
-    """A stored file name as one that is safe anywhere: one component, no control characters, nothing hidden or reserved."""
+    """A stored file name made safe for any system: one component, no control characters, not hidden, not reserved."""
     text = unicodedata.normalize("NFC", text).replace("\\", "/").rpartition("/")[2]
     kept = "".join(
         "_" if unicodedata.category(character)[0] == "C" or character in '<>:"|?*/' else character for character in text

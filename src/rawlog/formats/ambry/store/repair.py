@@ -1,4 +1,4 @@
-"""The policies of `repair` and `rebuild`, and what verbs that read everything give of a store: all by its diagnosis.
+"""The verbs `repair` and `rebuild`, and the sound messages of a damaged store for verbs that only read.
 
 What is whole is kept, in a copy that opens and verifies clean. Index, bloom and other derived files are rebuilt.
 """
@@ -78,9 +78,9 @@ def refuse_damage(store: BlobStore) -> None:
     policy.kept()
     losses = [entry for entry in policy.report.entries if entry.is_loss or entry.action is Action.MOVED]
     if losses:
-        more = f", and {counted(len(losses) - 1, 'other fault')}" if len(losses) > 1 else ""
+        others = f", and {counted(len(losses) - 1, 'other fault')}" if len(losses) > 1 else ""
         raise CorruptError(
-            f"{losses[0].reason}{more}: repair the store first",
+            f"{losses[0].reason}{others}: repair the store first",
             path=losses[0].path or store.folder,
             position=losses[0].start,
             format=LOG_FORMAT,
@@ -88,7 +88,7 @@ def refuse_damage(store: BlobStore) -> None:
 
 
 def reading(files: Store) -> Reading:
-    """The messages that `repair` would keep, as it would write them, and what it would report; nothing of a store that is sound."""
+    """The messages that `repair` would keep, and its report; empty for a sound store."""
     stores = blob_stores(files)
     if len(stores) != 1:
         return Reading()

@@ -1,4 +1,4 @@
-"""Which stores are replicas of one partition, and which of them is the best.
+"""Which stores are replicas of one partition, and which is the best.
 
 Replicas of an Ambry partition get the same blobs in different orders, and compact them at different times, so their logs cannot be compared
 by names and sizes. The one with the most index entries knows most operations.
@@ -96,7 +96,7 @@ class _Side:
         return values.astype(np.int64)  # type: ignore[no-any-return]
 
     def fact(self, name: str, blob: int) -> Any:
-        """The same of one blob, as people and JSON have it."""
+        """A fact of one blob, as people and JSON show it."""
         value = int(self.column(name, np.array([blob]))[0])
         if name == "state":
             return STATES[value]
@@ -114,7 +114,7 @@ class _Side:
         return self.store.logs[int(catalog.segment[row])].path, int(catalog.offset[row])
 
     def content(self, blobs: NDArray[np.int64]) -> Iterator[tuple[int, int] | None]:
-        """Size and checksum of what each blob's PUT holds after header and key, which may be of other versions; None for no PUT."""
+        """Size and checksum of each blob's PUT after header and key, whose versions may differ; None without a PUT."""
         catalog, opened = self.folded.catalog, {}
         try:
             for put in self.folded.put[blobs].tolist():
@@ -142,22 +142,22 @@ def compare_stores(
     a, b = _Side.of(first, now), _Side.of(second, now)
     in_a, in_b = _common(a.identity, b.identity)
     for side, shared, change in ((a, in_a, Change.ONLY_A), (b, in_b, Change.ONLY_B)):
-        alone = np.ones(side.rows.size, np.bool_)
-        alone[shared] = False
-        for blob in side.rows[alone].tolist():
+        is_alone = np.ones(side.rows.size, np.bool_)
+        is_alone[shared] = False
+        for blob in side.rows[is_alone].tolist():
             yield Difference(change, BLOB, side.key(blob)), *side.place(blob)
     rows_a, rows_b = a.rows[in_a], b.rows[in_b]
     unlike = np.zeros((len(COLUMNS), rows_a.size), np.bool_)
     for number, name in enumerate(COLUMNS):
         unlike[number] = a.column(name, rows_a) != b.column(name, rows_b)
-    gone = (a.states[rows_a] == DELETED) & (b.states[rows_b] == DELETED)
+    is_deleted = (a.states[rows_a] == DELETED) & (b.states[rows_b] == DELETED)
     content = np.zeros(rows_a.size, np.bool_)
     order = np.argsort(a.folded.put[rows_a], kind="stable")  # the first store is read from front to back
-    order = order[~gone[order]]
+    order = order[~is_deleted[order]]
     sums = {}
-    for index, mine, theirs in zip(order.tolist(), a.content(rows_a[order]), b.content(rows_b[order]), strict=True):
-        if mine != theirs:
-            content[index], sums[index] = True, (mine, theirs)
+    for index, sum_a, sum_b in zip(order.tolist(), a.content(rows_a[order]), b.content(rows_b[order]), strict=True):
+        if sum_a != sum_b:
+            content[index], sums[index] = True, (sum_a, sum_b)
     different = unlike.any(axis=0) | content
     for index in np.flatnonzero(different).tolist():
         names = tuple(name for number, name in enumerate(COLUMNS) if unlike[number, index])
@@ -174,11 +174,11 @@ def compare_stores(
 
 
 def _common(a: Identities, b: Identities) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The places of the blobs that both sorted lists have, in the same order."""
+    """The places of the blobs that are in both sorted lists."""
     both = Identities(*(np.concatenate((getattr(a, name), getattr(b, name))) for name in ("group", "high", "low")))
     order = both.sorted()
-    twin = ~both.begins(order)
-    second = np.flatnonzero(twin)
+    is_repeated = ~both.begins(order)
+    second = np.flatnonzero(is_repeated)
     return order[second - 1], order[second] - len(a)
 
 
@@ -193,9 +193,9 @@ def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[Di
     for name in dict.fromkeys((*stores_a, *stores_b)):
         first, second = stores_a.get(name), stores_b.get(name)
         if first is None or second is None:
-            lone = first or second
-            assert lone is not None
-            yield Difference(Change.ONLY_B if first is None else Change.ONLY_A, STORE, lone.folder)
+            present = first or second
+            assert present is not None
+            yield Difference(Change.ONLY_B if first is None else Change.ONLY_A, STORE, present.folder)
             continue
         for difference in compare_stores(first, second, _now(selection.options)):
             yield difference if isinstance(difference, int) else difference[0]

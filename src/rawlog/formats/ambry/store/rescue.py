@@ -105,7 +105,7 @@ class ContentSummary(LogSummary):
         self.see_contents(messages)
 
     def contents(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The checksums of PUTs at these offsets (-1: not known), and which are all zeros."""
+        """The checksums of PUTs at these offsets (-1: unknown), and which are all zeros."""
         checksums = np.concatenate(self.parts, axis=1)
         if not checksums.shape[1] or not offsets.size:
             return np.full(offsets.size, NONE, np.int64), np.zeros(offsets.size, np.bool_)
@@ -168,7 +168,7 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Choice:
-    """The messages that make up a blob, in order. A TTL update that is to be written with another life version is in `renewed`."""
+    """The messages of a blob, in order. `renewed` is the new life version of its TTL update, if it needs one."""
 
     messages: list[Message]
     renewed: int | None = None
@@ -184,7 +184,7 @@ def choose(messages: Sequence[Message]) -> Choice:
             updates.setdefault((message.kind, message.life), message)
     undeletes = [life for kind, life in updates if kind == UNDELETE]
     newest = max(message.life for message in messages)
-    put, undecided = _put(puts, max(undeletes, default=-1), (DELETE, newest) in updates)
+    put, undecided = _choose_put(puts, max(undeletes, default=-1), (DELETE, newest) in updates)
     base = NONE if put is None else put.life
     selection = [] if put is None else [put]
     selection += [message for (kind, life), message in updates.items() if kind == DELETE and life >= base]
@@ -208,8 +208,10 @@ def choose(messages: Sequence[Message]) -> Choice:
     return Choice(selection, renewed, undecided)
 
 
-def _put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
-    """The PUT of a blob. One that replication wrote after an undelete has the life version of that, and may be all that says so."""
+def _choose_put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
+    """Choose the PUT of a blob. Replication after an undelete writes a PUT with the new life version, perhaps the only sign of the
+    undelete.
+    """
     if not puts:
         return None, ""
     highest = max(put.life for put in puts)
@@ -229,7 +231,7 @@ def _put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Mes
 
 
 class Item(NamedTuple):
-    """A message of the result: the message that it comes before (replica and row), its number among those of its blob, and its row."""
+    """A message of the result: the message it comes before (replica and row), its number in its blob, and its row."""
 
     anchor: tuple[int, int]
     number: int
@@ -269,7 +271,7 @@ class Blobs:
         self._at: dict[int, NDArray[np.int64]] = {}
 
     def are_simple(self) -> NDArray[np.bool_]:
-        """Which blobs the first replica has, and every other one that has them in the same way."""
+        """Which blobs the first replica has, and all others that have them have in the same way."""
         if not self.starts.size:
             return np.zeros(0, np.bool_)
         begins = np.zeros(self.blob.size, np.bool_)
@@ -312,15 +314,15 @@ class Blobs:
         return np.sort(self.row[which[self.blob] & (self.replica == 0)]) if which.size else np.empty(0, np.int64)
 
     def puts_only_in(self, number: int) -> list[int]:
-        """The rows of PUTs whose blob only one replica has, if there are others."""
+        """The rows of PUTs of blobs that only this replica has, if there are several replicas."""
         if self.count == 1:
             return []
-        alone = self.has[:, number] & (self.has.sum(axis=1) == 1)
-        rows: list[int] = self.row[alone[self.blob] & (self.sum >= 0)].tolist()
+        only_here = self.has[:, number] & (self.has.sum(axis=1) == 1)
+        rows: list[int] = self.row[only_here[self.blob] & (self.sum >= 0)].tolist()
         return rows
 
     def contents_without(self, number: int) -> dict[tuple[int, int], tuple[int, int]]:
-        """The blobs that a replica does not have, by their content: replica and row of one that has it."""
+        """The blobs that a replica lacks, by content, each with a replica and row that has it."""
         rows = np.flatnonzero(~self.has[self.blob, number] & (self.sum >= 0))
         places = list(zip(self.replica[rows].tolist(), self.row[rows].tolist(), strict=True))
         return {self.replicas[index].content(row): (index, row) for index, row in places}
@@ -342,7 +344,7 @@ class Blobs:
 
 
 def _mix(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.uint64]:
-    """A number for each row that is the same only if all columns are, by any likelihood."""
+    """A hash of each row: equal for equal columns, and almost never for others."""
     value = np.zeros(columns[0].size, np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:
@@ -357,7 +359,7 @@ def _mix(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.uint64]:
 
 
 class Union:
-    """A partition from its replicas, in order of preference. `plan` is what is written, `report` says what is lost and undecided."""
+    """A partition from its replicas, in order of preference: `plan` is written, `report` lists losses and undecided blobs."""
 
     plan: Plan
 
@@ -418,7 +420,7 @@ class Union:
         return joined
 
     def _places(self, choice: Choice) -> Iterator[Item]:
-        """Where the messages of a blob go: each before the next one of the same blob, and else where its own replica has it."""
+        """Where the messages of a blob go: before the next message of the blob, else where their replica has them."""
         items: list[Item] = []
         anchor: tuple[int, int] | None = None
         for number in range(len(choice.messages) - 1, -1, -1):
@@ -448,14 +450,14 @@ class Union:
         return keys.text_of(self.replicas[message.replica].messages.merged.key(message.row))
 
     def _ghosts(self, blobs: Blobs) -> set[tuple[int, int]]:
-        """PUTs whose blob id is damaged, which no checksum covers: a blob that this replica does not have has the same content in another,
-        and only its id is confirmed: by a third replica or by an index.
+        """Find PUTs with a damaged blob id, which no checksum covers: another replica has the content under an id that a third replica or
+        an index confirms.
         """
         ghosts: set[tuple[int, int]] = set()
         for number, replica in enumerate(self.replicas):
-            alone = blobs.puts_only_in(number)
-            missing = blobs.contents_without(number) if alone else {}
-            for row in alone:
+            unique_rows = blobs.puts_only_in(number)
+            missing = blobs.contents_without(number) if unique_rows else {}
+            for row in unique_rows:
                 key = replica.messages.merged.key(row)
                 holder, holder_row = missing.get(replica.content(row), (NONE, NONE))
                 if holder < 0 or keys.identity_of(key) in replica.indexed_blobs:
@@ -491,17 +493,17 @@ class Union:
 
     def _judge_losses(self, survivors: Mapping[Identity, set[tuple[int, int, int]]]) -> None:
         """Which messages that a replica has lost no other replica has."""
-        seen: set[tuple[Identity, int | None, int | None]] = set()
+        judged: set[tuple[Identity, int | None, int | None]] = set()
         for number, replica in enumerate(self.replicas):
             for loss in replica.losses:
                 identity = keys.identity_of(loss.key)
                 messages = survivors.get(identity, set())
                 mark = (identity, loss.kind, loss.life_version)
-                if mark in seen or self._is_covered(loss, number, messages):
+                if mark in judged or self._is_covered(loss, number, messages):
                     continue
                 if loss.kind is None and not messages and loss.stop - loss.start in self._missing_sizes(number):
                     continue  # a message of another blob, whose id is damaged
-                seen.add(mark)
+                judged.add(mark)
                 if loss.kind is None and any(kind == PUT for kind, _, _ in messages):
                     self._note_undecided(
                         f"blob {keys.text_of(loss.key)}: a damaged message of {loss.path} names it, and no other replica has a message "
@@ -513,7 +515,7 @@ class Union:
         self.report.count("messages_lost", len(self.lost))
 
     def _missing_sizes(self, number: int) -> set[int]:
-        """The sizes of messages that other replicas have and this one has not."""
+        """The sizes of messages that other replicas have and this one lacks."""
         if number not in self._missing:
             present = {fact for fact, _ in self._facts(number)}
             others = [index for index in range(len(self.replicas)) if index != number]
@@ -531,7 +533,7 @@ class Union:
 
     @staticmethod
     def _is_covered(loss: Loss, number: int, messages: set[tuple[int, int, int]]) -> bool:
-        """Whether a replica has what another one lost, or what makes up for it."""
+        """Whether another replica has the lost message, or a later one that replaces it."""
         if loss.kind is None:
             in_replica = {(kind, life) for kind, life, replica in messages if replica == number}
             return any((kind, life) not in in_replica for kind, life, _ in messages)
@@ -542,7 +544,7 @@ class Union:
         return is_there or newest > (loss.life_version or 0)
 
     def _report_damage(self) -> None:
-        """What is damaged in each replica; nothing is lost by it if another one has what was there."""
+        """Report the damage of each replica; it is expected if another replica has the message."""
         is_whole = any(replica.is_sound for replica in self.replicas)
         for replica in self.replicas if not any(not replica.gaps for replica in self.replicas) else ():
             for position in replica.gaps:
@@ -551,13 +553,13 @@ class Union:
                 )
         lost = {(loss.path, loss.start) for loss in self.lost}
         for number, replica in enumerate(self.replicas):
-            named = {(loss.path, loss.start) for loss in replica.losses} - lost
+            recovered = {(loss.path, loss.start) for loss in replica.losses} - lost
             aside = {(replica.store.logs[number].path, damage.start) for number, damage in replica.aside}
             for entry in replica.report.entries:
                 if entry.action is Action.LOST:
                     continue
                 place, size = (entry.path or "", entry.start or 0), (entry.stop or 0) - (entry.start or 0)
-                is_made_good = is_whole or place in named or size in self._missing_sizes(number)
+                is_made_good = is_whole or place in recovered or size in self._missing_sizes(number)
                 is_damage = entry.action is Action.DROPPED and not is_made_good and place not in lost
                 is_damage |= place in aside
                 is_expected = entry.is_expected or (len(self.replicas) > 1 and not is_damage)
@@ -614,7 +616,7 @@ class Union:
         )
 
     def _settle(self, final: Catalog, capacity: int | None) -> tuple[Fold, NDArray[np.int64]]:
-        """The messages at their new places with their index entries, without those that Ambry refuses; and the rows of those."""
+        """Place the messages, drop those that Ambry refuses; the fold of the rest, and their rows."""
         kept = np.arange(len(final))
         for is_last in (False, True):
             _place(final, capacity)
@@ -655,13 +657,13 @@ def _place(final: Catalog, capacity: int | None) -> None:
 
 
 def _is_near(key: bytes, other: bytes) -> bool:
-    """Whether two keys can be the same with some damaged bytes."""
+    """Whether two keys may be one key with some damaged bytes."""
     return len(key) == len(other) and sum(a != b for a, b in zip(key, other, strict=True)) <= len(key) // 2
 
 
 OPTIONS = ("max_entries", "probability", "capacity")
 HEAD = 64 << 10
-"""So many bytes of a log segment are searched for a blob id that says whose partition it is."""
+"""Bytes of a log segment that are searched for a blob id, which names the partition."""
 MOST_SPANS = 10_000
 
 
@@ -763,7 +765,7 @@ class Rescue:
         return report
 
     def finish(self, done: Sequence[RescuedUnit], folder: Folder) -> None:
-        """The partitions next to one another, each in the directory that its number names."""
+        """Put the partitions next to one another, each in the directory of its number."""
         for unit in done:
             self.report.parts[unit.split.name] = unit.report
             folder.take(Path(unit.folder) / unit.split.name, unit.split.name)
@@ -789,7 +791,7 @@ def _size(partition: Partition) -> int:
 
 def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) -> UnitPlan:
     disks = {replica.folder: replica.disk for replica in partition.replicas}
-    copies = []
+    replica_plans = []
     for replica in replicas:
         starts = np.cumsum([0, *(file.size for file in replica.store.logs)]).tolist()
         damage = [
@@ -798,7 +800,7 @@ def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) 
         ]
         use = f"{counted(len(replica.messages.merged), 'sound message')}, {len(replica.losses):,} known to be lost"
         folder = replica.store.folder
-        copies.append(CopyPlan(disks[folder], folder, 0, starts[-1], starts[-1], damage=tuple(damage), use=use))
+        replica_plans.append(CopyPlan(disks[folder], folder, 0, starts[-1], starts[-1], damage=tuple(damage), use=use))
     lost = tuple(Span(loss.start, loss.stop, f"{loss.reason} ({loss.path})") for loss in union.lost[:MOST_SPANS])
     size = int(union.plan.catalog.size.sum())
     reason = f"union of {counted(len(replicas), 'replica')}, {counted(len(union.plan.catalog), 'message')}"
@@ -808,7 +810,7 @@ def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) 
         0,
         size,
         reason,
-        tuple(copies),
+        tuple(replica_plans),
         lost=lost,
         unknown=tuple(union.undecided[:MOST_SPANS]),
     )

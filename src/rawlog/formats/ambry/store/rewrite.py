@@ -1,4 +1,4 @@
-"""Writing stores: the one writer, and the simple policies that it carries out: rebuild, and a new store from rows.
+"""Writing stores: the one writer, and a new store from rows.
 
 A policy makes a `Plan`: which messages go to which segment, and which index files are derived. `carry_out` writes it: log segments first,
 then the files that are kept as they are, then index and bloom files as a live Ambry would have left them.
@@ -41,9 +41,9 @@ from rawlog.formats.ambry.store.state import (
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
 from rawlog.formats.ambry.writer import (
     CAPACITY,
-    Choice,
+    WriteOptions,
     encode_batch,
-    sealed,
+    seal,
     segment_header,
 )
 from rawlog.io.output import Folder, Output
@@ -65,7 +65,7 @@ OLD_ENTRY = 115
 """The least size of an entry before 2023-02; new files of a store whose old ones all have it keep to it."""
 NOT_NEEDED = "not needed: Ambry writes it again, or does not read it"
 AT_ONCE = 8 << 20
-"""So many bytes are copied at once."""
+"""Bytes copied at once."""
 
 
 # Which stores, and options --------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _bloom_style(store: BlobStore, indexes: Sequence[tuple[int, IndexFile]]) -> 
 def index_files(
     entries: Entries, segment: NDArray[np.int32], segments: Sequence[Segment], style: Style
 ) -> Iterator[tuple[str, bytes]]:
-    """Name and content of the index files of all entries, which are in log order, each with the bloom of a complete one."""
+    """Name and content of all index files of entries in log order; a complete index file also has a bloom."""
     row_ranges = list(runs(entries, segment, max_entries=style.max_entries, starts=style.starts))
     for number, rows in enumerate(row_ranges):
         run = entries.take(rows)
@@ -286,7 +286,7 @@ class StoreWriter:
         return self.segments[-1].name, self.end - len(message)
 
     def extend(self, data: Bytes) -> None:
-        """Add messages that follow one another. EncodeError if no segment can hold one of them, CorruptError for other bytes."""
+        """Add messages in a row. EncodeError if no segment can hold one, CorruptError for other bytes."""
         if data.size:
             self._add(_check_messages(data))
 
@@ -327,18 +327,18 @@ class StoreWriter:
             self.put(name, raw)
         if whole:
             self.put(DESCRIPTOR_NAME, descriptor(self.incarnation_id))
-            self.put("remoteTokenTracker", sealed(bytes(2)))
+            self.put("remoteTokenTracker", seal(bytes(2)))
             self.put("cleanshutdown", b"")
 
 
 def descriptor(incarnation_id: str) -> bytes:
     """The bytes of `StoreDescriptor`."""
     raw = incarnation_id.encode()
-    return sealed(bytes(2) + len(raw).to_bytes(4, "big") + raw)
+    return seal(bytes(2) + len(raw).to_bytes(4, "big") + raw)
 
 
 def _check_messages(data: Bytes) -> Messages:
-    """The messages that fill `data`. CorruptError if they do not, or one of them is not sound."""
+    """The messages that fill `data`. CorruptError if they do not fill it, or if one is damaged."""
     frames = scan(data, 0)
     if not len(frames) or frames.reached != data.size:
         raise CorruptError(
@@ -352,10 +352,10 @@ def _check_messages(data: Bytes) -> Messages:
 
 def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
     """Rows of `records` as a whole store: log segments as they fill, index, blooms and descriptor; the number of rows."""
-    choice, number = Choice.from_options(options), 0
-    with output.directory() as folder, StoreWriter(folder, capacity=choice.capacity) as store:
+    write_options, number = WriteOptions.from_options(options), 0
+    with output.directory() as folder, StoreWriter(folder, capacity=write_options.capacity) as store:
         for batch in batches:
-            for frames in encode_batch(batch, number, choice):
+            for frames in encode_batch(batch, number, write_options):
                 store.extend(frames.data)
                 number += len(frames)
         store.close()
@@ -403,7 +403,7 @@ class Plan:
             yield file.path, tail[0], file.size
 
     def _runs(self, rows: NDArray[np.int64]) -> Iterator[tuple[str, int, int]]:
-        """Messages that follow one another in their source are one run of bytes."""
+        """The bytes of messages, neighbours in the source as one run."""
         if not rows.size:
             return
         catalog = self.catalog
@@ -418,7 +418,7 @@ class Plan:
 
 
 def carry_out(plan: Plan, folder: Folder, report: Report) -> Report:
-    """Write what a plan says: the one loop that writes the logs of stores again. Index files that differ are reported as rebuilt."""
+    """Write a plan: the one loop that rewrites logs. Changed index files are reported as rebuilt."""
     with StoreWriter(folder) as writer:
         for number, segment in enumerate(plan.segments):
             writer.begin(segment, plan.capacities[number])
@@ -459,7 +459,7 @@ def _report_left_out(plan: Plan, names: set[str], report: Report) -> None:
 
 
 def file_name(file: File) -> str:
-    """The name that a file has once it is part of the store: a compaction that is committed renames its target."""
+    """The name of a file in the store; the target of a committed compaction is renamed."""
     return split(file.path)[1].removesuffix("_temp")
 
 
@@ -483,6 +483,6 @@ def report_tails(store: BlobStore, report: Report) -> None:
 # Policies -------------------------------------------------------------------------------------------------------------------
 
 
-def unchanged_plan(store: BlobStore, **more: Any) -> Plan:
+def unchanged_plan(store: BlobStore, **changes: Any) -> Plan:
     """All messages of a store at their places."""
-    return Plan(store, store.segments, store.capacities, store.catalog, store.catalog.segment, **more)
+    return Plan(store, store.segments, store.capacities, store.catalog, store.catalog.segment, **changes)

@@ -27,7 +27,7 @@ from rawlog.model.text import counted
 
 Files = Sequence[File]
 SHOWN = 10
-"""So many blobs of a lost segment are named."""
+"""Blobs of a lost segment that a finding names."""
 VIOLATIONS = {
     kernels.PUT_AGAIN: "a PUT of a blob that the store already knows",
     kernels.LOWER_LIFE: "a life version lower than before",
@@ -58,16 +58,16 @@ def segments(files: Files) -> Iterator[Mark]:
     compaction log, if there is one, says which of them counts.
     """
     for store in with_logs(files):
-        named = store.segments
+        names = store.segments
         positions: dict[int, str] = {}
-        for number, (file, segment, most) in enumerate(zip(store.logs, named, store.capacities, strict=True)):
+        for number, (file, segment, most) in enumerate(zip(store.logs, names, store.capacities, strict=True)):
             if segment.name and most is None and (len(store.read[number].columns) or not file.size):
                 yield Mark("a numbered segment without a header", 0, path=file.path)
             if segment.position in positions:
                 message = f"position {segment.position} twice: also {positions[segment.position]}"
                 yield Mark(message, path=file.path, found=segment.name)
             positions[segment.position] = file.path
-            if (segment.position < 0) != (named[0].position < 0):
+            if (segment.position < 0) != (names[0].position < 0):
                 yield Mark("log_current next to numbered segments", path=file.path)
             if most != store.capacities[0]:
                 message, first = "another capacity than the first segment's", store.capacities[0]
@@ -80,9 +80,9 @@ def _foreign_segments(store: BlobStore) -> Iterator[Mark]:
     if store.partition is not None:
         return
     catalog, entries = store.catalog, [index.entries for _, index in store.sound_indexes]
-    named = partitions(catalog.key_data, catalog.key_start)
+    numbers = partitions(catalog.key_data, catalog.key_start)
     by_index = [majority_partition(partitions(part.data, part.starts)) for part in entries]
-    by_segment = [majority_partition(named[catalog.rows_in(number)]) for number in range(len(store.logs))]
+    by_segment = [majority_partition(numbers[catalog.rows_in(number)]) for number in range(len(store.logs))]
     expected = elect_partition(None, [*by_index, *by_segment])
     for file, partition in zip(store.logs, by_segment, strict=True):
         if partition is not None and partition != expected:
@@ -120,25 +120,25 @@ def lost_segment(files: Files) -> Iterator[Mark]:
     """
     for store in with_logs(files):
         orphans = store.blobs_without_put()
-        named = ", ".join(keys.text_of(store.catalog.key(row)) for row in orphans[:SHOWN].tolist())
-        more = f"; only updates are left of {counted(orphans.size, 'blob')}: {named}" if orphans.size else ""
-        more += ", …" if orphans.size > SHOWN else ""
+        blob_ids = ", ".join(keys.text_of(store.catalog.key(row)) for row in orphans[:SHOWN].tolist())
+        remark = f"; only updates are left of {counted(orphans.size, 'blob')}: {blob_ids}" if orphans.size else ""
+        remark += ", …" if orphans.size > SHOWN else ""
         for position in store.lost_positions():
             path = f"{store.folder}/{Segment(position, 0).log_name()}"
-            yield Mark(f"{lost_words(position)}{more}", path=path, severity=Severity.WARNING)
+            yield Mark(f"{lost_words(position)}{remark}", path=path, severity=Severity.WARNING)
     for store in blob_stores(files):
         for segment, parts in store.lost_segments().items():
             entries = Entries.join([index.entries for index in map(_read, parts) if index is not None])
             rows = store.catalog.rows_of(entries)
             lost, names = int((rows < 0).sum()), ", ".join(part.path.rpartition("/")[2] for part in parts)
-            what = f"log segment {segment.log_name()} is not there; its index files are: {names}"
+            message = f"log segment {segment.log_name()} is not there; its index files are: {names}"
             if lost or not len(entries):
-                yield Mark(f"{what}; {lost:,} of {len(entries):,} messages are lost", path=parts[0].path, found=lost)
+                yield Mark(f"{message}; {lost:,} of {len(entries):,} messages are lost", path=parts[0].path, found=lost)
                 continue
             others = {segment_of(index.path) for index in store.index_files}
             for number in np.unique(store.catalog.segment[rows]).tolist():
                 if store.segments[number] not in others:
-                    yield Mark(f"{what}; its messages are in {store.logs[number].path}", path=parts[0].path)
+                    yield Mark(f"{message}; its messages are in {store.logs[number].path}", path=parts[0].path)
 
 
 def _read(file: File) -> IndexFile | None:
@@ -234,43 +234,43 @@ def entry_mismatch(files: Files) -> Iterator[Mark]:
     """
     for store, number, index in _indexes(files):
         rows = store.catalog.rows_at(number, index.entries.offset)
-        for at, what, expected, found in _mismatches(store.catalog, index, rows):
-            severity = Severity.WARNING if what == SAME_BLOB else None
-            message, position = f"{what} differs from the message's", _entry_position(index, at)
+        for entry, fact, expected, found in _mismatches(store.catalog, index, rows):
+            severity = Severity.WARNING if fact == SAME_BLOB else None
+            message, position = f"{fact} differs from the message's", _entry_position(index, entry)
             yield Mark(message, position, index.header.entry_size, None, expected, found, index.path, severity)
 
 
 def _mismatches(
     catalog: Catalog, index: IndexFile, rows: NDArray[np.int64]
 ) -> Iterator[tuple[int, str, object, object]]:
-    """The entries that disagree with the messages at `rows` (-1: none), by number, with what differs."""
+    """The entries that disagree with the messages at `rows` (-1: none): entry number, fact, and both values."""
     entries, version = index.entries, index.header.version
-    there = np.flatnonzero(rows >= 0)
-    rows = rows[there]
-    same = entries.identities.take(there).equal(catalog.identity.take(rows))
-    for at, row in zip(there[~same].tolist(), rows[~same].tolist(), strict=True):
+    entry_numbers = np.flatnonzero(rows >= 0)
+    rows = rows[entry_numbers]
+    same = entries.identities.take(entry_numbers).equal(catalog.identity.take(rows))
+    for at, row in zip(entry_numbers[~same].tolist(), rows[~same].tolist(), strict=True):
         yield at, "blob id", keys.text_of(catalog.key(row)), keys.text_of(entries.key(at))
-    there, rows = there[same], rows[same]
-    of_same = entries.take(there)
-    for place in np.flatnonzero(catalog.keys_differ(rows, of_same) & of_same.firsts()).tolist():
-        expected, found = keys.text_of(catalog.key(int(rows[place]))), keys.text_of(of_same.key(place))
-        yield int(there[place]), SAME_BLOB, expected, found
+    entry_numbers, rows = entry_numbers[same], rows[same]
+    same_entries = entries.take(entry_numbers)
+    for place in np.flatnonzero(catalog.keys_differ(rows, same_entries) & same_entries.firsts()).tolist():
+        expected, found = keys.text_of(catalog.key(int(rows[place]))), keys.text_of(same_entries.key(place))
+        yield int(entry_numbers[place]), SAME_BLOB, expected, found
     kind = catalog.kind[rows]
     put = kind == PUT
     always = np.ones(rows.size, np.bool_)
     never_expires = np.where(kind == TTL_UPDATE, NONE, catalog.expires[rows])
-    for what, stored, indexed, counts in (
-        ("kind", kind, entries.kind[there], always),
-        ("size", catalog.size[rows], entries.size[there], always),
-        ("life version", catalog.life_version[rows], entries.life_version[there], always & (version >= 3)),
-        ("operation time", catalog.time[rows], entries.operation_time[there], always & (version >= 1)),
-        ("expiry", never_expires, entries.expires[there], put | (kind == TTL_UPDATE)),
-        ("account", catalog.account_id[rows], entries.account_id[there], put & (version >= 1)),
-        ("container", catalog.container_id[rows], entries.container_id[there], put & (version >= 1)),
+    for fact, stored, indexed, counts in (
+        ("kind", kind, entries.kind[entry_numbers], always),
+        ("size", catalog.size[rows], entries.size[entry_numbers], always),
+        ("life version", catalog.life_version[rows], entries.life_version[entry_numbers], always & (version >= 3)),
+        ("operation time", catalog.time[rows], entries.operation_time[entry_numbers], always & (version >= 1)),
+        ("expiry", never_expires, entries.expires[entry_numbers], put | (kind == TTL_UPDATE)),
+        ("account", catalog.account_id[rows], entries.account_id[entry_numbers], put & (version >= 1)),
+        ("container", catalog.container_id[rows], entries.container_id[entry_numbers], put & (version >= 1)),
     ):
         for place in np.flatnonzero(counts & (stored != indexed)).tolist():
             both = int(stored[place]), int(indexed[place])
-            yield int(there[place]), what, *((Kind(number).name for number in both) if what == "kind" else both)
+            yield int(entry_numbers[place]), fact, *((Kind(number).name for number in both) if fact == "kind" else both)
 
 
 @rule("ambry.index.reset-key", Severity.WARNING)
@@ -323,7 +323,7 @@ def bloom_key(files: Files) -> Iterator[Mark]:
 
 
 def denied_ids(store: BlobStore, catalog: Catalog, number: int) -> NDArray[np.int64]:
-    """The messages of a segment, by row, whose blob id is denied by the bloom of an index file that cannot be read.
+    """The rows of messages of a segment whose blob id is denied by the bloom of an unreadable index file.
 
     Where that index file ended is not known if the next one is missing too: what the bloom denies from some place on is not its.
     """
@@ -415,7 +415,7 @@ LIVE, DELETED, EXPIRED = range(3)
 
 @dataclass(slots=True)
 class StoreAccount:
-    """The account of a store, and where blobs are that nothing explains."""
+    """The account of a store, and the blobs that nothing explains."""
 
     account: Account
     missing: Few = field(default_factory=Few)
@@ -435,16 +435,16 @@ def _account_store(store: BlobStore) -> StoreAccount:
     missing = Few()
     states, put = folded.states(now_of({})), folded.put
     lost = _lost_puts(store)
-    was_there, alone = _among(catalog.identity.take(folded.first), lost.identities)
+    was_there, only_indexed = _among(catalog.identity.take(folded.first), lost.identities)
     sound = _sound_messages(store)
     is_sound = np.zeros(put.size, np.bool_)
     is_sound[put >= 0] = sound[put[put >= 0]]
-    gone, forced = put < 0, may_lack_put(folded)
-    is_bad = np.where(gone, was_there | (~forced & (not store.is_compacted)), (states == LIVE) & ~is_sound)
-    gone &= ~forced | store.is_compacted
+    lacks_put, forced = put < 0, may_lack_put(folded)
+    is_bad = np.where(lacks_put, was_there | (~forced & (not store.is_compacted)), (states == LIVE) & ~is_sound)
+    lacks_put &= ~forced | store.is_compacted
     for blob in np.flatnonzero(is_bad).tolist():
         missing.append(_mark(store, blob, bool(was_there[blob])))
-    for number in np.flatnonzero(alone).tolist():
+    for number in np.flatnonzero(only_indexed).tolist():
         message = f"blob {text_of(lost.key(number))}: the index has its PUT, and the log nothing of it"
         missing.append(Mark(message, int(lost.offset[number]), path=store.folder))
     for position in store.lost_positions():
@@ -452,10 +452,10 @@ def _account_store(store: BlobStore) -> StoreAccount:
         missing.append(Mark(message, path=store.folder))
     good = ~is_bad
     counts = {
-        "present": good & ~gone & (states == LIVE),
-        "deleted": good & ~gone & (states == DELETED),
-        "expired": good & ~gone & (states == EXPIRED),
-        "compacted": good & gone,
+        "present": good & ~lacks_put & (states == LIVE),
+        "deleted": good & ~lacks_put & (states == DELETED),
+        "expired": good & ~lacks_put & (states == EXPIRED),
+        "compacted": good & lacks_put,
     }
     totals = {name: int(which.sum()) for name, which in counts.items()}
     account = Account(
@@ -481,9 +481,7 @@ def _sound_messages(store: BlobStore) -> NDArray[np.bool_]:
 
 
 def _lost_puts(store: BlobStore) -> Entries:
-    """The index entries of PUTs whose message is not where they say: of segments that are there, and of those that are lost. One per
-    blob.
-    """
+    """The index entries of PUTs without their message, one per blob; those of lost segments too."""
     parts = []
     for index in store.indexes:
         entries = index.entries
@@ -506,7 +504,7 @@ def _lost_puts(store: BlobStore) -> Entries:
 
 
 def _among(stored: Identities, named: Identities) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which blobs of a catalog are among some others, and which of the others are not in the catalog."""
+    """Which stored blobs are named, and which named blobs are not stored."""
     if not len(named):
         return np.zeros(len(stored), np.bool_), np.zeros(0, np.bool_)
     both = Identities(

@@ -34,7 +34,7 @@ from rawlog.formats.ambry.layouts import (
 )
 from rawlog.formats.ambry.log import (
     Messages,
-    checked,
+    check_messages,
     message_error,
     scan,
 )
@@ -51,12 +51,12 @@ LIVE, DELETED, EXPIRED = "live", "deleted", "expired"
 NEVER, ORPHANS, ALWAYS = kernels.NEVER, kernels.ORPHANS, kernels.ALWAYS
 COMPARED_AT_ONCE = 1 << 14
 MOST_TRIES = 1000
-"""So many beginnings of messages inside a damaged one are followed."""
+"""Beginnings of messages inside a damaged one that are tried."""
 PUT, DELETE, TTL_UPDATE, UNDELETE = (int(kind) for kind in (Kind.PUT, Kind.DELETE, Kind.TTL_UPDATE, Kind.UNDELETE))
 
 
 def seconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Times as index values hold them: one that is unknown, before 1970 or past what they can hold is -1."""
+    """Times in seconds as an index holds them; -1 for a time that is unknown, before 1970 or too large."""
     whole = milliseconds // 1000
     return np.where((milliseconds < 0) | (whole > LATEST_SECOND), NONE, whole)
 
@@ -108,12 +108,15 @@ class Catalog:
         )
 
     def rows_of(self, entries: Entries) -> NDArray[np.int64]:
-        """The row of the message that each entry is of, by blob, kind and life version; -1 without one. Of several it is the first."""
-        mine, theirs = self.identity, entries.identities
+        """The row of each entry's message, by blob, kind and life version: the first of several; -1 without one."""
+        message_blobs, entry_blobs = self.identity, entries.identities
         compared = [
             np.concatenate([self.life_version, entries.life_version]),
             np.concatenate([self.kind, entries.kind]),
-            *(np.concatenate([getattr(mine, name), getattr(theirs, name)]) for name in ("low", "high", "group")),
+            *(
+                np.concatenate([getattr(message_blobs, name), getattr(entry_blobs, name)])
+                for name in ("low", "high", "group")
+            ),
         ]
         order = np.lexsort(compared)
         new = np.zeros(order.size, np.bool_)
@@ -128,7 +131,7 @@ class Catalog:
         return rows[number[count:]]
 
     def keys_differ(self, rows: NDArray[np.int64], entries: Entries) -> NDArray[np.bool_]:
-        """Where the bytes of an entry's key differ from those of the message at its row (-1: none), although both have the same size."""
+        """Where an entry's key has other bytes than that of the message at its row (-1: none), at the same size."""
         result = np.zeros(rows.size, np.bool_)
         same = np.flatnonzero((rows >= 0) & (entries.sizes == self.key_size[rows] if len(self) else False))
         for start in range(0, same.size, COMPARED_AT_ONCE):
@@ -146,13 +149,13 @@ class Catalog:
         return slice(*np.searchsorted(self.segment, [segment, segment + 1]).tolist())
 
     def rows_at(self, segment: int, offsets: Integers) -> NDArray[np.int64]:
-        """The rows of the messages that begin at these offsets of a segment; -1 where none does."""
+        """The rows of the messages at these offsets of a segment; -1 for none."""
         rows = self.rows_in(segment)
-        here = self.offset[rows]
-        at = np.searchsorted(here, offsets)
-        there = at < here.size
-        there[there] = here[at[there]] == offsets[there]
-        return np.where(there, at + rows.start, NONE)
+        stored_offsets = self.offset[rows]
+        at = np.searchsorted(stored_offsets, offsets)
+        is_stored = at < stored_offsets.size
+        is_stored[is_stored] = stored_offsets[at[is_stored]] == offsets[is_stored]
+        return np.where(is_stored, at + rows.start, NONE)
 
 
 TYPES: dict[str, type[np.signedinteger[Any]]] = {
@@ -170,9 +173,9 @@ class Columns:
     def __init__(self) -> None:
         self.parts: dict[str, list[NDArray[Any]]] = {name: [np.empty(0, type)] for name, type in _PARTS.items()}
 
-    def add(self, messages: Messages, chosen: NDArray[np.bool_] | None = None) -> None:
+    def add(self, messages: Messages, mask: NDArray[np.bool_] | None = None) -> None:
         """Add messages, by default all that can be read."""
-        rows = np.flatnonzero(messages["fault"] == 0 if chosen is None else chosen)
+        rows = np.flatnonzero(messages["fault"] == 0 if mask is None else mask)
         sizes = messages["key_size"][rows]
         keys = columns.spans(messages.data, messages["key_start"][rows], sizes)
         arrays = {
@@ -244,7 +247,7 @@ _PARTS |= {"key_size": np.int32, "keys": np.uint8}
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a log segment that are not a sound message; `key` is that of the message, where it can be read."""
+    """Damaged bytes of a log segment, and the `key` of the message if it can be read."""
 
     start: int
     stop: int
@@ -293,7 +296,7 @@ class LogSummary:
 
     @property
     def lacks_header(self) -> bool:
-        """Whether the name of the segment says that it has a header, and it has none that is sound."""
+        """Whether the segment should have a header by its name, and has no sound one."""
         segment = segment_of(self.file.path)
         return segment is not None and segment.name != "" and self.capacity is None
 
@@ -307,7 +310,7 @@ class LogSummary:
         reached, self._reached = self._reached, frames.reached_in_file
         if reached is not None and frames.base > reached and not self._is_header(frames.base):
             self.damages.append(_damage(reached, frames.base))
-        messages = frames.share(checked) if self.check or self.sums else Messages(frames, check=False)
+        messages = frames.share(check_messages) if self.check or self.sums else Messages(frames, check=False)
         if self.error is None and messages["fault"].any():
             self.error = message_error(messages, int(np.argmax(messages["fault"] != 0)))
         if self.error is None and frames.status.is_damage:
@@ -364,7 +367,7 @@ class LogSummary:
 
 
 def summary(file: File, files: Sequence[File], start: int, stop: int | None) -> LogSummary:
-    """The summary of a log segment that a pass with checks makes: those compute the checksums anyway."""
+    """The summary of a log segment by a pass with checks, which computes the checksums anyway."""
     return LogSummary(file, files, start, stop, sums=True)
 
 
@@ -378,7 +381,7 @@ def tail_words(status: Status) -> str:
 
 
 def hidden_messages(messages: Messages, index: int) -> Messages | None:
-    """The sound messages that a damaged one covers because bytes of it are missing; None without any.
+    """The sound messages inside a damaged one that lacks bytes; None without any.
 
     They must reach to the very end of the damaged one: content may be a copy of a log.
     """
@@ -405,7 +408,7 @@ def read_log(file: File, *, check: bool = False) -> LogSummary:
 
 
 def summarise(file: File, summary: S) -> S:
-    """The same for a new summary of any kind."""
+    """Fill a new summary of any kind from a file."""
     try:
         for frames in walk(file, LOG, errors="skip"):
             summary.see(frames)
@@ -478,9 +481,9 @@ def expired(expires: NDArray[np.int32], now: int) -> NDArray[np.bool_]:
 
 
 def is_refused(catalog: Catalog, wrong: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Which messages Ambry refuses to start on: those that are wrong, except an undelete whose life version is lower than before."""
-    odd = (wrong == kernels.LOWER_LIFE) & (catalog.kind == UNDELETE)
-    result: NDArray[np.bool_] = (wrong != kernels.SOUND) & ~odd
+    """Which messages Ambry refuses to start on: all wrong ones, except an undelete with a lower life version."""
+    is_tolerated = (wrong == kernels.LOWER_LIFE) & (catalog.kind == UNDELETE)
+    result: NDArray[np.bool_] = (wrong != kernels.SOUND) & ~is_tolerated
     return result
 
 
@@ -551,7 +554,7 @@ def updates_before_put(catalog: Catalog) -> NDArray[np.bool_]:
 
 
 def _before_put(kind: NDArray[np.int8], order: NDArray[np.int64], new: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which messages are updates of a blob whose PUT does not come before them: only the index knows what they inherited."""
+    """Which updates come before the PUT of their blob: only the index knows what they inherited."""
     result = np.zeros(order.size, np.bool_)
     if order.size:
         puts = np.cumsum(kind[order] == PUT)
@@ -564,7 +567,7 @@ def _before_put(kind: NDArray[np.int8], order: NDArray[np.int64], new: NDArray[n
 def _remember(
     folded: Fold, rows: NDArray[np.int64], entries: Entries, usable: NDArray[np.bool_], is_remembered: NDArray[np.bool_]
 ) -> None:
-    """Take over what index entries say of the messages at `rows` that are of the same kind and blob."""
+    """Take over the facts of index entries for the messages at `rows` of the same kind and blob."""
     catalog = folded.catalog
     good = rows >= 0
     good[good] = usable[rows[good]] & (entries.kind[good] == catalog.kind[rows[good]])

@@ -1,4 +1,4 @@
-"""A store: the files of one partition directory together, in the order and with the exceptions that Ambry itself applies.
+"""A blob store: the files of a partition directory, in the order and with the exceptions of Ambry itself.
 
 `BlobStore` is what everything over several files begins with: rules, tables, repair, comparison. It reads each file at most once, and no
 file of which a pass has left a summary.
@@ -67,7 +67,7 @@ LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
 POLICY_FORMAT = "ambry.policy"
 ROWS = 1 << 16
 HEAD = 4096
-"""So many bytes of a log segment tell whether it is a copy of another one."""
+"""Bytes of a log segment that show whether it is a copy of another."""
 METADATA_BLOB = 1
 
 
@@ -75,7 +75,7 @@ METADATA_BLOB = 1
 
 
 def settle(files: Sequence[File]) -> list[File]:
-    """Say of a store's files which ones Ambry would read now, and where each log segment begins in the whole log.
+    """Set the state of a store's files (would Ambry read them now?), and where each log segment begins in the log.
 
     In the middle of a compaction the same messages are in two segments; its log says which one counts (§16.3).
     """
@@ -124,7 +124,7 @@ def _place_file(file: File, live: dict[Segment, str], bases: dict[Segment, int],
 
 
 def _siblings(folder: str, group: Sequence[File]) -> dict[str, int]:
-    """Log segments and compaction logs next to those that were asked for by name."""
+    """The log segments and compaction logs next to the named files, with their sizes."""
     entries: Iterable[Listed]
     try:
         if is_remote(folder):
@@ -176,7 +176,7 @@ def _log_state(path: str, compaction: Compaction | None) -> str | None:
 
 
 class BlobStore:
-    """The live log segments of one directory in order, their index and bloom files, and what these add up to.
+    """The live log segments of a directory in order, their index and bloom files, and the state of the blobs.
 
     Segments go by their numbers in this order. What cannot be read is left out: the rules over single files report it.
     """
@@ -276,7 +276,7 @@ class BlobStore:
 
     @cached_property
     def copies(self) -> dict[str, str]:
-        """Log segments that begin with the same message as an earlier one, by path, with the name of that: Ambry writes none twice."""
+        """Copied log segments, by path, with the name of the original: both begin with the same message, which Ambry never writes twice."""
         copies: dict[str, str] = {}
         names: dict[bytes, str] = {}
         for file in self.logs:
@@ -293,20 +293,20 @@ class BlobStore:
     @cached_property
     def missing(self) -> list[Segment]:
         """Log segments that are not there, or empty: not even Ambry's header was left."""
-        gone = [*self.lost_segments(), *(Segment(position, 0) for position in self.lost_positions())]
+        lost = [*self.lost_segments(), *(Segment(position, 0) for position in self.lost_positions())]
         empty = [segment for segment, file in zip(self.segments, self.logs, strict=True) if not file.size]
-        return sorted({*gone, *empty}, key=lambda segment: segment.order)
+        return sorted({*lost, *empty}, key=lambda segment: segment.order)
 
     @cached_property
     def is_compacted(self) -> bool:
-        """Whether something shows that a compaction has run here: the generation of what it wrote, its log, or the file of its policy."""
+        """Whether a generation above 0, a compaction log or a policy file shows that a compaction has run."""
         return any(segment.generation > 0 for segment in self.segments) or any(
             file.format in (COMPACTION_FORMAT, POLICY_FORMAT) for file in self.others
         )
 
     def lost_positions(self, names: Sequence[Segment] | None = None) -> list[int]:
-        """Segments that a store without compaction must have, and of which neither log nor index is there: positions rise by one from 0
-        on. `names` are the right ones of the segments.
+        """Missing segments without log or index, if no compaction explains the gap: positions rise by one from 0. `names` are the right
+        names of the segments.
         """
         logs = {segment.position for segment in (names or self.segments) if segment.name}
         if self.is_compacted or not logs:
@@ -316,11 +316,11 @@ class BlobStore:
     def blobs_without_put(self) -> NDArray[np.int64]:
         """The blobs of a store without compaction, by their first rows, of which the log has updates and not the PUT."""
         folded = self.state
-        wanted = (folded.put < 0) & ~may_lack_put(folded)
-        return np.sort(folded.first[wanted]) if not self.is_compacted else np.empty(0, np.int64)
+        is_lost = (folded.put < 0) & ~may_lack_put(folded)
+        return np.sort(folded.first[is_lost]) if not self.is_compacted else np.empty(0, np.int64)
 
     def lost_segments(self) -> dict[Segment, list[File]]:
-        """Log segments that are not there although their index files are, with these: nothing says that a compaction removed them."""
+        """Missing log segments that still have index files, and these; nothing shows that a compaction removed them."""
         logs = [_segment(file) for file in (*self.logs, *self.others) if file.format == LOG_FORMAT]
         newest: dict[int, int] = {}
         for segment in logs:
@@ -347,7 +347,7 @@ class BlobStore:
 
     @cached_property
     def state(self) -> Fold:
-        """What the store knows: its index where that has an entry for a message, the message itself elsewhere.
+        """The state of the blobs, by the index where it has an entry, else by the messages.
 
         The index remembers what compaction took from the log: the expiry of a blob of which only the DELETE is left.
         """
@@ -363,24 +363,22 @@ def lost_words(position: int) -> str:
 
 
 def may_lack_put(folded: Fold) -> NDArray[np.bool_]:
-    """Which blobs may never have had a PUT here: Ambry takes a DELETE of a blob that it does not know, and notes nothing of a PUT. It takes
-    no other update of such a blob.
-    """
+    """Which blobs may never have had a PUT here: Ambry accepts a DELETE, but no other update, of an unknown blob."""
     first, kind = folded.first, folded.catalog.kind
     has_others = np.zeros(first.size, np.bool_)
     has_others[folded.blob[kind != DELETE]] = True
-    alone = (folded.put < 0) & ~has_others & (folded.flags[first] == int(Flag.DELETE))
-    result: NDArray[np.bool_] = alone & (folded.original[first] == NONE) & (folded.expires[first] == NONE)
+    is_lone_delete = (folded.put < 0) & ~has_others & (folded.flags[first] == int(Flag.DELETE))
+    result: NDArray[np.bool_] = is_lone_delete & (folded.original[first] == NONE) & (folded.expires[first] == NONE)
     return result
 
 
 def _segment(file: File) -> Segment:
-    """The segment that a file's name gives; a log of any other name is one without segments."""
+    """The segment of a file, by its name; a log with another name is a store without segments."""
     return segment_of(file.path) or Segment()
 
 
 def _compacted_segments(path: str) -> list[str]:
-    """The segments that a compaction replaces or has replaced, by its log; none if that cannot be read."""
+    """The segments that a compaction replaces, by its log; none if the log cannot be read."""
     try:
         with Source(path) as source:
             compaction = read_compaction(Cursor(source.read(0, source.size)))
@@ -394,7 +392,7 @@ def _folder(file: File) -> str:
 
 
 def blob_stores(files: Sequence[File]) -> list[BlobStore]:
-    """The stores among settled files, by directory: the same objects for everybody who asks with the same Store."""
+    """The stores among settled files, by directory, computed once for a Store."""
     return Store.of(files).share(_blob_stores)
 
 
@@ -414,8 +412,8 @@ def with_logs(files: Sequence[File]) -> list[BlobStore]:
 
 
 def contradicted(files: Sequence[File], file: File, end: int) -> Iterator[str]:
-    """What a store says against one of its log segments whose messages end at a position: it is a copy, the next one is missing, or an
-    index file names messages after the position. Of the other segments only the first bytes are read.
+    """Evidence of the store against a log segment that ends at a position: it is a copy, the next segment is missing, or an index file
+    names later messages. Reads only the first bytes of other segments.
     """
     store = next(store for store in blob_stores(files) if store.folder == _folder(file))
     segment = _segment(file)
@@ -477,8 +475,8 @@ def _context(file: File, group: tuple[File, ...]) -> Context:
 def _deleted_blobs(group: tuple[File, ...], folder: str) -> frozenset[tuple[int, int, int]]:
     """The blobs that are deleted in a store; asked for by each of its segments, and found once."""
     folded = next(store for store in blob_stores(group) if store.folder == folder).state
-    gone = folded.catalog.identity.take(folded.first[folded.is_deleted])
-    return frozenset(gone.tuples)
+    deleted = folded.catalog.identity.take(folded.first[folded.is_deleted])
+    return frozenset(deleted.tuples)
 
 
 # Tables made of whole stores: `ambry.blobs`, the state of every blob, and `ambry.chunks`, the parts of large ones -------------------
@@ -546,9 +544,9 @@ def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
         for file in store.logs:
             for frames in walk(file, LOG, errors="skip"):
                 messages = Messages(frames)
-                wanted = (messages["kind"] == Kind.PUT) & (messages["blob_type"] == METADATA_BLOB) & messages.sound
+                is_metadata = (messages["kind"] == Kind.PUT) & (messages["blob_type"] == METADATA_BLOB) & messages.sound
                 rows: list[dict[str, Any]] = []
-                for index in np.flatnonzero(wanted & (messages["zeros"] == 0)).tolist():
+                for index in np.flatnonzero(is_metadata & (messages["zeros"] == 0)).tolist():
                     try:
                         metadata = parse_metadata(messages.span(index, "content"))
                     except DataError:
@@ -573,10 +571,10 @@ def overview(files: Store) -> Iterator[Panel]:
         states = folded.states(int(time.time() * 1000))
         rows = []
         for number, name in enumerate(STATES):
-            of = np.flatnonzero(states == number)
-            put = folded.put[of]
+            blob_rows = np.flatnonzero(states == number)
+            put = folded.put[blob_rows]
             sizes = folded.catalog.content_size[put[put >= 0]].astype(np.int64)
-            rows.append((name, f"{of.size:,}", size_text(int(sizes.sum())), f"{int((put >= 0).sum()):,}"))
+            rows.append((name, f"{blob_rows.size:,}", size_text(int(sizes.sum())), f"{int((put >= 0).sum()):,}"))
         about = "Deleted and expired blobs take space until the store is compacted: rawlog compact shows how much that gives back."
         head = ("state", "blobs", "content still in the log", "blobs whose PUT is in the log")
         yield Panel("ambry", Section("Blob states", rows, None, head), about, Look.BARS, store.folder)

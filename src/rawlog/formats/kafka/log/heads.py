@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka.log.kernels.heads import NAMES, STATE, take_heads
-from rawlog.formats.kafka.log.layouts import CODEC_MASK, MAGIC_V2, Attributes
+from rawlog.formats.kafka.log.layouts import CODEC_MASK, MAGIC_V2, NONE, Attributes
 from rawlog.kernels import byte_view
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import OK
@@ -62,6 +62,15 @@ class Heads:
     @property
     def all_sound(self) -> bool:
         return (self.summary is not None and self.summary.all_sound) or bool(self.sound.all())
+
+    @property
+    def cleaned(self) -> NDArray[np.bool_]:
+        """Which frames show the work of compaction: they have fewer records than offsets, or a delete horizon."""
+        count = self["record_count"]
+        thin = (count >= 0) & (count < self["last_offset"] - self["base_offset"] + 1)
+        # Repair holds the end of a log with an empty batch; those of the cleaner keep the time of the batch that was there.
+        thin &= ~((count == 0) & (self["producer_id"] == NONE) & (self["max_timestamp"] == NONE))
+        return thin | self.has(Attributes.DELETE_HORIZON)
 
     @property
     def mixed(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.formats.kafka.log.heads import Heads
+from rawlog.formats.kafka.log.heads import Heads, take
 from rawlog.formats.kafka.log.kernels import records as kernels
 from rawlog.formats.kafka.log.kernels.records import NO_APPEND_TIME
 from rawlog.formats.kafka.log.layouts import (
@@ -19,6 +19,7 @@ from rawlog.formats.kafka.log.layouts import (
     CODECS,
     ENTRY_V0,
     ENTRY_V1,
+    MAGIC_V2,
     OUTLINE,
     Attributes,
 )
@@ -42,6 +43,9 @@ from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
 
 LAYOUTS = (ENTRY_V0, ENTRY_V1)
+OPENED = 64 << 20
+"""A wrapper that grows beyond this is not opened for its first offset."""
+ANY_OFFSET = 1 << 62
 LAST_LEGACY_CODEC = 3  # zstd came with magic 2
 
 _WORDS = {
@@ -271,6 +275,50 @@ def unwrap(
     if status != Status.OK:
         raise _fault(int(frame), int(position) - int(first[frame]), Status(status), starts, head)
     return Spans(source, first, last, kinds, counts, bases)
+
+
+def opened(frames: Frames, head: Heads) -> Heads:
+    """The headers of frames, with the first offset and the number of records of each wrapper: only its content tells them, and it is read
+    once for everybody who asks. A wrapper that cannot be opened keeps its last offset and -1.
+
+    The first offset is right if the wrapper's own offset is, which no checksum covers; it is below 0 where that is invalid.
+    """
+    if not (head["record_count"] < 0).any():
+        return head
+    with_contents = Heads(head.values.copy(), head.summary)
+    numbers, spans, counts = frames.share(_contents)
+    with_contents["base_offset"][numbers] = head["last_offset"][numbers] - spans
+    with_contents["record_count"][numbers] = counts
+    return with_contents
+
+
+def is_opened(frames: Frames) -> bool:
+    """Whether somebody opened the wrappers among frames already."""
+    return frames.shared(_contents) is not None
+
+
+def _contents(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of the wrappers that can be opened, how far the last offset in each is from the first, and how many entries it has."""
+    head = take(frames.data, frames.starts, frames.stops, check_crc=False)
+    window: Any = memoryview(byte_view(frames.data))  # type: ignore[arg-type]
+    rows: list[tuple[int, int, int]] = []
+    start, offset, kind = np.zeros(1, np.int64), np.full(1, ANY_OFFSET), np.full(1, kernels.RELATIVE, np.int64)
+    count, base = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    for number in np.flatnonzero(head.sound & (head["record_count"] < 0) & (head["magic"] != MAGIC_V2)).tolist():
+        entry = window[int(frames.starts[number]) : int(frames.stops[number])]
+        try:
+            content = _unwrapped(entry, int(head["magic"][number]), int(head.codec[number]), 0, OPENED)
+        except DataError:
+            continue
+        data = byte_view(content)
+        stop = np.array([data.size], np.int64)
+        _, _, status = kernels.measure_spans(data, start, stop, kind, offset, count, base)
+        first = int.from_bytes(bytes(data[: OUTLINE.after("base_offset")]), "big", signed=True)
+        span = ANY_OFFSET - int(base[0]) - first
+        if status == Status.OK and span >= 0:
+            rows.append((number, span, int(count[0])))
+    numbers, spans, counts = np.array(rows, np.int64).reshape(-1, 3).T
+    return numbers, spans, counts
 
 
 def holds_older(wrapper: Frames, head: Heads, limit: int) -> bool:

@@ -6,7 +6,7 @@ An index is only trusted where the batch it points at is there whole, with a rig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ from rawlog.io.checksums import crc32c
 from rawlog.io.storage import Source, is_remote
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError
-from rawlog.model.format import File
+from rawlog.model.format import File, Offsets
 from rawlog.model.frames import Frames
 from rawlog.model.status import Status
 from rawlog.model.store import Store
@@ -253,25 +253,26 @@ def _walked(file: File, start: int, stop: int | None) -> Iterator[Skimmed]:
             yield Skimmed(frames, head, frames.positions, frames.sizes)
 
 
-def count(file: File, start: int, stop: int | None, following: int | None = None) -> tuple[int, int]:
+def count(
+    file: File, start: int, stop: int | None, following: int | None, see: Callable[[Offsets], None]
+) -> tuple[int, int]:
     """The records from `start` on that are no control records, and up to which byte the headers of batches tell their number: up to a batch
-    whose content only tells it, or the window before one whose offsets do not rise, or are not between the file's own name and
-    `following`; or the last window, if it does not reach up to that. No checksum is compared, whatever the codec.
+    whose content only tells it, or a window with offsets that do not rise, or are not between the file's own name and `following`. No
+    checksum is compared, whatever the codec. `see` is shown the offsets of batches that are counted.
     """
     total, end = 0, file.place.start_offset or 0
-    last = (0, start)  # the same without the last window
     for head, after in _headers(file, start, stop):
-        number = head["record_count"]
-        if not head.sound.all() or (number < 0).any():
+        counts, firsts, stops = head["record_count"], head["base_offset"], head["last_offset"] + 1
+        if not head.sound.all() or (counts < 0).any():
             break
-        ends = np.concatenate(([end], head["last_offset"][:-1] + 1))
-        end = int(head["last_offset"][-1]) + 1
-        if (head["base_offset"] < ends).any() or (following is not None and end > following):
-            return last
-        last = (total, start)
-        total += int(number[~head.has(Attributes.CONTROL)].sum())
+        is_rising = (firsts >= np.concatenate(([end], stops[:-1]))).all()
+        end = int(stops[-1])
+        if not is_rising or (following is not None and end > following):
+            break
+        see(Offsets(firsts, stops, bool(head.cleaned.any()), bool((head["base_sequence"] >= 0).any())))
+        total += int(counts[~head.has(Attributes.CONTROL)].sum())
         start = after
-    return last if following is not None and end < following else (total, start)
+    return total, start
 
 
 def _headers(file: File, start: int, stop: int | None) -> Iterator[tuple[Heads, int]]:

@@ -31,7 +31,15 @@ from rawlog.formats.kafka.log.layouts import (
     SMALLEST_LENGTH,
     Attributes,
 )
-from rawlog.formats.kafka.log.legacy import decode_legacy, decode_legacy_slices, decode_plain, starts_plain, unwrap
+from rawlog.formats.kafka.log.legacy import (
+    decode_legacy,
+    decode_legacy_slices,
+    decode_plain,
+    is_opened,
+    opened,
+    starts_plain,
+    unwrap,
+)
 from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, Columns, TooMuch, decode_columns, decode_slices
 from rawlog.formats.kafka.log.secrets import shows_secrets, without_secrets
 from rawlog.formats.kafka.log.seek import count, cuts, seek
@@ -40,7 +48,19 @@ from rawlog.kernels import byte_view, columns
 from rawlog.model.errors import CorruptError, DataError
 from rawlog.model.explain import Node
 from rawlog.model.finding import Rule
-from rawlog.model.format import MAX_DECOMPRESSED, NO_TIME, File, Inspection, Judge, Spans, SplitWriter, Undone, Want
+from rawlog.model.format import (
+    MAX_DECOMPRESSED,
+    NO_TIME,
+    ExpectedGaps,
+    File,
+    Inspection,
+    Judge,
+    Offsets,
+    Spans,
+    SplitWriter,
+    Undone,
+    Want,
+)
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
 from rawlog.model.table import RECORDS
@@ -57,11 +77,12 @@ __all__ = [
     "cuts",
     "decode",
     "decode_together",
+    "expected_gaps",
     "explain",
     "fault",
     "floor",
-    "is_lost",
     "losses",
+    "lost_offsets",
     "offsets",
     "resync",
     "rules",
@@ -164,6 +185,8 @@ def spans(frames: Frames, file: File) -> Spans:
     _, error = sound(frames, head)
     if error is not None:
         raise error
+    if is_opened(frames):
+        head = opened(frames, head)
     count = head["record_count"]
     data_records = np.where(head.has(Attributes.CONTROL), 0, count)
     top = head["max_timestamp"]
@@ -171,24 +194,28 @@ def spans(frames: Frames, file: File) -> Spans:
     first = np.where(head.has(Attributes.DELETE_HORIZON) | (count == 0), NONE, first)
     start, stop = head["base_offset"], head["last_offset"] + 1
     if (count < 0).any():
-        # A wrapper begins somewhere after the frame before it; the first may begin with the segment.
+        # Of a wrapper that nobody opened: it begins somewhere after the frame before it; the first may begin with the segment.
         low = np.concatenate(([min(file.place.start_offset or 0, int(start[0]))], stop[:-1]))
         start = np.where(count < 0, np.minimum(low, start), start)
     return Spans(start, stop, _micros(first), _micros(top), data_records, min_is_exact=False)
 
 
-def offsets(frames: Frames, file: File) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first offset of each batch, and the one after its last. Only the content of a wrapper tells its first: the last is taken."""
-    head = heads(frames, check_crc=False)
-    return head["base_offset"], head["last_offset"] + 1
+def offsets(frames: Frames, file: File) -> Offsets:
+    """The offsets of batches. Only the content of a wrapper tells its first: it is opened."""
+    head = opened(frames, heads(frames, check_crc=False))
+    first, stop = head["base_offset"], head["last_offset"] + 1
+    is_closed = head["record_count"][1:] < 0
+    if is_closed.any():  # it begins somewhere after the one before it
+        first[1:] = np.where(is_closed, np.minimum(first[1:], stop[:-1]), first[1:])
+    return Offsets(first, stop, bool(head.cleaned.any()), bool((head["base_sequence"] >= 0).any()))
 
 
 def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
     """The batches of a metadata log that do not go on where the one before ends: it is never compacted, so some are missing."""
     if file.place.topic != METADATA_TOPIC or len(frames) < 2:
         return np.empty(0, np.int64)
-    first, end = offsets(frames, file)
-    return np.asarray(frames.positions[1:][first[1:] != end[:-1]])
+    places = offsets(frames, file)
+    return np.asarray(frames.positions[1:][places.first[1:] != places.stop[:-1]])
 
 
 def _micros(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -634,11 +661,18 @@ def floor(file: File, group: Sequence[File]) -> int | None:
     return log_start(file, group)
 
 
-def is_lost(group: Sequence[File], first: int, stop: int) -> bool:
-    """Whether offsets that are missing between two segments are lost: compaction cannot have removed them."""
+def lost_offsets(group: Sequence[File], first: int, stop: int) -> Sequence[tuple[int, int]]:
+    """The missing offsets of a range that are lost: compaction cannot have removed them."""
     from rawlog.formats.kafka.partition import outline
 
-    return outline.is_lost(group, first, stop)
+    return outline.lost_offsets(group, first, stop)
+
+
+def expected_gaps(group: Sequence[File]) -> ExpectedGaps:
+    """Which gaps between batches compaction or retention explains."""
+    from rawlog.formats.kafka.partition import outline
+
+    return outline.expected_gaps(group)
 
 
 def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:

@@ -115,16 +115,20 @@ def stated_end(files: Sequence[File]) -> int | None:
     segments = [one for one in files if one.format == "kafka.log" and one.place.state is None]
     if not segments:
         return None
-    names = {one.place.start_offset or 0 for one in segments}
-    snapshots = [one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot" and not one.place.state]
-    ends = [offset for offset in snapshots if offset not in names]
+    last_name = max(segment.place.start_offset or 0 for segment in segments)
+    snapshots = [
+        file.place.start_offset or 0 for file in files if file.format == "kafka.snapshot" and not file.place.state
+    ]
+    ends = [offset for offset in snapshots if offset > last_name]
     place = segments[0].place
     if place.topic is not None and place.partition is not None and place.group is not None:
         folder = parent_of(place.group)
-        if exists(f"{folder}/{MARK}"):
-            checkpoints = (offsets_in(folder, name) for name in (HIGH_WATERMARK, RECOVERY_POINT))
-            ends += [offsets.get((place.topic, place.partition), 0) for offsets in checkpoints]
-    return max((end for end in ends if end > max(names)), default=None)
+        checkpoints = (offsets_in(folder, name) for name in (HIGH_WATERMARK, RECOVERY_POINT))
+        stated = [offsets.get((place.topic, place.partition), 0) for offsets in checkpoints]
+        # In a bucket each question is a request: the mark matters only where a checkpoint says something.
+        if (end := max(stated)) > last_name and exists(f"{folder}/{MARK}"):
+            ends.append(end)
+    return max(ends, default=None)
 
 
 def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
@@ -142,35 +146,47 @@ def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
     return offsets
 
 
-def are_undecided(
-    files: Sequence[File], runs: Sequence[tuple[int, int]], *, has_damage: bool = False
-) -> NDArray[np.bool_]:
+def are_undecided(files: Sequence[File], runs: NDArray[np.int64], *, has_damage: bool = False) -> NDArray[np.bool_]:
     """Of runs of offsets, first and last, that are missing inside of a log: whether nothing tells if compaction took them out, or they are
     lost. To be asked of a topic that nothing shows to be compacted. The log is read again, unless the other files decide, or it
     `has_damage`, which breaks the sequences of producers too.
     """
-    nothing = np.zeros(len(runs), np.bool_)
-    files = [one for one in files if one.place.state is None and one.problem is None]
-    segments = [one for one in files if one.format == "kafka.log"]
-    if not runs or not segments or any(one.place.remote for one in files):
-        return nothing
+    named = named_offsets(files) if len(runs) else None
+    if named is None:
+        return np.zeros(len(runs), np.bool_)
+    unnamed: NDArray[np.bool_] = np.searchsorted(named, runs[:, 0]) == np.searchsorted(named, runs[:, 1], side="right")
+    segments = [file for file in files if file.format == "kafka.log" and _is_loaded(file)]
+    is_open = bool(unnamed.any()) and (has_damage or not _is_broken(segments))
+    return unnamed & is_open
+
+
+def named_offsets(files: Sequence[File]) -> NDArray[np.int64] | None:
+    """The offsets that indexes and snapshots of producers name, in order: compaction did not remove these. None where the policy of the
+    topic is known, or no segment is here: then they decide nothing.
+    """
+    files = [file for file in files if _is_loaded(file)]
+    segments = [file for file in files if file.format == "kafka.log"]
+    if not segments or any(file.place.remote for file in files):
+        return None
     place = segments[0].place
     if place.topic is not None and place.partition is not None and place.group is not None:
         folder = parent_of(place.group)
         # Where the cleaner has a line, it has not come further than that.
         if (place.topic, place.partition) in offsets_in(folder, CLEANER) or is_known_topic(folder, place.topic):
-            return nothing
-    bases = {one.place.start_offset or 0 for one in segments}
+            return None
+    bases = {file.place.start_offset or 0 for file in segments}
     named = [np.empty(0, np.int64)]
-    for one in files:
-        base = one.place.start_offset or 0
-        if one.format in (*INDEXES, "kafka.snapshot") and base not in bases:
+    for file in files:
+        base = file.place.start_offset or 0
+        if file.format in (*INDEXES, "kafka.snapshot") and base not in bases:
             named.append(np.array([base], np.int64))
-        if one.format in INDEXES[:2]:
-            named.append(base + _entries(one))
-    offsets, spans = np.unique(np.concatenate(named)), np.array(runs, np.int64).reshape(-1, 2)
-    unnamed = np.searchsorted(offsets, spans[:, 0]) == np.searchsorted(offsets, spans[:, 1], side="right")
-    return np.asarray(unnamed) if unnamed.any() and (has_damage or not _is_broken(segments)) else nothing
+        if file.format in INDEXES[:2]:
+            named.append(base + _entries(file))
+    return np.unique(np.concatenate(named))
+
+
+def _is_loaded(file: File) -> bool:
+    return file.place.state is None and file.problem is None
 
 
 def _is_broken(segments: Sequence[File]) -> bool:

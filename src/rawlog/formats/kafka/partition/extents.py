@@ -13,13 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka.log.heads import Heads
-from rawlog.formats.kafka.log.layouts import (
-    MAGIC_V2,
-    NONE,
-    OUTLINE,
-    Attributes,
-)
-from rawlog.formats.kafka.log.legacy import unwrap
+from rawlog.formats.kafka.log.layouts import NONE
+from rawlog.formats.kafka.log.legacy import opened
 from rawlog.formats.kafka.partition.leader_epochs import EpochRuns
 from rawlog.formats.kafka.partition.sound_batches import (
     FARTHEST,
@@ -35,15 +30,12 @@ from rawlog.formats.kafka.partition.sound_batches import (
 )
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
-from rawlog.model.errors import DataError, LostError
+from rawlog.model.errors import LostError
 from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.outline import Run, extend
 from rawlog.model.status import Status
 
-LIMIT = 64 << 20
-"""A wrapper that grows beyond this is not opened for its first offset."""
-ANY_OFFSET = 1 << 62
 CACHED = 8 << 20
 """What was found in a segment without damage is kept in memory up to this size; of a larger one it is looked for again."""
 Span = tuple[int, int]
@@ -70,8 +62,6 @@ class Extent:
     strays: dict[int, Span] = field(default_factory=dict)
     has_batches: bool = False
     has_damage: bool = False
-    #: How many of its batches are compressed entries of magic 0 or 1.
-    wrappers: int = 0
     #: The leader epochs of its batches; None: to be taken from `found`.
     epochs: EpochRuns | None = None
     #: Its batches as runs, where it is without damage and in order; and the first offset of the last batch.
@@ -105,8 +95,10 @@ class Extent:
 
     def offsets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last offsets of its sound batches, those that are set right among them."""
-        found, chosen = self.numbered()
-        return _offsets(found, found.head["base_offset"] if self.bases is None else self.bases, chosen)
+        sound, choice = self.numbered()
+        if self.bases is None:
+            self.bases = _opened(bytes_of(self.file), sound)["base_offset"]
+        return _offsets(sound, self.bases, choice)
 
     def in_order(self, placed: set[int]) -> list[int]:
         """The batches that are of the log and follow one another in the file as they do in the log."""
@@ -114,20 +106,6 @@ class Extent:
         _, chosen = self.numbered()
         numbers = sorted(set(chosen.order).difference(chosen.moved) | placed)
         return longest(numbers, base.tolist(), last.tolist())
-
-    def is_marked_inside(self) -> bool:
-        """Whether a compressed entry of magic 0 or 1 leaves out offsets between its own entries."""
-        if self.wrappers == 0:
-            return False
-        data = bytes_of(self.file)
-        found, _ = batches_of(self, data)
-        frames = Frames(data, found.starts, found.stops, data.size, Status.OK)
-        for number in np.flatnonzero(found.head["record_count"] < 0).tolist():
-            inside = _opened(frames, found.head, number)
-            last = int(found.head["last_offset"][number])
-            if inside is not None and inside[1] < last - inside[0] + 1:
-                return True
-        return False
 
 
 class Plain:
@@ -140,7 +118,7 @@ class Plain:
         self.file, self.first = file, file.place.start_offset or 0
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         self.mark, self.is_cleaned, self.end, self.following = NONE, False, 0, self.first
-        self.is_plain, self.has_batches, self.wrappers = True, False, 0
+        self.is_plain, self.has_batches = True, False
         self.epochs = EpochRuns()
         self.runs: list[Run] = []
         self.last_base = NONE
@@ -153,9 +131,10 @@ class Plain:
         if not len(head) or not self.is_plain:
             return
         positions, sizes = frames.positions, frames.sizes
+        head = opened(frames, head)
         base, last = _bases(head, self.following), head["last_offset"]
-        if not self.has_batches and head["record_count"][0] < 0:
-            base = np.concatenate(([_first_offset(frames, head, 0)], base[1:]))
+        if not self.has_batches:
+            base[0] = head["base_offset"][0]
         before = np.concatenate(([self.following - 1], last[:-1]))
         if self.inside and not self.has_batches:
             before[0] = base[0] - 1
@@ -169,7 +148,6 @@ class Plain:
         mark, is_cleaned = _mark(head, base, before, adjacent)
         self.mark, self.is_cleaned = max(self.mark, mark), self.is_cleaned or is_cleaned
         self.covered.append(_merged(base, last))
-        self.wrappers += int((head["record_count"] < 0).sum())
         self.epochs.add(head)
         extend(self.runs, runs_of(self.file, positions, positions + sizes, head, base))
         self.last_base = int(base[-1])
@@ -191,7 +169,6 @@ class Plain:
             if self.has_batches and position == self.end and base > self.following:
                 self.mark = max(self.mark, last)
         self.mark, self.is_cleaned = max(self.mark, following.mark), self.is_cleaned or following.is_cleaned
-        self.wrappers += following.wrappers
         self.epochs.join(following.epochs)
         extend(self.runs, following.runs)
         self.last_base = following.last_base
@@ -209,7 +186,7 @@ class Plain:
             return None
         self.close()
         made = Extent(self.file, self.first, HUGE, self.covered[0], self.mark, has_batches=self.has_batches)
-        made.wrappers, made.epochs, made.is_cleaned, made.runs = self.wrappers, self.epochs, self.is_cleaned, self.runs
+        made.epochs, made.is_cleaned, made.runs = self.epochs, self.is_cleaned, self.runs
         made.last_base = self.last_base
         return made
 
@@ -249,7 +226,7 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
         if made is not None and made.is_before(stop) and not made.is_beyond(end):
             made.found = found if file.size <= CACHED else None
             return made
-    head = _with_first_offsets(data, found)
+    head = _opened(data, found)
     chosen = choose(head, first, stop, end)
     base, last = _offsets(found, head["base_offset"], chosen)
     order = np.array(chosen.order, np.int64)
@@ -259,7 +236,7 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
     adjacent = follows & (found.starts[order[1:]] == found.stops[order[:-1]])
     before = np.concatenate(([first - 1], last[order][:-1]))
     adjacent = np.concatenate(([False], adjacent))[: order.size]
-    mark, is_cleaned = _mark(Heads(found.head.values[:, order]), base[order], before, adjacent)
+    mark, is_cleaned = _mark(Heads(head.values[:, order]), base[order], before, adjacent)
     own = {number: (int(base[number]), int(last[number])) for number in chosen.dropped}
     strays = {
         number: (low, high)
@@ -268,10 +245,7 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
     }
     covered = _merged(base[order], last[order])
     bases = head["base_offset"]
-    wrappers = int((found.head["record_count"] < 0).sum())
-    return Extent(
-        file, first, stop, covered, mark, is_cleaned, found, chosen, bases, strays, bool(len(head)), damaged, wrappers
-    )
+    return Extent(file, first, stop, covered, mark, is_cleaned, found, chosen, bases, strays, bool(len(head)), damaged)
 
 
 def bytes_of(file: File) -> Bytes:
@@ -310,53 +284,19 @@ def _offsets(
     return base, last
 
 
+def _opened(data: Bytes, sound: SoundBatches) -> Heads:
+    """The headers of sound batches, with what the content of compressed entries of magic 0 and 1 says."""
+    return opened(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
+
+
 def _bases(head: Heads, first: int) -> NDArray[np.int64]:
-    """First offsets. A wrapper's is known only from inside: take the one after the batch before it."""
-    base, last = head["base_offset"], head["last_offset"]
+    """First offsets. That of a wrapper that cannot be opened is not known: take the one after the batch before it."""
+    base, last = head["base_offset"].copy(), head["last_offset"]
     wrapped = head["record_count"] < 0
     if not wrapped.any():
         return base
     before = np.concatenate(([first - 1], last[:-1]))
     return np.where(wrapped, np.minimum(base, before + 1), base)
-
-
-def _with_first_offsets(data: Bytes, found: SoundBatches) -> Heads:
-    """The headers, with the first offsets of compressed entries of magic 0 and 1, as their content says."""
-    wrapped = np.flatnonzero((found.head["record_count"] < 0) & (found.head["magic"] != MAGIC_V2)).tolist()
-    if not wrapped:
-        return found.head
-    head = Heads(found.head.values.copy())
-    frames = Frames(data, found.starts, found.stops, data.size, Status.OK)
-    for number in wrapped:
-        head["base_offset"][number] = _first_offset(frames, found.head, number)
-    return head
-
-
-def _first_offset(frames: Frames, head: Heads, number: int) -> int:
-    """The first offset in a compressed entry of magic 0 or 1; its last one if the content cannot be read."""
-    inside = _opened(frames, head, number)
-    return int(head["last_offset"][number]) if inside is None else inside[0]
-
-
-def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
-    """The first offset in a compressed entry of magic 0 or 1, and how many entries it holds; None if the content cannot be read.
-
-    The first offset is right if the entry's own offset is, which no checksum covers; it is below 0 where that is invalid.
-    """
-    one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
-    plain = Heads(own.values.copy())
-    plain["last_offset"][:] = ANY_OFFSET  # inner offsets of magic 1 count from it
-    try:
-        inside = unwrap(one.data, one.starts, one.stops, plain, limit=LIMIT, total=LIMIT)
-    except DataError:
-        return None
-    at, first, end = int(inside.starts[0]), 0, 0
-    for index in range(int(inside.counts[0])):
-        raw = bytes(inside.data[at : at + OUTLINE.after("length")])
-        end = int.from_bytes(raw[: OUTLINE.after("base_offset")], "big", signed=True)
-        first = end if not index else first
-        at += OUTLINE.after("length") + int.from_bytes(raw[OUTLINE.at("length") :], "big", signed=True)
-    return (last - (end - first), int(inside.counts[0])) if first <= end else None
 
 
 def _mark(
@@ -367,11 +307,7 @@ def _mark(
     """
     if not len(head):
         return NONE, False
-    last, count = head["last_offset"], head["record_count"]
-    thin = (count >= 0) & (head["magic"] == MAGIC_V2) & (count < last - head["base_offset"] + 1)
-    # Repair holds the end of a log with such a batch; those of the cleaner keep the time of the batch that was there.
-    thin &= ~((count == 0) & (head["producer_id"] == NONE) & (head["max_timestamp"] == NONE))
-    cleaned = thin | head.has(Attributes.DELETE_HORIZON)
+    last, cleaned = head["last_offset"], head.cleaned
     marked = cleaned | (adjacent & (base > before + 1))
     return int(last[marked].max()) if marked.any() else NONE, bool(cleaned.any())
 

@@ -129,6 +129,11 @@ class Copy:
         return max([reached, *(one for one in started if one <= self.sound_end or self.damage)])
 
     @property
+    def batches(self) -> int:
+        """The number of its sound batches."""
+        return sum(run.count for run in self.runs)
+
+    @property
     def is_blank(self) -> bool:
         """Whether it tells nothing of the partition's history."""
         return not self.runs and not self.checkpoint

@@ -17,15 +17,24 @@ from enum import Enum
 from itertools import chain, groupby, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE
-from rawlog.formats.kafka.partition.evidence import are_undecided, first_trace, index_traces, last_trace, stated_end
+from rawlog.formats.kafka.partition.evidence import (
+    are_undecided,
+    first_trace,
+    index_traces,
+    last_trace,
+    named_offsets,
+    stated_end,
+)
 from rawlog.formats.kafka.partition.extents import Extent, Span, bytes_of, read_extent, runs_of
 from rawlog.formats.kafka.partition.identity import Identity, is_compacted_topic, parent_of
 from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.partition.sound_batches import (
+    FARTHEST,
     HUGE,
     NEAR,
     PADDING,
@@ -36,11 +45,12 @@ from rawlog.formats.kafka.partition.sound_batches import (
 from rawlog.formats.kafka.paths import INTERNAL
 from rawlog.io.walk import walk
 from rawlog.model.errors import CorruptError, TruncatedError
-from rawlog.model.format import File
+from rawlog.model.format import ExpectedGaps, File
 from rawlog.model.frames import Frames
 from rawlog.model.outline import Run, SetAside, extend
 from rawlog.model.report import Action
 from rawlog.model.status import Status
+from rawlog.model.store import Store
 
 UNDECIDED = "cannot tell compaction from loss"
 
@@ -257,24 +267,26 @@ def outline(files: Sequence[File], known: Mapping[str, Extent] | None = None) ->
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
     if gaps:
-        point = _cleaned_up_to(files, extents, max(extent.mark for extent in extents))
+        point = _cleaned_up_to(files, max(extent.mark for extent in extents))
         shown = index_traces(every, {extent.first for extent in extents if extent.has_batches}) if point else []
         gaps = [gap for gap in gaps if gap.first >= point or any(gap.first <= offset <= gap.last for offset in shown)]
-    inside = [] if any(extent.is_cleaned for extent in extents) else _holes(extents)
-    if inside:
-        point = _cleaned_up_to(files, extents, NONE)
-        inside = [gap for gap in inside if gap.first >= point]
-    gaps += inside
+    # Of a compacted log these are as many as its batches: only those that are lost become gaps.
+    holes, owners = _holes([] if any(extent.is_cleaned for extent in extents) else extents)
+    if len(holes):
+        is_left = holes[:, 0] >= _cleaned_up_to(files, NONE)
+        holes, owners = holes[is_left], owners[is_left]
     is_damaged = _has_damage(extents, placed)
-    is_open = are_undecided(files, [(gap.first, gap.last) for gap in gaps], has_damage=is_damaged).tolist()
-    if is_damaged:  # that explains what is missing between segments, too
-        is_open = [undecided and gap.side is Side.INSIDE for gap, undecided in zip(gaps, is_open, strict=True)]
-    gaps = [replace(gap, is_undecided=undecided) for gap, undecided in zip(gaps, is_open, strict=True)]
-    holes = [(gap.first, gap.last) for gap in gaps if gap.side is Side.INSIDE and gap.is_undecided]
-    gaps = [gap for gap in gaps if gap.side is not Side.INSIDE or not gap.is_undecided]
+    between = np.array([(gap.first, gap.last) for gap in gaps], np.int64).reshape(-1, 2)
+    is_open = are_undecided(files, np.concatenate((between, holes)), has_damage=is_damaged)
+    if not is_damaged:  # otherwise damage explains what is missing between segments, too: it is lost
+        gaps = [replace(gap, is_undecided=bool(undecided)) for gap, undecided in zip(gaps, is_open, strict=False)]
+    is_lost = ~is_open[len(gaps) :]
+    for (first, last), owner in zip(holes[is_lost].tolist(), owners[is_lost].tolist(), strict=True):
+        gaps.append(Gap(first, last, extents[owner].file, Side.INSIDE))
+    undecided = [(first, last) for first, last in holes[~is_lost].tolist()]
     gaps = [*_start_gap(every, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
-    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
+    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), undecided)
 
 
 # What is refused ---------------------------------------------------------------------------------------------------------
@@ -349,12 +361,15 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
         for index, extent in enumerate(extents)
         if len(extent.covered)
     }
+    # What is further from all segments than an index can name is no batch of the log: bytes of a damaged one may look like one.
+    top = max([extent.first for extent in extents] + [high for _, high in blocks.values()]) + FARTHEST
     # The files that are displaced as a whole come first: nothing but their names says that they belong elsewhere.
     for index in sorted(range(len(extents)), key=lambda index: (index in blocks, -len(extents[index].strays))):
         extent, own = extents[index], blocks.get(index)
+        strays = {number: span for number, span in extent.strays.items() if span[1] <= top}
         # What is missing at the beginning of another segment is not in a file after it, unless that goes up to where the other one begins.
-        is_before = own is None and any(low < extent.first for low, _ in extent.strays.values())
-        reached = max((high for _, high in extent.strays.values()), default=NONE) + 1
+        is_before = own is None and any(low < extent.first for low, _ in strays.values())
+        reached = max((high for _, high in strays.values()), default=NONE) + 1
         claims = {
             owner
             for owner, (low, _) in blocks.items()
@@ -366,18 +381,18 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
             if owner != index
         )
         slots: dict[int, list[int]] = {}
-        for number, (low, high) in extent.strays.items():
+        for number, (low, high) in strays.items():
             at = bisect_right(others, (low, HUGE))
             if (not at or others[at - 1][1] < low) and (at == len(others) or high < others[at][0]):
                 slots.setdefault(at, []).append(number)
         slot = max(slots, key=lambda at: len(slots[at]), default=0) if own is None else bisect_right(others, own)
         fitting = slots.get(slot, [])
-        if own is None and len(extent.strays) - len(fitting) > min(1, len(fitting) - 1):
+        if own is None and len(strays) - len(fitting) > min(1, len(fitting) - 1):
             continue
         end = max((high for _, high in blocks.values()), default=NONE)
-        lows, highs = ({number: span[side] for number, span in extent.strays.items()} for side in (0, 1))
+        lows, highs = ({number: span[side] for number, span in strays.items()} for side in (0, 1))
         for number in longest(sorted(fitting), lows, highs):
-            low, high = extent.strays[number]
+            low, high = strays[number]
             if not blocks or low <= end + 1 or _in_run(extent, number, end):
                 before = blocks.get(index, (low, high))
                 blocks[index] = (min(before[0], low), max(before[1], high))
@@ -462,19 +477,25 @@ def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
     return runs
 
 
-def is_lost(files: Sequence[File], first: int, stop: int) -> bool:
-    """Whether offsets that are missing between two segments are lost. The log is read only where names, checkpoints and settings do not
-    say that compaction may have taken them out.
+def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
+    """The ranges of offsets from `first` to before `stop` that are lost. The log is read, once, only where names, checkpoints and settings
+    do not say that compaction may have removed what is missing.
     """
-    place = files[0].place
-    if place.topic in INTERNAL.values():
-        return False
-    if place.topic is not None and place.partition is not None and place.group is not None:
-        folder = parent_of(place.group)
-        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
-        if (dirty is not None and stop <= dirty) or is_compacted_topic(folder, place.topic):
-            return False
-    return any(gap.is_lost and gap.first < stop and first <= gap.last for gap in outline(files).gaps)
+    filled = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
+    is_named = any(first <= offset < stop for offset in index_traces(files, filled))
+    if not is_named and stop <= _cleaned_up_to(files, NONE):
+        return []
+    gaps = Store.of(files).share(_outline).gaps
+    return [(gap.first, gap.last + 1) for gap in gaps if gap.is_lost and gap.first < stop and first <= gap.last]
+
+
+def expected_gaps(files: Sequence[File]) -> ExpectedGaps:
+    """The gaps of a log that nobody need ask about: compaction explains them, or nothing contradicts it."""
+    return ExpectedGaps(_cleaned_up_to(files, NONE), named_offsets(files))
+
+
+def _outline(store: Store) -> Outline:
+    return outline(store.files)
 
 
 def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:
@@ -493,21 +514,23 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     return gaps
 
 
-def _holes(extents: Sequence[Extent]) -> list[Gap]:
-    """What is missing between batches of a segment that follow one another in the file, whatever the reason."""
-    holes = []
+def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first and last offsets that are missing between batches of a segment that follow one another in the file, whatever the reason;
+    and the number of the segment.
+    """
+    holes = [np.empty((0, 2), np.int64)]
     for extent in extents:
         if extent.chosen is None:
-            spans = [(before + 1, after - 1) for (_, before), (after, _) in pairwise(extent.covered.tolist())]
+            starts, stops = extent.covered[:-1, 1] + 1, extent.covered[1:, 0] - 1
         else:
             sound, choice = extent.numbered()
             firsts, lasts = extent.offsets()
             order = np.array(choice.order, np.int64)
             follows = sound.stops[order[:-1]] == sound.starts[order[1:]]
             at = np.flatnonzero(follows & (firsts[order[1:]] > lasts[order[:-1]] + 1))
-            spans = list(zip((lasts[order[at]] + 1).tolist(), (firsts[order[at + 1]] - 1).tolist(), strict=True))
-        holes += [Gap(first, last, extent.file, Side.INSIDE) for first, last in spans]
-    return holes
+            starts, stops = lasts[order[at]] + 1, firsts[order[at + 1]] - 1
+        holes.append(np.stack([starts, stops], axis=1))
+    return np.concatenate(holes), np.repeat(np.arange(len(extents)), [len(spans) for spans in holes[1:]])
 
 
 def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
@@ -539,7 +562,7 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
 
 
-def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent], mark: int) -> int:
+def _cleaned_up_to(files: Sequence[File], mark: int) -> int:
     """The offset up to which compaction may have taken out what is missing; 0 if nothing shows that the topic is compacted. `mark` is the
     last offset of a batch that shows it, or -1.
     """
@@ -553,7 +576,7 @@ def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent], mark: int) 
             return HUGE if mark >= dirty else dirty
         if mark == NONE and is_compacted_topic(folder, place.topic):
             return HUGE
-    return HUGE if mark != NONE or any(one.is_marked_inside() for one in extents) else 0
+    return HUGE if mark != NONE else 0
 
 
 def _lost(

@@ -756,7 +756,10 @@ def copy_plan(copy: Copy, use: str) -> CopyPlan:
 
 
 def _furthest(copies: Sequence[Copy]) -> Copy:
-    return max(copies, key=lambda one: (-one.rank, one.last_epoch, one.end, -len(one.damage)))
+    """The copy that reaches furthest; of those alike, the one with the most batches: replicas are compacted each by itself, and one that
+    lost a batch in the cleaned part of its log looks the same.
+    """
+    return max(copies, key=lambda copy: (-copy.rank, copy.last_epoch, copy.end, -len(copy.damage), copy.batches))
 
 
 def _why(best: Copy, copies: Sequence[Copy]) -> str:

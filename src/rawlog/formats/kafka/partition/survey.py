@@ -22,8 +22,8 @@ from rawlog.formats.kafka.log.layouts import (
     SNAPSHOT_ENTRY,
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
-    Attributes,
 )
+from rawlog.formats.kafka.log.legacy import opened
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
 from rawlog.formats.kafka.partition.extents import Extent, Plain
 from rawlog.formats.kafka.partition.leader_epochs import Correction, epochs_in
@@ -98,7 +98,7 @@ def fold_segment(file: File, files: Sequence[File], floor: int = 0) -> SegmentFo
 
 
 class First(NamedTuple):
-    """The first sound batch of a split. Of a wrapper, only the content tells the first offset: `base` is the last one."""
+    """The first sound batch of a split. Of a wrapper that cannot be opened, `base` is the last offset."""
 
     base: int
     last: int
@@ -160,7 +160,7 @@ class SegmentFold:
 
     def see(self, frames: Frames) -> None:
         """Take in a window."""
-        head = heads(frames)
+        head = opened(frames, heads(frames))
         file, unfinished = self.file, frames.last and frames.status is Status.TRUNCATED
         if self.plain is not None and head.all_sound and not frames.status.is_damage and not unfinished:
             self.plain.add(frames, head)
@@ -195,7 +195,7 @@ class SegmentFold:
         base, last = head["base_offset"], head["last_offset"]
         wrapped = head["record_count"] < 0
         before = np.concatenate(([self.last_offset], last[:-1]))
-        # A wrapper's first offset is known only from inside: take the one after the frame before it.
+        # That of a wrapper that cannot be opened is not known: take the one after the frame before it.
         base = np.where(wrapped & (before >= 0), np.minimum(base, before + 1), base)
         if self.first is None and sound.any():
             at = int(np.argmax(sound))
@@ -205,8 +205,7 @@ class SegmentFold:
             before[: at + 1] = NONE
         # What is missing between segments is for the outline to judge; what is missing inside of one was taken out of it.
         self.compacted |= bool((sound & (base > before + 1) & (before >= 0)).any())
-        thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
-        self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
+        self.compacted |= bool((sound & head.cleaned).any())
         self.producers.add(frames, head, self.file.path)
         self.tally.add(frames, head)
         self._leader_epochs(frames, head)
@@ -391,7 +390,8 @@ class SegmentFold:
             if top != int(entries[index, 0]):
                 self._wrong_time(index, entries, f"that batch has {time}")
         for index in np.flatnonzero(~held).tolist():
-            self._wrong_time(index, entries, "no batch holds it", "absent")
+            is_before = int(entries[index, 1]) < (self.file.place.start_offset or 0)  # compaction does not explain that
+            self._wrong_time(index, entries, "no batch holds it", "timeindex" if is_before else "absent")
 
     def extent(self) -> Extent | None:
         """What the segment covers, if it is without damage."""

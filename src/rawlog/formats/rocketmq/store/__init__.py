@@ -39,9 +39,9 @@ class MessageStore(Store):
         return paths.store_name(self)
 
     def accounts(self) -> Sequence[Account]:
-        from rawlog.formats.rocketmq.store import complete
+        from rawlog.formats.rocketmq.store import rules
 
-        return complete.accounts(self)
+        return rules.accounts(self)
 
     def reading(self) -> Reading:
         from rawlog.formats.rocketmq.store import repair

@@ -1,5 +1,5 @@
-"""The logs of compaction topics in a repaired store. A message lost there is taken from the commit log, where it is the same except for its
-physical offset; what that does not have any more is covered, and taken out of the topic's own queue.
+"""The logs of compaction topics in a repaired store. A lost message is taken from the commit log, where only its physical offset differs;
+one that is lost there too is covered and removed from the topic's queue.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _write(log: File, queue: File | None, folder: Folder, find: Find, report: Re
 
 
 def _sound(log: File) -> tuple[dict[int, int], NDArray[np.void], int]:
-    """The sound messages of a log by position, with their sizes; the units that a queue has for them; and where its entries end."""
+    """The positions and sizes of a log's sound messages, the units a queue has for them, and the end of the entries."""
     sound: dict[int, int] = {}
     end = 0
     derived = DerivedEntries()
@@ -141,7 +141,7 @@ def units_of(queue: File) -> tuple[NDArray[np.void], bool]:
 
 
 def _fillers(start: int, first: int, stop: int, report: Report, log: File) -> list[tuple[int, bytes]]:
-    """Entries of our own over a stretch, which no queue shows; what is too small for one is zeroed at the end of a log."""
+    """Fillers over a stretch, which no queue shows; a rest that is too small for one is zeroed."""
     if first >= stop:
         return []
     drop(report, "could not be kept", log.path, first, stop)

@@ -61,7 +61,7 @@ class Entries:
 
 @dataclass(slots=True)
 class Coverage:
-    """The offsets of a queue by class. `missing` says of each run that nothing explains where it should be."""
+    """The offsets of a queue by class; `missing` has a place for each run that nothing explains."""
 
     queue: Queue
     start: int
@@ -75,7 +75,7 @@ class Coverage:
 
 
 def cover(store: View, queue: Queue, units: Numbers, entries: Entries | None = None) -> Coverage:
-    """The classes of a queue's offsets. `units` are those that the log gives (`U_…`), `entries` those of its consume queue."""
+    """Class the offsets of a queue. `units` come from the log (`U_…`), `entries` from its consume queue."""
     entries = Entries.none() if entries is None else entries
     valid = (units[U_OFFSET] >= 0) & (units[U_OFFSET] < LARGEST_OFFSET)
     units = units if valid.all() else units[:, valid]
@@ -95,8 +95,8 @@ def cover(store: View, queue: Queue, units: Numbers, entries: Entries | None = N
     for first, final in missing[:listed].tolist():
         coverage.missing.append(_mark(store, coverage, units, entries, first, final))
     if len(rest := missing[listed:]):
-        what = f"{queue[0]} queue {queue[1]}: {total(rest):,} more offsets are missing, in {len(rest):,} runs"
-        coverage.missing.append(Mark(what, offset=int(rest[0, 0]), path=store.root))
+        message = f"{queue[0]} queue {queue[1]}: {total(rest):,} more offsets are missing, in {len(rest):,} runs"
+        coverage.missing.append(Mark(message, offset=int(rest[0, 0]), path=store.root))
     _add_compacted(store, coverage)
     return coverage
 
@@ -111,8 +111,8 @@ def _bounds(store: View, rows: Ranges, entries: Entries) -> tuple[int, int]:
     stop = max([0, *([int(rows[:, 1].max()) + 1] if len(rows) else []), *([int(ends.max())] if ends.size else [])])
     if store.begin == 0 and bool(entries.is_real[:1].all()):
         return 0, stop
-    there = entries.numbers[good & entries.is_real & (entries.addresses >= store.begin)]
-    starts = [*rows[:1, 0].tolist(), *there[:1].tolist()]
+    numbers = entries.numbers[good & entries.is_real & (entries.addresses >= store.begin)]
+    starts = [*rows[:1, 0].tolist(), *numbers[:1].tolist()]
     return min([*starts, stop]), stop
 
 
@@ -121,7 +121,7 @@ def _words(queue: Queue, first: int, last: int) -> str:
 
 
 def _mark(store: View, coverage: Coverage, units: Numbers, entries: Entries, first: int, last: int) -> Mark:
-    """Where a run of missing offsets should be: where the consume queue says that the first of them is, or before the next message."""
+    """Where a run of missing offsets should be: at the address in the consume queue, else before the next message."""
     words = _words(coverage.queue, first, last)
     at = np.flatnonzero((entries.numbers == first) & entries.is_real)
     if at.size:
@@ -227,7 +227,7 @@ class Comparison:
         return int(real["physical_offset"][-1]) + int(real["size"][-1]) if len(real) else -1
 
     def differing(self) -> Iterator[Mark]:
-        """Units that do not say of their messages what the log says."""
+        """Units that contradict the log about their messages."""
         if not self.expected_units.shape[1] or not len(self.rows):
             return
         ext = self.store.queues("rocketmq.consumequeueext").get(self.queue, [])
@@ -276,10 +276,12 @@ class Comparison:
 
     def missing(self) -> Iterator[Mark]:
         """Messages of the log that the queue does not have."""
-        there = np.isin(self.expected_units[U_PHYSICAL], self.addresses)
-        absent = np.flatnonzero(~there)
+        is_present = np.isin(self.expected_units[U_PHYSICAL], self.addresses)
+        absent = np.flatnonzero(~is_present)
         if absent.size:
-            yield _missing(self.store, self.queue, self.expected_units, absent, bool(there[absent[0] :].any()))
+            yield _missing_mark(
+                self.store, self.queue, self.expected_units, absent, bool(is_present[absent[0] :].any())
+            )
 
 
 @dataclass(slots=True)
@@ -296,7 +298,7 @@ class ComparisonResult:
 
 
 def comparison_of(files: Sequence[File]) -> ComparisonResult:
-    """The same for the store that these files are, computed once for all rules: a queue is read and unpacked once."""
+    """The comparison of a store's queues with its log, computed once for all rules."""
     return Store.of(files).share(_compare)
 
 
@@ -321,12 +323,12 @@ def _compare(files: Store) -> ComparisonResult:
                 result.gaps += _gaps(store, queue, units)
                 result.covered.append(cover(store, queue, units))
                 if queues:
-                    result.missing.append(_missing(store, queue, units, np.arange(units.shape[1]), False))
+                    result.missing.append(_missing_mark(store, queue, units, np.arange(units.shape[1]), False))
     return result
 
 
-def _missing(store: View, queue: Queue, wanted: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
-    first = wanted[:, int(absent[0])]
+def _missing_mark(store: View, queue: Queue, units: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
+    first = units[:, int(absent[0])]
     state = "in the middle of the queue" if inside else "at its end"
     return Mark(
         f"{queue[0]} queue {queue[1]}: {absent.size:,} messages of the commit log are missing {state}",
@@ -385,9 +387,9 @@ def compare_index(store: View) -> Iterator[Mark]:
         for file, _, _, low, high in index_files:
             if low < stop and high >= start:
                 rows = load(file)
-                here = np.flatnonzero((rows[1] >= start) & (rows[1] < stop))
-                present.append(rows[:, here])
-                bad = here[~_among(present[-1], before[:2])].tolist()
+                hits = np.flatnonzero((rows[1] >= start) & (rows[1] < stop))
+                present.append(rows[:, hits])
+                bad = hits[~_among(present[-1], before[:2])].tolist()
                 wrong.setdefault(file.path, []).extend(bad)
         absent = ~_among(before[:2], np.concatenate([*present, np.empty((2, 0), np.int64)], axis=1))
         # Of the message at either end some keys may lie in a file that is gone or not begun.
@@ -405,8 +407,8 @@ def compare_index(store: View) -> Iterator[Mark]:
         )
     for file, _, _, _, high in index_files:
         if bad := wrong.get(file.path):
-            what = f"{len(bad):,} entries of the key index belong to no key of a message"
-            yield Mark(what, path=file.path, found=f"entry {min(bad) + 1}")
+            message = f"{len(bad):,} entries of the key index belong to no key of a message"
+            yield Mark(message, path=file.path, found=f"entry {min(bad) + 1}")
         if high >= store.end:
             past = np.flatnonzero(load(file)[1] >= store.end)
             yield Mark(

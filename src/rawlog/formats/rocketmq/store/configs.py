@@ -1,4 +1,5 @@
-"""The settings of a repaired store: readable ones copied, entries that a broker refuses left out, lost ones rebuilt from what is there.
+"""The settings of a repaired store: readable files copied, entries that a broker refuses left out, lost files rebuilt from the rest of the
+store.
 
 Topics follow from queues and messages, delay offsets from the copies that were delivered, groups from the names that offsets and topics
 have. What nothing else shows (consumer offsets, filters) is reported as lost.
@@ -66,8 +67,8 @@ class Configs:
         *,
         cuts_offsets: bool = False,
     ) -> None:
-        """`others` are consumer offsets of other copies of the store: what the files do not have is taken from them. With `cuts_offsets`
-        those beyond the end of a queue are set to it: messages that consumers had read are lost.
+        """`others` are consumer offsets of other replicas, for what the files lack. `cuts_offsets` sets offsets beyond the end of a queue
+        to its end: messages that consumers had read are lost.
         """
         self.files, self.folder, self.report, self.others = files, folder, report, others
         self.cuts_offsets = cuts_offsets
@@ -82,7 +83,7 @@ class Configs:
         self.copies: dict[str, File] = {}
 
     def write(self, derived: DerivedEntries, batch_topics: frozenset[str]) -> None:
-        """Write every file of settings that there was, and those that have to be made again."""
+        """Write every settings file of the source, and those that have to be rebuilt."""
         for name in sorted(self.sources):
             self._take(name)
         for file in self.others:
@@ -153,21 +154,21 @@ class Configs:
         drop(self.report, f"{why}: left out{then}", file.path, 0, file.size)
 
     def _recover(self, name: str, current: LoadedConfig, backup: LoadedConfig) -> None:
-        """Take entries of tables that the file has and a broker refuses from the copy, which is one version older."""
+        """Take entries that a broker refuses in the file from the `.bak`, which is one version older."""
         raw = config.raw_tables(current.file)
         for table in config.SHAPES.get(name, {}):
-            there = backup.value.get(table)
-            if table not in raw or not isinstance(there, dict):
+            backup_entries = backup.value.get(table)
+            if table not in raw or not isinstance(backup_entries, dict):
                 continue
             kept = current.value.setdefault(table, {})
-            names = set(raw[table]) if isinstance(raw[table], dict) else set(there)
-            for entry in sorted(names & set(there) - set(kept)):
-                kept[entry] = there[entry]
+            names = set(raw[table]) if isinstance(raw[table], dict) else set(backup_entries)
+            for entry in sorted(names & set(backup_entries) - set(kept)):
+                kept[entry] = backup_entries[entry]
                 reason = f"{table}.{entry}: taken from the .bak, one version older"
                 self.report.add(Action.CHANGED, reason, current.file.path, is_expected=True)
 
     def _add_offsets(self, file: File) -> None:
-        """Add the consumer offsets of another copy that are not known. Where neither says how new it is, the larger one counts."""
+        """Add missing consumer offsets from another replica. If neither file has a data version, the larger offset counts."""
         try:
             other = config.read(file).value
         except DataError:
@@ -188,7 +189,7 @@ class Configs:
             self.report.notes.append(f"config/{name}: {counted(added, 'consumer offset')} from {file.path}")
 
     def _cut_offsets(self, derived: DerivedEntries) -> None:
-        """Set consumer offsets beyond the end of their queue to that end: a consumer would leave out messages that are sent later."""
+        """Set consumer offsets beyond the end of their queue to the end, else consumers would skip later messages."""
         lost: dict[dispatch.Queue, tuple[int, int]] = {}
         for name in OFFSETS:
             table = {
@@ -230,7 +231,7 @@ class Configs:
     # Rebuilt
 
     def _topics(self, derived: DerivedEntries, batch_topics: frozenset[str]) -> None:
-        """Topics made again, or, where they are there, given the kind that their queues have: 5.x does not start if these differ."""
+        """Rebuild lost topics, and give topics the type of their queues: 5.x does not start if they differ."""
         counts = self._queue_counts(derived)
         batch = {topic for topic, _ in derived.units if topic in batch_topics}
         if "topics.json" not in self.tables:
@@ -322,7 +323,7 @@ def _is_taken(backup: File) -> bool:
 
 
 def _finite(value: Any) -> Any:
-    """The same without numbers that JSON has no text for."""
+    """A value without the numbers that JSON cannot express."""
     if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -75,9 +75,7 @@ class DerivedEntries:
         return np.concatenate(pieces, axis=1) if pieces else np.empty((COLUMNS, 0), np.int64)
 
     def settle(self, delays: Delays) -> int:
-        """Give delayed messages the time at which they are due. How many of these times follow from RocketMQ's default levels, because
-        nothing else shows them.
-        """
+        """Set the due times of delayed messages; how many of them assume RocketMQ's default delay levels."""
         if not self.delayed:
             return 0
         delayed = np.concatenate(self.delayed, axis=1)
@@ -89,7 +87,7 @@ class DerivedEntries:
         return assumed
 
     def keys(self, *, with_tags: bool) -> NDArray[np.int64]:
-        """The keys of the index in order (`K_…`), with those that are tags or without."""
+        """The keys of the index in order (`K_…`), with or without tags."""
         empty = np.empty((KEY_COLUMNS, 0), np.int64)
         columns = zip(self.hashes, self.addresses, self.times, self.of_tags, strict=True)
         keys = np.concatenate([empty, *(np.stack(part) for part in columns)], axis=1)
@@ -111,7 +109,7 @@ def due_times(delayed: NDArray[np.int64], delays: Delays) -> tuple[NDArray[np.in
 
 
 def set_tags(units: NDArray[np.int64], addresses: NDArray[np.int64], tags: NDArray[np.int64]) -> None:
-    """Give the units of the messages at these addresses these tag hashes."""
+    """Set the tag hashes of the units of the messages at these addresses."""
     if not addresses.size:
         return
     order = np.argsort(addresses, kind="stable")
@@ -123,11 +121,11 @@ def set_tags(units: NDArray[np.int64], addresses: NDArray[np.int64], tags: NDArr
 def derive_from(
     rows: Messages, into: DerivedEntries, *, addresses: NDArray[np.int64] | None = None, with_keys: bool = True
 ) -> None:
-    """Add what these messages give to `into`; `addresses` are those that they move to."""
+    """Add the units and keys of messages to `into`; `addresses` are their new addresses, if they move."""
     if not len(rows):
         return
     sources = rows[kernels.F_PHYSICAL]
-    rows = rows if addresses is None else rows.moved(addresses)
+    rows = rows if addresses is None else rows.with_addresses(addresses)
     into.messages += len(rows)
     into.last_time = int(rows[kernels.F_STORE_TIME][-1])
     flags = rows[kernels.F_SYS_FLAG]
@@ -158,7 +156,7 @@ def derive_from(
 def _hash(
     rows: Messages, indexed: NDArray[np.bool_], into: DerivedEntries
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Tag hashes, and which messages may belong to several queues; the keys of those `indexed` go to `into`."""
+    """The tag hashes, and which messages may belong to several queues; keys of `indexed` messages go to `into`."""
     tags, multiple = np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_)
     strings = rows[kernels.F_PROPERTIES_SIZE]
     # A few keys per message first: memory that is never touched costs too. Then as many as there can be.
@@ -211,7 +209,7 @@ def _spread(
 
 
 def property_values(rows: Messages, which: NDArray[np.int64], name: str) -> list[bytes | None]:
-    """The value of one property of the messages numbered `which`."""
+    """The values of a property of the messages numbered `which`."""
     starts, sizes = property_spans(rows, name, which)
     return [
         bytes(rows.data[start : start + size]) if size >= 0 else None
@@ -265,7 +263,7 @@ def _batches(rows: Messages, packed: NDArray[np.bool_], units: NDArray[np.int64]
 def _multi_dispatch(
     rows: Messages, dispatched: NDArray[np.bool_], units: NDArray[np.int64], into: DerivedEntries
 ) -> None:
-    """Light message queues: the same unit again in each queue that the broker numbered the message for."""
+    """Light message queues: repeat the unit in each queue for which the broker numbered the message."""
     numbers = np.flatnonzero(dispatched)
     offsets = property_values(rows, numbers, "INNER_MULTI_QUEUE_OFFSET")
     with_offsets = [index for index, raw in enumerate(offsets) if raw]
@@ -283,7 +281,7 @@ def _multi_dispatch(
 
 
 def derive_bytes(data: Bytes, address: int, into: DerivedEntries) -> None:
-    """Add what the whole messages in some bytes give, which begin at an address."""
+    """Add the units and keys of the whole messages in `data`, which begins at an address."""
     frames = replace(scan(data, 0), base=address)
     derive_from(Messages.take(frames, File("", 0, None, COMMIT_LOG.name), with_crc=False), into)
 
@@ -304,11 +302,11 @@ def indexes_tags(files: Sequence[File]) -> bool:
 
 
 NEWEST_FILES, NEWEST_ENTRIES = 3, 256
-"""So many files of the index, and entries of each, are looked into for tags."""
+"""Files of the index, and entries of each, that are searched for tags."""
 
 
 def _has_tag(entries: NDArray[np.void], logs: Sequence[File]) -> bool:
-    """Whether one of some entries of the index is the tag of its message."""
+    """Whether an entry of the index is the tag of its message."""
     for address in np.unique(entries["physical_offset"]).tolist():
         rows = message_at(logs, address)
         if rows is not None:
@@ -322,7 +320,7 @@ def _has_tag(entries: NDArray[np.void], logs: Sequence[File]) -> bool:
 
 
 def message_at(logs: Iterable[File], address: int) -> Messages | None:
-    """The message at an address of a log that says so; None if there is none."""
+    """The message at an address, if it names this address; else None."""
     for file in logs:
         start = file.place.start_offset or 0
         if start <= address < start + file.size:

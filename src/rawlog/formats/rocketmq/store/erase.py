@@ -60,7 +60,7 @@ from rawlog.model.text import counted, java_text
 
 @dataclass(slots=True)
 class Window:
-    """Messages of a log that follow one another, and their bytes without those that were erased.
+    """Messages in a row, and their bytes without the erased ones.
 
     `removed` are the positions of these in the file.
     """
@@ -140,7 +140,7 @@ def _windows(file: File, format: Format, keep: Keep | None, report: Report) -> I
 
 
 def _without(rows: Messages, file: File, keep: Keep | None, report: Report) -> Window:
-    """The bytes of messages, with placeholders for those that are erased; blank entries keep their heads alone."""
+    """The bytes of messages with placeholders for erased ones; of a blank entry only its head."""
     frames = rows.frames
     start, stop = int(frames.starts[0]), int(frames.stops[-1])
     data = np.array(rows.data[start:stop])
@@ -168,7 +168,7 @@ def _check_plain(rows: Messages) -> None:
 
 
 def _stays(rows: Messages, file: File, keep: Keep | None, report: Report) -> NDArray[np.bool_]:
-    """Which messages stay. Of a batch that holds several in one entry, all go if one does."""
+    """Which messages stay. A batch in one entry goes if one of its messages goes."""
     stays = np.ones(len(rows), np.bool_)
     if keep is None:
         return stays
@@ -195,7 +195,7 @@ def _stays(rows: Messages, file: File, keep: Keep | None, report: Report) -> NDA
 
 
 def _placeholder(rows: Messages, row: int) -> bytes:
-    """What is written over a message: an empty one under its number, or one that no queue shows if it was in none."""
+    """The bytes over an erased message: an empty one with its number, or a filler if no queue has it."""
     address, size, time = (int(rows[name][row]) for name in (fields.F_PHYSICAL, fields.F_SIZE, fields.F_STORE_TIME))
     transaction = int(rows[fields.F_SYS_FLAG][row]) & TRANSACTION_MASK
     if transaction not in (0, SysFlag.COMMIT):
@@ -203,9 +203,9 @@ def _placeholder(rows: Messages, row: int) -> bytes:
     at, length = int(rows[fields.F_TOPIC][row]), int(rows[fields.F_TOPIC_SIZE][row])
     topic = java_text(bytes(rows.data[at : at + length]))
     queue_id, number = int(rows[fields.F_QUEUE_ID][row]), int(rows[fields.F_QUEUE_OFFSET][row])
-    alone = DerivedEntries()
-    dispatch.derive_from(rows.cut(row, row + 1), alone, with_keys=False)
-    units = alone.queue((topic, queue_id))
+    derived = DerivedEntries()
+    dispatch.derive_from(rows.cut(row, row + 1), derived, with_keys=False)
+    units = derived.queue((topic, queue_id))
     slot = Slot(address, size, topic, queue_id, number, int(units[U_BATCH][0]) if units.shape[1] else 1)
     if placeholder_size(slot) > size:
         raise OptionError(f"the message at {address:,} of {topic} is too small for a placeholder; it cannot be erased")
@@ -216,27 +216,27 @@ def _placeholder(rows: Messages, row: int) -> bytes:
 
 
 def _write_compacted(files: Sequence[File], folder: Folder, keep: Keep | None, report: Report) -> None:
-    """Copy the logs of compaction topics, which have copies of messages, without those that are erased."""
+    """Copy the logs of compaction topics, which repeat messages, without the erased ones."""
     logs, queues = ([file for file in files if file.format == name and file.problem is None] for name in FORMATS)
     removed: dict[tuple[object, ...], set[int]] = {}
     for file in logs:
         counts = Report(counts={"records": 0, "removed": 0})
-        gone: list[int] = []
+        erased: list[int] = []
         with folder.create(below_root(file)) as out:
             used = 0
             for window in _windows(file, COMPACTION_LOG, keep, counts):
                 used = _put(out, window.start, window.data)
-                gone += window.removed
+                erased += window.removed
             pad(out, used, file.size)
         report.count("files")
         place = file.place
-        removed[place.topic, place.partition, place.start_offset] = {(place.start_offset or 0) + at for at in gone}
-        if gone:
-            report.add(Action.REMOVED, f"{counted(len(gone), 'copy', 'copies')} in a compaction topic", file.path)
+        removed[place.topic, place.partition, place.start_offset] = {(place.start_offset or 0) + at for at in erased}
+        if erased:
+            report.add(Action.REMOVED, f"{counted(len(erased), 'copy', 'copies')} in a compaction topic", file.path)
     for file in queues:
         copy(folder, file, report)
-        gone_here = removed.get((file.place.topic, file.place.partition, file.place.start_offset), set())
+        erased_here = removed.get((file.place.topic, file.place.partition, file.place.start_offset), set())
         units, _ = units_of(file)
-        kept = [unit.tobytes() for unit in units if int(unit["physical_offset"]) not in gone_here]
+        kept = [unit.tobytes() for unit in units if int(unit["physical_offset"]) not in erased_here]
         if len(kept) < len(units) and not folder.dry_run:
             change_queue(folder, file, b"".join(kept))

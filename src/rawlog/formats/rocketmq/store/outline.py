@@ -64,7 +64,7 @@ SAMPLE = 16
 
 @dataclass(slots=True)
 class QueueFile:
-    """The units of a queue file that point to messages, by address, and the queue that they really are of."""
+    """The units of a queue file that point to messages, by address, and the real queue of these messages."""
 
     topic: str
     queue_id: int
@@ -127,7 +127,7 @@ class Slots:
             yield queues[number], rows[numbers == number]
 
     def between(self, start: int, stop: int) -> list[Slot]:
-        """The messages that queues know in a stretch of the log, in order; one for each address."""
+        """The messages that queues have in a stretch of the log, in order, one per address."""
         slots: dict[int, Slot] = {}
         for queue, rows in self._inside(start, stop):
             for row in rows.tolist():
@@ -135,7 +135,7 @@ class Slots:
         return [slots[address] for address in sorted(slots)]
 
     def message_at(self, address: int, size: int) -> Messages | None:
-        """The sound message of that size at an address of the log; None if there is no such message."""
+        """The sound message of that size at an address of the log, or None."""
         stop = bisect.bisect_right(self._starts, address)
         start = bisect.bisect_left(self._starts, self._starts[stop - 1]) if stop else 0
         for file in self.logs[start:stop]:  # copies of one file
@@ -149,7 +149,7 @@ class Slots:
         return None
 
     def _identify(self, queue: QueueFile) -> QueueFile | None:
-        """A queue file under the name of the queue that most of its messages have; None if they are of no one queue."""
+        """A queue file under the name of the queue that most of its messages have; None without a majority."""
         count = queue.addresses.size
         votes: Counter[tuple[str, int, int]] = Counter()
         for row in sorted({int(row) for row in np.linspace(0, count - 1, min(count, SAMPLE))}) if count else ():
@@ -170,32 +170,32 @@ class Slots:
         return replace(queue, topic=name[0], queue_id=name[1], numbers=numbers)
 
     def misplaced(self, rows: Messages) -> Iterator[tuple[int, Slot]]:
-        """Messages whose topic, queue or number is not that of the unit which points to them, although the units around it agree with
-        theirs: what the message says of itself was changed. No checksum covers it.
+        """Messages that contradict the unit that points to them in topic, queue or number, while the units around it fit: the message was
+        changed where no checksum covers it.
         """
         if not len(rows):
             return
         addresses, sizes = rows[fields.F_PHYSICAL], rows[fields.F_SIZE]
-        for queue, mine in self._inside(int(addresses[0]), int(addresses[-1]) + 1):
-            at = np.minimum(np.searchsorted(addresses, queue.addresses[mine]), addresses.size - 1)
-            same = (addresses[at] == queue.addresses[mine]) & (sizes[at] == queue.sizes[mine])
+        for queue, unit_rows in self._inside(int(addresses[0]), int(addresses[-1]) + 1):
+            at = np.minimum(np.searchsorted(addresses, queue.addresses[unit_rows]), addresses.size - 1)
+            same = (addresses[at] == queue.addresses[unit_rows]) & (sizes[at] == queue.sizes[unit_rows])
             same &= (rows[fields.F_SYS_FLAG][at] & SysFlag.INNER_BATCH) == 0
-            other = (rows[fields.F_QUEUE_ID][at] != queue.queue_id) | (
-                rows[fields.F_QUEUE_OFFSET][at] != queue.numbers[mine]
+            differs = (rows[fields.F_QUEUE_ID][at] != queue.queue_id) | (
+                rows[fields.F_QUEUE_OFFSET][at] != queue.numbers[unit_rows]
             )
             topic = queue.topic.encode()
             starts, lengths = rows[fields.F_TOPIC][at], rows[fields.F_TOPIC_SIZE][at]
-            other |= lengths != len(topic)
+            differs |= lengths != len(topic)
             fits = np.flatnonzero(same & (lengths == len(topic)))
             if fits.size and topic:
                 text = rows.data[starts[fits][:, None] + np.arange(len(topic))]
-                other[fits] |= (text != np.frombuffer(topic, np.uint8)).any(axis=1)
-            for index in np.flatnonzero(same & other).tolist():
-                if self._agrees_around(queue, int(mine[index])):
-                    yield int(at[index]), queue.slot(int(mine[index]))
+                differs[fits] |= (text != np.frombuffer(topic, np.uint8)).any(axis=1)
+            for index in np.flatnonzero(same & differs).tolist():
+                if self._agrees_around(queue, int(unit_rows[index])):
+                    yield int(at[index]), queue.slot(int(unit_rows[index]))
 
     def _agrees_around(self, queue: QueueFile, row: int) -> bool:
-        """Whether the messages of the units before and after one say of themselves what the units do."""
+        """Whether the messages of the neighbouring units agree with these units."""
         agreeing = 0
         for neighbour in (row - 1, row + 1):
             if 0 <= neighbour < queue.addresses.size:
@@ -247,7 +247,7 @@ def _units(file: File) -> QueueFile:
 
 
 def correct_numbers(derived: DerivedEntries, sealed: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Messages whose queue offset contradicts those before and after, by address, with the right one, which `derived` gets.
+    """Messages whose queue offset contradicts their neighbours: address and right offset, which is also set in `derived`.
 
     A broker numbers the messages of a queue without a gap: a single one out of line, between two that fit each other, was changed. Those
     at the addresses `sealed` have a checksum of the whole entry, so that all of them is true.
@@ -283,8 +283,8 @@ def set_times(derived: DerivedEntries, changed: dict[int, int]) -> None:
 
 # Messages ---------------------------------------------------------------------------------------------------------------
 
-MOST_HELD = 16
-"""Messages next to one another, each wrong about its place in another way, of which the next sound ones decide."""
+MOST_WAITING = 16
+"""Neighbouring messages with wrong addresses that wait for the next sound ones to decide about them."""
 
 
 class Placement:
@@ -299,7 +299,7 @@ class Placement:
         self.file, self.first, self.size = file, file.place.start_offset or 0, size
         #: How far the messages of the last group were from where they belong, where it ends in the file, and its end in the log.
         self.shift, self.position, self.end = 0, self.first, self.first
-        self.held: list[Messages] = []
+        self.waiting: list[Messages] = []
 
     def groups(self) -> Iterator[tuple[Messages, bool]]:
         """Messages next to one another as if they were at their addresses, in order; and whether their addresses were corrected."""
@@ -317,28 +317,28 @@ class Placement:
 
     def _take(self, group: Messages) -> Iterator[tuple[Messages, bool]]:
         shift = shift_of(group)
-        if len(group) == 1 and shift and shift != self.shift and len(self.held) < MOST_HELD:
-            self.held.append(_copy_rows(group))
+        if len(group) == 1 and shift and shift != self.shift and len(self.waiting) < MOST_WAITING:
+            self.waiting.append(_copy_rows(group))
             return
         yield from self._settle(group)
         yield from self._put(group, shift)
 
     def _settle(self, following: Messages | None) -> Iterator[tuple[Messages, bool]]:
-        """Decide of the messages that are held, by what is before and after them."""
-        held, self.held = self.held, []
-        if not held:
+        """Decide about the waiting messages by those before and after them."""
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
             return
-        begin, stop = int(edges(held[0])[0][0]), int(edges(held[-1])[1][-1])
-        fits = all(int(edges(a)[1][-1]) == int(edges(b)[0][0]) for a, b in itertools.pairwise(held))
+        begin, stop = int(edges(waiting[0])[0][0]), int(edges(waiting[-1])[1][-1])
+        fits = all(int(edges(a)[1][-1]) == int(edges(b)[0][0]) for a, b in itertools.pairwise(waiting))
         after = None if following is None else (int(edges(following)[0][0]), shift_of(following))
         follows = begin == self.position
         if fits and after == (stop, self.shift) and (follows or begin + self.shift >= self.end):
             is_corrected = True
-        elif after is None and follows and len(held) == 1:
-            is_corrected = not held[0].leftovers(self.file)[0] and not self._is_moved(held[0])
+        elif after is None and follows and len(waiting) == 1:
+            is_corrected = not waiting[0].leftovers(self.file)[0] and not self._is_moved(waiting[0])
         else:
             is_corrected = False
-        for rows in held:
+        for rows in waiting:
             if is_corrected:
                 yield from self._put(correct_address(rows, self.shift), self.shift, is_corrected=True)
             else:
@@ -346,15 +346,19 @@ class Placement:
 
     def _is_moved(self, rows: Messages) -> bool:
         """Whether the last message of a file lies where it does because others before it were removed."""
-        named, here = int(edges(rows)[0][0]) + shift_of(rows), int(edges(rows)[0][0]) + self.shift
-        return self._has_room(rows, shift_of(rows)) and named - here >= SMALLEST_V1 and (named ^ here).bit_count() > 1
+        named_address, actual_address = int(edges(rows)[0][0]) + shift_of(rows), int(edges(rows)[0][0]) + self.shift
+        return (
+            self._has_room(rows, shift_of(rows))
+            and named_address - actual_address >= SMALLEST_V1
+            and (named_address ^ actual_address).bit_count() > 1
+        )
 
     def _has_room(self, rows: Messages, shift: int) -> bool:
         starts, stops = edges(rows)
         return bool(int(starts[0]) + shift >= self.end and int(stops[-1]) + shift <= self.first + self.size)
 
     def _put(self, rows: Messages, shift: int, *, is_corrected: bool = False) -> Iterator[tuple[Messages, bool]]:
-        """Give messages out at their addresses, if there is room for them; those before that are copies, or of another file."""
+        """Yield messages at their addresses if there is room; else they are copies, or of another file."""
         starts, stops = edges(rows)
         room = (starts + shift >= self.end) & (stops + shift <= self.first + self.size)
         if shift and not room.all():
@@ -367,7 +371,7 @@ class Placement:
 
 
 def _alike(rows: Messages) -> Iterator[Messages]:
-    """Messages in groups of those that follow one another and are equally far from the addresses that they name."""
+    """Messages in groups: neighbours at the same distance from the addresses they name."""
     if not len(rows):
         return
     starts, stops = edges(rows)
@@ -378,17 +382,17 @@ def _alike(rows: Messages) -> Iterator[Messages]:
 
 
 def shift_of(rows: Messages) -> int:
-    """How far the address that the first of some messages names is from its place."""
+    """The distance of the first message from the address it names."""
     return int(rows[fields.F_PHYSICAL][0] - rows.positions[0]) - rows.start
 
 
 def _copy_rows(rows: Messages) -> Messages:
-    """A message whose bytes stay valid when the next window is read."""
+    """A copy of a message that stays valid when the next window is read."""
     return replace(rows, data=rows.data.copy(), fields=rows.fields.copy())
 
 
 def correct_address(rows: Messages, shift: int) -> Messages:
-    """A message with the address of its place, so far away from it as others."""
+    """A message with the address of its place plus the shift of its neighbours."""
     rows = _copy_rows(rows)
     address = int(rows.positions[0]) + rows.start + shift
     at = int(rows[fields.F_START][0]) + HEAD.at("physical_offset")
@@ -420,7 +424,7 @@ VOTES = 32
 
 
 def recognise(files: Sequence[File]) -> list[File]:
-    """The files, with those in the commit log under a wrong name where their first message says that it belongs."""
+    """The files; a commit-log file under a wrong name is placed by its first message."""
     return [_recognise(file) for file in files]
 
 
@@ -433,8 +437,7 @@ def _recognise(file: File) -> File:
 
 
 def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> list[File]:
-    """The files, each of the commit log where its messages say that they belong: one that was renamed, or swapped with another, must fill
-    a gap of the log, or lie at one of its ends.
+    """The files, each commit-log file where its messages belong: a renamed or swapped one must fill a gap of the log, or lie at an end.
 
     What finds no place is left out, and reported. OptionError if files are where they say and only the size is not known.
     """
@@ -558,8 +561,8 @@ def is_sound(store: Store) -> bool:
             return False
         if any(log.stop != following.start for log, following in itertools.pairwise(view.logs)):
             return False
-        seen = comparison_of(store)
-        marks = (*seen.differing, *seen.dangling, *seen.missing, *seen.gaps)
+        comparison = comparison_of(store)
+        marks = (*comparison.differing, *comparison.dangling, *comparison.missing, *comparison.gaps)
         if any((mark.severity or Severity.ERROR) is not Severity.INFO for mark in marks):
             return False
         for file in view.of("rocketmq.index"):
@@ -576,7 +579,7 @@ CUT = "cut"
 
 
 def indexed_between(files: Sequence[File], start: int, stop: int) -> dict[str, int]:
-    """How many addresses in a stretch of the log each file of the key index has that those before it do not."""
+    """How many new addresses in a stretch of the log each file of the key index adds to those before it."""
     earlier: set[int] = set()
     counts: dict[str, int] = {}
     for file in files:

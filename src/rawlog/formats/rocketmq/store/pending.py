@@ -51,7 +51,7 @@ class Half:
 
 @dataclass(slots=True)
 class Pending:
-    """Of a stretch of log: the half messages that it does not end, and what ends others before it."""
+    """The half messages that a stretch of the log leaves open, and what ends earlier ones."""
 
     #: By place, and the places by address.
     halves: dict[int, Half] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Pending:
             self._add(place, half)
 
     def _end(self, ended: set[int], committed: set[int]) -> None:
-        """Forget the half messages that these end; keep what ends none of them."""
+        """Forget the half messages that are ended; keep ends without a half message."""
         places = {place for place in ended if place in self.halves}
         addresses = {address for address in committed if address in self.places}
         self.ended |= ended - places
@@ -120,7 +120,7 @@ class Pending:
         return sorted(undecided, key=lambda half: half.physical)
 
     def waiting(self, reached: int) -> Numbers:
-        """Timer messages (`T_…`) whose time is after `reached`, up to which the timer has come (milliseconds), and that none cancels."""
+        """Timer messages (`T_…`) due after `reached`, the time of the timer in milliseconds, and not cancelled."""
         timed = np.concatenate([np.empty((TIMED, 0), np.int64), *self.timed], axis=1)
         cancels = timed[T_CANCELS] != 0
         waits = ~cancels & (timed[T_DUE] > reached) & ~np.isin(timed[T_KEY], timed[T_KEY][cancels])
@@ -131,7 +131,7 @@ class Pending:
 
 
 def _ended_places(rows: Messages, which: Numbers) -> Numbers:
-    """The places that the broker's messages name as ended: queue offsets in their bodies, one after the other, each followed by a comma."""
+    """The queue offsets that the broker's messages name as ended; each is followed by a comma in their bodies."""
     if not which.size:
         return np.empty(0, np.int64)
     bodies = columns.spans(rows.data, rows[kernels.F_BODY][which], rows[kernels.F_BODY_SIZE][which])

@@ -50,7 +50,7 @@ LAYOUTS = {"rocketmq.consumequeue": UNIT, "rocketmq.batchconsumequeue": BATCH_UN
 
 
 def join_pieces(pieces: list[tuple[int, Slot | None]], stop: int) -> list[tuple[int, Slot | None]]:
-    """Pieces of a hole, those too small for an entry of their own given to the one before them, the first to the one after it."""
+    """Pieces of a hole; one too small for an entry joins the piece before it, the first one the piece after it."""
     kept: list[tuple[int, Slot | None]] = []
     for number, (begin, slot) in enumerate(pieces):
         end = pieces[number + 1][0] if number + 1 < len(pieces) else stop
@@ -89,7 +89,7 @@ def _properties(slot: Slot) -> bytes:
 
 
 def covering(address: int, size: int, store_time: int, slot: Slot | None) -> bytes:
-    """An entry of exactly `size` bytes, zeros inside: with the number of a lost message, else one that no queue shows.
+    """An entry of exactly `size` bytes, filled with zeros: with the number of a lost message, or for no queue.
 
     For a lost batch it has all the batch's numbers and is one empty message to a consumer: nothing says that it is to be unpacked.
     """
@@ -151,7 +151,7 @@ class Filler:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Numbers of a queue that no message has, and the stretch of the log in which they were."""
+    """Numbers of a queue without messages, and the stretch of the log where they were."""
 
     queue: Queue
     first: int
@@ -167,17 +167,17 @@ def close_gaps(
     batch_topics: frozenset[str],
     put: Callable[[int, bytes], None],
 ) -> Iterator[tuple[Gap, Filler]]:
-    """Give the numbers that are missing around a hole to placeholders in it, in the log just written and in what derives from it. The
-    gaps that were closed, and where.
+    """Give missing numbers around a hole to placeholders in it, in the written log and its derived entries; yields each closed gap with its
+    filler.
 
     `begin` is where the log begins: at 0 no message can have expired, so every queue begins with number 0.
     """
     fillers = sorted(fillers, key=lambda filler: filler.address)
     for gap in sorted(_gaps(derived, begin), key=lambda gap: gap.start):
-        here = [
+        inside = [
             filler for filler in fillers if gap.start <= filler.address and filler.address + filler.size <= gap.stop
         ]
-        taken = _place(gap, here, gap.queue[0] in batch_topics) if here else None
+        taken = _place(gap, inside, gap.queue[0] in batch_topics) if inside else None
         if taken is None:
             continue
         for filler, slot in taken:
@@ -204,7 +204,7 @@ def _gaps(derived: DerivedEntries, begin: int) -> Iterator[Gap]:
 
 
 def _place(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Filler, Slot]] | None:
-    """Room for placeholders of a gap; None if there is not enough of it for all, which then are not all of these messages."""
+    """Room for the placeholders of a gap; None if they do not all fit: then these were not the missing messages."""
     topic, queue_id = gap.queue
     largest = (1 << 15) - 1 if is_batch else 1
     rooms = {filler.address: filler.room for filler in fillers}
@@ -226,7 +226,7 @@ def _place(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Filler
 
 
 def _write(filler: Filler, derived: DerivedEntries, put: Callable[[int, bytes], None]) -> None:
-    """Placeholders one after the other, and a filler over the rest; a rest too small for one is the last placeholder's."""
+    """Write placeholders in a row, and a filler over the rest; the last placeholder takes a rest too small for a filler."""
     at, left = filler.address, filler.room
     for number, slot in enumerate(filler.slots):
         size = slot.size

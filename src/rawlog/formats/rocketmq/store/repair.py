@@ -96,7 +96,7 @@ OWN_WAY = (
 
 
 def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
-    """Write a store on which a broker starts and serves all that could be kept.
+    """Write a store that a broker starts on, with all that could be kept.
 
     Options: `policy` = salvage or cut, `move` = true, and those of `rebuild`. Consume queues and index are rebuilt. OptionError for a
     store whose log DLedger wrote, unless its messages may move into a plain one, or whose files have no sizes in common.
@@ -173,7 +173,7 @@ def check_log(
 
 
 def reading(store: Store) -> Reading:
-    """The messages that `repair` would keep, as it would write them, and what it would report; nothing of a store that is sound.
+    """The messages that `repair` would keep, and its report; empty for a sound store.
 
     A log whose holes `repair` cannot cover in place is read as it is stored, with the reason.
     """
@@ -196,7 +196,7 @@ def reading(store: Store) -> Reading:
 
 
 def _of_log(report: Report) -> tuple[Entry, ...]:
-    """What a report says of rows, without the entries that cover a hole. Messages that are not at their place are not read as stored."""
+    """The report entries about rows, without fillers. Misplaced messages are not read as stored."""
     covers = (Action.REBUILT, Action.ADDED)
     return tuple(
         replace(entry, is_expected=entry.is_expected and entry.action is not Action.MOVED)
@@ -209,7 +209,7 @@ def _of_log(report: Report) -> tuple[Entry, ...]:
 
 
 class Salvage:
-    """A new commit log from a damaged one: runs written where they were, holes covered; and what derives from it."""
+    """A new commit log from a damaged one: runs at their addresses, holes covered; and its derived entries."""
 
     def __init__(self, files: Sequence[File], folder: Folder, file_size: int, report: Report, *, move: bool) -> None:
         self.files, self.file_size, self.report, self.move = files, file_size, report, move
@@ -300,7 +300,7 @@ class Salvage:
         self._judge_times()
         return self._end(file, position, shift, end > first, is_last) and len(self.report.entries) == before
 
-    def _end(self, file: File, position: int, shift: int, seen: bool, is_last: bool) -> bool:
+    def _end(self, file: File, position: int, shift: int, has_messages: bool, is_last: bool) -> bool:
         """What follows the last sound message, at a position of a file: a blank entry, zeros, or something lost."""
         tail = self.tail(file, position, shift)
         if file.size > self.file_size + self.growth(file, shift):
@@ -311,7 +311,7 @@ class Salvage:
             self.cut = (file, position) if is_last else None
         if tail == "blank" or (tail == "zeros" and is_last):
             return True
-        if tail == "zeros" and not seen:
+        if tail == "zeros" and not has_messages:
             self.unread.append(file)
             return True  # allocated, never used, unless messages follow
         if tail == "zeros":
@@ -388,7 +388,7 @@ class Salvage:
         self.times.append(np.stack((addresses, run.rows[fields.F_STORE_TIME], sealed.astype(np.int64)))[:, ~fillers])
 
     def _identify(self, rows: Messages) -> Messages:
-        """Messages with the topic, queue and number that the consume queues have for them, where one was changed."""
+        """Messages with the topic, queue and number of their consume queue, where they were changed."""
         sealed = set(rows.entry_crcs()[0].tolist())
         changes = {
             row: slot for row, slot in self.slots.misplaced(rows) if row not in sealed
@@ -410,7 +410,7 @@ class Salvage:
         return rows
 
     def _note_piece(self, run: Run) -> None:
-        """Remember where a run is in the source; one that follows the last one there extends it."""
+        """Remember the place of a run in the source; a run directly after the last one extends it."""
         start, stop = (address - run.shift - (self.here.place.start_offset or 0) for address in (run.start, run.stop))
         last = self.pieces[-1] if self.pieces else None
         follows = last is not None and (last.path, last.stop) == (self.here.path, start)
@@ -426,7 +426,7 @@ class Salvage:
         self.patches.append((address + HEAD.at(field), value.to_bytes(size, "big", signed=True)))
 
     def patches_by_path(self) -> dict[str, tuple[tuple[int, bytes], ...]]:
-        """The bytes that were wrong, by the file and the position at which they are in the source."""
+        """The corrected bytes, by file and position in the source."""
         by_path: dict[str, list[tuple[int, bytes]]] = {}
         for address, data in self.patches:
             number = bisect.bisect_right(self.addresses, address) - 1
@@ -441,7 +441,7 @@ class Salvage:
         self.report.add(Action.CHANGED, what, path, start=position, stop=position)
 
     def _place(self, address: int) -> tuple[str | None, int | None]:
-        """The file of the source with an address, and the position in it; without a position the one that follows a missing file."""
+        """The source file of an address and the position in it; without a position: the file after a missing one."""
         start = address // self.file_size * self.file_size
         if self.move:
             return None, None
@@ -451,7 +451,7 @@ class Salvage:
         return self.present[min(later)].path if later else self.here.path, None
 
     def _judge_times(self) -> None:
-        """Note the store times of a file that contradict those around them: each message gets the one before."""
+        """Note store times that contradict their neighbours: each such message gets the time before it."""
         if not self.times:
             return
         addresses, times, sealed = np.concatenate(self.times, axis=1)
@@ -460,7 +460,7 @@ class Salvage:
             self.late[int(addresses[row])] = int(times[row - 1] if row else times[1])
 
     def _time(self, run: Run) -> int:
-        """A time for what covers the hole before a run: the earlier of those around it, for the later may be damaged."""
+        """A time for the filler before a run: the earlier of its neighbours, as the later one may be damaged."""
         following = int(run.rows[fields.F_STORE_TIME][0])
         return max(1, min(following, self.derived.last_time) if self.derived.messages else following)
 
@@ -473,7 +473,7 @@ class Salvage:
         self.log.write(address, entry)
 
     def fill(self, start: int, stop: int, time: int) -> None:
-        """Cover a hole so that a broker reads across it, and so that every queue keeps its numbers.
+        """Cover a hole: a broker reads across it, and every queue keeps its numbers.
 
         Where a consume queue still knows what was there, a placeholder takes its number; the rest is covered by fillers.
         """
@@ -511,7 +511,7 @@ class Salvage:
             start += size
 
     def _report_covered(self, pieces: Sequence[tuple[int, Slot]]) -> None:
-        """Report the messages whose places placeholders have: one entry for each run of numbers of a queue."""
+        """Report the messages that placeholders stand for, one entry per run of numbers of a queue."""
         runs: dict[dispatch.Queue, list[list[int]]] = {}
         for address, slot in pieces:
             spans = runs.setdefault((slot.topic, slot.queue_id), [])
@@ -525,7 +525,7 @@ class Salvage:
                 self._lose(topic, queue_id, first, stop - first, address, "placeholders have the places", end - address)
 
     def _lose(self, topic: str, queue_id: int, first: int, count: int, address: int, then: str, size: int = 0) -> None:
-        """Report lost messages of a queue, which were at or after an address, in so many bytes if that is known."""
+        """Report lost messages of a queue at or after an address; `size` is 0 if unknown."""
         path, position = self._place(address)
         self.report.count("messages_lost", count)
         self.report.add(
@@ -552,13 +552,13 @@ class Salvage:
         return not self.move and not lost
 
     def close(self, batch_topics: frozenset[str]) -> None:
-        """End the log, and correct what is wrong in it; a log of which nothing could be read is an empty file."""
+        """End the log and correct it; a log without readable messages is an empty file."""
         if self.log is None and self.present:
             start = min(self.present) // self.file_size * self.file_size
             self.log = Log(self.folder.folder("commitlog"), self.file_size, start)
             self.log.seek(start)
         if self.log is None:
-            self._report_known(0, FARTHEST, "in a commit log of which no file is here")
+            self._report_evidence(0, FARTHEST, "in a commit log of which no file is here")
             return
         self.log.close()
         self.report.count("files", self.log.files)
@@ -583,7 +583,7 @@ class Salvage:
             self.report.count("bytes_lost", self.file_size)
             reason = f"the commit-log file {next_file:020} after it is missing: this one ends with a blank entry"
             self.report.add(Action.LOST, reason, self.here.path)
-        is_known = not self.move and self._report_known(end, end + 2 * self.file_size, "after the end of the log")
+        is_known = not self.move and self._report_evidence(end, end + 2 * self.file_size, "after the end of the log")
         if self.cut is not None and not is_known and not self._is_dispatched():
             file, position = self.cut
             reason = (
@@ -599,8 +599,8 @@ class Salvage:
         last = max(addresses, default=-1)
         return bool(self.slots.between(last, last + 1) or indexed_between(self.files, last, last + 1))
 
-    def _report_known(self, start: int, stop: int, where: str) -> bool:
-        """Report messages in a stretch of the log that is not here, of which queues or the key index still know; whether there are any."""
+    def _report_evidence(self, start: int, stop: int, where: str) -> bool:
+        """Report messages in a missing stretch of the log that queues or the key index have; whether there are any."""
         lost: dict[str, list[Slot]] = {}
         for slot in self.slots.between(start, stop):
             lost.setdefault(slot.path, []).append(slot)
@@ -652,7 +652,7 @@ def _refuse_dledger(run: Run) -> None:
 
 
 def _write_timer_check(files: Sequence[File], folder: Folder, report: Report) -> None:
-    """`config/timercheck` without bytes that do not belong to it: what the timer has reached is at its front, zeros follow."""
+    """Write `config/timercheck` without foreign bytes: its fields are at the front, followed by zeros."""
     for file in files:
         if file.format != "rocketmq.timercheck" or file.problem is not None:
             continue

@@ -1,5 +1,5 @@
-"""Replicas of a store: a master's and its slaves', or those of the members of a DLedger group. Which stores are replicas of one another,
-which is the best, and where their histories part.
+"""Replicas of a store, of a master and its slaves or of a DLedger group: which stores are replicas, which is the best, and where their
+histories part.
 
 Replicas have the same bytes at the same address, apart from damage and where they end. A survey has the stretches with sound messages of
 one commit-log file, and checksums of some messages: those whose addresses have the smallest hashes, so that every replica has the same
@@ -58,14 +58,14 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Checksums of those messages whose addresses have a hash of at most `most`, by address."""
+    """Checksums of the messages whose address has a hash of at most `most`, by address."""
 
     addresses: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     sums: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     most: np.uint64 = _LAST
 
     def add(self, rows: Messages, count: int) -> Samples:
-        """The same with those of more messages, at most `count`."""
+        """These samples with those of more messages, at most `count`."""
         fresh = np.flatnonzero(_hashes(rows[fields.F_PHYSICAL]) <= self.most)
         addresses = np.concatenate((self.addresses, rows[fields.F_PHYSICAL][fresh]))
         hashes, most = _hashes(addresses), self.most
@@ -84,7 +84,7 @@ class Samples:
 
 
 def _hashes(addresses: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Numbers that look random, the same for the same address in every copy (splitmix64)."""
+    """A hash of each address (splitmix64), the same in every replica."""
     with np.errstate(over="ignore"):
         value = addresses.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -95,7 +95,7 @@ def _hashes(addresses: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class LogSurvey:
-    """A copy of a commit-log file: `file` is at the address where its messages belong."""
+    """The survey of one replica of a commit-log file: `file` is at the address where its messages belong."""
 
     file: File
     #: The file size that the broker gives its commit-log files.
@@ -109,7 +109,7 @@ class LogSurvey:
     is_dledger: bool = False
     #: The newest term of DLedger's entries.
     term: int = 0
-    #: What the consume queues of this copy know of messages in the holes of this file, in order.
+    #: What the consume queues of this replica know of messages in the holes of this file, in order.
     slots: tuple[Slot, ...] = ()
 
     @property
@@ -127,13 +127,13 @@ class LogSurvey:
 
     @property
     def covered(self) -> list[tuple[int, int]]:
-        """The stretches that need no other copy: sound messages, and the unused end of a file that another one follows."""
+        """The stretches that need no other replica: sound messages, and the unused end of a file before another."""
         spans = [(extent.start, extent.stop) for extent in self.extents]
         return [*spans, (self.end, self.stop)] if self.tail == "blank" else spans
 
     @property
     def holes(self) -> list[tuple[int, int]]:
-        """The stretches in which there are no sound messages, that at the end included."""
+        """The stretches without sound messages, including the one at the end."""
         ends = [self.start, *(extent.stop for extent in self.extents)]
         begins = [*(extent.start for extent in self.extents), self.end if self.tail == "blank" else self.stop]
         return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
@@ -155,13 +155,13 @@ def survey_log(
     file: File, queues: Sequence[File], size: int, samples: int, advance: Callable[[int], None]
 ) -> LogSurvey | None:
     """Read one commit-log file; None if it has no place in a log. `queues` are the queue files of its store."""
-    placed = _place_file(file, size)
-    if placed is None:
+    log = _place_file(file, size)
+    if log is None:
         return None
     extents: list[Extent] = []
     sample, messages, term, is_dledger = Samples(), 0, 0, False
     done = shift = 0
-    for run in real_runs(placed, size):
+    for run in real_runs(log, size):
         rows, times = run.rows, run.rows[fields.F_STORE_TIME]
         last = int(np.median(times[-3:]))  # no checksum covers a single one
         if extents and extents[-1].stop == run.start:
@@ -172,17 +172,17 @@ def survey_log(
         messages, shift = messages + len(rows), run.shift
         if _is_dledger(rows):
             is_dledger, term = True, max(term, _term(rows))
-        advance(run.stop - (placed.place.start_offset or 0) - done)
-        done = run.stop - (placed.place.start_offset or 0)
-    end = extents[-1].stop if extents else placed.place.start_offset or 0
+        advance(run.stop - (log.place.start_offset or 0) - done)
+        done = run.stop - (log.place.start_offset or 0)
+    end = extents[-1].stop if extents else log.place.start_offset or 0
     survey = LogSurvey(
-        placed,
+        log,
         size,
         tuple(extents),
         sample,
         messages,
-        tail_of(placed, end - shift - (placed.place.start_offset or 0), size, shift),
-        is_begun(placed),
+        tail_of(log, end - shift - (log.place.start_offset or 0), size, shift),
+        is_begun(log),
         is_dledger,
         term,
     )
@@ -191,7 +191,7 @@ def survey_log(
 
 
 def _place_file(file: File, size: int) -> File | None:
-    """A file at the address where its messages belong; None for one under a wrong name whose messages do not say it."""
+    """A file at the address where its messages belong; None if its name is wrong and its messages do not tell."""
     [file] = recognise([file])
     if file.format != COMMIT_LOG.name or file.place.start_offset is None:
         return None
@@ -215,7 +215,7 @@ def _term(rows: Messages) -> int:
 
 
 def slots_between(queues: Sequence[File], holes: Sequence[tuple[int, int]]) -> list[Slot]:
-    """What queue files know of messages in holes of the log, one for each address, in order. Reads only the units of these."""
+    """The messages that queue files have in holes of the log, one per address, in order. Reads only these units."""
     slots: dict[int, Slot] = {}
     for file in queues:
         if file.format not in LAYOUTS or file.problem is not None or str(file.place.topic).startswith(LMQ_PREFIX):
@@ -260,12 +260,12 @@ def _first_from(source: Source, unit: int, address: int) -> int:
     return low
 
 
-# Two copies --------------------------------------------------------------------------------------------------------------
+# Two replicas --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Two copies against each other: how many sampled messages both have alike, and those that they do not, by address.
+    """Two replicas compared: how many sampled messages are the same, and the addresses of those that differ.
 
     `until` is where their histories part: they agree on the messages that begin before it, and on none after it. None: they do not part.
     """
@@ -276,7 +276,7 @@ class Agreement:
 
 
 def agreement(first: Sequence[LogSurvey], second: Sequence[LogSurvey]) -> Agreement:
-    """What two copies have in common, by their surveys."""
+    """What two replicas have in common, by their surveys."""
     by_start = {survey.start: survey for survey in second}
     parts = [_compare_samples(survey, by_start[survey.start]) for survey in first if survey.start in by_start]
     if not parts:
@@ -295,20 +295,20 @@ def agreement(first: Sequence[LogSurvey], second: Sequence[LogSurvey]) -> Agreem
 def _compare_samples(
     first: LogSurvey, second: LogSurvey
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Addresses of messages that are sampled where both copies are sound; whether they are alike, and whether both have one there."""
+    """Sampled addresses where both replicas are sound; whether the messages are equal, and whether both have one."""
     most = min(first.samples.most, second.samples.most)
     a, a_sums = first.samples.upto(most)
     b, b_sums = second.samples.upto(most)
     where = np.union1d(a[_are_inside(second, a) | np.isin(a, b)], b[_are_inside(first, b) | np.isin(b, a)])
     both = np.isin(where, a) & np.isin(where, b)
     same = both.copy()
-    same[both] = _at(where[both], a, a_sums) == _at(where[both], b, b_sums)
+    same[both] = _sums_at(where[both], a, a_sums) == _sums_at(where[both], b, b_sums)
     return where, same, both
 
 
-def _at(wanted: NDArray[np.int64], addresses: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sums_at(sought: NDArray[np.int64], addresses: NDArray[np.int64], sums: NDArray[np.int64]) -> NDArray[np.int64]:
     order = np.argsort(addresses)
-    return sums[order[np.searchsorted(addresses[order], wanted)]]
+    return sums[order[np.searchsorted(addresses[order], sought)]]
 
 
 def _are_inside(survey: LogSurvey, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -433,7 +433,7 @@ def _epochs(files: Sequence[File]) -> tuple[tuple[int, int], ...]:
 
 
 def take_survey(replica: Replica, survey: LogSurvey, report: Report) -> None:
-    """Add a survey to its copy. Of two files at one address the one with more messages counts."""
+    """Add a survey to its replica. Of two files at one address the one with more messages counts."""
     rival = next((log for log in replica.logs if log.start == survey.start), None)
     if rival is not None:
         if survey.messages <= rival.messages:
@@ -445,7 +445,7 @@ def take_survey(replica: Replica, survey: LogSurvey, report: Report) -> None:
 
 
 def group_replicas(replicas: Sequence[Replica]) -> list[list[Replica]]:
-    """Stores that are copies of one another: with common messages, or of one broker with no addresses in common."""
+    """Group stores that are replicas: with common messages, or of one broker without common addresses."""
     groups: list[list[Replica]] = []
     for replica in replicas:
         near = [group for group in groups if any(_is_replica(replica, other) for other in group)]
@@ -462,7 +462,7 @@ def _is_replica(first: Replica, second: Replica) -> bool:
 
 
 def part_histories(group: list[Replica]) -> list[str]:
-    """Set where each copy parts from the history of the first; the reasons, one for each."""
+    """Set where each replica parts from the history of the first; the reasons, one each."""
     reasons = [""]
     for replica in group[1:]:
         common: Agreement = agreement(group[0].logs, replica.logs)
@@ -495,7 +495,7 @@ def unit_name(group: Sequence[Replica], taken: set[str]) -> str:
 
 
 def copies(stores: Sequence[Store]) -> list[Copies]:
-    """The sets of replicas, each with the best first. A store that does not say whose it is, is a replica of none."""
+    """The sets of replicas, each with the best first. A store without an identity is no replica."""
     by_identity: dict[Identity, list[Store]] = defaultdict(list)
     for store in stores:
         identity = _unit_of_data(store)
@@ -518,7 +518,7 @@ def _unit_of_data(store: Store) -> Identity | None:
 
 
 def _rank(store: Store) -> tuple[tuple[int, ...], str]:
-    """By where the commit log begins its last file. How far that file is filled is not in its size."""
+    """Rank by where the last commit-log file begins; its size does not show how full it is."""
     logs = [file for file in store if file.format == COMMIT_LOG_NAME and file.place.state is None]
     last = max((file.place.start_offset or 0 for file in logs), default=0)
     queues = sum(file.size for file in store if file.format == "rocketmq.consumequeue")

@@ -72,7 +72,7 @@ LONGEST_PAUSE_MS = 10 * 365 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLog:
-    """One copy of the commit log: its files by the address where each begins, and where it parts from the history that is kept."""
+    """The commit log of one replica: its files by address, and where it parts from the kept history."""
 
     root: str
     files: dict[int, File]
@@ -80,7 +80,7 @@ class ReplicaLog:
 
 
 class _Reader:
-    """The runs of one copy of a file, cut to what is still wanted."""
+    """The runs of one replica of a file, cut to what is still needed."""
 
     def __init__(self, number: int, file: File, size: int, until: int | None) -> None:
         self.number, self.file, self.until = number, file, until
@@ -107,7 +107,7 @@ class _Reader:
 
 
 def _cut(run: Run, start: int | None, stop: int | None) -> Run | None:
-    """The messages of a run that begin from one address to before another; None if there are none."""
+    """The messages of a run that begin between two addresses; None if there are none."""
     starts = edges(run.rows)[0]
     first = 0 if start is None else int(np.searchsorted(starts, start))
     last = starts.size if stop is None else int(np.searchsorted(starts, stop))
@@ -117,11 +117,11 @@ def _cut(run: Run, start: int | None, stop: int | None) -> Run | None:
 
 
 class Union(Salvage):
-    """A new commit log from several copies of it, in order of preference, that are all of one history."""
+    """A new commit log from several replicas of one history, in order of preference."""
 
     def __init__(
         self,
-        copies: Sequence[ReplicaLog],
+        replicas: Sequence[ReplicaLog],
         files: Sequence[File],
         folder: Folder,
         file_size: int,
@@ -130,22 +130,25 @@ class Union(Salvage):
         move: bool,
     ) -> None:
         super().__init__(files, folder, file_size, report, move=move)
-        self.replicas = copies
-        self.taken = [0] * len(copies)
-        #: How far the last messages of each copy of the file that is being read are from their place.
+        self.replicas = replicas
+        self.taken = [0] * len(replicas)
+        #: How far the last messages of each replica of the current file are from their place.
         self.shifts: dict[int, int] = {}
-        self.logs = [self._at(start)[0][1] for start in sorted({start for copy in copies for start in copy.files})]
+        self.logs = [
+            self._replicas_at(start)[0][1]
+            for start in sorted({start for replica in replicas for start in replica.files})
+        ]
 
-    def _at(self, start: int) -> list[tuple[int, File]]:
-        """The copies of the file at an address, with the numbers of their stores; those of another history are the last."""
+    def _replicas_at(self, start: int) -> list[tuple[int, File]]:
+        """The replicas of the file at an address, with the numbers of their stores; those of another history are last."""
         holders = [(number, replica) for number, replica in enumerate(self.replicas) if start in replica.files]
         holders.sort(key=lambda holder: holder[1].until is not None and holder[1].until <= start)
         return [(number, replica.files[start]) for number, replica in holders]
 
     def _in_history(self, file: File) -> list[tuple[int, File]]:
-        """The same without those of another history."""
+        """The replicas of a file without those of another history."""
         start = file.place.start_offset or 0
-        files = self._at(start)
+        files = self._replicas_at(start)
         return [
             (number, replica_file)
             for number, replica_file in files
@@ -154,7 +157,7 @@ class Union(Salvage):
 
     @property
     def is_intact(self) -> bool:
-        """Whether the log is that of the first copy, whose databases are taken."""
+        """Whether the log is that of the first replica, whose databases are taken."""
         return super().is_intact and not any(self.taken[1:])
 
     def is_begun(self, file: File) -> bool:
@@ -189,7 +192,7 @@ class Union(Salvage):
     # Runs
 
     def runs(self, file: File, *, skip: bool) -> Iterator[Run]:
-        """The sound messages at the place of a file, each from the first copy that has it."""
+        """The sound messages at the place of a file, each from the first replica that has it."""
         size, replicas = self.file_size, self.replicas
         readers = [_Reader(number, log, size, replicas[number].until) for number, log in self._in_history(file)]
         at = -1
@@ -207,17 +210,17 @@ class Union(Salvage):
             first = min(run.start for _, run in heads)
             starting = [(reader, run) for reader, run in heads if run.start == first]
             stop = min(run.stop for _, run in starting)
-            # Where another copy begins again, it is preferred, or compared.
+            # Where another replica begins again, it is preferred, or compared.
             stop = min([stop, *(run.start for _, run in heads if run.start > first)])
             cut = [(reader.number, part) for reader, run in starting if (part := _cut(run, None, stop)) is not None]
             for source, run in self._agree(cut):
                 self.taken[source] += len(run.rows)
-                yield replace(run, shift=0)  # where it is in its copy says nothing of the others
+                yield replace(run, shift=0)  # its place in one replica says nothing of the others
             at = cut[0][1].stop
 
     def _agree(self, candidates: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:
-        """The run of the first of several copies; messages that others have otherwise are judged."""
-        # What one copy had to correct, another may have as it was.
+        """The run of the first of several replicas; differing messages are judged."""
+        # What one replica had to correct, another may have unchanged.
         candidates = [candidate for candidate in candidates if not candidate[1].is_corrected] or candidates
         (source, run), others = candidates[0], candidates[1:]
         if all(_bytes(run) == _bytes(other) for _, other in others):
@@ -240,7 +243,7 @@ class Union(Salvage):
             yield source, rest
 
     def _judge(self, address: int, versions: list[tuple[int, Run]]) -> tuple[int, Run]:
-        """The version of a message that most copies have, or the one that the consume queues know; else the first."""
+        """The version of a message that most replicas have, or that the consume queues have; else the first."""
         texts = [_bytes(run) for _, run in versions]
         votes = [texts.count(text) for text in texts]
         best = [version for version, vote in zip(versions, votes, strict=True) if vote == max(votes)]
@@ -289,7 +292,7 @@ def _is_well_formed(run: Run, last_time: int) -> bool:
 
 
 def _bytes(run: Run) -> bytes:
-    """The bytes of a run without those that members of a group have of their own: DLedger's heads."""
+    """The bytes of a run without DLedger's heads, which differ between members of a group."""
     rows = run.rows
     starts, sizes = rows[fields.F_START], rows[fields.F_SIZE]
     if (starts[1:] == starts[:-1] + sizes[:-1]).all():
@@ -304,7 +307,7 @@ def _message_at(run: Run, address: int) -> Run | None:
 
 
 def _different(run: Run, others: Sequence[Run]) -> list[int]:
-    """Where messages begin of which another copy has a different version."""
+    """The addresses of messages that another replica has in a different version."""
     starts: NDArray[np.int64] = edges(run.rows)[0]
     addresses = []
     for address in starts.tolist():
@@ -317,19 +320,19 @@ def _different(run: Run, others: Sequence[Run]) -> list[int]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a rescue would take from which copy of a store, and what is lost in all of them.
+# What a rescue would take from which replica of a store, and what is lost in all of them.
 
 
 MOST_SPANS = 10_000
 
 
 def unit_plan(name: str, group: Sequence[Replica], reasons: Sequence[str]) -> UnitPlan:
-    """The plan of a store of some copies, with the reasons why histories of copies part."""
+    """The plan of a store from its replicas, with the reasons why histories part."""
     used = [(number, replica) for number, replica in enumerate(group) if replica.logs]
     pieces = _pieces(used)
     start = min((piece.start for piece in pieces), default=0)
     end = max((piece.stop for piece in pieces), default=0)
-    copies = tuple(_replica_plan(replica, reason) for replica, reason in zip(group, reasons, strict=True))
+    replica_plans = tuple(_replica_plan(replica, reason) for replica, reason in zip(group, reasons, strict=True))
     divergent = tuple(
         (number, Span(replica.until, replica.end, reasons[number]))
         for number, replica in enumerate(group)
@@ -348,7 +351,7 @@ def unit_plan(name: str, group: Sequence[Replica], reasons: Sequence[str]) -> Un
         start,
         end,
         f"{counted(len(group), 'copy', 'copies')}; first {group[0].store.root}",
-        copies,
+        replica_plans,
         tuple(pieces),
         tuple(_lost_spans(group, pieces)),
         undecided,
@@ -377,7 +380,7 @@ def _replica_plan(replica: Replica, reason: str) -> CopyPlan:
 
 
 def _pieces(replicas: Sequence[tuple[int, Replica]]) -> list[PiecePlan]:
-    """The stretches of the union, each with the first copy that has it."""
+    """The stretches of the union, each with the first replica that has it."""
     stretches = []
     for rank, (number, replica) in enumerate(replicas):
         for log in replica.logs:
@@ -392,13 +395,13 @@ def _pieces(replicas: Sequence[tuple[int, Replica]]) -> list[PiecePlan]:
         if not live:
             return pieces
         begin = max(at, min(stretch[0] for stretch in live))
-        here = min((stretch for stretch in live if stretch[0] <= begin), key=lambda stretch: stretch[2])
-        better = [stretch[0] for stretch in live if stretch[2] < here[2] and stretch[0] > begin]
-        stop = min([here[1], *better])
-        if pieces and pieces[-1].copy == here[3] and pieces[-1].stop == begin:
+        best = min((stretch for stretch in live if stretch[0] <= begin), key=lambda stretch: stretch[2])
+        better = [stretch[0] for stretch in live if stretch[2] < best[2] and stretch[0] > begin]
+        stop = min([best[1], *better])
+        if pieces and pieces[-1].copy == best[3] and pieces[-1].stop == begin:
             pieces[-1] = replace(pieces[-1], stop=stop)
         else:
-            pieces.append(PiecePlan(here[3], begin, stop))
+            pieces.append(PiecePlan(best[3], begin, stop))
         at, stretches = stop, live
 
 
@@ -450,7 +453,7 @@ def _describe_slots(slots: Sequence[Slot]) -> str:
 
 OPTIONS = (*SIZE_OPTIONS.values(), "delay_levels")
 MOST_QUEUE_BYTES = 256 << 20
-"""Queue files of all copies are compared with the log if they are no larger together; else only those of the first copy."""
+"""Queue files of all replicas are compared with the log if together they are no larger; else only those of the first."""
 NOT_CARRIED = ("rocketmq.epochs", "rocketmq.identity")
 """They bind a store to a controller that no longer exists."""
 
@@ -477,7 +480,7 @@ class QueueTask:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContent:
-    """A copy as it is written from: its files, each at its place, and where its history parts from the one that is kept."""
+    """A replica as it is written from: its files at their places, and where it parts from the kept history."""
 
     root: str
     files: tuple[File, ...]
@@ -486,7 +489,7 @@ class ReplicaContent:
 
 @dataclass(frozen=True, slots=True)
 class UnitContent:
-    """What a store is written from: copies in order of preference."""
+    """What a store is written from: replicas in order of preference."""
 
     replicas: tuple[ReplicaContent, ...]
     #: The sizes of files that are known, by name.
@@ -536,14 +539,14 @@ class Rescue:
         return splits
 
     def _distinct(self, replicas: Sequence[ReplicaFiles]) -> list[ReplicaFiles]:
-        """The stores, each once. OptionError for one that a broker is running on."""
+        """The stores, each once. OptionError for a store with a running broker."""
         places = Places(self.report.notes)
         for replica in replicas:
             refuse_locked(replica.root, "lock")
         return [replica for replica in replicas if places.is_new(replica.root)]
 
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
-        """Read one commit-log file, or what queues know of missing ones."""
+        """Read one commit-log file, or the queue units of missing files."""
         task = split.content
         if isinstance(task, QueueTask):
             return tuple(slots_between(task.queues, task.missing))
@@ -552,7 +555,7 @@ class Rescue:
     # What is decided
 
     def decide(self, results: Sequence[SurveyResult]) -> list[RescueSplit]:
-        """Groups of copies, each with its history, in order of preference."""
+        """Group the replicas, in order of preference, and plan a store for each group."""
         replicas = [Replica(store) for store in self._stores]
         for result in results:
             replica = replicas[result.split.content.store]
@@ -619,7 +622,7 @@ class Rescue:
         union.is_rescue = True
         union.other_settings = _offsets_of_others(content.replicas, files)
         union.take_all(skip=True)
-        sizes = sizes_of(files).having(dict(content.sizes))
+        sizes = sizes_of(files).with_sizes(dict(content.sizes))
         write_around(union, sizes.with_options(options), options)
         for replica, number in zip(content.replicas, union.taken, strict=True):
             if number:
@@ -629,7 +632,7 @@ class Rescue:
         return report
 
     def _keep_tails(self, name: str, content: UnitContent, aside: Folder, report: Report) -> None:
-        """Copy the commit-log files of other histories, from where these part from the one that was written."""
+        """Copy the commit-log files of other histories, from where they part from the written one."""
         for number, replica in enumerate(content.replicas):
             if replica.until is None:
                 continue
@@ -641,7 +644,7 @@ class Rescue:
             report.add(Action.MOVED, reason, replica.root, is_expected=True)
 
     def finish(self, done: Sequence[RescuedUnit], folder: Folder) -> None:
-        """The stores next to one another; a single one is the target itself."""
+        """Put the stores next to one another; a single one is the target itself."""
         for unit in done:
             self.report.parts[unit.split.name] = unit.report
             unit_folder = Path(unit.folder) / unit.split.name
@@ -653,7 +656,7 @@ class Rescue:
 
 
 def _below(roots: Sequence[str], files: Sequence[File]) -> Iterator[tuple[str, list[File]]]:
-    """The files below each of the directories that were named; those of one inside of another are its own."""
+    """The files below each named directory; a directory inside another has its own."""
     groups: dict[str, list[File]] = {root: [] for root in roots}
     for file in files:
         above = [root for root in roots if file.path == root or file.path.startswith(f"{root.rstrip('/')}/")]
@@ -670,8 +673,8 @@ def _missing(starts: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:
 
 
 def _content(replica: Replica) -> ReplicaContent:
-    placed = {log.file.path: log.file for log in replica.logs}
-    files = [placed.get(file.path, file) for file in replica.store.files if file.path in placed or not is_log(file)]
+    logs = {log.file.path: log.file for log in replica.logs}
+    files = [logs.get(file.path, file) for file in replica.store.files if file.path in logs or not is_log(file)]
     return ReplicaContent(replica.store.root, tuple(files), replica.until)
 
 
@@ -680,7 +683,7 @@ def _by_start(files: Sequence[File]) -> dict[int, File]:
 
 
 def _files(replicas: Sequence[ReplicaContent], report: Report) -> list[File]:
-    """The files that a store is written from: all logs and queues, and of everything else one copy."""
+    """The files that a store is written from: all logs and queues, and one replica of everything else."""
     logs = [
         file
         for replica in replicas
@@ -707,7 +710,7 @@ def _files(replicas: Sequence[ReplicaContent], report: Report) -> list[File]:
 
 
 def _configs(replicas: Sequence[ReplicaContent], report: Report) -> Iterator[File]:
-    """Of each file of settings the newest copy that a broker can read, with its `.bak`."""
+    """The newest version of each settings file that a broker can read, with its `.bak`."""
     by_name: dict[str, list[tuple[tuple[Any, ...], int, File]]] = {}
     for number, replica in enumerate(replicas):
         for file in replica.files:
@@ -715,15 +718,15 @@ def _configs(replicas: Sequence[ReplicaContent], report: Report) -> Iterator[Fil
                 by_name.setdefault(config.name_of(file), []).append((_version(file), number, file))
     for name, files in sorted(by_name.items()):
         current = [candidate for candidate in files if candidate[2].place.state is None] or files
-        version, number, chosen = max(current, key=lambda candidate: (candidate[0], -candidate[1]))
+        version, number, newest = max(current, key=lambda candidate: (candidate[0], -candidate[1]))
         same = [
             candidate
             for candidate in current
-            if candidate[0][0] == version[0] and _content_of(candidate[2]) == _content_of(chosen)
+            if candidate[0][0] == version[0] and _content_of(candidate[2]) == _content_of(newest)
         ]
-        _, number, chosen = min(same, key=lambda candidate: candidate[1])
+        _, number, newest = min(same, key=lambda candidate: candidate[1])
         if number and len({candidate[1] for candidate in files}) > 1:
-            report.notes.append(f"config/{name}: from {chosen.path}, the newest that can be read")
+            report.notes.append(f"config/{name}: from {newest.path}, the newest that can be read")
         yield from (file for _, where, file in files if where == number)
 
 
@@ -748,9 +751,9 @@ def _version(file: File) -> tuple[Any, ...]:
     )
 
 
-def _offsets_of_others(replicas: Sequence[ReplicaContent], chosen: Sequence[File]) -> list[File]:
-    """The consumer offsets of copies from which they were not taken."""
-    taken = {file.path for file in chosen}
+def _offsets_of_others(replicas: Sequence[ReplicaContent], files: Sequence[File]) -> list[File]:
+    """The consumer-offset files of replicas that are not among `files`."""
+    taken = {file.path for file in files}
     return [
         file
         for replica in replicas

@@ -95,7 +95,7 @@ DATABASES = {
 }
 """What is in the RocksDB databases of a store. The first two have addresses of messages; a broker builds them again from its log."""
 RECOVERED_FILES = 10
-"""So many commit-log files, the last ones, does a broker from 5.4.0 on read when it starts after a crash."""
+"""The last commit-log files that a broker from 5.4.0 on reads when it starts after a crash."""
 NEVER_COPIED = ("rocketmq.abort", "rocketmq.lock", "rocketmq.stray")
 EXT_FLAG = -(1 << 63)
 
@@ -112,8 +112,8 @@ def drop(report: Report, reason: str, path: str, start: int, stop: int) -> None:
 
 
 def stores(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
-    """The stores among some files. One whose commit log lies in several directories is one all the same: only one of them has anything
-    else. OptionError for stores that nothing tells apart.
+    """The stores among some files; a store with a commit log in several directories is one store. OptionError for stores that nothing tells
+    apart.
     """
     groups: dict[str, list[File]] = {}
     for file in files:
@@ -169,18 +169,18 @@ def carry_databases(files: Sequence[File], folder: Folder, report: Report, forma
             copy(folder, file, report)
         elif file.format in DATABASES:
             left.setdefault(above(file.path, 1), DATABASES[file.format])
-    for path, what in left.items():
+    for path, title in left.items():
         then = (
             "a broker builds it again"
-            if what in (DATABASES[QUEUE_DATABASE], DATABASES[STORE_DATABASE])
+            if title in (DATABASES[QUEUE_DATABASE], DATABASES[STORE_DATABASE])
             else "it is lost"
         )
-        report.add(Action.DROPPED, f"a RocksDB database, left out: {what}; {then}", path)
+        report.add(Action.DROPPED, f"a RocksDB database, left out: {title}; {then}", path)
 
 
 def reads_queue_files(files: Sequence[File]) -> bool:
-    """Whether the broker of a store reads queues from files. One without such files reads a database if there is one, if its settings are
-    in databases that only such brokers have, or if its queues were left for it to build (`_leave_queues`).
+    """Whether the broker of a store reads queues from files. Without queue files it reads a database if there is one, if settings are in
+    databases of such brokers, or if its queues were left for it to build (`_leave_queues`).
     """
     formats = {file.format for file in files}
     if not formats.isdisjoint(("rocketmq.consumequeue", "rocketmq.batchconsumequeue")):
@@ -262,7 +262,7 @@ def losses(options: Mapping[str, str]) -> Judge:
 
 
 def _log_start(first: pa.RecordBatch, sizes: Sizes) -> int:
-    """Where the log begins: after one file, as if that had expired, if queues may not begin at 0.
+    """Where the log begins: after one file, as if it had expired, if queues may not begin at 0.
 
     The units that fill the front of such a queue point at address 0: a broker takes them for messages if there is one.
     """
@@ -286,14 +286,14 @@ def topic_config(name: str, queues: int, attributes: Mapping[str, str] | None = 
 
 
 def pad(file: IO[bytes], used: int, size: int) -> None:
-    """Make a file `size` bytes long whose first `used` bytes are written; zeros that are not written take no room on disk."""
+    """Extend a file with `used` written bytes to `size`; the zeros take no room on disk."""
     if used < size:
         file.seek(size - 1)
         file.write(b"\0")
 
 
 def write_sized(folder: Folder, path: str, pieces: Iterable[NDArray[Any] | bytes], size: int) -> None:
-    """A file of `size` bytes that begins with these and goes on with zeros."""
+    """Write a file of `size` bytes: these pieces, then zeros."""
     used = 0
     with folder.create(path) as file:
         for piece in pieces:
@@ -302,7 +302,7 @@ def write_sized(folder: Folder, path: str, pieces: Iterable[NDArray[Any] | bytes
 
 
 def copy(folder: Folder, file: File, report: Report, stop: int | None = None) -> None:
-    """The same bytes at the same place below the root, with zeros from `stop` on; runs of zeros stay holes."""
+    """Copy a file to the same place below the root, with zeros from `stop` on; runs of zeros stay holes."""
     with folder.create(below_root(file)) as out:
         if not folder.dry_run:
             with Source(file.path) as source:
@@ -320,7 +320,7 @@ def copy(folder: Folder, file: File, report: Report, stop: int | None = None) ->
 
 
 class Log:
-    """Commit-log files of one size, filled in order below a directory; the last one is padded when it is closed."""
+    """Commit-log files of one size, filled in order; the last one is padded on close."""
 
     def __init__(self, folder: Folder, file_size: int, start: int = 0) -> None:
         assert start % file_size == 0
@@ -329,9 +329,9 @@ class Log:
         self._used = self.files = 0
 
     def append(
-        self, entries: Entries, seen: Callable[[int, Bytes], None] | None = None, most: int = 8 << 20
+        self, entries: Entries, observe: Callable[[int, Bytes], None] | None = None, most: int = 8 << 20
     ) -> NDArray[np.int64]:
-        """Write entries at the end of the log by the roll rule; their addresses. `seen` is shown an address and the bytes from there on.
+        """Write entries at the end of the log by the roll rule; their addresses. `observe` is shown an address and the bytes from there on.
         EncodeError for an entry that fits no file.
         """
         sizes = entries.sizes()
@@ -349,8 +349,8 @@ class Log:
             start, upto = int(addresses[row]), int(addresses[stop - 1] + sizes[stop - 1])
             data = entries.slice(row, stop).encode(sizes[row:stop], addresses[row:stop], start, upto)
             self.write(start, data.data)
-            if seen is not None:
-                seen(start, data)
+            if observe is not None:
+                observe(start, data)
             row = stop
         return addresses
 
@@ -420,8 +420,8 @@ def write_derived(
     only_known: bool = False,
     is_intact: bool = True,
 ) -> None:
-    """The files that belong to what was derived; `files` show which queues have additions, and what kind of broker reads them. Unless the
-    log `is_intact`, its databases of queues are left out.
+    """Write the derived files; `files` show which queues have ext files, and the kind of broker. Unless the log `is_intact`, queue
+    databases are left out.
 
     With `only_known`, files whose size nothing shows are left out: a broker with another setting would not start on them, and makes
     them itself. An empty `abort`, and no checkpoint, let every version do so.
@@ -489,7 +489,7 @@ def write_derived(
 def _leave_queues(
     files: Sequence[File], folder: Folder, last: int, index_until: int, report: Report, *, is_carried: bool
 ) -> None:
-    """The checkpoint of a store whose queues are a database, and what makes a broker build these where they are left out or incomplete.
+    """Write the checkpoint of a store with a queue database, and make the broker build queues that are left out or incomplete.
 
     A broker that starts after a clean stop does not build the unit of the very first message.
     """
@@ -606,17 +606,17 @@ def _write_files(folder: Folder, data: bytes, start: int, size: int) -> int:
 
 def _write_ext(folder: Folder, units: NDArray[np.int64], sizes: Sizes) -> tuple[int, NDArray[np.int64]]:
     """Ext units of the messages, without bitmaps, and the plain units that point to them."""
-    count, each = units.shape[1], (sizes.ext - EXT_END_SIZE) // EXT_UNIT.size
+    count, per_file = units.shape[1], (sizes.ext - EXT_END_SIZE) // EXT_UNIT.size
     rows = np.zeros(count, EXT_UNIT.dtype)
     rows["size"], rows["tag_hash"], rows["store_timestamp"] = EXT_UNIT.size, units[U_TAG], units[U_TIME]
-    files = -(-count // each)
+    files = -(-count // per_file)
     for number in range(files):
-        part = rows[number * each : (number + 1) * each].tobytes()
-        mark = [b"\xff\xff"] if (number + 1) * each < count else []
+        part = rows[number * per_file : (number + 1) * per_file].tobytes()
+        mark = [b"\xff\xff"] if (number + 1) * per_file < count else []
         write_sized(folder, f"{number * sizes.ext:020}", [part, *mark], sizes.ext)
     numbers = np.arange(count, dtype=np.int64)
     pointing = units.copy()
-    pointing[U_TAG] = EXT_FLAG + numbers // each * sizes.ext + numbers % each * EXT_UNIT.size
+    pointing[U_TAG] = EXT_FLAG + numbers // per_file * sizes.ext + numbers % per_file * EXT_UNIT.size
     return files, pointing
 
 
@@ -636,7 +636,7 @@ def batch_units(units: NDArray[np.int64]) -> NDArray[np.void]:
 
 
 def write_index(folder: Folder, keys: NDArray[np.int64], sizes: Sizes, report: Report) -> int:
-    """The files of the key index with these keys (`K_…`); the time at which the last full one ends."""
+    """Write the key index with these keys (`K_…`); the time at which its last full file ends."""
     hashes, addresses, times = (np.ascontiguousarray(keys[row]) for row in (K_HASH, K_ADDRESS, K_TIME))
     report.count("keys", int(hashes.size))
     done, full_until, before, name_before = 0, 0, np.zeros(derive.STATE, np.int64), 0

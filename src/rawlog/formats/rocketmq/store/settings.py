@@ -70,7 +70,7 @@ class BrokerConf:
     values: Mapping[str, str] = field(default_factory=dict)
 
     def number(self, *names: str) -> int | None:
-        """The first of these settings that is a number above zero."""
+        """The first of these settings with a number above zero."""
         for name in names:
             text = self.values.get(name, "")
             if re.fullmatch(r"[0-9]{1,18}", text) and int(text) > 0:
@@ -79,7 +79,7 @@ class BrokerConf:
 
 
 def conf_near(files: Iterable[File]) -> BrokerConf | None:
-    """The settings of the broker whose store these files are: a file of a usual name in the store's directory or above it.
+    """The broker's settings: a file of a usual name in the store's directory or above it.
 
     One that names another directory as its store, which exists, is not taken.
     """
@@ -112,10 +112,10 @@ def _read(path: Path) -> BrokerConf | None:
 
 
 def _belongs(conf: BrokerConf, root: Path) -> bool:
-    named = conf.values.get("storePathRootDir")
-    if not named:
+    root_setting = conf.values.get("storePathRootDir")
+    if not root_setting:
         return True
-    path = Path(conf.path).parent / named
+    path = Path(conf.path).parent / root_setting
     try:
         return not path.exists() or path.samefile(root)
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ class Sizes:
     known_fields: frozenset[str] = frozenset()
 
     def with_options(self, options: Mapping[str, str]) -> Sizes:
-        """The same with what options say: `commitlog_size`, `queue_size`, `batch_queue_size`, `ext_size`, `index_slots` …"""
+        """These sizes, changed by options: `commitlog_size`, `queue_size`, `batch_queue_size`, `ext_size`, `index_slots` …"""
         changed = {}
         for name, option in OPTIONS.items():
             if option in options:
@@ -172,10 +172,10 @@ class Sizes:
                     raise OptionError(f"{option} {options[option]!r}: a whole number expected") from None
                 if changed[name] <= 0:
                     raise OptionError(f"{option} {changed[name]}: a number above zero expected")
-        return self.having(changed)
+        return self.with_sizes(changed)
 
-    def having(self, sizes: Mapping[str, int]) -> Sizes:
-        """The same with these sizes, which are known."""
+    def with_sizes(self, sizes: Mapping[str, int]) -> Sizes:
+        """These sizes with others, which become known."""
         sized = replace(self, **sizes, known_fields=self.known_fields | set(sizes))
         # A broker rounds these up to whole units.
         return replace(sized, queue=_up(sized.queue, UNIT.size), batch_queue=_up(sized.batch_queue, BATCH_UNIT.size))
@@ -195,19 +195,19 @@ def usual_size(files: Sequence[File]) -> int:
     The one that most files have and most names are multiples of, for the name of a file is the address of its first byte. Where all files
     were cut or lengthened, the names alone show it.
     """
-    named = [file for file in files if file.place.start_offset is not None]
-    sizes = Counter(file.size for file in named if file.size)
-    starts = [file.place.start_offset or 0 for file in named]
-    apart = math.gcd(*starts)
-    wanted = set(sizes)
-    if min(sizes, default=1) <= 2 * apart and apart <= LARGEST_FILE:
-        wanted.add(apart)
+    numbered = [file for file in files if file.place.start_offset is not None]
+    sizes = Counter(file.size for file in numbered if file.size)
+    starts = [file.place.start_offset or 0 for file in numbered]
+    step = math.gcd(*starts)
+    candidates = set(sizes)
+    if min(sizes, default=1) <= 2 * step and step <= LARGEST_FILE:
+        candidates.add(step)
 
     def credit(size: int) -> tuple[int, int, int]:
         fitting = sum(start % size == 0 for start in starts)
         return fitting + sizes[size], fitting, size
 
-    return max(wanted, key=credit, default=0)
+    return max(candidates, key=credit, default=0)
 
 
 def shown_size(files: Sequence[File], field: str) -> int:
@@ -255,11 +255,11 @@ def sizes_of(files: Iterable[File]) -> Sizes:
     if conf is not None:
         for name, names in CONF.items():
             sizes.setdefault(name, conf.number(*names) or getattr(Sizes(), name))
-    return Sizes().having(sizes)
+    return Sizes().with_sizes(sizes)
 
 
 def _index_sizes(files: Sequence[File]) -> dict[str, int]:
-    """Slots and entries of index files, by one that has the size of most of them; none if they are not certain."""
+    """Slots and entries of index files, by a file of the usual size; none if they are uncertain."""
     sizes = Counter(file.size for file in files)
     for file in sorted(files, key=lambda file: -sizes[file.size]):
         try:
@@ -323,7 +323,7 @@ class Delays:
 
 
 def is_delay(ms: int) -> bool:
-    """Whether a level can be so long: settings are in whole seconds, so that hardly any damaged number is one."""
+    """Whether this can be the delay of a level: whole seconds, which a damaged number hardly ever is."""
     return 0 < ms <= LONGEST_MS and ms % 1000 == 0
 
 
@@ -404,7 +404,7 @@ def ext_tags(tags: NDArray[np.int64], ext: Iterable[File]) -> NDArray[np.int64]:
 
 
 def _delays_of(addresses: NDArray[np.int64], due: NDArray[np.int64], logs: Sequence[File]) -> dict[int, int]:
-    """The delay of the newest of some units whose message is there, by its level."""
+    """The delay of the newest unit whose message is stored, by its level."""
     for row in range(addresses.size - 1, max(-1, addresses.size - 1 - SAMPLE), -1):
         stored = _stored_at(int(addresses[row]), logs)
         if stored is not None and is_delay(int(due[row]) - stored[1]):

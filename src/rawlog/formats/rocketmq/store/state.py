@@ -51,7 +51,7 @@ from rawlog.model.transactions import TransactionalId, Transactions
 Batches = Iterator[pa.RecordBatch]
 Options = Mapping[str, str]
 COMMITTED_MASK = int(SysFlag.COMMIT)
-#: So many queues of a topic without a message are known at most.
+#: The most queues without a message that are listed for a topic.
 MOST_QUEUES = 1 << 12
 
 
@@ -59,7 +59,7 @@ Fold = Callable[[Sequence[File], Options], Batches]
 
 
 def guarded(fold: Fold) -> Fold:
-    """A fold whose only error is RawlogError, whatever the files contain: values that no column can hold give CorruptError."""
+    """A fold that raises only RawlogError: CorruptError for values that no column can hold."""
 
     @wraps(fold)
     def run(files: Sequence[File], options: Options) -> Batches:
@@ -182,9 +182,9 @@ def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
         )
         if count:
             high = int(numbers[-1]) + (int(rows["batch_size"][-1]) if batch else 1)
-            here = np.flatnonzero((rows["physical_offset"] >= log_start) & (rows["size"] != PRE_BLANK_SIZE))
-            if low is None and here.size:
-                low = int(numbers[here[0]])
+            served = np.flatnonzero((rows["physical_offset"] >= log_start) & (rows["size"] != PRE_BLANK_SIZE))
+            if low is None and served.size:
+                low = int(numbers[served[0]])
     return high if low is None else low, high
 
 
@@ -193,7 +193,7 @@ def offsets(files: Sequence[File], options: Options) -> Batches:
     """Consumer offsets with the lag of each queue; with light queues on, ordinary offsets are in the other file."""
     bounds, empty = queue_bounds(files), _unused_queues(files)
     rows = []
-    for file, group, (topic, queue_id), offset in committed(files):
+    for file, group, (topic, queue_id), offset in committed_offsets(files):
         key = (file.place.group, topic, queue_id)
         low, high = bounds.get(key, (0, 0) if key in empty else (None, None))
         rows.append(_offset_row(file, group, topic, queue_id, offset, low, high))
@@ -214,10 +214,8 @@ def _unused_queues(files: Sequence[File]) -> set[tuple[str | None, str, int]]:
     return unused
 
 
-def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
-    """The offsets that consumer groups have committed, each with the file that says so. ValueError and the like for settings of an
-    unexpected shape.
-    """
+def committed_offsets(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
+    """The committed offsets of consumer groups, each with its file. ValueError and the like for settings of an unexpected shape."""
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
         for file, value in config.load(files, name):
             for key, queues in sorted((value.get("offsetTable") or {}).items()):
@@ -244,7 +242,7 @@ def consumer_groups(files: Sequence[File], errors: str) -> list[Group]:
 
 
 def unread_groups(files: Sequence[File]) -> Iterator[str]:
-    """What says that consumer groups are there that cannot be read."""
+    """Signs of consumer groups that cannot be read."""
     folders = {above(file.path, 1) for file in files if file.format == "rocketmq.configdatabase"}
     for folder in sorted(folders):
         if parts(folder)[0] in GROUP_DATABASES:
@@ -339,15 +337,15 @@ def _is_system(topic: str) -> bool:
 
 
 def entries_of(files: Sequence[File], options: Options) -> Iterator[Entry]:
-    """The messages in system topics, and those that came from one (they carry REAL_TOPIC or a commit). DataError at damage unless the
-    options say otherwise.
+    """The messages in system topics, and those that came from one (with REAL_TOPIC or a commit). DataError at damage unless the options say
+    otherwise.
     """
     for rows in dispatch.loaded_messages(files, options.get("errors", "raise")):
         yield from entries_in(rows)
 
 
 def entries_in(rows: Messages) -> Iterator[Entry]:
-    """The same among some messages."""
+    """The entries of system topics among messages."""
     if not len(rows):
         return
     topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
@@ -396,7 +394,7 @@ def time_of(ms: int) -> int | None:
 
 @guarded
 def transactions(files: Sequence[File], options: Options) -> Batches:
-    """Half messages, copies of one grouped, with what became of them: committed before rolled back before discarded before pending."""
+    """Half messages, copies grouped, with their end: committed before rolled back before discarded before pending."""
     halves: dict[str, list[Entry]] = {}
     commits: dict[int, int] = {}
     committed_keys: dict[tuple[str, str], int] = {}
@@ -447,7 +445,7 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
 
 
 def transactions_of(files: Sequence[File], errors: str) -> Transactions:
-    """The transactions of all stores: each by the unique key of its half message, those that nothing ended first."""
+    """The transactions of all stores, by the unique key of the half message; open ones first."""
     result = Transactions("rocketmq")
     for batch in transactions(files, {"errors": errors}):
         for row in batch.cast(_with_numbers(batch.schema)).to_pylist():
@@ -494,7 +492,9 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
         if entry.topic == SCHEDULE_TOPIC:
             level = entry.queue_id + 1
             due, _ = lengths.due_at(entry.physical, entry.stored, max(1, level))
-            was_read = any(entry.queue_offset < offset for (_, each), offset in done.items() if each == level)
+            was_read = any(
+                entry.queue_offset < offset for (_, delay_level), offset in done.items() if delay_level == level
+            )
             state = "delivered" if copy is not None or was_read else "pending"
         else:
             level, text = None, entry.properties.get("TIMER_OUT_MS", "")
@@ -534,7 +534,7 @@ FIRST_POP = "1ST_POP_TIME"
 
 @guarded
 def retries(files: Sequence[File], options: Options) -> Batches:
-    """Messages that were sent back, and dead letters, with the message that each began as."""
+    """Messages that were sent back, and dead letters, with their original message."""
     names = _Names.of(files)
     rows = [row for entry in entries_of(files, options) if (row := _row(entry, names)) is not None]
     searched = {(row["source_topic"], row["unique_key"]) for row in rows if row["source_physical_offset"] is None}
@@ -557,7 +557,7 @@ def _row(entry: Entry, names: _Names) -> dict[str, Any] | None:
         return None
     source = entry.properties.get("DLQ_ORIGIN_TOPIC") or entry.properties.get("RETRY_TOPIC")
     if kind != "dead letter":
-        group, popped = names.apart(group, was_popped=FIRST_POP in entry.properties)
+        group, popped = names.split_retry_name(group, was_popped=FIRST_POP in entry.properties)
         source = source or popped
     source_id = entry.properties.get("DLQ_ORIGIN_MESSAGE_ID") or entry.properties.get("ORIGIN_MESSAGE_ID")
     return {
@@ -602,7 +602,7 @@ class _Names:
         names.topics.update(file.place.topic for file in files if file.place.topic is not None)
         return names
 
-    def apart(self, name: str, *, was_popped: bool) -> tuple[str, str | None]:
+    def split_retry_name(self, name: str, *, was_popped: bool) -> tuple[str, str | None]:
         """The group of a retry topic and, where messages are popped, the topic they came from: `group_topic`, on request `group+topic`.
 
         Both names may have a `_`, so the groups and topics that the store knows decide.
@@ -620,14 +620,16 @@ class _Names:
         return name, None
 
 
-def _find_messages(files: Sequence[File], wanted: set[tuple[str, str]], options: Options) -> dict[tuple[str, str], int]:
+def _find_messages(
+    files: Sequence[File], identities: set[tuple[str, str]], options: Options
+) -> dict[tuple[str, str], int]:
     """Where the one message of a topic with a unique key is. Those of a batch may all have the same: then none is given."""
     addresses: dict[tuple[str, str], int] = {}
-    if not wanted:
+    if not identities:
         return addresses
     several: set[tuple[str, str]] = set()
-    topics = pa.array(sorted({topic.encode() for topic, _ in wanted}), pa.binary())
-    keys = pa.array(sorted({key.encode() for _, key in wanted}), pa.binary())
+    topics = pa.array(sorted({topic.encode() for topic, _ in identities}), pa.binary())
+    keys = pa.array(sorted({key.encode() for _, key in identities}), pa.binary())
     for rows in dispatch.loaded_messages(files, options.get("errors", "raise")):
         starts, sizes = dispatch.property_spans(rows, "UNIQ_KEY")
         topic = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE])

@@ -1,4 +1,4 @@
-"""A store seen as a whole: what its commit log contains, where it ends, what a broker derives from it, and which files are next to it.
+"""A store as a whole: what its commit log contains, where it ends, what a broker derives from it.
 
 What one pass over a commit-log file finds is a `LogSummary`: where a broker's scan of the file ends, and the queue units and index keys
 that its messages give. Summaries of neighbouring bytes merge, in order; those of all files are what the rules over a store compare the
@@ -50,13 +50,13 @@ from rawlog.model.store import Look, Panel, Store
 from rawlog.model.verb import Line, Section, Tone
 
 PACKED_AT = 1 << 18
-"""Messages after which a summary packs what they gave: at most so many are in memory as they are."""
+"""Messages after which a summary packs their units and keys: the most that are in memory unpacked."""
 _SMALL = (np.int8, np.int16, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows of whole numbers, small: per row its first value, the type of what follows, whether that is differences, and the bytes."""
+    """Compressed rows of whole numbers: per row its first value, the type of the rest, whether these are differences, and the bytes."""
 
     count: int
     rows: tuple[tuple[int, str, bool, bytes], ...]
@@ -100,7 +100,7 @@ def _narrow(values: NDArray[np.int64]) -> NDArray[np.signedinteger]:
 
 @dataclass(slots=True)
 class LogSummary:
-    """A commit-log file, or some bytes of it: where a broker's scan ends and why, which sound messages follow that, what messages give."""
+    """A commit-log file or a part of it: where a broker's scan ends and why, sound messages after that, units and keys."""
 
     file: File
     start: int
@@ -134,7 +134,7 @@ class LogSummary:
 
     @property
     def rises(self) -> bool:
-        """Whether summaries merged as they must: always, for a split begins where the one before ends."""
+        """Whether summaries merged in order: always, as a split begins where the one before ends."""
         return True
 
     def see(self, frames: Frames) -> None:
@@ -239,7 +239,7 @@ def summarise(file: File) -> LogSummary:
 
 
 class View:
-    """The files of one store and what its commit log says they must contain."""
+    """The files of one store, and what they must contain by its commit log."""
 
     def __init__(self, files: Store) -> None:
         self.files = files
@@ -312,9 +312,7 @@ class View:
         return pending
 
     def key_runs(self) -> Iterator[NDArray[np.int64]]:
-        """The hashes of the keys that the index may have, the addresses of their messages, and whether each is a tag, in order, some at
-        a time.
-        """
+        """The hashes of index keys, the addresses of their messages, and whether each is a tag, in order, in parts."""
         for log in self.logs:
             for piece in log.keys:
                 yield piece.unpack()
@@ -342,7 +340,7 @@ class View:
 
 
 def views(files: Sequence[File]) -> Iterator[View]:
-    """The store that a group of files is, computed once for all rules; none for files that belong to no store."""
+    """The view of a store, computed once for all rules; none for files without a store."""
     if files and files[0].place.group is not None:
         yield Store.of(files).share(View)
 

@@ -23,12 +23,12 @@ from rawlog.io.storage import (
     place_of,
 )
 from rawlog.lakes.ingest_replicas import (
-    Earlier,
+    LakeReplicas,
     among,
     known_file,
     position_of,
 )
-from rawlog.lakes.state import History, Taken
+from rawlog.lakes.state import History, SourceProgress
 from rawlog.model.errors import AccessError, unknown
 from rawlog.model.format import File
 from rawlog.model.store import Store
@@ -78,9 +78,9 @@ def mark_of(source: Source, stop: int) -> int:
 def read_marks(wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], int | None]:
     """The marks of several files up to given positions, read side by side."""
     if len(wanted) < 2:
-        return {one: mark(*one) for one in wanted}
+        return {place: mark(*place) for place in wanted}
     with ThreadPoolExecutor(min(READERS, len(wanted)), thread_name_prefix="rawlog-marks") as pool:
-        return dict(zip(wanted, pool.map(lambda one: mark(*one), wanted), strict=True))
+        return dict(zip(wanted, pool.map(lambda place: mark(*place), wanted), strict=True))
 
 
 # Other names of known files -------------------------------------------------------------------------------------------
@@ -89,26 +89,26 @@ def read_marks(wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], int
 def known_names(files: Iterable[File], sources: Collection[str]) -> dict[str, File]:
     """Files in directories that the lake knows by other paths, such as through a symbolic link: by path, under the name in the lake."""
     local = [file for file in files if not is_remote(file.path)]
-    mine = {_folder(file.path) for file in local}
-    known = {_folder(path) for path in sources if not is_remote(path)}
-    others, unknown_to_it = known - mine, mine - known
-    if not others or not unknown_to_it:
+    folders = {_folder(file.path) for file in local}
+    lake_folders = {_folder(path) for path in sources if not is_remote(path)}
+    others, new_folders = lake_folders - folders, folders - lake_folders
+    if not others or not new_folders:
         return {}
     places = {place_of(folder): folder for folder in sorted(others) if os.path.isdir(folder)}
-    names = {folder: places[place] for folder in unknown_to_it if (place := place_of(folder)) in places}
-    made = {}
+    names = {folder: places[place] for folder in new_folders if (place := place_of(folder)) in places}
+    renamed = {}
     for file in local:
         folder = _folder(file.path)
-        if folder in names and (named := _renamed(file, folder, names[folder])) is not None:
-            made[file.path] = named
-    return made
+        if folder in names and (named := _rename(file, folder, names[folder])) is not None:
+            renamed[file.path] = named
+    return renamed
 
 
 def _folder(path: str) -> str:
     return path.rpartition("/")[0] or os.path.dirname(path)
 
 
-def _renamed(file: File, folder: str, other: str) -> File | None:
+def _rename(file: File, folder: str, other: str) -> File | None:
     """A file of one directory under the name of another; None if the directory that it belongs to has no such name."""
     path, group = f"{other}{file.path[len(folder) :]}", file.place.group
     if group is None:
@@ -123,7 +123,7 @@ def _renamed(file: File, folder: str, other: str) -> File | None:
 
 
 @dataclass(slots=True)
-class Rewritten:
+class RewritePlan:
     """What a run does about sources that were rewritten."""
 
     policy: str
@@ -132,7 +132,7 @@ class Rewritten:
     #: The sources whose rows are removed, by table.
     removed: dict[str, set[str]] = field(default_factory=dict)
     #: Where files continue whose earlier rows stay, by table and path.
-    kept: dict[tuple[str, str], Taken] = field(default_factory=dict)
+    kept: dict[tuple[str, str], SourceProgress] = field(default_factory=dict)
 
     def refuse(self, path: str, why: str) -> None:
         """Leave a file out of all tables; its rows stay."""
@@ -169,42 +169,42 @@ class Comparison:
     #: Whether the selection of the run takes a file for a table; and the selection as the lake records it.
     takes: Callable[[File, Table], bool]
     selection: str
-    earlier: Earlier
+    replicas: LakeReplicas
     #: The lake's table `files`, None if there is none.
     lake_files: Any
     #: Files that were rewritten and are damaged now.
     damaged: Collection[str] = ()
     #: Other paths of the same bytes, such as those of a copy in remote storage, by path.
-    twins: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    same_bytes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def run(self, tables: Sequence[Table]) -> Rewritten:
+    def run(self, tables: Sequence[Table]) -> RewritePlan:
         """What was rewritten, and what is done about it in some tables."""
-        found = Rewritten(self.policy)
-        changed = {table: self._changed(table) for table in (*tables, FILES, FINDINGS)}
+        rewrites = RewritePlan(self.policy)
+        changed = {table: self._changed_files(table) for table in (*tables, FILES, FINDINGS)}
         marks = read_marks(
             {
-                (file.path, one.stop)
-                for some in changed.values()
-                for file, one in some
-                if one.mark and 0 < one.stop <= file.size
+                (file.path, ingested.stop)
+                for pairs in changed.values()
+                for file, ingested in pairs
+                if ingested.mark and 0 < ingested.stop <= file.size
             }
         )
         rewritten: dict[str, dict[str, File]] = {}
-        for table, some in changed.items():
-            own = rewritten[table.name] = {}
-            for file, taken in some:
-                why = replaced(file, taken, marks)
+        for table, pairs in changed.items():
+            files = rewritten[table.name] = {}
+            for file, taken in pairs:
+                why = why_replaced(file, taken, marks)
                 if why is None:
                     continue
-                if table.name in _ABOUT_FILES or not self._is_refused(found, file, table, why):
-                    own[file.path] = file
+                if table.name in _ABOUT_FILES or not self._is_refused(rewrites, file, table, why):
+                    files[file.path] = file
         for table in tables:
-            kept = {path: file for path, file in rewritten[table.name].items() if path not in found.refused}
-            self._decide(found, table, kept)
-        self._supersede(found, tables, {path for own in rewritten.values() for path in own})
-        return found
+            kept = {path: file for path, file in rewritten[table.name].items() if path not in rewrites.refused}
+            self._decide(rewrites, table, kept)
+        self._supersede(rewrites, tables, {path for files in rewritten.values() for path in files})
+        return rewrites
 
-    def _changed(self, table: Table) -> list[tuple[File, Taken]]:
+    def _changed_files(self, table: Table) -> list[tuple[File, SourceProgress]]:
         sources = self.histories[table.name].sources
         return [
             (file, sources[file.path])
@@ -215,7 +215,7 @@ class Comparison:
             and (table.name in _ABOUT_FILES or self.takes(file, table))
         ]
 
-    def _is_refused(self, found: Rewritten, file: File, table: Table, why: str) -> bool:
+    def _is_refused(self, rewrites: RewritePlan, file: File, table: Table, why: str) -> bool:
         able = file.format in registry.formats_with(table) and file.place.state is None
         is_lasting = file.format in registry.formats_with(RECORDS)
         if file.path in self.damaged:
@@ -228,35 +228,35 @@ class Comparison:
             if self.policy == "replace" or not is_lasting or registry.formats()[str(file.format)].ordered:
                 return False
             why = f"{why}; it has no offsets, so that nothing says what follows the rows that are kept"
-        found.refuse(file.path, why)
+        rewrites.refuse(file.path, why)
         return True
 
-    def _decide(self, found: Rewritten, table: Table, rewritten: Mapping[str, File]) -> None:
+    def _decide(self, rewrites: RewritePlan, table: Table, rewritten: Mapping[str, File]) -> None:
         """Replace the rows of rewritten files, or continue after them."""
         is_log = registry.formats_with(RECORDS)
         kept: list[File] = []
         for path, file in rewritten.items():
             if self.policy == "keep" and file.format in is_log and self._is_other(file):
-                found.kept[table.name, path] = Taken(file.size, None, 0, 0, 0)
+                rewrites.kept[table.name, path] = SourceProgress(file.size, None, 0, 0, 0)
                 continue
             # Of what the lake has from other replicas too, no row is removed: it would not be taken again.
-            is_shared = file.place.group in self.earlier.others
+            is_shared = file.place.group in self.replicas.others
             if file.format in is_log and (self.policy == "keep" or is_shared):
                 kept.append(file)
             else:
-                found.removed.setdefault(table.name, set()).add(path)
+                rewrites.removed.setdefault(table.name, set()).add(path)
         ends = self._ends(table, {str(file.place.group) for file in kept}) if kept else {}
         for file in kept:
             store = self.group_of(file)
             end, following = ends.get(str(file.place.group), 0), store.following(file)
             done = following is not None and following <= end
             position = file.size if done else position_of(file, store, end)
-            found.kept[table.name, file.path] = Taken(file.size, None, position, 0, 0)
+            rewrites.kept[table.name, file.path] = SourceProgress(file.size, None, position, 0, 0)
 
     def _is_other(self, file: File) -> bool:
         """Whether the directory of a file is another unit of data than it was, such as a topic that was created again."""
-        known = self.histories[FILES.name].stores.get(str(file.place.group), ())
-        return contradict(known, self.group_of(file).share(facts_of))
+        facts = self.histories[FILES.name].stores.get(str(file.place.group), ())
+        return contradict(facts, self.group_of(file).share(facts_of))
 
     def _ends(self, table: Table, groups: Collection[str]) -> dict[str, int]:
         """How far the lake goes in some directories, according to its table `files`."""
@@ -276,17 +276,17 @@ class Comparison:
 
     # Files that are gone ----------------------------------------------------------------------------------------------
 
-    def _supersede(self, found: Rewritten, tables: Sequence[Table], rewritten: set[str]) -> None:
+    def _supersede(self, rewrites: RewritePlan, tables: Sequence[Table], rewritten: set[str]) -> None:
         """Remove the rows of files that are gone because a log has their offsets now: one that was rewritten, or one that is new or
         has grown, where a log of its own is gone.
         """
         covers = _Covers(self.files)
-        every = (*tables, FILES, FINDINGS)
+        all_tables = (*tables, FILES, FINDINGS)
         gone: dict[str, File] = {}
-        for table in every:
+        for table in all_tables:
             for path, taken in self.histories[table.name].sources.items():
                 if path in covers.here or (
-                    self.twins and any(other in covers.here for other in self.twins.get(path, ()))
+                    self.same_bytes and any(other in covers.here for other in self.same_bytes.get(path, ()))
                 ):
                     continue  # it is still there, perhaps elsewhere
                 if path not in gone and covers.may_cover(path) and (file := known_file(path, taken)) is not None:
@@ -296,15 +296,15 @@ class Comparison:
         exist: dict[str, bool] = {}
         lost_logs = [file for file in gone.values() if file.format in is_log]
         over = [log for file in lost_logs if (log := covers.log_of(file)) is not None]
-        taken_up = {log.path for log in over if any(self._is_new(log, table) for table in every)}
+        taken_up = {log.path for log in over if any(self._is_new(log, table) for table in all_tables)}
         for path, file in gone.items():
             log = covers.log_of(file)
-            if log is None or log.path in found.refused:
+            if log is None or log.path in rewrites.refused:
                 continue
             # A file that describes a log, such as a snapshot of its producers, goes with the offsets of one that was rewritten before it.
             is_stale = file.format not in is_log and covers.is_after(file, rewritten | taken_up)
             is_lost = (str(file.place.group), file.place.start_offset) in lost
-            for table in every:
+            for table in all_tables:
                 if path not in self.histories[table.name].sources:
                     continue
                 if log.path not in rewritten and not is_stale and not (is_lost and self._is_new(log, table)):
@@ -315,13 +315,13 @@ class Comparison:
                     continue
                 if table.name not in _ABOUT_FILES and not self.takes(log, table):
                     continue
-                is_kept = self.policy == "keep" or file.place.group in self.earlier.others
+                is_kept = self.policy == "keep" or file.place.group in self.replicas.others
                 is_narrower = table.name not in _ABOUT_FILES and self._is_narrower(path, table)
                 if self.policy == "refuse" or is_narrower:
                     why = f"has offsets that were ingested from {path}, which is gone"
-                    found.refuse(log.path, f"{why}; {NARROWER}" if is_narrower else why)
+                    rewrites.refuse(log.path, f"{why}; {NARROWER}" if is_narrower else why)
                 elif not (is_kept and file.format in is_log):
-                    found.removed.setdefault(table.name, set()).add(path)
+                    rewrites.removed.setdefault(table.name, set()).add(path)
 
     def _is_narrower(self, path: str, table: Table) -> bool:
         """Whether this run would leave out rows of a source that were ingested before."""
@@ -329,10 +329,10 @@ class Comparison:
 
     def _is_new(self, log: File, table: Table) -> bool:
         """Whether a log is new or has changed since it was ingested into a table, or since it was last inspected."""
-        known = [self.histories[name].sources.get(log.path) for name in (FILES.name, FINDINGS.name, table.name)]
+        recorded = [self.histories[name].sources.get(log.path) for name in (FILES.name, FINDINGS.name, table.name)]
         # By size: a file that was only touched did not take up the offsets of another one.
-        is_unknown = known[0] is None or known[1] is None
-        return is_unknown or any(one is not None and one.size != log.size for one in known)
+        is_unknown = recorded[0] is None or recorded[1] is None
+        return is_unknown or any(taken is not None and taken.size != log.size for taken in recorded)
 
 
 class _Covers:
@@ -375,13 +375,13 @@ NARROWER = "it was ingested with another selection, so that replacing its rows m
 UNREADABLE = "cannot be read, so that it is not known whether it was rewritten"
 
 
-def replaced(file: File, taken: Taken, marks: Mapping[tuple[str, int], int | None]) -> str | None:
+def why_replaced(file: File, taken: SourceProgress, marks: Mapping[tuple[str, int], int | None]) -> str | None:
     """Why a file is no longer the one that was ingested, or None if it may have grown."""
     if file.size < taken.stop:
         return f"has {file.size:,} bytes, {taken.stop:,} were ingested: it was truncated or replaced"
     if taken.stop == 0 or taken.mark == 0:  # 0: it was only inspected
         return None
-    found = marks[file.path, taken.stop]
-    if found is None:
+    mark_now = marks[file.path, taken.stop]
+    if mark_now is None:
         return UNREADABLE
-    return None if found == taken.mark else "holds other bytes than were ingested: it was rewritten or replaced"
+    return None if mark_now == taken.mark else "holds other bytes than were ingested: it was rewritten or replaced"
