@@ -17,6 +17,7 @@ import rawlog
 from rawlog import registry
 from rawlog.model.format import Codec, Deferred, Family, File, Format, Place
 from rawlog.model.store import Store
+from rawlog.testing.store import check_class
 
 
 def deferred(value: object, seen: set[int]) -> Iterator[Deferred]:
@@ -43,26 +44,7 @@ def test_every_ability_that_is_named_can_be_imported(family: object) -> None:
 @pytest.mark.parametrize("family", registry.families(), ids=lambda family: family.name)
 def test_the_class_of_stores_defines_abilities_and_nothing_else(family: Family) -> None:
     """`Family.store` is text, and a method whose name is wrong is an ability that the system silently does not have."""
-    kind = family.store_class
-    assert issubclass(kind, Store)
-    assert kind is not Store
-    for name in (name for name in vars(kind) if not name.startswith("_") and name != "rewrites"):
-        ability = getattr(kind, name)
-        if name in kind.rewrites:
-            rewrite = kind.rewrites[name]
-            given = 3 + (rewrite.keeps or rewrite.aside is not None)  # the store, the directory, the options
-            inspect.signature(ability).bind(*[None] * given)
-            continue
-        assert name in vars(Store), f"{name} is neither an ability nor a verb that rewrites"
-        assert kind.can(name)
-        if callable(ability):
-            assert list(inspect.signature(ability).parameters) == list(
-                inspect.signature(getattr(Store, name)).parameters
-            )
-    assert kind.can("rows_of") == bool(family.folds)
-    assert kind.can("takes") or family.host is None
-    assert kind.can("system_name") == kind.can("copies")
-    assert kind.can("settle") <= (not family.is_single)
+    check_class(family)
 
 
 def test_a_plain_store_travels_small_and_one_of_a_class_as_what_it_is() -> None:

@@ -6,6 +6,7 @@ It looks at the verbs from outside, as the command line does: a source, a target
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import random
 import shutil
@@ -26,7 +27,9 @@ from rawlog.model.errors import (
     RawlogError,
 )
 from rawlog.model.finding import Finding, Severity
+from rawlog.model.format import Family
 from rawlog.model.report import Action, Entry, Report
+from rawlog.model.store import Store
 from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, wounded
@@ -55,6 +58,30 @@ def rewrite(verb: str, source: Path, target: Path, options: Mapping[str, str], *
         report: Report = run(job, open_tree(source))
     losses = [entry for entry in report.all_entries() if entry.is_alteration]
     return Result(report.is_whole, report.as_json(), losses, report.remaining)
+
+
+def check_class(family: Family) -> None:
+    """The class of a family's stores is there, and defines abilities and verbs that rewrite: a method whose name is wrong would be an
+    ability that the system silently does not have.
+    """
+    kind = family.store_class
+    assert issubclass(kind, Store)
+    assert kind is not Store
+    for name in (name for name in vars(kind) if not name.startswith("_") and name != "rewrites"):
+        ability = getattr(kind, name)
+        if name in kind.rewrites:
+            takes_more = kind.rewrites[name].keeps or kind.rewrites[name].aside is not None
+            inspect.signature(ability).bind("the store", "a directory", "options", *["more"] * takes_more)
+            continue
+        assert name in vars(Store), f"{name} is neither an ability of Store nor a verb that rewrites"
+        assert kind.can(name)
+        if callable(ability):
+            taken, expected = (inspect.signature(each).parameters for each in (ability, getattr(Store, name)))
+            assert list(taken) == list(expected), name
+    assert kind.can("rows_of") == bool(family.folds)
+    assert kind.can("takes") or family.host is None
+    assert kind.can("system_name") == kind.can("copies")
+    assert not (kind.can("settle") and family.is_single)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -157,6 +184,9 @@ class StoreTests:
                 yield verb, source, target, self.rewrite(verb, source, target)
 
     # Sound stores -------------------------------------------------------------------------------------------------------
+
+    def test_the_class_of_stores_defines_abilities_and_nothing_else(self) -> None:
+        check_class(registry.family(self.family))
 
     def test_verify_finds_nothing_in_golden_stores(self, copies: list[Path]) -> None:
         assert copies, "no stores"
