@@ -9,22 +9,9 @@ from rawlog import registry
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import Table
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import NAMES, Counting, Format, Note, Paths, Selecting, Showing, TableName, listed
 from rawlog.reading.tree import Tree, open_known, open_tree
-from rawlog.verbs.options import (
-    NAMES,
-    Counting,
-    Format,
-    Note,
-    Paths,
-    Selecting,
-    Showing,
-    TableName,
-    bound,
-    listed,
-    noted,
-    readable,
-    selection_of,
-)
+from rawlog.verbs.options import bound, noted, readable, selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -290,6 +277,7 @@ def count(
 
 
 def open_rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
+    """The rows of a table at some paths: the best replicas, with the schemas that decoding needs."""
     from rawlog.reading.parts import choose
 
     wanted = registry.table_named(table)

@@ -1,4 +1,4 @@
-"""`convert`: the rows of any system or lake, written as another system's files, Parquet, JSON lines or CSV; `rawlog.write` for rows at hand."""
+"""`convert`: rows of any system or lake, written as another system's files, Parquet, JSON lines or CSV; `rawlog.write` for rows at hand."""
 
 from __future__ import annotations
 
@@ -29,22 +29,15 @@ from rawlog.model.store import Store, unread_size
 from rawlog.model.table import Table
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import OUTPUT, READ, Format, Note, Path, Paths, TableName, listed
 from rawlog.reading.select import Selection, Tally, limited
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
-    OUTPUT,
-    READ,
     Converting,
     Force,
-    Format,
-    Note,
-    Path,
-    Paths,
     Running,
-    TableName,
     bound,
     divided,
-    listed,
     option_texts,
     selection_of,
     settings_of,

@@ -19,14 +19,12 @@ from rawlog.model.store import Store, unread_size
 from rawlog.model.table import RECORDS
 from rawlog.model.text import ROWS, html_table
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Format, Note, Path
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
     Comparing,
-    Format,
-    Note,
     Page,
-    Path,
     check_page,
     divided,
     noted,

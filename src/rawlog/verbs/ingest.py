@@ -15,11 +15,8 @@ from rawlog.model.report import Action, Report
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb
-from rawlog.reading.select import parse_columns
-from rawlog.reading.tree import Tree, open_known, open_tree
-from rawlog.verbs.options import (
+from rawlog.reading.options import (
     OUTPUT,
-    CatalogName,
     Decoding,
     Format,
     Masking,
@@ -28,15 +25,14 @@ from rawlog.verbs.options import (
     Path,
     Paths,
     Replicas,
-    Running,
     Since,
     Topics,
     Until,
     listed,
-    selection_of,
-    settings_of,
-    whole_paths,
 )
+from rawlog.reading.select import parse_columns
+from rawlog.reading.tree import Tree, open_known, open_tree
+from rawlog.verbs.options import CatalogName, Running, selection_of, settings_of, whole_paths
 
 if TYPE_CHECKING:
     from rawlog.lakes.ingest import Ingest

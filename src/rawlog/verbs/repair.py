@@ -34,22 +34,10 @@ from rawlog.model.store import Store, stores_of_files
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 from rawlog.model.verb import Kind, Option, verb
+from rawlog.reading.options import Note, Path, Time, Topics
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.verbs.options import (
-    Force,
-    Note,
-    Page,
-    Path,
-    Running,
-    SystemOptions,
-    Time,
-    Topics,
-    check_page,
-    open_sources,
-    option_texts,
-    write_page,
-)
+from rawlog.verbs.options import Force, Page, Running, SystemOptions, check_page, open_sources, option_texts, write_page
 
 if TYPE_CHECKING:
     from rawlog.model.format import Family, File, Keep
@@ -219,6 +207,7 @@ def rewrite(
 
 
 def write_report(html: Path, done: Report, sources: Iterable[str]) -> None:
+    """Write the page of a report."""
     from rawlog.pages.results import report_page
     from rawlog.verbs.report import causes
 

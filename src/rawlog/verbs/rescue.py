@@ -38,23 +38,18 @@ from rawlog.model.recovery import (
 from rawlog.model.report import Action, Entry, Report
 from rawlog.model.store import Store
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import OUTPUT, Path, Paths, Topics, listed, texts
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
-    OUTPUT,
     Force,
     NewCluster,
     Page,
-    Path,
-    Paths,
     Rescuing,
     SystemOptions,
-    Topics,
     check_page,
-    listed,
     open_sources,
     option_texts,
     running_of,
-    texts,
     whole_paths,
 )
 from rawlog.verbs.repair import UnknownFiles, fate_of, named_paths, write_report

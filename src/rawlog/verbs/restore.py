@@ -20,21 +20,14 @@ from rawlog.model.report import Report
 from rawlog.model.table import RECORDS, Table
 from rawlog.model.text import missing_topics, parse_time
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Decoding, Errors, Masking, Path, Paths, Time, Topics, listed
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.verbs.options import (
-    Decoding,
-    Errors,
     Force,
-    Masking,
     NewCluster,
-    Path,
-    Paths,
     Restoring,
-    Time,
-    Topics,
     bound,
-    listed,
     running_of,
     settings_of,
     transforms_of,

@@ -28,22 +28,17 @@ from rawlog.model.job import (
 from rawlog.model.store import Panel, Store, joined, unread_size
 from rawlog.model.text import printable
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Format, Limits, Note, Path, Paths, texts
 from rawlog.reading.select import Selection, Transform
 from rawlog.reading.tree import Tree, lasting
 from rawlog.verbs.options import (
-    Format,
-    Limits,
-    Note,
     Page,
-    Path,
-    Paths,
     Verifying,
     bound,
     check_page,
     open_sources,
     readable,
     running_of,
-    texts,
     transforms_of,
     write_page,
 )
