@@ -110,11 +110,11 @@ def report(
     job: Any = Survey(Chosen(max_decompressed=most, max_headers=headers))
     if lake is not None:
         job = LakeSurvey(lake)
-    found = engine.run(job, tree, running.get("progress")).overview
+    overview = engine.run(job, tree, running.get("progress")).overview
     if output is not None:
         with writing(os.fspath(output), overwrite=True, sources=tree.sources) as out:
-            out.write(found.to_html().encode())
-    return found  # type: ignore[no-any-return]
+            out.write(overview.to_html().encode())
+    return overview  # type: ignore[no-any-return]
 
 
 def _records_of(lake: str) -> Tree:

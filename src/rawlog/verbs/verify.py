@@ -119,22 +119,22 @@ def verify(
     if proof is not None and len(tree.roots) != 1:
         raise OptionError("name the result of one erasure with its certificate")
     transforms = () if proof is None else _decoding(proof.get("asked"), tree, schemas)
-    found = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
+    findings = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
     if proof is not None:
         try:
-            found.items += check_certificate(proof, tree, tree.roots[0], transforms)
+            findings.items += check_certificate(proof, tree, tree.roots[0], transforms)
         except DataError as error:  # the damage is a finding already
-            found.items.append(certificate_unread(error))
+            findings.items.append(certificate_unread(error))
     if html is not None:
         from rawlog.pages.results import verify_page
         from rawlog.verbs.report import causes, next_steps
 
-        grouped = causes(found, tree.roots)
-        steps = next_steps(found, grouped, tree)
+        grouped = causes(findings, tree.roots)
+        steps = next_steps(findings, grouped, tree)
         write_page(
-            html, verify_page(found, grouped, steps, tree.roots), (*tree.sources, *(other.sources if other else ()))
+            html, verify_page(findings, grouped, steps, tree.roots), (*tree.sources, *(other.sources if other else ()))
         )
-    return found
+    return findings
 
 
 def _decoding(asked: Any, tree: Tree, schemas: Path | None) -> tuple[Transform, ...]:
