@@ -25,6 +25,7 @@ from rawlog.model import errors
 from rawlog.model.difference import Difference, Tally
 from rawlog.model.finding import Account, Effect, Finding, Findings, Prediction, Severity, Startup
 from rawlog.model.report import Action, Entry, Report
+from rawlog.reading import options as reading_options
 from rawlog.verbs import live, options
 
 #: Types whose fields are the keys of what `--json` prints.
@@ -157,7 +158,7 @@ def _plain(annotation: str) -> str:
 @cache
 def _aliases() -> dict[str, ast.expr]:
     """Types that verbs share, by name: those that tell more than their type."""
-    trees = [ast.parse(inspect.getsource(module)) for module in (options, live)]
+    trees = [ast.parse(inspect.getsource(module)) for module in (reading_options, options, live)]
     return {
         node.targets[0].id: node.value
         for tree in trees

@@ -98,8 +98,8 @@ def command_of(declaration: Declaration) -> click.Command:
     """The command of a verb."""
     show = _printer(declaration)
     printing = [one for one in parameters_of(show) if one.name != "call"]
-    own = [one for one in declaration.parameters if not one.is_python_only]
-    parameters = [*own, *(one for one in printing if one.name not in {known.name for known in own})]
+    declared = [one for one in declaration.parameters if not one.is_python_only]
+    parameters = [*declared, *(one for one in printing if one.name not in {known.name for known in declared})]
 
     def callback(**values: Any) -> None:
         context = click.get_current_context()
@@ -111,13 +111,13 @@ def command_of(declaration: Declaration) -> click.Command:
         printed = {one.name: given.pop(one.name, one.empty) for one in printing if one.name in _names(parameters)}
         context.exit(show(Call(declaration, given), **printed))
 
-    made = [_parameter(one) for one in parameters]
-    if any(one.name == "threads" for one in own):
-        made.append(_log_format())
+    params = [_parameter(one) for one in parameters]
+    if any(one.name == "threads" for one in declared):
+        params.append(_log_format())
     return Command(
         declaration.name,
         callback=callback,
-        params=made,
+        params=params,
         help=_kept_lines(declaration.help),
         short_help=declaration.summary,
         epilog=examples(*declaration.examples, more=declaration.more),
@@ -230,51 +230,60 @@ class Partitions(click.ParamType[tuple[int, ...]]):
 PATH = click.Path()  # any text, and the shell completes files
 
 
-def _parameter(one: Parameter) -> click.Parameter:
+def _parameter(parameter: Parameter) -> click.Parameter:
     """A parameter of a verb as one of a command."""
-    kind = _type(one)
-    if one.is_argument:
-        metavar = f"{one.metavar}..." if one.is_repeated else one.metavar
+    kind = _type(parameter)
+    if parameter.is_argument:
+        metavar = f"{parameter.metavar}..." if parameter.is_repeated else parameter.metavar
         return click.Argument(
-            [one.name], nargs=-1 if one.is_repeated else 1, required=one.is_required, type=kind,
-            metavar=metavar if one.is_required else f"[{metavar}]",
-        )  # fmt: skip
-    names = [*one.spellings, one.name]
+            [parameter.name],
+            nargs=-1 if parameter.is_repeated else 1,
+            required=parameter.is_required,
+            type=kind,
+            metavar=metavar if parameter.is_required else f"[{metavar}]",
+        )
+    names = [*parameter.spellings, parameter.name]
     option: SectionOption
-    if one.kind is Kind.FLAG:
-        option = SectionOption(names, is_flag=True, help=one.help)
+    if parameter.kind is Kind.FLAG:
+        option = SectionOption(names, is_flag=True, help=parameter.help)
     else:
-        default = None if one.is_required or one.is_repeated else _shown_default(one)
+        default = None if parameter.is_required or parameter.is_repeated else _shown_default(parameter)
         more = (
             {} if default is None else {"default": default, "show_default": True}
         )  # click takes a default of None for a value
         option = SectionOption(
-            names, type=kind, multiple=one.is_repeated, required=one.is_required, metavar=one.metavar, help=one.help,
-            shell_complete=_complete_tables if one.kind is Kind.TABLE else None, **more,
-        )  # fmt: skip
-    option.section = one.section
+            names,
+            type=kind,
+            multiple=parameter.is_repeated,
+            required=parameter.is_required,
+            metavar=parameter.metavar,
+            help=parameter.help,
+            shell_complete=_complete_tables if parameter.kind is Kind.TABLE else None,
+            **more,
+        )
+    option.section = parameter.section
     return option
 
 
-def _shown_default(one: Parameter) -> Any:
-    if one.kind is Kind.SIZE and one.default:
-        return f"{one.default >> 20}M"
-    return one.default
+def _shown_default(parameter: Parameter) -> Any:
+    if parameter.kind is Kind.SIZE and parameter.default:
+        return f"{parameter.default >> 20}M"
+    return parameter.default
 
 
-def _type(one: Parameter) -> click.ParamType[Any]:
-    if one.choices:
-        return click.Choice(one.choices)
-    if one.kind is Kind.NUMBER:
+def _type(parameter: Parameter) -> click.ParamType[Any]:
+    if parameter.choices:
+        return click.Choice(parameter.choices)
+    if parameter.kind is Kind.NUMBER:
         return (
             click.INT
-            if one.least is None
-            else click.IntRange(int(one.least), None if one.most is None else int(one.most))
+            if parameter.least is None
+            else click.IntRange(int(parameter.least), None if parameter.most is None else int(parameter.most))
         )
-    if one.kind is Kind.DECIMAL:
-        return click.FLOAT if one.least is None else click.FloatRange(one.least)
+    if parameter.kind is Kind.DECIMAL:
+        return click.FLOAT if parameter.least is None else click.FloatRange(parameter.least)
     types: dict[Kind, click.ParamType[Any]] = {Kind.SIZE: Size(), Kind.PARTITIONS: Partitions(), Kind.PATH: PATH}
-    return types.get(one.kind, click.STRING)
+    return types.get(parameter.kind, click.STRING)
 
 
 def _complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -283,12 +292,12 @@ def _complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str
     return [name for name in registry.tables() if name.startswith(incomplete)]
 
 
-def _value(one: Parameter, value: Any) -> Any:
+def _value(parameter: Parameter, value: Any) -> Any:
     """A value of the command line as the function takes it."""
-    if one.kind is Kind.PARTITIONS:
+    if parameter.kind is Kind.PARTITIONS:
         return tuple(number for part in value for number in part)
-    if one.kind is Kind.PAIRS:
-        return pairs(value, max(one.spellings, key=len), one.metavar or "NAME=VALUE")
+    if parameter.kind is Kind.PAIRS:
+        return pairs(value, max(parameter.spellings, key=len), parameter.metavar or "NAME=VALUE")
     return value
 
 

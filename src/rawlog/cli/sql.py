@@ -21,7 +21,8 @@ from rawlog.cli.printers.answer import print_answer
 from rawlog.model.errors import DONE, OptionError, RawlogError, unknown
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb
-from rawlog.verbs.options import Asking, Paths
+from rawlog.reading.options import Paths
+from rawlog.verbs.options import Asking
 
 if TYPE_CHECKING:
     from rawlog.engines.duckdb import Engine

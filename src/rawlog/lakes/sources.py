@@ -20,13 +20,13 @@ from rawlog.model.format import File
 from rawlog.model.table import Table
 from rawlog.reading.select import Selection, partition_column
 from rawlog.reading.tree import Tree
-from rawlog.values.registry import TOPIC, Catalog, catalog_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from rawlog.lakes.payload import Payloads
+    from rawlog.values.registry import Catalog
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -342,15 +342,19 @@ def _parquet_file(path: str) -> Iterator[Any]:
 
 def lake_payloads(tree: Tree) -> Payloads | None:
     """Where the message bytes are that data files of a lake refer to; None if the tree is not one of a lake."""
-    from rawlog.lakes.lake import Lake
     from rawlog.lakes.names import is_lake
 
-    return Lake(tree.roots[0]).payloads() if len(tree.roots) == 1 and is_lake(tree.roots[0]) else None
+    if len(tree.roots) != 1 or not is_lake(tree.roots[0]):
+        return None
+    from rawlog.lakes.lake import Lake
+
+    return Lake(tree.roots[0]).payloads()
 
 
 def lake_schemas(tree: Tree) -> Catalog:
     """The schemas in the records of a lake: those of the registry's topic, if it was ingested. Nothing else is read."""
     from rawlog.lakes.names import is_lake
+    from rawlog.values.registry import TOPIC, Catalog, catalog_of
 
     if len(tree.roots) != 1 or not is_lake(tree.roots[0]):
         return Catalog()

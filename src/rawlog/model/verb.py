@@ -46,6 +46,8 @@ class Kind(StrEnum):
     NUMBER = "number"
     FLAG = "flag"
     CHOICE = "choice"
+    #: A time as users write it: ISO 8601, epoch milliseconds, -2h.
+    TIME = "time"
     #: A number with a fraction.
     DECIMAL = "decimal"
     #: A number of bytes: 4096, 64M, 1GiB.
@@ -58,6 +60,18 @@ class Kind(StrEnum):
     PATH = "path"
     #: The name of a table, which a shell completes.
     TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchField:
+    """A field in the search of the web page: its place in the form, its name in addresses, and what people see."""
+
+    place: int
+    name: str
+    label: str
+    hint: str
+    #: The key that leads to it.
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,10 @@ class Parameter:
     most: float | None = None
     #: Its heading in the help.
     section: str = OPTIONS
+    #: Its name as an option of the Spark source, if it is one.
+    spark: str | None = None
+    #: Its field in the search of the web page, if it has one.
+    field: SearchField | None = None
     #: Whether it is a positional argument of the command line.
     is_argument: bool = False
     #: Whether only the library has it.

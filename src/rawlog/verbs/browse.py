@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from rawlog.model.verb import Option, verb
-from rawlog.verbs.options import (
-    Format,
-    Paths,
-    listed,
-)
+from rawlog.reading.options import Format, Paths, listed
 
 if TYPE_CHECKING:
     from rawlog.pages.browser.server import Server

@@ -9,22 +9,9 @@ from rawlog import registry
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import Table
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import NAMES, Counting, Format, Note, Paths, Selecting, Showing, TableName, listed
 from rawlog.reading.tree import Tree, open_known, open_tree
-from rawlog.verbs.options import (
-    NAMES,
-    Counting,
-    Format,
-    Note,
-    Paths,
-    Selecting,
-    Showing,
-    TableName,
-    bound,
-    listed,
-    noted,
-    readable,
-    selection_of,
-)
+from rawlog.verbs.options import bound, noted, readable, selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -205,9 +192,9 @@ def tail(
     """
     from rawlog.reading.tail import LastRows
 
-    found = open_rows(paths, table, format, selection_of(selection), note)
-    last = LastRows(found.tree, found.table, found.selection, lines)
-    last.note = found.note
+    rows = open_rows(paths, table, format, selection_of(selection), note)
+    last = LastRows(rows.tree, rows.table, rows.selection, lines)
+    last.note = rows.note
     return last
 
 
@@ -239,23 +226,23 @@ def follow(
     from rawlog.reading.follow import Following, check_table
     from rawlog.reading.parts import choose
 
-    asked, wanted = selection_of(selection).replace(limit=limit), registry.table_named(table)
+    rows, wanted = selection_of(selection).replace(limit=limit), registry.table_named(table)
     check_table(wanted)
-    if asked.isolation == "read_committed":
+    if rows.isolation == "read_committed":
         raise OptionError("tail -f shows records before their transaction ends: it cannot be read_committed")
-    asked.needed(wanted)
+    rows.needed(wanted)
     tree = open_tree(paths, format=format)
-    asked = bound(asked, tree, wanted)
-    made = Following(listed(paths), wanted, asked, format=format, position=position, note=note or noted)
-    made.interval, made.stop = every, stop
+    rows = bound(rows, tree, wanted)
+    following = Following(listed(paths), wanted, rows, format=format, position=position, note=note or noted)
+    following.interval, following.stop = every, stop
     if position is None and lines is not None:
-        kept = choose(readable(tree, note), asked, note or noted, table=wanted)
+        kept = choose(readable(tree, note), rows, note or noted, table=wanted)
         if wanted.name in kept.tables:
-            found = _table(kept, wanted, asked.replace(limit=None), note, may_come=True)
-            made.skip_to_last(found, lines)
+            last = _table(kept, wanted, rows.replace(limit=None), note, may_come=True)
+            following.skip_to_last(last, lines)
         else:
-            made.skip(kept)  # nothing to read yet
-    return made
+            following.skip(kept)  # nothing to read yet
+    return following
 
 
 @verb(
@@ -290,6 +277,7 @@ def count(
 
 
 def open_rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
+    """The rows of a table at some paths: the best replicas, with the schemas that decoding needs."""
     from rawlog.reading.parts import choose
 
     wanted = registry.table_named(table)
@@ -310,10 +298,10 @@ def _table(tree: Tree, table: Table, selection: Selection, note: Note | None, *,
     from rawlog.reading.names import check_names
     from rawlog.reading.rows import Rows
 
-    found = Rows(tree, table, selection)
-    found.note = note or noted
+    rows = Rows(tree, table, selection)
+    rows.note = note or noted
     if note is not None:
         for name in selection.unused(table):
             note(f"{NAMES[name]} does not change {table.name}: it has no column for it")
     check_names(tree, table, selection, note, may_come=may_come)
-    return found
+    return rows

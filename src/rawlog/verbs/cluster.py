@@ -8,9 +8,9 @@ from typing import Annotated
 from rawlog.model.errors import OptionError
 from rawlog.model.text import parse_time
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Errors, Paths, Time, texts
 from rawlog.reading.tree import open_known
 from rawlog.verbs.groups import Shown, check_errors
-from rawlog.verbs.options import Errors, Paths, Time, texts
 
 
 @verb(

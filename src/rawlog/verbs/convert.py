@@ -1,4 +1,4 @@
-"""`convert`: the rows of any system or lake, written as another system's files, Parquet, JSON lines or CSV; `rawlog.write` for rows at hand."""
+"""`convert`: rows of any system or lake, written as another system's files, Parquet, JSON lines or CSV; `rawlog.write` for rows at hand."""
 
 from __future__ import annotations
 
@@ -29,22 +29,14 @@ from rawlog.model.store import Store, unread_size
 from rawlog.model.table import Table
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import OUTPUT, READ, Format, Note, Path, Paths, TableName, listed, texts
 from rawlog.reading.select import Selection, Tally, limited
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
-    OUTPUT,
-    READ,
     Converting,
     Force,
-    Format,
-    Note,
-    Path,
-    Paths,
-    Running,
-    TableName,
     bound,
     divided,
-    listed,
     option_texts,
     selection_of,
     settings_of,
@@ -138,24 +130,37 @@ def convert(
     >>> import rawlog
     >>> report = rawlog.convert("samples/kafka", "out/rows.parquet", topic="codec-*")
     """
+    from rawlog.lakes.sources import lake_schemas, sheet_names, source_tree
     from rawlog.lakes.targets import FormatOutlet, outlet
+    from rawlog.reading.names import check_names
+    from rawlog.reading.parts import choose as choose_replicas
 
-    asked, running = divided(selection)
+    reading, running = divided(selection)
     settings = settings_of(running)
     choose(0, **settings)  # options that contradict one another are reported first
-    accepted = (accept_loss,) if isinstance(accept_loss, str) else tuple(accept_loss)
-    made = outlet(
+    columns = [name.strip() for text in texts(accept_loss) for name in text.split(",") if name.strip()]
+    destination = outlet(
         to or _form_of(os.fspath(target)),
         os.fspath(target),
         table=registry.table_named(table),
         options=option_texts(option),
-        accepted=[name.strip() for text in accepted for name in text.split(",") if name.strip()],
+        accepted=columns,
         overwrite=force,
     )
     keys = keys_of(drop_key, drop_keys)
     inputs = [] if drop_keys is None else [os.fspath(drop_keys)]
-    chosen = selection_of(asked, as_bytes=isinstance(made, FormatOutlet))
-    return _convert(source, made, chosen, keys, inputs, format, dry_run, note, running)
+    rows = selection_of(reading, as_bytes=isinstance(destination, FormatOutlet))
+    rows.check(destination.source)
+    notes: list[str] = []
+    tree = source_tree(whole_paths(listed(source)), destination.source, format, note=notes.append)
+    rows = bound(rows, tree, destination.source, lambda: lake_schemas(tree))
+    with Convert(destination, selection=rows, drop=keys, dry_run=dry_run, inputs=inputs) as job:
+        tree = choose_replicas(tree, rows, notes.append, table=destination.source)
+        more = sheet_names(tree, destination.source) if job.reads_tables(tree) else ()
+        check_names(tree, destination.source, rows, note, more=more)
+        report = choose(tree.size, **settings).run(job, tree, running.get("progress"))
+        report.notes = [*notes, *report.notes]
+        return report
 
 
 def _form_of(target: str) -> str:
@@ -169,34 +174,6 @@ def _form_of(target: str) -> str:
         if name.endswith(endings):
             return form
     raise OptionError(f"{target}: its ending names no form; name one with --format")
-
-
-def _convert(
-    source: Paths,
-    made: Outlet,
-    selection: Selection,
-    keys: Sequence[bytes],
-    inputs: Sequence[str],
-    format: str | None,
-    dry_run: bool,
-    note: Note | None,
-    running: Running,
-) -> Report:
-    from rawlog.lakes.sources import lake_schemas, sheet_names, source_tree
-    from rawlog.reading.names import check_names
-    from rawlog.reading.parts import choose as choose_replicas
-
-    selection.check(made.source)
-    chosen: list[str] = []
-    tree = source_tree(whole_paths(listed(source)), made.source, format, note=chosen.append)
-    selection = bound(selection, tree, made.source, lambda: lake_schemas(tree))
-    with Convert(made, selection=selection, drop=keys, dry_run=dry_run, inputs=inputs) as job:
-        tree = choose_replicas(tree, selection, chosen.append, table=made.source)
-        more = sheet_names(tree, made.source) if job.reads_tables(tree) else ()
-        check_names(tree, made.source, selection, note, more=more)
-        report = choose(tree.size, **settings_of(running)).run(job, tree, running.get("progress"))
-        report.notes = [*chosen, *report.notes]
-        return report
 
 
 def keys_of(one: str | bytes | Sequence[str | bytes], file: Path | None) -> list[bytes]:

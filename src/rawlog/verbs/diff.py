@@ -19,14 +19,12 @@ from rawlog.model.store import Store, unread_size
 from rawlog.model.table import RECORDS
 from rawlog.model.text import ROWS, html_table
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Format, Note, Path
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
     Comparing,
-    Format,
-    Note,
     Page,
-    Path,
     check_page,
     divided,
     noted,
@@ -78,21 +76,21 @@ def diff(
     from rawlog.reading.names import check_names
     from rawlog.reading.parts import choose as choose_replicas
 
-    asked, running = divided(selection)
-    chosen = selection_of(asked)
+    reading, running = divided(selection)
+    rows = selection_of(reading)
     engine, trees = open_sources((a, b), running, format=format, note=note)
-    trees = [choose_replicas(readable(tree, note), chosen, note or noted) for tree in trees]
-    check_names(trees, RECORDS, chosen, note)
+    trees = [choose_replicas(readable(tree, note), rows, note or noted) for tree in trees]
+    check_names(trees, RECORDS, rows, note)
     check_page(html, (*trees[0].sources, *trees[1].sources))
-    found = engine.run(Diff(trees[1], chosen, limit), trees[0], running.get("progress"))
-    for text in found.notes:
+    differences = engine.run(Diff(trees[1], rows, limit), trees[0], running.get("progress"))
+    for text in differences.notes:
         (note or noted)(text)
     if html is not None:
         from rawlog.pages.results import diff_page
 
-        page = diff_page(found.tally, os.fspath(a), os.fspath(b), found.damage)
+        page = diff_page(differences.tally, os.fspath(a), os.fspath(b), differences.damage)
         write_page(html, page, (*trees[0].sources, *trees[1].sources))
-    return found
+    return differences
 
 
 # The job ------------------------------------------------------------------------------------------------------------------

@@ -18,19 +18,10 @@ from rawlog.model.report import Report
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import OUTPUT, Note, Path, Paths
 from rawlog.reading.select import Tally
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.verbs.options import (
-    OUTPUT,
-    Erasing,
-    Note,
-    Path,
-    Paths,
-    bound,
-    divided,
-    open_sources,
-    selection_of,
-)
+from rawlog.verbs.options import Erasing, bound, divided, open_sources, selection_of
 from rawlog.verbs.repair import Rewriting, Rewritten, StoreSplit
 
 if TYPE_CHECKING:

@@ -6,13 +6,9 @@ import os
 from typing import TYPE_CHECKING, Annotated
 
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Format, Path, ShowSecrets
 from rawlog.reading.tree import open_known
-from rawlog.verbs.options import (
-    Format,
-    Page,
-    Path,
-    ShowSecrets,
-)
+from rawlog.verbs.options import Page
 
 if TYPE_CHECKING:
     from rawlog.reading.explain import Explanation

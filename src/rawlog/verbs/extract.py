@@ -11,8 +11,8 @@ from rawlog.io.output import Output
 from rawlog.model.errors import unknown
 from rawlog.model.report import Report
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Path, Paths, Time, texts
 from rawlog.reading.tree import open_known
-from rawlog.verbs.options import Path, Paths, Time, texts
 
 
 @verb(

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from rawlog.model.errors import OptionError, unknown
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Format, Note, Paths, Searching, listed
 from rawlog.verbs.cat import open_rows
-from rawlog.verbs.options import (
-    Format,
-    Note,
-    Paths,
-    Searching,
-    listed,
-    selection_of,
-)
+from rawlog.verbs.options import selection_of
 
 if TYPE_CHECKING:
     from rawlog.reading.rows import Rows

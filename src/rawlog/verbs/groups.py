@@ -10,9 +10,9 @@ from rawlog import registry
 from rawlog.model.errors import AccessError, DataError, unknown
 from rawlog.model.text import ROWS, counted, html_table, is_glob, matches
 from rawlog.model.verb import Item, Option, verb
+from rawlog.reading.options import Errors, Paths, TopicNames, texts
 from rawlog.reading.select import ERRORS
 from rawlog.reading.tree import Tree, open_known
-from rawlog.verbs.options import Errors, Paths, TopicNames, texts
 
 if TYPE_CHECKING:
     from rawlog.model.format import File

@@ -15,11 +15,8 @@ from rawlog.model.report import Action, Report
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb
-from rawlog.reading.select import parse_columns
-from rawlog.reading.tree import Tree, open_known, open_tree
-from rawlog.verbs.options import (
+from rawlog.reading.options import (
     OUTPUT,
-    CatalogName,
     Decoding,
     Format,
     Masking,
@@ -28,15 +25,14 @@ from rawlog.verbs.options import (
     Path,
     Paths,
     Replicas,
-    Running,
     Since,
     Topics,
     Until,
     listed,
-    selection_of,
-    settings_of,
-    whole_paths,
 )
+from rawlog.reading.select import parse_columns
+from rawlog.reading.tree import Tree, open_known, open_tree
+from rawlog.verbs.options import CatalogName, Running, selection_of, settings_of, whole_paths
 
 if TYPE_CHECKING:
     from rawlog.lakes.ingest import Ingest
@@ -165,9 +161,9 @@ def ingest(
 
     engine = choose(**settings_of(options, Ingesting.__annotations__))
     names = ("topic", "partition", "since", "until", "replicas", *Masking.__annotations__, *Decoding.__annotations__)
-    asked = selection_of({name: options.get(name) for name in names})
-    decode = next((one for one in asked.transforms if isinstance(one, Decode)), None)
-    asked = asked.replace(transforms=tuple(one for one in asked.transforms if one is not decode))
+    rows = selection_of({name: options.get(name) for name in names})
+    decode = next((one for one in rows.transforms if isinstance(one, Decode)), None)
+    rows = rows.replace(transforms=tuple(one for one in rows.transforms if one is not decode))
     roots = whole_paths(
         listed(paths)
     )  # a lake is used longer than the directory it was made from: its paths are absolute
@@ -184,12 +180,12 @@ def ingest(
         refuse_nested(path, tree.sources)
         if metrics is not None:
             refuse_nested(metrics, tree.sources)
-        check_names(tree, RECORDS, asked, options.get("note"), may_come=follow)
+        check_names(tree, RECORDS, rows, options.get("note"), may_come=follow)
         return tree, Ingest(
             path,
             catalog=options.get("catalog"),
             tables=parse_columns(options.get("tables")),
-            selection=asked,
+            selection=rows,
             partition_by=parse_terms(options.get("partition_by")),
             sort_by=parse_columns(options.get("sort_by")),
             on_rewrite=options.get("on_rewrite", "replace"),

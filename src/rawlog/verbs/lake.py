@@ -12,14 +12,10 @@ from rawlog.model.job import Job
 from rawlog.model.report import Report
 from rawlog.model.text import parse_duration
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Path
 from rawlog.reading.select import parse_columns
 from rawlog.reading.tree import Tree
-from rawlog.verbs.options import (
-    CatalogName,
-    Path,
-    Running,
-    settings_of,
-)
+from rawlog.verbs.options import CatalogName, Running, settings_of
 
 if TYPE_CHECKING:
     from rawlog.lakes.upkeep import TableStatus

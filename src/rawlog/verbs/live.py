@@ -16,23 +16,10 @@ from rawlog.model.report import Report
 from rawlog.model.table import RECORDS
 from rawlog.model.text import parse_duration
 from rawlog.model.verb import Kind, Option, verb
+from rawlog.reading.options import OUTPUT, Decoding, Errors, Masking, Note, Path, Paths, Since, Until, listed
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
-from rawlog.verbs.options import (
-    OUTPUT,
-    Decoding,
-    Errors,
-    Masking,
-    Note,
-    Path,
-    Paths,
-    Since,
-    Until,
-    bound,
-    listed,
-    selection_of,
-    whole_paths,
-)
+from rawlog.verbs.options import bound, selection_of, whole_paths
 
 FORMS = ("native", "replay", "parquet", "lake")
 

@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from rawlog.model.errors import unknown
 from rawlog.model.table import FILES
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import READ, Format, Note, Partitions, Paths, Topics, listed
 from rawlog.reading.tree import Tree, open_known
-from rawlog.verbs.options import (
-    READ,
-    Format,
-    Note,
-    Partitions,
-    Paths,
-    Topics,
-    listed,
-    noted,
-    selection_of,
-)
+from rawlog.verbs.options import noted, selection_of
 
 if TYPE_CHECKING:
     from rawlog.model.job import Progress

@@ -15,15 +15,8 @@ from rawlog.model.job import Progress
 from rawlog.model.table import Table
 from rawlog.model.text import ROWS, counted, html_note, html_table
 from rawlog.model.verb import Option, verb
-from rawlog.verbs.options import (
-    Asking,
-    Note,
-    Path,
-    Paths,
-    listed,
-    noted,
-    selection_of,
-)
+from rawlog.reading.options import Note, Path, Paths, listed
+from rawlog.verbs.options import Asking, noted, selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

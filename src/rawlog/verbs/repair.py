@@ -34,22 +34,10 @@ from rawlog.model.store import Rewrite, Store, stores_of_files
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 from rawlog.model.verb import Kind, Option, verb
+from rawlog.reading.options import Note, Path, Time, Topics
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.verbs.options import (
-    Force,
-    Note,
-    Page,
-    Path,
-    Running,
-    SystemOptions,
-    Time,
-    Topics,
-    check_page,
-    open_sources,
-    option_texts,
-    write_page,
-)
+from rawlog.verbs.options import Force, Page, Running, SystemOptions, check_page, open_sources, option_texts, write_page
 
 if TYPE_CHECKING:
     from rawlog.model.format import Family, File, Keep
@@ -99,17 +87,17 @@ def repair(
     >>> import rawlog
     >>> report = rawlog.repair("samples/kafka/transactions-0", "out/repaired", dry_run=True)
     """
-    own = option_texts(
+    options = option_texts(
         option,
         policy=policy,
         quarantine=None if quarantine is None else os.fspath(quarantine),
         move="true" if move else None,
     )
     check_page(html, [os.fspath(source)])
-    done = rewrite("repair", source, target, own, force, None, running, dry_run=dry_run)
+    report = rewrite("repair", source, target, options, force, None, running, dry_run=dry_run)
     if html is not None:
-        write_report(html, done, [os.fspath(source)])
-    return done
+        write_report(html, report, [os.fspath(source)])
+    return report
 
 
 @verb(
@@ -186,14 +174,14 @@ def compact(
     >>> report = rawlog.compact("samples/kafka/transactions-0", "out/compacted", option={"delete.retention.ms": 0})
     """
     topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
-    own = option_texts(
+    options = option_texts(
         option,
         topic=",".join(topics) if topics else None,
         now=now.isoformat() if isinstance(now, datetime) else now,
         memory=memory,
         roll="true" if roll else None,
     )
-    return rewrite("compact", source, target, own, force, note, running)
+    return rewrite("compact", source, target, options, force, note, running)
 
 
 def rewrite(
@@ -218,11 +206,12 @@ def rewrite(
         return engine.run(job, tree, running.get("progress"))
 
 
-def write_report(html: Path, done: Report, sources: Iterable[str]) -> None:
+def write_report(html: Path, report: Report, sources: Iterable[str]) -> None:
+    """Write the page of a report."""
     from rawlog.pages.results import report_page
     from rawlog.verbs.report import causes
 
-    write_page(html, report_page(done, causes(done.remaining, [done.target])), sources)
+    write_page(html, report_page(report, causes(report.remaining, [report.target])), sources)
 
 
 # The job --------------------------------------------------------------------------------------------------------------------

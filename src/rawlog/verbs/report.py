@@ -33,21 +33,10 @@ from rawlog.model.text import counted, plain_time, size_text
 from rawlog.model.transactions import Transactions
 from rawlog.model.verb import Option, Section, verb
 from rawlog.pages.results import Cause, Step
+from rawlog.reading.options import OUTPUT, Format, Limits, Note, Path, Paths, listed
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
-from rawlog.verbs.options import (
-    OUTPUT,
-    Format,
-    Limits,
-    Note,
-    Path,
-    Paths,
-    Verifying,
-    listed,
-    open_sources,
-    running_of,
-    settings_of,
-)
+from rawlog.verbs.options import Verifying, open_sources, running_of, settings_of
 from rawlog.verbs.verify import Found, Span, Verified, Verify, VerifySplit, all_rules
 
 if TYPE_CHECKING:
@@ -121,11 +110,11 @@ def report(
     job: Any = Survey(RuleChoice(max_decompressed=most, max_headers=headers))
     if lake is not None:
         job = LakeSurvey(lake)
-    found = engine.run(job, tree, running.get("progress")).overview
+    overview = engine.run(job, tree, running.get("progress")).overview
     if output is not None:
         with writing(os.fspath(output), overwrite=True, sources=tree.sources) as out:
-            out.write(found.to_html().encode())
-    return found  # type: ignore[no-any-return]
+            out.write(overview.to_html().encode())
+    return overview  # type: ignore[no-any-return]
 
 
 def _records_of(lake: str) -> Tree:

@@ -38,23 +38,18 @@ from rawlog.model.recovery import (
 from rawlog.model.report import Action, Entry, Report
 from rawlog.model.store import Store
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import OUTPUT, Path, Paths, Topics, listed, texts
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
-    OUTPUT,
     Force,
     NewCluster,
     Page,
-    Path,
-    Paths,
     Rescuing,
     SystemOptions,
-    Topics,
     check_page,
-    listed,
     open_sources,
     option_texts,
     running_of,
-    texts,
     whole_paths,
 )
 from rawlog.verbs.repair import UnknownFiles, fate_of, named_paths, write_report
@@ -123,7 +118,7 @@ def rescue(
     states = frozenset(part.strip() for text in texts(include) for part in text.split(",") if part.strip())
     if extra := states - set(INCLUDED):
         raise unknown("state", min(extra), INCLUDED)
-    asked = RescueOptions(
+    request = RescueOptions(
         topics=texts(topic or ()),
         include=states,
         exclude_deleted=exclude_deleted,
@@ -139,12 +134,12 @@ def rescue(
     left_out: list[str] = []
     engine, [tree] = open_sources([whole_paths(listed(paths))], running, note=left_out.append)
     check_page(html, tree.sources)
-    with Rescue(None if to is None else os.fspath(to), asked, resume=resume) as job:
-        done = engine.run(job, tree, running.get("progress"))
-    done.notes[:0] = left_out
+    with Rescue(None if to is None else os.fspath(to), request, resume=resume) as job:
+        report = engine.run(job, tree, running.get("progress"))
+    report.notes[:0] = left_out
     if html is not None:
-        write_report(html, done, tree.sources)
-    return done
+        write_report(html, report, tree.sources)
+    return report
 
 
 # The job --------------------------------------------------------------------------------------------------------------------

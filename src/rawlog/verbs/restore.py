@@ -20,21 +20,14 @@ from rawlog.model.report import Report
 from rawlog.model.table import RECORDS, Table
 from rawlog.model.text import missing_topics, parse_time
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Decoding, Errors, Masking, Path, Paths, Time, Topics, listed
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.verbs.options import (
-    Decoding,
-    Errors,
     Force,
-    Masking,
     NewCluster,
-    Path,
-    Paths,
     Restoring,
-    Time,
-    Topics,
     bound,
-    listed,
     running_of,
     settings_of,
     transforms_of,
@@ -106,7 +99,7 @@ def restore(
     running = running_of(options, (*NewCluster.__annotations__, *Masking.__annotations__, *Decoding.__annotations__))
     if any(not old or not new for old, new in (rename or {}).items()):
         raise OptionError("rename: OLD=NEW expected")
-    asked = RestoreOptions(
+    request = RestoreOptions(
         topics=(topic,) if isinstance(topic, str) else tuple(topic or ()),
         rename=dict(rename or {}),
         until=None if until is None else parse_time(until),
@@ -119,24 +112,24 @@ def restore(
         level=options.get("metadata_version"),
         overwrite=force,
     )
-    given = {name: options.get(name) for name in (*Masking.__annotations__, *Decoding.__annotations__)}
-    if given["decode"] and not given["mask"]:
+    value_options = {name: options.get(name) for name in (*Masking.__annotations__, *Decoding.__annotations__)}
+    if value_options["decode"] and not value_options["mask"]:
         raise OptionError("--decode: --mask is missing, which looks at decoded fields")
-    masked = Selection(transforms=transforms_of(given, as_bytes=True)) if any(given.values()) else None
-    if masked is not None and until is not None:
+    masking = Selection(transforms=transforms_of(value_options, as_bytes=True)) if any(value_options.values()) else None
+    if masking is not None and until is not None:
         raise OptionError("--until and --mask exclude one another: restore first, then mask what was restored")
     sources = listed(source)
-    chosen: list[str] = []
+    notes: list[str] = []
     if any(map(is_lake, sources)):
         tree = Tree(tuple(whole_paths(sources)), ())
     else:
-        tree = source_tree(whole_paths(sources), RECORDS, note=chosen.append)
-    tree = choose_replicas(tree, Selection(topics=asked.topics, replicas=replicas), chosen.append)
-    masked = None if masked is None else bound(masked, tree)
+        tree = source_tree(whole_paths(sources), RECORDS, note=notes.append)
+    tree = choose_replicas(tree, Selection(topics=request.topics, replicas=replicas), notes.append)
+    masking = None if masking is None else bound(masking, tree)
     engine = choose(tree.size, **settings_of(running))
-    with Restore(os.fspath(target), asked, masked) as job:
+    with Restore(os.fspath(target), request, masking) as job:
         report = engine.run(job, tree, running.get("progress"))
-    report.notes = [*chosen, *report.notes]
+    report.notes = [*notes, *report.notes]
     return report
 
 

@@ -15,7 +15,7 @@ from rawlog.model.errors import (
     UnknownFormatError,
     unknown,
 )
-from rawlog.model.finding import Findings, Rule
+from rawlog.model.finding import Finding, Findings, Rule
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File, Replicas
 from rawlog.model.job import (
     Job,
@@ -28,22 +28,17 @@ from rawlog.model.job import (
 from rawlog.model.store import Panel, Store, joined, unread_size
 from rawlog.model.text import printable
 from rawlog.model.verb import Option, verb
+from rawlog.reading.options import Format, Limits, Note, Path, Paths, texts
 from rawlog.reading.select import Selection, Transform
 from rawlog.reading.tree import Tree, lasting
 from rawlog.verbs.options import (
-    Format,
-    Limits,
-    Note,
     Page,
-    Path,
-    Paths,
     Verifying,
     bound,
     check_page,
     open_sources,
     readable,
     running_of,
-    texts,
     transforms_of,
     write_page,
 )
@@ -106,9 +101,6 @@ def verify(
     >>> import rawlog
     >>> verdict = rawlog.verify("samples/kafka").verdict
     """
-    from rawlog.reading.certificate import check as check_certificate
-    from rawlog.reading.certificate import load as load_certificate
-    from rawlog.reading.certificate import unread as certificate_unread
     from rawlog.reading.inspect import RuleChoice
 
     most, headers = options.get("max_decompressed", MAX_DECOMPRESSED), options.get("max_headers", MAX_HEADERS)
@@ -120,26 +112,38 @@ def verify(
     if other is not None and not any(file.format for file in other):
         raise UnknownFormatError(f"{os.fspath(against or '')}: no file of any known format here")
     check_page(html, (*tree.sources, *(other.sources if other else ())))
-    proof = None if certificate is None else load_certificate(os.fspath(certificate))
-    if proof is not None and len(tree.roots) != 1:
-        raise OptionError("name the result of one erasure with its certificate")
-    transforms = () if proof is None else _decoding(proof.get("asked"), tree, schemas)
-    found = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
-    if proof is not None:
-        try:
-            found.items += check_certificate(proof, tree, tree.roots[0], transforms)
-        except DataError as error:  # the damage is a finding already
-            found.items.append(certificate_unread(error))
+    check_erasure = None if certificate is None else _erasure_check(certificate, tree, schemas)
+    findings = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
+    if check_erasure is not None:
+        findings.items += check_erasure()
     if html is not None:
         from rawlog.pages.results import verify_page
         from rawlog.verbs.report import causes, next_steps
 
-        grouped = causes(found, tree.roots)
-        steps = next_steps(found, grouped, tree)
+        grouped = causes(findings, tree.roots)
+        steps = next_steps(findings, grouped, tree)
         write_page(
-            html, verify_page(found, grouped, steps, tree.roots), (*tree.sources, *(other.sources if other else ()))
+            html, verify_page(findings, grouped, steps, tree.roots), (*tree.sources, *(other.sources if other else ()))
         )
-    return found
+    return findings
+
+
+def _erasure_check(path: Path, tree: Tree, schemas: Path | None) -> Callable[[], Iterable[Finding]]:
+    """What compares the result of an erasure with its certificate, which is read now. OptionError if they do not fit."""
+    from rawlog.reading import certificate
+
+    proof = certificate.load(os.fspath(path))
+    if len(tree.roots) != 1:
+        raise OptionError("name the result of one erasure with its certificate")
+    transforms = _decoding(proof.get("asked"), tree, schemas)
+
+    def check() -> Iterable[Finding]:
+        try:
+            return certificate.check(proof, tree, tree.roots[0], transforms)
+        except DataError as error:  # the damage is a finding already
+            return [certificate.unread(error)]
+
+    return check
 
 
 def _decoding(asked: Any, tree: Tree, schemas: Path | None) -> tuple[Transform, ...]:
@@ -164,12 +168,12 @@ def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> 
     OptionError for a `rule` or `skip` that no rule's code begins with.
 
     >>> import rawlog
-    >>> codes = [one.code for one in rawlog.rules(rule="kafka.log")]
+    >>> codes = [rule.code for rule in rawlog.rules(rule="kafka.log")]
     """
     from rawlog.reading.inspect import RuleChoice
 
     chosen = check_chosen(RuleChoice(texts(rule), texts(skip), complete=True))
-    return [one for one in all_rules() if chosen.takes(one.code)]
+    return [known for known in all_rules() if chosen.takes(known.code)]
 
 
 def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
@@ -187,7 +191,7 @@ def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
             rules += format.all_rules
         kind = family.store_class
         rules += [*kind.rules(), *kind.tree_rules(), *kind.replica_rules()]
-    return sorted(rules, key=lambda one: one.code)
+    return sorted(rules, key=lambda rule: rule.code)
 
 
 def check_chosen(chosen: RuleChoice) -> RuleChoice:
@@ -195,8 +199,8 @@ def check_chosen(chosen: RuleChoice) -> RuleChoice:
     if not chosen.only and not chosen.skip:
         return chosen
     rules = all_rules()
-    codes = [one.code for one in rules]
-    today = {former: one.code for one in rules for former in one.former}
+    codes = [rule.code for rule in rules]
+    today = {former: rule.code for rule in rules for former in rule.former}
     only, skip = (tuple(today.get(name, name) for name in names) for names in (chosen.only, chosen.skip))
     for name in (*only, *skip):
         if not any(code == name or code.startswith(f"{name}.") for code in codes):
@@ -301,7 +305,6 @@ class Verify(Job[Found, Verified]):
 
     def work(self, split: Split, stage: Stage) -> Found:
         """The findings on the split's files, or on files together."""
-        from rawlog.reading.compare import rules_for
         from rawlog.reading.inspect import inspect_group, inspect_replicas, inspect_tree
 
         own: VerifySplit = split.content
@@ -320,6 +323,8 @@ class Verify(Job[Found, Verified]):
         for group in own.groups:
             found.add(inspect_group(group, self.chosen, panels))
         if own.replicas is not None:
+            from rawlog.reading.compare import rules_for
+
             found.add(inspect_replicas(own.replicas, rules_for(own.replicas), self.chosen))
         if own.tree is not None:
             found.add(inspect_tree(Tree((), own.tree.files), self.chosen, own.tree.summaries))
@@ -367,14 +372,14 @@ class Verify(Job[Found, Verified]):
         return again
 
     def _together(self) -> list[VerifySplit]:
-        from rawlog.reading.compare import replicas_of
-
         now = self._now
         assert now is not None
         summaries = {path: one.summary for path, one in now.whole.items() if one.summary is not None}
         stores = [group.with_summaries(summaries) for group in (*now.tree.groups, *self._single(now.tree))]
         splits = [VerifySplit(groups=groups) for groups in _packed(stores, unread_size)]
         if self.against is not None:
+            from rawlog.reading.compare import replicas_of
+
             splits += [VerifySplit(replicas=one) for one in replicas_of(now.tree, self.against)]
         if len(now.tree):
             splits.append(VerifySplit(tree=joined(now.tree.files, stores)))

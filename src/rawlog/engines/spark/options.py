@@ -1,6 +1,7 @@
 """The options of the `rawlog` source, parsed on the driver into a Request. Plans nothing, reads nothing but schemas.
 
-Names and forms are Spark's own where Spark has the thing already: `startingOffsets`, `mode`, `pathGlobFilter` …
+Names and forms are Spark's own where Spark has the thing already: `startingOffsets`, `mode`, `pathGlobFilter` … Options that verbs have
+too are declared in `reading/options.py`, with their name for Spark.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rawlog.model.errors import OptionError, unknown
 from rawlog.model.format import File
 from rawlog.model.table import RECORDS, Table
 from rawlog.model.text import parse_size, parse_time
+from rawlog.model.verb import Kind, Parameter
+from rawlog.reading.options import field_of, options_in
 from rawlog.reading.select import Selection, parse_columns
 from rawlog.reading.tree import open_tree
 from rawlog.values.transform import Decode, parse_decode
@@ -305,22 +308,22 @@ def _bound(name: str, number: int, ending: bool) -> int | None:
     return number
 
 
-#: Option -> (field of Request or of Selection, parser).
+def _parser(option: Parameter) -> Callable[[str, str], Any]:
+    """How the text of an option that verbs have too is read."""
+    if option.name == "columns":
+        return _columns
+    kinds = {Kind.TIME: _time, Kind.SIZE: _size, Kind.NUMBER: _count, Kind.PARTITIONS: _partitions, Kind.FLAG: _boolean}
+    return kinds.get(option.kind, _text)
+
+
+#: Option -> (field of Request or of Selection, parser). Those that choose rows are declared in `reading/options.py`, with their names here.
 _PARSERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    **{str(option.spark): (field_of(option.name), _parser(option)) for option in options_in("spark")},
     "table": ("table", _table),
-    "columns": ("columns", _columns),
-    "partition": ("partitions", _partitions),
     "startingOffsets": ("starting", partial(_offsets, ending=False)),
     "endingOffsets": ("ending", partial(_offsets, ending=True)),
-    "startingTimestamp": ("since", _time),
-    "endingTimestamp": ("until", _time),
-    "isolation": ("isolation", _text),
-    "where": ("where", _text),
-    "replicas": ("replicas", _text),
     "mode": ("mode", _mode),
     "splitSize": ("split_size", _size),
-    "maxDecompressed": ("max_decompressed", _size),
-    "maxHeaders": ("max_headers", _count),
     "pathGlobFilter": ("glob", _text),
     "maxBytesPerTrigger": ("max_bytes", _size),
     "maxFilesPerTrigger": ("max_files", _count),

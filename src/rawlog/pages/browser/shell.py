@@ -10,8 +10,10 @@ from urllib.parse import parse_qsl, urlencode
 
 from rawlog import __version__
 from rawlog.model.errors import OptionError
-from rawlog.model.text import parse_time, printable
+from rawlog.model.text import printable
+from rawlog.model.verb import Kind, SearchField
 from rawlog.pages.frame import Safe, details, joined, tag, text
+from rawlog.reading.options import options_in, selection_from
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
@@ -19,20 +21,12 @@ from rawlog.reading.tree import Tree
 # What a request asks for: its parameters, the selection that they describe, and links with other ones.
 
 
-#: The fields of a search, with how each is shown and the key that leads to it.
-FIELDS = {
-    "from": ("From offset", "o", "42"),
-    "to": ("To offset", "", "not included"),
-    "since": ("Since", "t", "2024-09-11T09:12 or -2h"),
-    "until": ("Until", "", "not included"),
-    "topic": ("Topic", "", "orders or order*"),
-    "partition": ("Partition", "", "0"),
-    "key": ("Key", "k", "the whole key"),
-    "text": ("Text", "/", "in key, value or headers"),
-    "id": ("Id", "i", "message or blob id"),
-    "where": ("Where", "w", "length(value) > 100"),
-    "decode": ("Decode", "d", "value=auto"),
-}
+#: The field that searches for a text anywhere in a record; no option of `cat` does that.
+TEXT = SearchField(8, "text", "Text", "in key, value or headers", "/")
+#: The fields of a search, in their order on the page. They are declared with the options, in `reading/options.py`.
+FIELDS = sorted(
+    (TEXT, *(option.field for option in options_in("field") if option.field)), key=lambda field: field.place
+)
 #: Longer queries are refused.
 LONGEST = 16 << 10
 _MOST_FIELDS = 50
@@ -88,29 +82,26 @@ class Query(dict[str, str]):
 
     def selection(self, tree: Tree | None = None) -> Selection:
         """The rows that are asked for, decoded with the schemas among the files of `tree`. OptionError for an invalid value."""
-        given: dict[str, Any] = {"errors": "skip"}
-        for name, field in (("from", "from_offset"), ("to", "to_offset")):
-            if name in self:
-                given[field] = self.number(name)
-        for name in ("since", "until"):
-            if name in self:
-                given[name] = parse_time(self[name])
-        if "key" in self:
-            given["key"] = self["key"].encode("utf-8", "surrogateescape")
-        if "text" in self:
-            given["text"] = self["text"].encode("utf-8", "surrogateescape")
-        if "topic" in self:
-            given["topics"] = (self["topic"],)
-        if "partition" in self:
-            given["partitions"] = (self.number("partition", (1 << 31) - 1),)
-        for name in ("id", "where"):
-            if name in self:
-                given[name] = self[name]
+        options: dict[str, Any] = {"errors": "skip"}
+        for option in options_in("field"):
+            name = option.field.name if option.field else option.name
+            if name not in self:
+                continue
+            if option.kind is Kind.NUMBER:
+                options[option.name] = self.number(name)
+            elif option.kind is Kind.PARTITIONS:
+                options[option.name] = self.number(name, (1 << 31) - 1)
+            else:
+                options[option.name] = self[name]
+        selection = selection_from(options)
+        if TEXT.name in self:
+            selection = selection.replace(text=self[TEXT.name].encode("utf-8", "surrogateescape"))
         if "decode" not in self or tree is None:
-            return Selection(**given)
+            return selection
         from rawlog.values.transform import Decode, bind, parse_decode
 
-        return bind(Selection(**given, transforms=(Decode(parse_decode(self["decode"]), None),)), tree).begun()
+        decode = Decode(parse_decode(self["decode"]), None)
+        return bind(selection.replace(transforms=(decode,)), tree).begun()
 
 
 def link(page: str, given: Mapping[str, object] | None = None, **more: object) -> str:
@@ -227,7 +218,8 @@ def anchor(label: object, where: str, **attributes: object) -> Safe:
 def search(query: Query, tables: Sequence[str], chosen: str) -> Safe:
     """The form that searches rows of a scope: by offset, time, key, text, id or expression."""
     fields = []
-    for name, (label, letter, hint) in FIELDS.items():
+    for field in FIELDS:
+        name, label, letter, hint = field.name, field.label, field.key, field.hint
         box = Safe(
             f'<input name="{name}" value="{attribute(query.get(name, ""))}" placeholder="{text(hint)}"'
             f'{f" data-key={chr(34)}{letter}{chr(34)}" if letter else ""} autocomplete="off" spellcheck="false">'
