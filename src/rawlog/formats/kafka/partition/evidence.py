@@ -155,6 +155,8 @@ def are_undecided(
     if not runs or not segments or any(one.place.remote for one in files):
         return nothing
     place = segments[0].place
+    if place.topic == METADATA_TOPIC:  # no cleaner works on it
+        return nothing
     if place.topic is not None and place.partition is not None and place.group is not None:
         folder = parent_of(place.group)
         # Where the cleaner has a line, it has not come further than that.
