@@ -351,7 +351,7 @@ CERTAIN = 2
 MANY = 3
 
 
-class Lineage:
+class SegmentSequence:
     """The log as its segments tell it, one after another: what a segment of another cluster contradicts.
 
     No record has the id of its cluster. But epochs never fall, an epoch has one change of leader, a voter keeps its directory, a broker is
@@ -518,18 +518,18 @@ class MetadataStore(Store):
         if len(self.segments) < 2:
             return found
         named = [one for one in self.segments if self.contents(one).first == (one.place.start_offset or 0)]
-        number, lineage = 0, self._lineage()
+        number, sequence = 0, self._sequence()
         while number < len(named):
             segment = named[number]
             if segment.path not in found:
-                against = lineage.follow(self.rows([segment], "skip"))
+                against = sequence.follow(self.rows([segment], "skip"))
                 if number and len(against) >= CERTAIN:
                     found[segment.path] = "; ".join(dict.fromkeys(against))
-                    number, lineage = -1, self._lineage()  # once more without it
+                    number, sequence = -1, self._sequence()  # once more without it
             number += 1
         return found if len(found) * 2 <= len(self.segments) else {}
 
-    def _lineage(self) -> Lineage:
+    def _sequence(self) -> SegmentSequence:
         """The beginning of the log: nothing, or the oldest snapshot that it goes on from."""
         state = State()
         offsets = {one.path: (snapshot_id(one.path) or (0, 0))[0] for one in self.snapshots}
@@ -538,7 +538,7 @@ class MetadataStore(Store):
             base = min(usable, key=lambda one: offsets[one.path])
             self.load(state, base, "skip")
             state.end_offset = offsets[base.path]
-        return Lineage(state, self.start, is_joined=not self.start or bool(usable))
+        return SegmentSequence(state, self.start, is_joined=not self.start or bool(usable))
 
     @cached_property
     def settled(self) -> MetadataStore:
@@ -576,8 +576,7 @@ class MetadataStore(Store):
     @property
     def first(self) -> int:
         """The offset of the first sound batch of the log; where it may begin, if there is none."""
-        found = (self.contents(segment).first for segment in self.segments)
-        return next((one for one in found if one is not None), self.start)
+        return self.outline.pieces[0].first if self.outline.pieces else self.start
 
     @property
     def is_empty(self) -> bool:
