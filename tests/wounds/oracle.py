@@ -129,12 +129,11 @@ class Judge:
             lost = maybe = Counter()
         survivors = whole - lost
         is_covered = False
-        if (
-            self.subject.family.name == "kraft" and copy.lost
-        ):  # a metadata log has no hole: it begins at a snapshot after the damage
+        # A metadata log has no hole: it begins at a snapshot after what is damaged, for certain or perhaps.
+        if self.subject.family.name == "kraft" and (copy.lost or copy.maybe):
             end = max(int(path.name.split("-")[0]) for path in copy.root.glob("*/*.checkpoint"))
             maybe += records_of([frame for frame in self.sound.frames if frame.last < end])
-            is_covered = all(frame.last < end for frame in copy.lost)
+            is_covered = bool(copy.lost) and all(frame.last < end for frame in copy.lost)
 
         if self.refuses(verb, outcome, copy):
             return

@@ -10,7 +10,7 @@ import pytest
 
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.cluster.rescue import ReplicaFiles, outline_replica
-from rawlog.formats.kafka.partition.lineage import Copy, Lineage, LogOutline, common_end, subtract, unite
+from rawlog.formats.kafka.partition.lineage import Copy, Lineage, LogOutline, common_end, unite
 from rawlog.formats.kafka.partition.replicas import Assignment, decide
 from rawlog.model.format import File, Place
 from rawlog.model.outline import Run
@@ -166,12 +166,6 @@ def test_offsets_below_the_first_segment_are_not_called_lost() -> None:
     assert not plan.lost
     assert any("retention" in text for text in plan.unknown)
     assert [(piece.start, piece.stop) for piece in plan.pieces] == [(0, 100), (500, 600)]
-
-
-def test_ranges_are_subtracted() -> None:
-    assert subtract([(0, 10), (20, 30)], [(3, 5), (8, 22)]) == [(0, 3), (5, 8), (22, 30)]
-    assert subtract([(0, 10)], []) == [(0, 10)]
-    assert subtract([(0, 10)], [(0, 10)]) == []
 
 
 def test_many_damaged_places_are_united_quickly() -> None:

@@ -31,7 +31,7 @@ from rawlog.formats.kafka.partition.markers import Transaction
 from rawlog.formats.kafka.partition.outline import Outline, outline
 from rawlog.formats.kafka.partition.repair import Cutting, Repair, Salvage, with_markers
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite, segments_of
-from rawlog.formats.kafka.partition.sound_batches import patched
+from rawlog.formats.kafka.partition.sound_batches import FARTHEST, patched
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter, metadata_file
 from rawlog.io.output import Folder
 from rawlog.io.walk import describe, walk
@@ -364,7 +364,6 @@ def _misplaced(frames: Frames, head: Heads, before: int, following: int | None) 
 
 #: A segment that grows by what other replicas give it ends here: an index holds no larger position.
 LARGEST_SEGMENT = 1 << 30
-FAR = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,7 +516,7 @@ class UnionBatches:
             return min(base, first)
         if base > self.base and base >= end:
             return base
-        is_full = self.size > LARGEST_SEGMENT or last - self.base > FAR
+        is_full = self.size > LARGEST_SEGMENT or last - self.base > FARTHEST
         return max(end, min(first, end)) if is_full else None
 
 

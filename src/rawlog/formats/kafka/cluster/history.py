@@ -10,6 +10,7 @@ from typing import Any
 from rawlog.formats.kafka.cluster.fold import ROWS_OF, level_text
 from rawlog.formats.kafka.cluster.metadata import NO_LEADER, SAME_LEADER, option
 from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.paths import METADATA_DIRECTORY
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import Message, uuid_text
 from rawlog.formats.kafka.internal.messages import (
@@ -304,6 +305,15 @@ def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[co
         yield core.Difference(CHANGES[found.change], found.table, found.key, columns=columns, a=sides[0], b=sides[1])
     rows = sum(_wanted(table, row, selection) for table, make in ROWS_OF.items() for row in make(before, False))
     yield max(0, rows - unlike)
+    if at == At() and not _narrowed(selection) and one.cluster_id == other.cluster_id:
+        yield from _lost_records(one.settled, other.settled, core.Change.ONLY_B)
+        yield from _lost_records(other.settled, one.settled, core.Change.ONLY_A)
+
+
+def _lost_records(damaged: MetadataStore, other: MetadataStore, change: core.Change) -> Iterator[core.Difference]:
+    """The records that one log has lost, as its outline says, and the other one has: they may have left no trace in the state."""
+    for first, stop in other.present.intersection(damaged.missing):
+        yield core.Difference(change, "record", METADATA_DIRECTORY, first, stop, stop - first)
 
 
 def _only(files: Sequence[File], side: str) -> MetadataStore | None:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka.cluster.metadata import COLUMNS, option
+from rawlog.formats.kafka.cluster.metadata_batches import LogBatches, can_decode
 from rawlog.formats.kafka.cluster.paths import (
     BOOTSTRAP,
     CHECKPOINT_FORMAT,
@@ -34,7 +35,9 @@ from rawlog.formats.kafka.internal.topics import read_records
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.log.records import TooMuch
-from rawlog.formats.kafka.log.segment import decode_bounded, decode_run, decode_stored, only
+from rawlog.formats.kafka.log.segment import decode_run, decode_stored, only
+from rawlog.formats.kafka.partition.extents import Plain
+from rawlog.formats.kafka.partition.outline import Outline, Side, outline
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.properties import properties
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
@@ -42,8 +45,10 @@ from rawlog.io.storage import Source, exists
 from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError
 from rawlog.model.finding import Few, Mark
-from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Want
+from rawlog.model.format import NO_TIME, File, Want
 from rawlog.model.frames import Frames
+from rawlog.model.intervals import Intervals
+from rawlog.model.status import Status
 from rawlog.model.store import Copies, Store
 from rawlog.model.text import counted, parse_time
 
@@ -113,9 +118,9 @@ class Contents:
     kinds: tuple[int, int] | None = None
     footers: int = 0
     gaps: Few = field(default_factory=Few)
-    #: Runs of offsets that are missing between batches of the file.
-    missing: list[tuple[int, int]] = field(default_factory=list)
     shapes: Few = field(default_factory=Few)
+    #: Its batches for the outline of the log; None if bytes of the file are no batch.
+    plain: Plain | None = None
 
     @property
     def rises(self) -> bool:
@@ -145,8 +150,11 @@ class Contents:
             self.kinds = following.kinds if self.kinds is None else (self.kinds[0], following.kinds[1])
         self.footers += following.footers
         self.gaps.join(following.gaps)
-        self.missing += following.missing
         self.shapes.join(following.shapes)
+        if self.plain is not None and following.plain is not None:
+            self.plain.join(following.plain)
+        else:
+            self.plain = None
         return self
 
     def meet(self, following: Contents) -> None:
@@ -155,8 +163,6 @@ class Contents:
             return
         mark = _gap(self.following, following.first, position=following.first_position, path=following.file.path)
         self.gaps.append(mark)
-        if following.first > self.following:
-            self.missing.append((self.following, following.first))
 
     def rows(self) -> Iterator[Rows]:
         """The records that were kept."""
@@ -175,7 +181,7 @@ class ContentsFold:
     """One pass over a file, or over a split of it: `see` every window, then `close`."""
 
     def __init__(self, file: File, files: Sequence[File] = (), start: int = 0, stop: int | None = None) -> None:
-        self.made = Contents(file)
+        self.made = Contents(file, plain=Plain(file, inside=start > 0))
         self.want = Want(KAFKA_RECORDS.subset((*COLUMNS, "key", "headers")), file)
         self.reached = start
         self.size = 0
@@ -186,6 +192,11 @@ class ContentsFold:
         """Take in the next window."""
         made, head = self.made, heads(frames)
         made.is_damaged |= frames.base > self.reached
+        is_plain = head.all_sound and not frames.status.is_damage
+        if made.plain is not None and is_plain and not (frames.last and frames.status is Status.TRUNCATED):
+            made.plain.add(frames, head)
+        else:
+            made.plain = None
         good = int(np.argmin(head.sound)) if not head.all_sound else len(frames)
         if good and not made.is_damaged:
             made.end = int(head["leader_epoch"][good - 1]), int(head["last_offset"][good - 1]) + 1
@@ -209,8 +220,6 @@ class ContentsFold:
         for index in (np.flatnonzero(base[1:] != stop[:-1]) + 1).tolist():
             expected, found = int(stop[index - 1]), int(base[index])
             made.gaps.append(_gap(expected, found, position=int(frames.positions[index]), path=made.file.path))
-            if found > expected:
-                made.missing.append((expected, found))
 
     def _decode(self, frames: Frames) -> None:
         """Keep the records of sound batches; one that cannot be decoded is skipped."""
@@ -264,6 +273,8 @@ class ContentsFold:
 
     def close(self) -> Contents:
         """What was found."""
+        if self.made.plain is not None:
+            self.made.plain.close()
         return self.made
 
 
@@ -291,20 +302,6 @@ def read_contents(file: File) -> Contents:
     for frames in walk(file, LOG, errors="skip"):
         fold.see(frames)
     return fold.close()
-
-
-def sound_batches(frames: Frames) -> NDArray[np.bool_]:
-    """Which batches have the right checksum and records that can be decoded."""
-    head = heads(frames)
-    found = head.sound.copy()
-    for index in np.flatnonzero(found).tolist():
-        try:
-            one, own = frames.slice(index, index + 1), head.slice(index, index + 1)
-            for _ in decode_bounded(one, own, {"offset"}, MAX_DECOMPRESSED, MAX_HEADERS):
-                pass
-        except DataError:
-            found[index] = False
-    return found
 
 
 LARGEST_TEXT = 1 << 20
@@ -339,7 +336,7 @@ CERTAIN = 2
 MANY = 3
 
 
-class Lineage:
+class SegmentSequence:
     """The log as its segments tell it, one after another: what a segment of another cluster contradicts.
 
     No record has the id of its cluster. But epochs never fall, an epoch has one change of leader, a voter keeps its directory, a broker is
@@ -506,18 +503,18 @@ class MetadataStore(Store):
         if len(self.segments) < 2:
             return found
         named = [one for one in self.segments if self.contents(one).first == (one.place.start_offset or 0)]
-        number, lineage = 0, self._lineage()
+        number, sequence = 0, self._sequence()
         while number < len(named):
             segment = named[number]
             if segment.path not in found:
-                against = lineage.follow(self.rows([segment], "skip"))
+                against = sequence.follow(self.rows([segment], "skip"))
                 if number and len(against) >= CERTAIN:
                     found[segment.path] = "; ".join(dict.fromkeys(against))
-                    number, lineage = -1, self._lineage()  # once more without it
+                    number, sequence = -1, self._sequence()  # once more without it
             number += 1
         return found if len(found) * 2 <= len(self.segments) else {}
 
-    def _lineage(self) -> Lineage:
+    def _sequence(self) -> SegmentSequence:
         """The beginning of the log: nothing, or the oldest snapshot that it goes on from."""
         state = State()
         offsets = {one.path: (snapshot_id(one.path) or (0, 0))[0] for one in self.snapshots}
@@ -526,7 +523,7 @@ class MetadataStore(Store):
             base = min(usable, key=lambda one: offsets[one.path])
             self.load(state, base, "skip")
             state.end_offset = offsets[base.path]
-        return Lineage(state, self.start, is_joined=not self.start or bool(usable))
+        return SegmentSequence(state, self.start, is_joined=not self.start or bool(usable))
 
     @cached_property
     def settled(self) -> MetadataStore:
@@ -538,6 +535,24 @@ class MetadataStore(Store):
         log.passed = self.passed
         return log
 
+    @cached_property
+    def outline(self) -> Outline:
+        """Which batches are of the log, where each belongs, and what is missing."""
+        plain = {path: seen.plain for path, seen in self.summaries.items() if isinstance(seen, Contents)}
+        extents = {path: plain.extent() for path, plain in plain.items() if plain is not None}
+        return outline(self.files, {path: extent for path, extent in extents.items() if extent is not None})
+
+    @cached_property
+    def log(self) -> LogBatches:
+        """The batches of the log, each at its offset."""
+        seen = {path: seen for path, seen in self.summaries.items() if isinstance(seen, Contents)}
+        return LogBatches.of(self.outline, {path for path, contents in seen.items() if not contents.is_damaged})
+
+    @property
+    def traced(self) -> int:
+        """An offset that the log had reached at least, as other files say; 0 if none does."""
+        return traced_end(self.files)
+
     @property
     def start(self) -> int:
         """The first offset that the log may hold."""
@@ -546,8 +561,7 @@ class MetadataStore(Store):
     @property
     def first(self) -> int:
         """The offset of the first sound batch of the log; where it may begin, if there is none."""
-        found = (self.contents(segment).first for segment in self.segments)
-        return next((one for one in found if one is not None), self.start)
+        return self.outline.pieces[0].first if self.outline.pieces else self.start
 
     @property
     def is_empty(self) -> bool:
@@ -565,22 +579,27 @@ class MetadataStore(Store):
         ids = [(epoch, offset) for offset, epoch in (snapshot_id(one.path) or (0, 0) for one in self.snapshots)]
         return max([self.end, *ids])
 
-    def missing(self, traced: int = 0) -> list[tuple[int, int]]:
-        """The runs of offsets (half-open) that neither the log nor, before its beginning or after its end, a whole snapshot has. `traced`
-        is an offset that the log had reached.
-        """
-        whole = [snapshot_id(one.path) or (0, 0) for one in self.snapshots if self.is_whole(one)]
-        found: list[tuple[int, int]] = []
-        if self.first > 0 and not any(offset >= self.first for offset, _ in whole):
-            found.append((max((offset for offset, _ in whole), default=0), self.first))
-        reached = max([self.end[1], *(offset for offset, _ in whole)])
-        found += [(reached, traced)] if reached < traced else []
-        return sorted([*found, *self.gaps[1]])
+    @property
+    def present(self) -> Intervals:
+        """The offsets that the log has."""
+        return Intervals((run.first, run.end) for run in self.outline.runs()).subtract(self.missing)
 
     @cached_property
-    def gaps(self) -> tuple[Few, list[tuple[int, int]]]:
-        """Where the offsets of the log do not follow one another, and the runs of offsets that are missing there."""
-        marks, missing = Few(), []
+    def missing(self) -> Intervals:
+        """The offsets that neither the log nor, before its beginning or after its end, a whole snapshot has."""
+        whole = [snapshot_id(one.path) or (0, 0) for one in self.snapshots if self.is_whole(one)]
+        missing: list[tuple[int, int]] = []
+        if self.first > 0 and not any(offset >= self.first for offset, _ in whole):
+            missing.append((max((offset for offset, _ in whole), default=0), self.first))
+        reached = max([self.outline.end, *(offset for offset, _ in whole)])
+        missing.append((reached, self.traced))
+        gaps = (gap for gap in self.outline.gaps if gap.side in (Side.BETWEEN, Side.INSIDE))
+        return Intervals((*missing, *((gap.first, gap.last + 1) for gap in gaps)))
+
+    @cached_property
+    def gaps(self) -> Few:
+        """Where the offsets of the log, as they are stored, do not follow one another."""
+        marks = Few()
         end: int | None = None
         for segment in self.segments:
             seen = self.contents(segment)
@@ -588,30 +607,13 @@ class MetadataStore(Store):
             before.meet(seen)
             for one in (before, seen):
                 marks.join(one.gaps)
-                missing += one.missing
             end = end if seen.following is None else seen.following
-        return marks, missing
+        return marks
 
     @property
     def is_as_written(self) -> bool:
-        """Whether every segment is sound, at its place, and goes on where the one before ends, in the same epoch or one that a leader
-        begins. A batch that a crash left unfinished does not count.
-        """
-        if self.gaps[0].count or any(self.contents(one).is_damaged for one in self.segments):
-            return False
-        epoch = -1
-        for segment in self.segments:
-            first, name = self.contents(segment).first, segment.place.start_offset or 0
-            if first is None and segment.size and segment is not self.segments[-1]:
-                return False  # zeros
-            if first not in (None, name) and segment is not self.segments[0]:
-                return False
-            for rows in self.rows([segment], "skip"):
-                for before, after, is_control in zip([epoch, *rows.epochs], rows.epochs, rows.controls, strict=False):
-                    if before != after and (after < before or not is_control) and before >= 0:
-                        return False
-                epoch = rows.epochs[-1] if rows.epochs else epoch
-        return True
+        """Whether the outline leaves the log as it is, and nothing is missing in it. What a crash leaves at its end does not count."""
+        return self.outline.is_as_stored and not self.outline.lost
 
     def damage(self) -> Iterator[str]:
         """Every place of the log and the snapshots that cannot be read, in a sentence."""
@@ -622,7 +624,11 @@ class MetadataStore(Store):
             for frames in walk(file, LOG, errors="skip"):
                 if frames.base > reached:
                     yield f"{file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes"
-                for index in np.flatnonzero(~sound_batches(frames)).tolist():
+                head = heads(frames)
+                for index in range(len(frames)):
+                    batch = frames.slice(index, index + 1), head.slice(index, index + 1)
+                    if head.sound[index] and can_decode(*batch):
+                        continue
                     yield f"{file.path}: byte {int(frames.positions[index]):,}: a batch that cannot be read"
                 reached = frames.reached_in_file
                 if frames.last and frames.status.is_damage:
@@ -787,16 +793,23 @@ def _last_contained(header: bytes) -> int:
 
 
 def stores(files: Sequence[File]) -> list[MetadataStore]:
-    """The metadata directories among some files that hold a log or a snapshot. AccessError for a file that cannot be read."""
-    found: dict[str, list[File]] = {}
+    """The metadata directories among some files that hold a log or a snapshot, with what else is in them. AccessError for a log or a
+    snapshot that cannot be read.
+    """
+    groups: dict[str, list[File]] = {}
+    evidence: dict[str, list[File]] = {}
     for file in files:
-        if file.place.state is not None or file.format not in (LOG_FORMAT, CHECKPOINT_FORMAT):
+        if file.place.state is not None:
             continue
-        if file.problem is not None:
+        if file.format not in (LOG_FORMAT, CHECKPOINT_FORMAT):
+            if file.place.topic == METADATA_TOPIC and file.problem is None:
+                evidence.setdefault(_folder_of(file), []).append(file)
+        elif file.problem is not None:
             raise AccessError(f"{file.path}: {file.problem}")
-        found.setdefault(_folder_of(file), []).append(file)
+        else:
+            groups.setdefault(_folder_of(file), []).append(file)
     summaries = Store.of(files).summaries
-    return [MetadataStore(own, folder, summaries) for folder, own in found.items()]
+    return [MetadataStore([*group, *evidence.get(folder, ())], folder, summaries) for folder, group in groups.items()]
 
 
 @lru_cache(maxsize=4)

@@ -8,25 +8,20 @@ its end, what is damaged in it is taken from others, and a log that goes on in a
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
-import numpy as np
-
-from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.cluster.broker_disks import LARGEST_TEXT, Disks
+from rawlog.formats.kafka.cluster.metadata_batches import Batch
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, stores
 from rawlog.formats.kafka.cluster.paths import QUORUM_FORMAT, snapshot_id, takes
-from rawlog.formats.kafka.cluster.placing import Batch, place_batches
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import Message
-from rawlog.formats.kafka.log.heads import heads
+from rawlog.formats.kafka.partition.lineage import Copy, Lineage, LogOutline, unite
 from rawlog.io.storage import Source
-from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError
 from rawlog.model.format import File
+from rawlog.model.intervals import Intervals
 from rawlog.model.report import SeriousNote
 from rawlog.model.text import counted
 
@@ -91,46 +86,42 @@ class ClusterMetadata:
 # One log ------------------------------------------------------------------------------------------------------------------
 
 
-class Trail:
-    """One metadata log: its epochs with their offsets, and its batches where they are asked for."""
+@dataclass(slots=True)
+class MetadataReplica:
+    """The metadata directory of one controller, and its log as its outline says."""
 
-    def __init__(self, store: MetadataStore, node: int | None) -> None:
-        self.store, self.node = store, node
-        columns = [np.empty((3, 0), np.int64)]
-        self.is_damaged = False
-        for segment in store.segments:
-            reached = 0
-            for frames in walk(segment, LOG, errors="skip"):
-                head = heads(frames)
-                self.is_damaged |= frames.base > reached or frames.status.is_damage or not head.all_sound
-                head = head if head.all_sound else head.only(head.sound)
-                columns.append(np.stack([head["base_offset"], head["last_offset"] + 1, head["leader_epoch"]]))
-                reached = frames.reached_in_file
-        starts, stops, epochs = np.concatenate(columns, axis=1)
-        self.is_damaged |= bool((starts[1:] != stops[:-1]).any() or (np.diff(epochs) < 0).any())
-        self.is_damaged |= bool(starts.size and starts[0] != store.start)
-        if self.is_damaged:
-            starts, stops, epochs = np.array(
-                [(one.first, one.end, one.epoch) for one in self.batches], np.int64
-            ).reshape(-1, 3).T  # fmt: skip
-        self.end: End = (int(epochs[-1]), int(stops[-1])) if starts.size else EMPTY
-        changes = np.flatnonzero(np.diff(epochs, prepend=-2) != 0).tolist()
-        #: The first offset of each epoch.
-        self.epochs = {int(epochs[at]): int(starts[at]) for at in changes}
+    store: MetadataStore
+    log: Copy
+    is_damaged: bool
 
-    @cached_property
-    def batches(self) -> list[Batch]:
-        """The sound batches, each at the offset where it belongs."""
-        return place_batches(self.store.segments).batches
+    @classmethod
+    def of(cls, number: int, store: MetadataStore, node: int | None) -> MetadataReplica:
+        """The replica with a number."""
+        log = store.outline
+        missing = Intervals.closed((first, last) for first, last in log.lost if last is not None)
+        summary = LogOutline(tuple(log.runs()), start=store.start, missing=missing)
+        is_damaged = not store.is_as_written or bool(summary.runs and summary.runs[0].first != store.start)
+        return cls(store, Copy(number, store.folder, store.folder, summary, node), is_damaged)
 
-    def end_of(self, epoch: int) -> int:
-        """The offset after the last batch of an epoch."""
-        return next((start for later, start in self.epochs.items() if later > epoch), self.end[1])
+    @property
+    def node(self) -> int | None:
+        return self.log.node
 
-    def agrees_until(self, other: Trail) -> int:
-        """The offset up to which this log is the same as another one; what is after it, a follower of the other would truncate."""
-        common = max((epoch for epoch in self.epochs if epoch in other.epochs), default=None)
-        return 0 if common is None else min(self.end_of(common), other.end_of(common))
+    @property
+    def end(self) -> End:
+        """How far the log goes."""
+        return (self.log.written_epoch, self.log.sound_end) if self.log.runs else EMPTY
+
+    @property
+    def snapshot_end(self) -> int:
+        """The offset that the newest snapshot reaches."""
+        return max(((snapshot_id(file.path) or (0, 0))[0] for file in self.store.snapshots), default=0)
+
+    def agrees_until(self, best: MetadataReplica) -> int:
+        """The offset up to which the log is the same as the best one; what is after it, a follower of that one would truncate."""
+        if self is best or not best.log.runs:
+            return self.end[1]
+        return Lineage(best.log.epochs, best.end[1]).common(self.log)
 
 
 # All of them -------------------------------------------------------------------------------------------------------------
@@ -141,34 +132,35 @@ def elect(files: Sequence[File], disks: Disks) -> ClusterMetadata:
     there is no metadata at all.
     """
     notes: list[str] = []
-    own: list[File] = []
+    readable: list[File] = []
     for file in files:
-        if not takes("kraft.topics", file) or disks.of(file) is None:
+        if not (takes("kraft.topics", file) or takes(None, file)) or disks.of(file) is None:
             continue
         if file.problem is None:
-            own.append(file)
-        else:
+            readable.append(file)
+        elif takes("kraft.topics", file):
             notes.append(f"{file.path}: {file.problem}: not used")
-    every = stores(own)
-    for one in every:
-        notes += [SeriousNote(f"{path}: of another metadata log, not used: {why}") for path, why in one.foreign.items()]
-    trails = [
-        Trail(one.settled, getattr(disks.of(one.segments[0] if one.segments else one.snapshots[0]), "node", None))
-        for one in every
-        if one.segments or one.snapshots
+    directories = stores(readable)
+    for store in directories:
+        notes += [
+            SeriousNote(f"{path}: of another metadata log, not used: {reason}")
+            for path, reason in store.foreign.items()
+        ]
+    replicas = [
+        MetadataReplica.of(number, store.settled, getattr(disks.of(store.files[0]), "node", None))
+        for number, store in enumerate(store for store in directories if store.segments or store.snapshots)
     ]
-    snapshots = [one for trail in trails for one in trail.store.snapshots]
-    if not any(trail.end != EMPTY for trail in trails) and not any(
-        snapshot_id(one.path) != (0, 0) for one in snapshots
-    ):
-        return _from_bootstrap(every, notes)
-    best = max(trails, key=lambda one: (one.end, not one.is_damaged))
-    made = _folded(best, [one for one in trails if one is not best])
-    made.notes[:0] = notes
-    _judge(made, best, trails, _voters(made.state, files, disks))
-    if not made.is_newest:
-        _recall_removed(made, trails)
-    return made
+    has_logs = any(replica.end != EMPTY for replica in replicas)
+    snapshots = [file for replica in replicas for file in replica.store.snapshots]
+    if not has_logs and not any(snapshot_id(file.path) != (0, 0) for file in snapshots):
+        return _from_bootstrap(directories, notes)
+    best = max(replicas, key=lambda replica: (replica.end, not replica.is_damaged))
+    cluster = _folded(best, [replica for replica in replicas if replica is not best])
+    cluster.notes[:0] = notes
+    _judge(cluster, best, replicas, _voters(cluster.state, files, disks))
+    if not cluster.is_newest:
+        _recall_removed(cluster, replicas)
+    return cluster
 
 
 def _from_bootstrap(every: Iterable[MetadataStore], notes: list[str]) -> ClusterMetadata:
@@ -187,40 +179,44 @@ def _from_bootstrap(every: Iterable[MetadataStore], notes: list[str]) -> Cluster
     return ClusterMetadata(State(), notes=notes)
 
 
-def _folded(best: Trail, others: Sequence[Trail]) -> ClusterMetadata:
+def _folded(best: MetadataReplica, others: Sequence[MetadataReplica]) -> ClusterMetadata:
     """The state after the furthest log, from the newest whole snapshot on any disk."""
-    store, made = best.store, ClusterMetadata(State(), best.store.folder)
-    snapshots = [one for trail in (best, *others) for one in trail.store.snapshots]
+    store, cluster = best.store, ClusterMetadata(State(), best.store.folder)
+    snapshots = [file for replica in (best, *others) for file in replica.store.snapshots]
     joined = MetadataStore([*store.segments, *snapshots], store.folder)
-    whole = next((one for one in joined.newest_first if joined.is_whole(one)), None)
-    named = max((snapshot_id(one.path) or (0, 0) for one in snapshots), default=(0, 0))
-    made.notes += [
-        f"{one.path}: this snapshot of the metadata is damaged: not used"
-        for one in snapshots
-        if not joined.is_whole(one)
+    whole = next((file for file in joined.newest_first if joined.is_whole(file)), None)
+    named = max((snapshot_id(file.path) or (0, 0) for file in snapshots), default=(0, 0))
+    cluster.notes += [
+        f"{file.path}: this snapshot of the metadata is damaged: not used"
+        for file in snapshots
+        if not joined.is_whole(file)
     ]
     start = (snapshot_id(whole.path) or (0, 0))[0] if whole is not None else 0
     if not best.is_damaged and start >= store.start:
-        made.state = joined.fold(errors="skip")
+        cluster.state = joined.fold(errors="skip")
     else:
-        _replay(made, joined, whole, best, others)
-    made.end = (made.state.epoch, made.state.end_offset)
-    if (named[1], named[0]) > made.end:
-        made.missing.append((made.end[1], named[0]))
-    return made
+        _replay(cluster, joined, whole, best, others)
+    cluster.end = (cluster.state.epoch, cluster.state.end_offset)
+    if (named[1], named[0]) > cluster.end:
+        cluster.missing.append((cluster.end[1], named[0]))
+    return cluster
 
 
 def _replay(
-    made: ClusterMetadata, joined: MetadataStore, whole: File | None, best: Trail, others: Sequence[Trail]
+    cluster: ClusterMetadata,
+    joined: MetadataStore,
+    whole: File | None,
+    best: MetadataReplica,
+    others: Sequence[MetadataReplica],
 ) -> None:
     """Fold the union of all logs: that of the best one, and where it is damaged, batches of the others that belong to the same history."""
-    state = made.state
+    state = cluster.state
     batches = _union(best, others)
     base = whole
     if base is None and (not batches or batches[0].first > 0):
         base = next(iter(joined.newest_first), None)
         if base is not None:
-            made.notes.append(
+            cluster.notes.append(
                 f"{base.path}: no snapshot of the metadata is whole: what can be read of this one is used"
             )
     if base is not None:
@@ -230,67 +226,53 @@ def _replay(
         if best.end[0] < epoch:
             return  # the logs end before the snapshot
     borrowed: dict[str, list[Batch]] = {}
-    for one in batches:
-        if one.end <= state.end_offset:
+    for batch in batches:
+        if batch.end <= state.end_offset:
             continue
-        if one.first > state.end_offset:
-            made.missing.append((state.end_offset, one.first))
-        for number, (control, kind, value) in enumerate(one.records()):
-            if one.first + number < state.end_offset:
-                continue
-            if control:
-                state.add_control(one.first + number, -1 if kind is None else kind, value or b"")
-            else:
-                state.add(one.first + number, value or b"")
-        state.end_offset, state.epoch, state.timestamp = one.end, one.epoch, one.time
-        if one.file not in best.store.segments:
-            borrowed.setdefault(one.file.path, []).append(one)
-    for path, taken in borrowed.items():
-        many = counted(len(taken), "batch", "batches")
-        made.notes.append(
-            f"{best.store.folder} is damaged: {many} from offset {taken[0].first:,} on are taken from {path}"
+        if batch.first > state.end_offset:
+            cluster.missing.append((state.end_offset, batch.first))
+        batch.replay(state)
+        if batch.file not in best.store.segments:
+            borrowed.setdefault(batch.file.path, []).append(batch)
+    for path, several in borrowed.items():
+        many = counted(len(several), "batch", "batches")
+        cluster.notes.append(
+            f"{best.store.folder} is damaged: {many} from offset {several[0].first:,} on are taken from {path}"
         )
 
 
-def _union(best: Trail, others: Sequence[Trail]) -> list[Batch]:
+def _union(best: MetadataReplica, others: Sequence[MetadataReplica]) -> list[Batch]:
     """The batches of the best log, and between them those of others up to where each agrees with it."""
-    chosen = list(best.batches)
-    for other in sorted(others, key=lambda one: one.end, reverse=True):
-        limit = other.agrees_until(best) if best.epochs else other.end[1]
-        starts = [one.first for one in chosen]
-
-        def is_free(one: Batch, starts: Sequence[int] = starts, chosen: Sequence[Batch] = chosen) -> bool:
-            at = bisect_right(starts, one.first)
-            before = chosen[at - 1] if at else None
-            after = chosen[at] if at < len(chosen) else None
-            if before is not None and (before.end > one.first or before.epoch > one.epoch):
-                return False
-            return after is None or (one.end <= after.first and one.epoch <= after.epoch)
-
-        chosen = sorted(
-            [*chosen, *(one for one in other.batches if one.end <= limit and is_free(one))], key=lambda one: one.first
-        )
-    return chosen
+    replicas = [best, *sorted(others, key=lambda replica: replica.end, reverse=True)]
+    limits = [(replica.log, replica.agrees_until(best)) for replica in replicas]
+    union = unite(limits, 0, max(limit for _, limit in limits), is_compacted=False)
+    batches = {replica.log.number: replica.store.log.batches for replica in replicas}
+    return [
+        batch
+        for piece in union.pieces
+        for batch in batches[piece.copy]
+        if piece.start <= batch.first and batch.end <= piece.stop
+    ]
 
 
-def _recall_removed(made: ClusterMetadata, trails: Sequence[Trail]) -> None:
+def _recall_removed(cluster: ClusterMetadata, replicas: Sequence[MetadataReplica]) -> None:
     """Note the topics as deleted that existed before the snapshot that the state begins with, and are not in it.
 
     The record that removed such a topic is before the snapshot, and perhaps on no disk.
     """
-    whole = [one for trail in trails for one in trail.store.snapshots if trail.store.is_whole(one)]
-    begun = max(((snapshot_id(one.path) or (0, 0))[0] for one in whole), default=0)
+    whole = [file for replica in replicas for file in replica.store.snapshots if replica.store.is_whole(file)]
+    begun = max(((snapshot_id(file.path) or (0, 0))[0] for file in whole), default=0)
     before = State()
-    for store in (trail.store for trail in trails):
-        for one in store.snapshots:
-            if one in whole and (snapshot_id(one.path) or (0, 0))[0] < begun:
-                store.load(before, one, "skip")
+    for store in (replica.store for replica in replicas):
+        for file in store.snapshots:
+            if file in whole and (snapshot_id(file.path) or (0, 0))[0] < begun:
+                store.load(before, file, "skip")
         for rows in store.rows(store.segments, "skip"):
             for value, offset, control in zip(rows.values, rows.offsets, rows.controls, strict=True):
                 if not control and offset < begun:
                     before.add(offset, value or b"")
-    known = {**before.removed, **{key: topic.name for key, topic in before.topics.items()}}
-    made.state.removed |= {key: name for key, name in known.items() if key not in made.state.topics}
+    names = {**before.removed, **{key: topic.name for key, topic in before.topics.items()}}
+    cluster.state.removed |= {key: name for key, name in names.items() if key not in cluster.state.topics}
 
 
 # How certain it is ---------------------------------------------------------------------------------------------------------
@@ -313,56 +295,55 @@ def _quorum_state(file: File) -> dict[str, list[dict[str, int]]]:
     return found if isinstance(found, dict) else {}
 
 
-def _judge(made: ClusterMetadata, best: Trail, trails: Sequence[Trail], voters: set[int]) -> None:
+def _judge(
+    cluster: ClusterMetadata, best: MetadataReplica, replicas: Sequence[MetadataReplica], voters: set[int]
+) -> None:
     """Say how much of the metadata was committed, which part was left out, and what the cluster may have known beyond it."""
     reached: dict[int, int] = {}
-    sound = {trail.node for trail in trails if not trail.is_damaged}
-    for trail in trails:
-        agreed = trail.end[1] if trail is best else trail.agrees_until(best)
-        if agreed < trail.end[1] and trail.epochs:
-            made.notes.append(
-                f"{trail.store.folder}: offsets {agreed:,} to {trail.end[1] - 1:,} of the metadata log, epoch {trail.end[0]}, are left "
+    sound = {replica.node for replica in replicas if not replica.is_damaged}
+    for replica in replicas:
+        agreed, (epoch, end) = replica.agrees_until(best), replica.end
+        if agreed < end and replica.log.runs:
+            cluster.notes.append(
+                f"{replica.store.folder}: offsets {agreed:,} to {end - 1:,} of the metadata log, epoch {epoch}, are left "
                 f"out: a later leader (epoch {best.end[0]}) did not have them"
             )
-        if trail.node is not None:
-            newest = (
-                max((snapshot_id(one.path) or (0, 0))[0] for one in trail.store.snapshots)
-                if trail.store.snapshots
-                else 0
-            )
-            reached[trail.node] = max(reached.get(trail.node, 0), agreed, newest)
-    snapshots = [snapshot_id(one.path) or (0, 0) for trail in trails for one in trail.store.snapshots]
-    made.committed = min(made.end[1], max((offset for offset, _ in snapshots), default=0))
+        if replica.node is not None:
+            reached[replica.node] = max(reached.get(replica.node, 0), agreed, replica.snapshot_end)
+    cluster.committed = min(cluster.end[1], max(replica.snapshot_end for replica in replicas))
     if voters:
         majority = len(voters) // 2 + 1
-        present = [one for node, one in reached.items() if node in voters]
-        made.is_newest = len(voters & sound) >= majority
-        if made.is_newest:
+        present = [offset for node, offset in reached.items() if node in voters]
+        cluster.is_newest = len(voters & sound) >= majority
+        if cluster.is_newest:
             held = sorted(present, reverse=True)[majority - 1]
-            made.committed = max(made.committed, min(held, made.end[1]))
+            cluster.committed = max(cluster.committed, min(held, cluster.end[1]))
         else:
-            made.unknown.append(
+            cluster.unknown.append(
                 f"undamaged logs of {len(voters & sound)} of {counted(len(voters), 'controller')} were found: what the cluster "
-                f"changed after offset {made.end[1]:,} of its metadata is not known"
+                f"changed after offset {cluster.end[1]:,} of its metadata is not known"
             )
-        if made.committed < made.end[1] and made.is_newest:
-            made.notes.append(
-                f"offsets {made.committed:,} to {made.end[1] - 1:,} of the metadata log are on fewer than {majority} of "
+        if cluster.committed < cluster.end[1] and cluster.is_newest:
+            cluster.notes.append(
+                f"offsets {cluster.committed:,} to {cluster.end[1] - 1:,} of the metadata log are on fewer than {majority} of "
                 f"{len(voters)} controllers: perhaps they were not committed. They are used, as a leader elected from these disks would"
             )
     else:
-        made.unknown.append("which controllers voted is not known, so the cluster may have known more than these disks")
-    for start, stop in made.missing:
-        made.unknown.append(
+        cluster.unknown.append(
+            "which controllers voted is not known, so the cluster may have known more than these disks"
+        )
+    for start, stop in cluster.missing:
+        cluster.unknown.append(
             f"offsets {start:,} to {stop - 1:,} of the metadata log are on no disk: what they changed is not known"
         )
-    if made.state.problems:
-        first = made.state.problems[0]
-        made.notes.append(
-            f"{counted(len(made.state.problems), 'metadata record')} could not be applied; the first at offset {first.offset:,}: "
+    if cluster.state.problems:
+        first = cluster.state.problems[0]
+        cluster.notes.append(
+            f"{counted(len(cluster.state.problems), 'metadata record')} could not be applied; the first at offset {first.offset:,}: "
             f"{first.message}"
         )
-    if made.state.open_transaction is not None:
-        made.notes.append(
-            f"a metadata transaction was open from offset {made.state.open_transaction:,} on: its changes are left out, as by a new leader"
+    if cluster.state.open_transaction is not None:
+        cluster.notes.append(
+            f"a metadata transaction was open from offset {cluster.state.open_transaction:,} on: its changes are left out, as by a "
+            "new leader"
         )

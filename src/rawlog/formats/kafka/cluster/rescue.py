@@ -58,7 +58,7 @@ from rawlog.formats.kafka.partition.evidence import first_trace
 from rawlog.formats.kafka.partition.extents import bytes_of
 from rawlog.formats.kafka.partition.identity import is_known_topic
 from rawlog.formats.kafka.partition.leader_epochs import epochs_in
-from rawlog.formats.kafka.partition.lineage import Copy, Damage, LogOutline, subtract
+from rawlog.formats.kafka.partition.lineage import Copy, Damage, LogOutline
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline
 from rawlog.formats.kafka.partition.replicas import (
     FUTURE,
@@ -74,6 +74,7 @@ from rawlog.io.output import Folder
 from rawlog.io.storage import is_remote, is_view, local_path
 from rawlog.model.errors import AccessError, DataError, OptionError, UnknownFormatError
 from rawlog.model.format import File
+from rawlog.model.intervals import Intervals
 from rawlog.model.outline import Run
 from rawlog.model.recovery import (
     CopyPlan,
@@ -584,8 +585,8 @@ def outline_replica(replica: ReplicaFiles, advance: Callable[[int], None]) -> Lo
     ):  # what the cluster's metadata says of the topic may still explain them; damage does not need it
         between = [(gap.first, gap.last + 1) for gap in log.gaps if gap.side is Side.BETWEEN and gap.is_lost]
         gaps += [(a, b) for a, b in between if not any(one.first < b and (one.end or b) > a for one in damage)]
-    missing = subtract([(first, last + 1) for first, last in log.lost if last is not None], sorted(gaps))
-    missing += [(start, stop) for start, stop in unread.values() if stop is not None]
+    missing = Intervals.closed((first, last) for first, last in log.lost if last is not None).subtract(gaps)
+    missing = missing.union((start, stop) for start, stop in unread.values() if stop is not None)
     start = log.pieces[0].start if log.pieces else min((one.first for one in log.extents), default=0)
     is_open = any(last is None for _, last in log.lost) or any(stop is None for _, stop in unread.values())
     claimed = _claimed_end(log) if is_open and not unread else 0
@@ -594,8 +595,8 @@ def outline_replica(replica: ReplicaFiles, advance: Callable[[int], None]) -> Lo
         tuple(damage),
         start,
         max((gap.last + 1 for gap in log.gaps if gap.side is Side.END), default=0),
-        tuple(sorted(missing)),
-        tuple(sorted(gaps)),
+        missing,
+        Intervals(gaps),
         tuple(log.undecided),
         any(extent.is_cleaned for extent in log.extents),
         is_open and not claimed,

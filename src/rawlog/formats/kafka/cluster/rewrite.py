@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import groupby, pairwise
 
+from rawlog.formats.kafka.cluster.metadata_batches import Batch, LogBatches, batches_in
 from rawlog.formats.kafka.cluster.metadata_log import (
     LARGEST_TEXT,
     MetadataStore,
     is_misnamed,
     last_time,
     stores,
-    traced_end,
 )
 from rawlog.formats.kafka.cluster.paths import (
     CHECKPOINT_FORMAT,
@@ -29,13 +29,6 @@ from rawlog.formats.kafka.cluster.paths import (
     segment_name,
     snapshot_id,
 )
-from rawlog.formats.kafka.cluster.placing import (
-    Batch,
-    Placed,
-    is_gapped,
-    place_batches,
-    read_batches,
-)
 from rawlog.formats.kafka.cluster.state import IMAGED, State
 from rawlog.formats.kafka.cluster.writer import checkpoint_name, write_checkpoint
 from rawlog.formats.kafka.internal.messages import decode_record, framed_types
@@ -43,7 +36,7 @@ from rawlog.formats.kafka.log.layouts import BATCH, ControlType
 from rawlog.formats.kafka.partition.extents import bytes_of
 from rawlog.formats.kafka.partition.rewrite import keep_surroundings
 from rawlog.formats.kafka.partition.rewrite import rebuild as rebuild_partition
-from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, find_sound
+from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, find_sound, is_misread
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.properties import parse_quorum
 from rawlog.io.output import Folder
@@ -72,10 +65,10 @@ def directories(files: Sequence[File], options: Mapping[str, str]) -> list[Store
     for file in files:
         if file.place.group is not None and not is_bootstrap(file.path):
             groups.setdefault(file.place.group, []).append(file)
-    found = {folder: own for folder, own in groups.items() if any(map(_is_metadata, own))}
-    if not found:
+    metadata = {folder: own for folder, own in groups.items() if any(map(_is_metadata, own))}
+    if not metadata:
         raise AccessError("no metadata directory is here")
-    return stores_below(found)
+    return stores_below(metadata)
 
 
 def _is_metadata(file: File) -> bool:
@@ -100,7 +93,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     if policy not in POLICIES:
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
     metadata = _readable(store)
-    plan = _Repair(metadata.settled, policy, traced_end(store)).plan()
+    plan = _Repair(metadata.settled, policy).plan()
     _set_aside(metadata, plan.report)
     votes = [file for file in store if file.format == QUORUM_FORMAT]
     plan.copies = [file for file in votes if _is_vote(file, plan.report)]
@@ -119,7 +112,7 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     metadata = _readable(store)
     for path, reason in metadata.foreign.items():
         raise CorruptError(f"of another metadata log: {reason}; `rawlog repair` handles damage", path=path)
-    for first, stop in metadata.missing(traced_end(store)):
+    for first, stop in metadata.missing:
         message = f"offsets {first} to {stop - 1} are missing; `rawlog repair` handles damage"
         raise CorruptError(message, path=metadata.folder)
     snapshots = [file for file in store if file.format == CHECKPOINT_FORMAT and file.place.state is None]
@@ -135,7 +128,7 @@ def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """A copy of a metadata directory, byte for byte: a log cleaner leaves it alone, and a broker does not start without it."""
     report = Report(counts={"files": len(store), "bytes": store.size})
     metadata = _readable(store)
-    _report_missing(metadata.settled, traced_end(store), report)
+    _report_missing(metadata.settled, report)
     _set_aside(metadata, report)
     return Plan(report, copies=[file for file in store if file.path not in metadata.foreign]).write(folder)
 
@@ -151,8 +144,10 @@ def join(made: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Re
 
 def _readable(store: Store) -> MetadataStore:
     """The log and the snapshots of a directory; neither, if both are gone and only other files say where they were."""
-    found = stores([file for file in store if not is_bootstrap(file.path)])
-    return found[0] if found else MetadataStore((), str(store[0].place.group))
+    readable = Store((file for file in store if not is_bootstrap(file.path)), store.name)
+    directories = stores(readable.with_summaries(store.summaries))
+    evidence = [file for file in store if file.place.topic == METADATA_TOPIC and file.problem is None]
+    return directories[0] if directories else MetadataStore(evidence, str(store[0].place.group))
 
 
 def _set_aside(metadata: MetadataStore, report: Report) -> None:
@@ -162,10 +157,10 @@ def _set_aside(metadata: MetadataStore, report: Report) -> None:
             _drop(report, file, 0, file.size, f"of another metadata log: {metadata.foreign[file.path]}")
 
 
-def _report_missing(metadata: MetadataStore, traced: int, report: Report) -> None:
+def _report_missing(metadata: MetadataStore, report: Report) -> None:
     """Report the offsets that the directory should have and has not, unless they are reported already."""
     known = {(one.first_offset, one.stop_offset) for one in report.with_action(Action.LOST)}
-    for first, stop in metadata.missing(traced):
+    for first, stop in metadata.missing:
         if (first, stop) not in known:
             report.add(Action.LOST, "not in the log", metadata.folder, first_offset=first, stop_offset=stop)
 
@@ -177,31 +172,31 @@ def reading(store: Store) -> Reading:
     """The rows of a metadata log for verbs that read everything: every sound batch at its offset, also where repair takes it into a new
     snapshot.
     """
-    metadata, traced = _readable(store), traced_end(store)
-    log, report = metadata.settled, Report()
+    metadata, report = _readable(store), Report()
+    log = metadata.settled
     _set_aside(metadata, report)
     if log.is_as_written:
-        _report_missing(log, traced, report)
+        _report_missing(log, report)
         pieces = tuple(Piece(one.path, 0, one.size) for one in log.segments) if metadata.foreign else None
         return Reading(pieces, entries=tuple(report.entries))
-    policy = _Repair(log, SALVAGE, traced)
-    snapshots, found = policy.place()
-    policy.report_batches(found, found.batches, is_folded=False)
-    policy.report_losses(found.batches, [one for one in snapshots if one.is_whole], 0)
-    settled: list[Piece] = []
+    policy = _Repair(log, SALVAGE)
+    snapshots, placed = policy.place()
+    policy.report_batches(placed, placed.batches, is_folded=False)
+    policy.report_losses(placed.batches, [snapshot for snapshot in snapshots if snapshot.is_whole], 0)
+    kept: list[Piece] = []
     patches: dict[str, list[Patch]] = {}
-    for batch in found.batches:
+    for batch in placed.batches:
         path = batch.file.path
-        if settled and settled[-1].path == path and settled[-1].stop == batch.start:
-            settled[-1] = Piece(path, settled[-1].start, batch.stop)
+        if kept and kept[-1].path == path and kept[-1].stop == batch.start:
+            kept[-1] = Piece(path, kept[-1].start, batch.stop)
         else:
-            settled.append(Piece(path, batch.start, batch.stop))
+            kept.append(Piece(path, batch.start, batch.stop))
         if batch.is_changed:
             patches.setdefault(path, []).extend(
                 (batch.start + BATCH.at(name), data) for name, data in batch.uncovered_fields()
             )
     entries = (*report.entries, *policy.report.entries)
-    return Reading(tuple(settled), {path: tuple(sorted(found)) for path, found in patches.items()}, entries)
+    return Reading(tuple(kept), {path: tuple(sorted(several)) for path, several in patches.items()}, entries)
 
 
 # The writer ----------------------------------------------------------------------------------------------------------------
@@ -277,25 +272,25 @@ class Snapshot:
         """What is sound of a snapshot. Its batches are numbered from 0 on, and carry the epoch of its name."""
         offset, epoch = snapshot_id(file.path) or (0, 0)
         batches: list[Batch] = []
-        seen: set[tuple[int, int]] = set()
+        checksums: set[tuple[int, int]] = set()
         position, follows, copies, holes = 0, [], [], []
-        for one in read_batches(file):
-            if one.start > position:
-                holes.append((position, one.start))
-            if (one.crc, one.count) in seen:
-                copies.append(one)
+        for batch in batches_in(file):
+            if batch.start > position:
+                holes.append((position, batch.start))
+            if (batch.crc, batch.count) in checksums:
+                copies.append(batch)
             else:
-                seen.add((one.crc, one.count))
-                one.first, one.epoch = (batches[-1].end if batches else 0), epoch
-                batches.append(one)
-                follows.append(one.start == position)
-            position = one.stop
+                checksums.add((batch.crc, batch.count))
+                batch.first, batch.epoch = (batches[-1].end if batches else 0), epoch
+                batches.append(batch)
+                follows.append(batch.start == position)
+            position = batch.stop
         if position < file.size:
             holes.append((position, file.size))
-        controls = [kind for one in batches if one.is_control for _, kind, _ in one.records()]
+        controls = [kind for batch in batches if batch.is_control for _, kind, _ in batch.records()]
         ends = bool(batches) and batches[0].is_control and batches[-1].is_control
         is_whole = ends and controls[0] == ControlType.SNAPSHOT_HEADER and controls[-1] == ControlType.SNAPSHOT_FOOTER
-        is_whole = is_whole and controls.count(ControlType.SNAPSHOT_FOOTER) == 1 and not is_gapped(batches, follows)
+        is_whole = is_whole and controls.count(ControlType.SNAPSHOT_FOOTER) == 1 and not _is_gapped(batches, follows)
         return cls(file, offset, epoch, batches, is_whole, last_time(file), copies, holes)
 
     @property
@@ -327,6 +322,23 @@ class Snapshot:
                     state.add(one.first + number, value or b"")
 
 
+def _is_gapped(batches: Sequence[Batch], follows: Sequence[bool]) -> bool:
+    """Whether the batches of a snapshot say that some between them are missing: not where only one says so. `follows` tells of which
+    batches the bytes follow those of the one before.
+    """
+    return any(
+        batch.is_rebased and (not joins or _is_after_gap(batch, following))
+        for batch, following, joins in zip(batches, [*batches[1:], None], follows, strict=True)
+    )
+
+
+def _is_after_gap(batch: Batch, following: Batch | None) -> bool:
+    """Whether a batch that follows another one directly says rightly that others were between."""
+    if following is None:
+        return not is_misread(batch.stored, batch.first)
+    return batch.stored + batch.count == following.stored and batch.stored > batch.first
+
+
 def _is_known_topic(state: State, value: bytes) -> bool:
     try:
         key, _, message = decode_record(value)
@@ -341,31 +353,31 @@ def _drop(report: Report, file: File, start: int, stop: int, reason: str, *, is_
         report.count("bytes_cut", stop - start)
 
 
-def _report_changes(one: Batch, report: Report) -> None:
+def _report_changes(batch: Batch, report: Report) -> None:
     """Report a batch whose base offset or epoch was corrected: no checksum covers them."""
-    place = {"start": one.start, "stop": one.stop, "first_offset": one.first, "stop_offset": one.end}
-    if one.is_rebased:
-        report.add(Action.CHANGED, f"base offset {one.said} set to {one.first}", one.file.path, **place)
-    if one.epoch != one.said_epoch:
-        report.add(Action.CHANGED, f"epoch {one.said_epoch} set to {one.epoch}", one.file.path, **place)
-    if one.is_changed:
+    place = {"start": batch.start, "stop": batch.stop, "first_offset": batch.first, "stop_offset": batch.end}
+    if batch.is_rebased:
+        report.add(Action.CHANGED, f"base offset {batch.stored} set to {batch.first}", batch.file.path, **place)
+    if batch.epoch != batch.stored_epoch:
+        report.add(Action.CHANGED, f"epoch {batch.stored_epoch} set to {batch.epoch}", batch.file.path, **place)
+    if batch.is_changed:
         report.count("batches_changed")
 
 
 class _Repair:
-    """The decisions of a repair. `traced` is an offset that the log had reached."""
+    """The decisions of a repair."""
 
-    def __init__(self, store: MetadataStore, policy: str, traced: int) -> None:
-        self.store, self.policy, self.traced = store, policy, traced
+    def __init__(self, store: MetadataStore, policy: str) -> None:
+        self.store, self.policy, self.traced = store, policy, store.traced
         counts = ("segments", "snapshots", "bytes_kept", "bytes_cut", "batches_changed")
         self.report = Report(counts=dict.fromkeys(counts, 0), facts={"policy": policy, "end_offset": 0})
 
     def plan(self) -> Plan:
         """What to write, with the report on it."""
         report, policy = self.report, self.policy
-        snapshots, found = self.place()
-        stretches = find_stretches(found.batches)
-        snapshots = self.rightly_named(snapshots, found.batches)
+        snapshots, log = self.place()
+        stretches = find_stretches(log.batches)
+        snapshots = self.rightly_named(snapshots, log.batches)
         whole = [one for one in snapshots if one.is_whole]
         kept = stretches[-1] if stretches else []
         # Snapshots from before the log are of use only where they are as they were: before a log without a gap.
@@ -381,8 +393,8 @@ class _Repair:
             if kept and needs > kept[-1].end:
                 kept = []
         end = max([kept[-1].end if kept else 0, *(one.offset for one in usable), needs or 0])
-        self.report_batches(found, kept, is_folded=fresh and policy != BROKER)
-        end = self.report_losses(found.batches, whole, end)
+        self.report_batches(log, kept, is_folded=fresh and policy != BROKER)
+        end = self.report_losses(log.batches, whole, end)
         for one in snapshots:
             if one in usable:
                 one.report(report)
@@ -396,17 +408,15 @@ class _Repair:
         report.facts["end_offset"] = end
         state = None
         if fresh:
-            state = self.new_state(*((kept, []) if policy == BROKER else (found.batches, snapshots)), max(end, 1))
+            state = self.new_state(*((kept, []) if policy == BROKER else (log.batches, snapshots)), max(end, 1))
         segments = self.segments(kept, is_all=len(stretches) == 1)
         report.counts["segments"] = len(segments)
         return Plan(report, segments, usable, state, is_new=state is None and not kept and not usable)
 
-    def place(self) -> tuple[list[Snapshot], Placed]:
+    def place(self) -> tuple[list[Snapshot], LogBatches]:
         """The snapshots, newest first, and the sound batches of the log at their offsets."""
         snapshots = [Snapshot.read(one) for one in self.store.newest_first]
-        reached = max([self.traced, *(one.offset for one in snapshots if one.is_whole)])
-        found = self.first_stretch() if self.policy == BROKER else place_batches(self.store.segments, reached)
-        return snapshots, found
+        return snapshots, self.first_stretch() if self.policy == BROKER else self.store.log
 
     def segments(self, kept: Sequence[Batch], *, is_all: bool) -> dict[int, list[Batch]]:
         """Batches in segments, those of one source file together, by the offset in their names: that of the first batch. The first
@@ -424,20 +434,20 @@ class _Repair:
             made[first] = batches
         return made
 
-    def first_stretch(self) -> Placed:
+    def first_stretch(self) -> LogBatches:
         """What a broker keeps: everything up to the first byte or offset that is wrong."""
         kept: list[Batch] = []
         for segment in self.store.segments:
             position = 0
-            for one in read_batches(segment):
-                follows = not kept or kept[-1].end == one.said
-                if one.start != position or not follows or one.said < (segment.place.start_offset or 0):
-                    return Placed(kept, [])
-                kept.append(one)
-                position = one.stop
+            for batch in batches_in(segment):
+                follows = not kept or kept[-1].end == batch.stored
+                if batch.start != position or not follows or batch.stored < (segment.place.start_offset or 0):
+                    return LogBatches(kept, [])
+                kept.append(batch)
+                position = batch.stop
             if position < segment.size and not _is_zero(segment, position):
                 break
-        return Placed(kept, [])
+        return LogBatches(kept, [])
 
     def rightly_named(self, snapshots: list[Snapshot], batches: Sequence[Batch]) -> list[Snapshot]:
         """The snapshots, newest first, one for each offset. One that the log contradicts gets the name that its time leads to."""
@@ -516,11 +526,11 @@ class _Repair:
 
     # What it does not keep ---------------------------------------------------------------------------------------------
 
-    def report_batches(self, found: Placed, kept: Sequence[Batch], *, is_folded: bool) -> None:
+    def report_batches(self, log: LogBatches, kept: Sequence[Batch], *, is_folded: bool) -> None:
         """Report what becomes of every byte of the segments; zeros at the end of a file are not a loss."""
-        reasons = {(one.file.path, one.start): why for one, why in found.dropped}
+        reasons = {(one.file.path, one.start): why for one, why in log.aside}
         numbers = {id(one) for one in kept}
-        folded = {(one.file.path, one.start) for one in found.batches if id(one) not in numbers} if is_folded else set()
+        folded = {(one.file.path, one.start) for one in log.batches if id(one) not in numbers} if is_folded else set()
         for segment in self.store.segments:
             position = 0
             mine = sorted((one for one in kept if one.file.path == segment.path), key=lambda one: one.start)
@@ -618,13 +628,13 @@ def _by_file(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 def find_stretches(batches: Sequence[Batch]) -> list[list[Batch]]:
     """Batches in their order, in stretches without a gap."""
-    found: list[list[Batch]] = []
+    stretches: list[list[Batch]] = []
     for one in batches:
-        if found and found[-1][-1].end == one.first:
-            found[-1].append(one)
+        if stretches and stretches[-1][-1].end == one.first:
+            stretches[-1].append(one)
         else:
-            found.append([one])
-    return found
+            stretches.append([one])
+    return stretches
 
 
 def _needed(
@@ -650,24 +660,15 @@ def _is_zero(file: File, position: int) -> bool:
 
 def _is_tail(file: File, position: int) -> bool:
     """Whether the bytes of a segment from a position on are what a crash leaves: zeros, or no whole batch."""
-    found = find_sound(bytes_of(file)[position:])
-    return not len(found.head) and all(hole.reason in (PADDING, UNFINISHED) for hole in found.holes)
+    sound = find_sound(bytes_of(file)[position:])
+    return not len(sound.head) and all(hole.reason in (PADDING, UNFINISHED) for hole in sound.holes)
 
 
 def _replay(state: State, batches: Sequence[Batch], stop: int | None = None) -> None:
     """Take the records of batches from the end of a state on, up to an offset."""
-    for one in batches:
-        if one.end <= state.end_offset or (stop is not None and one.first >= stop):
-            continue
-        for number, (control, kind, value) in enumerate(one.records()):
-            offset = one.first + number
-            if offset < state.end_offset or (stop is not None and offset >= stop):
-                continue
-            if control:
-                state.add_control(offset, -1 if kind is None else kind, value or b"")
-            else:
-                state.add(offset, value or b"")
-        state.end_offset, state.epoch, state.timestamp = one.end, one.epoch, one.time
+    for batch in batches:
+        if batch.end > state.end_offset and (stop is None or batch.first < stop):
+            batch.replay(state, stop)
 
 
 def _is_vote(file: File, report: Report) -> bool:

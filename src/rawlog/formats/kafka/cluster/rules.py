@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rawlog.formats.kafka.cluster.metadata import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, is_misnamed, last_time, stores, traced_end
+from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, is_misnamed, last_time, stores
 from rawlog.formats.kafka.cluster.paths import QUORUM_FORMAT, is_bootstrap, snapshot_id
-from rawlog.formats.kafka.cluster.placing import right_epochs
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
 from rawlog.formats.kafka.internal.codec import Message, uuid_text
@@ -26,6 +25,7 @@ from rawlog.model.errors import DataError, LimitError, RawlogError, UnsupportedE
 from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule
 from rawlog.model.format import File, Inspection
 from rawlog.model.frames import Frames
+from rawlog.model.intervals import Intervals
 from rawlog.model.status import Status
 from rawlog.model.store import Store
 
@@ -221,33 +221,29 @@ def checkpoint_rules() -> Sequence[Rule[Inspection]]:
 # whole snapshot reaches up to that point, and are unexplained if none does.
 
 
-Runs = list[tuple[int, int]]
-
-
 def accounts(files: Sequence[File]) -> list[Account]:
     """The account of each metadata log among some files."""
     return [account for account, _, _ in Store.of(files).share(_accounted)]
 
 
-def _accounted(files: Store) -> list[tuple[Account, Runs, MetadataStore]]:
+def _accounted(files: Store) -> list[tuple[Account, Intervals, MetadataStore]]:
     readable = Store(one for one in files if one.problem is None)
     readable.summaries = files.summaries
     found = []
     for store in (every.settled for every in stores(readable)):
         if store.segments:
-            missing = store.missing(traced_end(readable))
-            found.append((_account(store, missing), missing, store))
+            found.append((_account(store, store.missing), store.missing, store))
     return found
 
 
-def _account(store: MetadataStore, missing: Runs) -> Account:
+def _account(store: MetadataStore, missing: Intervals) -> Account:
     ends = [(snapshot_id(one.path) or (0, 0))[0] for one in store.snapshots if store.is_whole(one)]
     start = min([store.first, *(first for first, _ in missing)])
     stop = max([store.end[1], *ends, *(last for _, last in missing)])
     log_end = max(
         [start, *(one for one in (store.contents(each).following for each in store.segments) if one is not None)]
     )
-    inside = sum(min(last, log_end) - min(first, log_end) for first, last in missing)
+    inside = missing.intersection([(0, log_end)]).total
     control = sum(store.contents(one).controls for one in store.segments)
     return Account(
         system="kraft",
@@ -259,13 +255,13 @@ def _account(store: MetadataStore, missing: Runs) -> Account:
         present=max(0, log_end - start - inside - control),
         control=control,
         expired=start + _in_snapshots(log_end, stop, missing),
-        unexplained=sum(last - first for first, last in missing),
+        unexplained=missing.total,
     )
 
 
-def _in_snapshots(log_end: int, stop: int, missing: Runs) -> int:
+def _in_snapshots(log_end: int, stop: int, missing: Intervals) -> int:
     """The offsets after the end of the log that a snapshot covers: a controller that fetched one deletes its log."""
-    return stop - log_end - sum(last - max(first, log_end) for first, last in missing if last > log_end)
+    return stop - log_end - missing.intersection([(log_end, stop)]).total
 
 
 @rule("kraft.complete.unexplained", Severity.ERROR)
@@ -323,18 +319,6 @@ def _found(files: Files, code: str) -> Iterable[Mark]:
     return Store.of(files).share(_survey).get(code, ())
 
 
-@dataclass(slots=True)
-class _Header:
-    """A batch of the log: its offsets, what it says of its epoch, and where it is."""
-
-    first: int
-    end: int
-    said_epoch: int
-    is_control: bool
-    position: int
-    file: File
-
-
 class _Survey:
     """A metadata log replayed from what passes over its files found, with the state as it grows."""
 
@@ -343,12 +327,11 @@ class _Survey:
         self.state = State()
         self.level: int | None = None
         self.early: Mark | None = None
-        self.headers: list[_Header] = []
         #: The whole snapshots by the last offset that they should have, with the time that they have of it.
         self.ends: dict[int, tuple[File, int | None]] = {}
 
     def run(self) -> None:
-        self.found["gap"].join(self.store.gaps[0])
+        self.found["gap"].join(self.store.gaps)
         for segment in self.store.segments:
             self.found["shape"].join(self.store.contents(segment).shapes)
         self.snapshots()
@@ -364,12 +347,11 @@ class _Survey:
         self.partitions()
 
     def epochs(self) -> None:
-        """Compare the epoch of every batch with those around it."""
-        headers = sorted(self.headers, key=lambda one: one.first)
-        for one, epoch in zip(headers, right_epochs(headers), strict=True):
-            if one.said_epoch != epoch:
-                message = f"epoch {one.said_epoch}, the batches around it are of epoch {epoch}"
-                self.mark("epoch", message, one.file, one.position, one.first, epoch, one.said_epoch)
+        """Report the epochs that the outline corrects."""
+        for batch in self.store.log.batches if self.store.outline.corrections else ():
+            if batch.stored_epoch != batch.epoch:
+                message = f"epoch {batch.stored_epoch}, the batches around it are of epoch {batch.epoch}"
+                self.mark("epoch", message, batch.file, batch.start, batch.stored, batch.epoch, batch.stored_epoch)
 
     def snapshots(self) -> None:
         """Whether a controller could start, and from what; the replay begins from what it would load for the log's start."""
@@ -424,16 +406,9 @@ class _Survey:
             self.found["differs"].append(Mark(message, offset=offset, path=one.path))
 
     def segment(self, file: File) -> None:
-        position = -1
         for rows in self.store.rows([file], "skip"):
             for index, offset in enumerate(rows.offsets):
                 value = rows.values[index] or b""
-                if rows.positions[index] != position:
-                    position = rows.positions[index]
-                    self.headers.append(
-                        _Header(offset, offset, rows.epochs[index], rows.controls[index], position, file)
-                    )
-                self.headers[-1].end = offset + 1
                 if offset in self.ends:
                     self.name(offset, rows.times[index])
                 if rows.controls[index]:

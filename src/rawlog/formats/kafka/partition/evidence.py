@@ -169,6 +169,8 @@ def named_offsets(files: Sequence[File]) -> NDArray[np.int64] | None:
     if not segments or any(file.place.remote for file in files):
         return None
     place = segments[0].place
+    if place.topic == METADATA_TOPIC:  # no cleaner works on it
+        return None
     if place.topic is not None and place.partition is not None and place.group is not None:
         folder = parent_of(place.group)
         # Where the cleaner has a line, it has not come further than that.

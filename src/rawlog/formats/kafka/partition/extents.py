@@ -5,8 +5,8 @@ A segment whose batches are in order is read window by window; of others each ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -26,8 +26,11 @@ from rawlog.formats.kafka.partition.sound_batches import (
     SoundBatches,
     choose,
     find_sound,
+    is_misread,
+    is_too_high,
     longest,
 )
+from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 from rawlog.model.errors import LostError
@@ -79,11 +82,12 @@ class Extent:
 
     def is_beyond(self, end: int | None) -> bool:
         """Whether its last batch leaves offsets out, and would end where the log did by what other files say if it left none out."""
-        if end is None or not len(self.covered) or int(self.covered[-1][0]) != self.last_base:
+        if not len(self.covered) or int(self.covered[-1][0]) != self.last_base:
             return False
         before = int(self.covered[-2][1]) if len(self.covered) > 1 else self.first - 1
-        size = int(self.covered[-1][1]) - self.last_base + 1
-        return self.last_base > before + 1 and end == before + 1 + size
+        last = int(self.covered[-1][1])
+        end = _gapless_end(self.file, before, self.last_base, last) if end is None else end
+        return end is not None and is_too_high(before, self.last_base, last, end)
 
     def numbered(self) -> tuple[SoundBatches, Choice]:
         """Its sound batches, and which of them are of the log; looked for again where they are not in memory."""
@@ -99,6 +103,15 @@ class Extent:
         if self.bases is None:
             self.bases = _opened(bytes_of(self.file), sound)["base_offset"]
         return _offsets(sound, self.bases, choice)
+
+    def rebase(self, firsts: Mapping[int, int]) -> None:
+        """Give batches outside of the range, by number, other first offsets."""
+        if not firsts:
+            return
+        _, choice = self.numbered()
+        self.chosen = replace(choice, rebased={**choice.rebased, **firsts})
+        bases, lasts = self.offsets()
+        self.strays |= {number: (int(bases[number]), int(lasts[number])) for number in firsts}
 
     def in_order(self, placed: set[int]) -> list[int]:
         """The batches that are of the log and follow one another in the file as they do in the log."""
@@ -119,7 +132,7 @@ class Plain:
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         self.mark, self.is_cleaned, self.end, self.following = NONE, False, 0, self.first
         self.is_plain, self.has_batches = True, False
-        self.epochs = EpochRuns()
+        self.epochs = EpochRuns(is_metadata=file.place.topic == METADATA_TOPIC)
         self.runs: list[Run] = []
         self.last_base = NONE
         self.inside = inside
@@ -227,7 +240,11 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
             made.found = found if file.size <= CACHED else None
             return made
     head = _opened(data, found)
-    chosen = choose(head, first, stop, end)
+    if end is None and stop == HUGE and len(head) > 1 and found.stops[-2] == found.starts[-1]:
+        end = _gapless_end(
+            file, int(head["last_offset"][-2]), int(head["base_offset"][-1]), int(head["last_offset"][-1])
+        )
+    chosen = choose(head, first, stop, end, is_gapless=file.place.topic == METADATA_TOPIC)
     base, last = _offsets(found, head["base_offset"], chosen)
     order = np.array(chosen.order, np.int64)
     sure = np.ones(len(found.head), np.bool_)
@@ -246,6 +263,12 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
     covered = _merged(base[order], last[order])
     bases = head["base_offset"]
     return Extent(file, first, stop, covered, mark, is_cleaned, found, chosen, bases, strays, bool(len(head)), damaged)
+
+
+def _gapless_end(file: File, before: int, base: int, last: int) -> int | None:
+    """Where a metadata log ends, if the base offset of its last batch is damaged: it has no gaps, so the batch follows the one `before`."""
+    is_gapless = file.place.topic == METADATA_TOPIC and last - base <= FARTHEST
+    return before + 1 + last - base + 1 if is_gapless and is_misread(base, before + 1) else None
 
 
 def bytes_of(file: File) -> Bytes:

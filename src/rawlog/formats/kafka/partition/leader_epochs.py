@@ -2,11 +2,13 @@
 
 Epochs never fall along a log. Of the runs of batches with the same epoch, those stay that make the heaviest sequence that never falls; a
 batch that agrees with the checkpoint weighs more. A single batch that contradicts the checkpoint while the batches next to it agree
-with the checkpoint is wrong too.
+with the checkpoint is wrong too. In a metadata log an epoch begins with a control batch, the change of its leader: what follows that
+batch without a gap, up to the next control batch, is of one epoch, and most batches outvote one.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka.log.heads import Heads
-from rawlog.formats.kafka.log.layouts import MAGIC_V2, NONE
+from rawlog.formats.kafka.log.layouts import MAGIC_V2, NONE, Attributes
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError
 from rawlog.model.format import File
@@ -26,12 +28,16 @@ MOST_RUNS = 1 << 14
 
 @dataclass(slots=True)
 class Run:
-    """Batches of one epoch that follow one another, by the base offsets of the first and the last."""
+    """Batches of one epoch that follow one another, by the base offsets of the first and the last. `end` is the offset after them;
+    `is_control`: they begin with a control batch.
+    """
 
     epoch: int
     first: int
     last: int
     count: int
+    end: int
+    is_control: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +57,36 @@ class Correction:
 
 
 class EpochRuns:
-    """The leader epochs of a log as they were read."""
+    """The leader epochs of a log as they were read; `is_metadata` for a metadata log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_metadata: bool = False) -> None:
         self.runs: list[Run] = []
+        self.is_metadata = is_metadata
 
     def add(self, head: Heads) -> None:
         """Take in batches in the order of their offsets. Those without an epoch do not count."""
-        known = (head["magic"] == MAGIC_V2) & (head["leader_epoch"] != NONE)
-        epochs, bases = head["leader_epoch"][known], head["base_offset"][known]
+        has_epoch = (head["magic"] == MAGIC_V2) & (head["leader_epoch"] != NONE)
+        epochs, bases, lasts = (head[name][has_epoch] for name in ("leader_epoch", "base_offset", "last_offset"))
         if not epochs.size:
             return
-        edges = np.concatenate(([0], np.flatnonzero(epochs[1:] != epochs[:-1]) + 1, [epochs.size])).tolist()
+        is_control = head.has(Attributes.CONTROL)[has_epoch] & self.is_metadata
+        is_edge = (epochs[1:] != epochs[:-1]) | is_control[1:] | (self.is_metadata & (bases[1:] != lasts[:-1] + 1))
+        edges = np.concatenate(([0], np.flatnonzero(is_edge) + 1, [epochs.size])).tolist()
         for start, stop in pairwise(edges):
-            epoch, first, last = int(epochs[start]), int(bases[start]), int(bases[stop - 1])
-            if self.runs and self.runs[-1].epoch == epoch:
-                self.runs[-1].last = last
-                self.runs[-1].count += stop - start
-            else:
-                self.runs.append(Run(epoch, first, last, stop - start))
+            place = int(epochs[start]), int(bases[start]), int(bases[stop - 1])
+            self._append(Run(*place, stop - start, int(lasts[stop - 1]) + 1, bool(is_control[start])))
 
     def join(self, following: EpochRuns) -> None:
         """Take in the batches that follow these."""
         for run in following.runs:
-            if self.runs and self.runs[-1].epoch == run.epoch:
-                self.runs[-1].last = run.last
-                self.runs[-1].count += run.count
-            else:
-                self.runs.append(replace(run))
+            self._append(replace(run))
+
+    def _append(self, run: Run) -> None:
+        before = self.runs[-1] if self.runs else None
+        if before is not None and before.epoch == run.epoch and (not self.is_metadata or _goes_on(before, run)):
+            before.last, before.end, before.count = run.last, run.end, before.count + run.count
+        else:
+            self.runs.append(run)
 
     def corrections(self, files: Sequence[File]) -> list[Correction]:
         """Which epochs are wrong, and what they are to be."""
@@ -89,9 +97,10 @@ class EpochRuns:
         table = None if checkpoint is None or not len(checkpoint) else np.array(checkpoint, np.int64).reshape(-1, 2)
         if table is not None and ((np.diff(table, axis=0) <= 0).any() or (table < 0).any()):
             table = None
-        runs = self.runs
-        stated = [_stated(table, one) for one in runs]
-        if all(one.epoch >= 0 for one in runs) and all(before.epoch < one.epoch for before, one in pairwise(runs)):
+        terms = self._terms()
+        runs = [_elected(term, table) for term in terms]
+        stated = [_stated(table, run) for run in runs]
+        if all(run.epoch >= 0 for run in runs) and all(before.epoch <= run.epoch for before, run in pairwise(runs)):
             chain = list(range(len(runs)))
         else:
             chain = _heaviest(runs, stated)
@@ -112,10 +121,38 @@ class EpochRuns:
             if index not in right:
                 right[index] = _between(index, kept, right, stated[index])
         return [
-            Correction(one.first, one.last, one.epoch, right[index])
-            for index, one in enumerate(runs)
-            if right[index] != one.epoch
+            Correction(run.first, run.last, run.epoch, right[index])
+            for index, term in enumerate(terms)
+            for run in term
+            if right[index] != run.epoch
         ]
+
+    def _terms(self) -> list[list[Run]]:
+        """The runs, those together that are of one epoch whatever they say."""
+        terms: list[list[Run]] = []
+        for run in self.runs:
+            if terms and self.is_metadata and _goes_on(terms[-1][-1], run):
+                terms[-1].append(run)
+            else:
+                terms.append([run])
+        return terms
+
+
+def _goes_on(before: Run, run: Run) -> bool:
+    """Whether a run of a metadata log cannot begin an epoch: it follows another one without a gap or a control batch between."""
+    return before.end == run.first and not run.is_control
+
+
+def _elected(term: Sequence[Run], table: NDArray[np.int64] | None) -> Run:
+    """Runs that are of one epoch as one run: of that epoch which most of their batches have, or the lowest of several."""
+    if len(term) == 1:
+        return term[0]
+    votes: Counter[int] = Counter()
+    for run in term:
+        votes[run.epoch] += run.count * (3 if _stated(table, run) == run.epoch else 2)
+    epoch = max(sorted(votes, key=abs), key=votes.__getitem__)
+    count = sum(run.count for run in term if run.epoch == epoch)
+    return Run(epoch, term[0].first, term[-1].last, count, term[-1].end, term[0].is_control)
 
 
 def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.partition.evidence import Trace
+from rawlog.model.intervals import Intervals
 from rawlog.model.outline import Run
 from rawlog.model.recovery import Span
 
@@ -44,9 +45,9 @@ class LogOutline:
     start: int = 0
     traced: int = 0
     #: Offsets (half-open) that were there and are not: damaged, or missing for no other reason.
-    missing: tuple[tuple[int, int], ...] = ()
+    missing: Intervals = field(default_factory=Intervals)
     #: Offsets (half-open) that are not there, and that compaction may have taken out if the topic is compacted.
-    gaps: tuple[tuple[int, int], ...] = ()
+    gaps: Intervals = field(default_factory=Intervals)
     #: Those of them, first and last, of which nothing tells whether it did.
     undecided: tuple[tuple[int, int], ...] = ()
     #: Batches show that the log was compacted.
@@ -79,9 +80,8 @@ class LogOutline:
         end = first + run.end - stored
         batch = replace(run, start=position, first=first, end=end, count=1, since=run.until, stored=stored)
         before = () if run.first >= stored else (replace(run, stop=position, end=first, count=run.count - 1),)
-        gaps = tuple(gap for gap in self.gaps if gap != (first, stored))
+        gaps, missing = (offsets.subtract([(first, stored)]) for offsets in (self.gaps, self.missing))
         undecided = tuple(gap for gap in self.undecided if gap != (first, stored - 1))
-        missing = tuple(gap for gap in self.missing if gap != (first, stored))
         runs = (*self.runs[:-1], *before, batch)
         return replace(self, runs=runs, gaps=gaps, undecided=undecided, missing=missing, tail=None)
 
@@ -239,31 +239,15 @@ def epoch_at(epochs: Epochs, offset: int) -> int:
 # What copies cover ------------------------------------------------------------------------------------------------------
 
 
-def covered(copy: Copy, *, is_compacted: bool) -> list[tuple[int, int]]:
-    """The ranges of offsets of which a copy has all that there is, in order. What a compacted log lacks between its batches was taken out
-    of it; in another log it is missing, also before the first batch.
+def covered(copy: Copy, *, is_compacted: bool) -> Intervals:
+    """The offsets of which a copy has all that there is. What a compacted log lacks between its batches was taken out of it; in another
+    log it is missing, also before the first batch.
     """
     missing = list(copy.log.missing)
     if not is_compacted:
         missing += copy.log.gaps
         missing += [(copy.start, copy.runs[0].first)] if copy.runs else []
-    return subtract([(copy.start, copy.sound_end)], merged(missing))
-
-
-def subtract(ranges: Iterable[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of ranges without those that are taken, which are sorted and apart from one another."""
-    left: list[tuple[int, int]] = []
-    stops = [stop for _, stop in taken]
-    for start, stop in ranges:
-        at = bisect_right(stops, start)
-        while start < stop and at < len(taken) and taken[at][0] < stop:
-            if taken[at][0] > start:
-                left.append((start, taken[at][0]))
-            start = max(start, taken[at][1])
-            at += 1
-        if start < stop:
-            left.append((start, stop))
-    return left
+    return Intervals([(copy.start, copy.sound_end)]).subtract(missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +265,7 @@ class Union:
     """The pieces of the result in order, and the offsets between its first and its last that no copy has."""
 
     pieces: list[Piece] = field(default_factory=list)
-    missing: list[tuple[int, int]] = field(default_factory=list)
+    missing: Intervals = field(default_factory=Intervals)
 
 
 def unite(copies: Sequence[tuple[Copy, int]], start: int, end: int, *, is_compacted: bool) -> Union:
@@ -289,47 +273,27 @@ def unite(copies: Sequence[tuple[Copy, int]], start: int, end: int, *, is_compac
     lack. Each copy comes with the offset up to which it counts.
     """
     pieces: list[Piece] = []
-    taken: list[tuple[int, int]] = []
+    taken = Intervals()
     for doubtful in (False, True):
         for copy, limit in copies:
-            bounds = (start, min(limit, end))
-            ranges = [
-                (max(a, bounds[0]), min(b, bounds[1]))
-                for a, b in covered(copy, is_compacted=is_compacted)
-                if a < bounds[1] and b > bounds[0]
-            ]
-            wrong = [] if doubtful else merged((run.first, run.end) for run in copy.suspects)
-            ranges = subtract(ranges, wrong)
-            for first, stop in subtract(ranges, taken):
-                pieces.append(Piece(copy.number, first, stop))
-            taken = merged([*taken, *ranges])
-    pieces.sort(key=lambda one: one.start)
-    return Union(
-        _joined(pieces), subtract([(taken[0][0], end)], taken) if taken else [(start, end)] if end > start else []
-    )
-
-
-def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges sorted, those that touch joined."""
-    made: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if stop <= start:
-            continue
-        if made and start <= made[-1][1]:
-            made[-1] = (made[-1][0], max(made[-1][1], stop))
-        else:
-            made.append((start, stop))
-    return made
+            ranges = covered(copy, is_compacted=is_compacted).intersection([(start, min(limit, end))])
+            if not doubtful:
+                ranges = ranges.subtract((run.first, run.end) for run in copy.suspects)
+            pieces += [Piece(copy.number, first, stop) for first, stop in ranges.subtract(taken)]
+            taken = taken.union(ranges)
+    pieces.sort(key=lambda piece: piece.start)
+    return Union(_joined(pieces), Intervals([(taken[0][0] if taken else start, end)]).subtract(taken))
 
 
 def _joined(pieces: Sequence[Piece]) -> list[Piece]:
-    made: list[Piece] = []
-    for one in pieces:
-        if made and made[-1].copy == one.copy and made[-1].stop == one.start:
-            made[-1] = replace(made[-1], stop=one.stop)
+    """Pieces in order, those of one copy that follow one another as one."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and joined[-1].copy == piece.copy and joined[-1].stop == piece.start:
+            joined[-1] = replace(joined[-1], stop=piece.stop)
         else:
-            made.append(one)
-    return made
+            joined.append(piece)
+    return joined
 
 
 def times_around(copies: Iterable[Copy], start: int, stop: int | None) -> tuple[int | None, int | None]:

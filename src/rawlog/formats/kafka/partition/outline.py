@@ -1,11 +1,11 @@
-"""Which offsets of a partition are there, in which segment, and which are missing: one diagnosis for `verify`, `repair` and `restore`.
+"""Which offsets of a partition or a metadata log are there, in which segment, and which are missing: one diagnosis for all verbs.
 
 A batch carries its own offsets, so the name of a segment is only a hint. Batches outside the range that the names leave to their segment
 belong to the log all the same if nothing else has their offsets: the segment was renamed, or swapped with another one.
 
 Offsets that are missing between two segments are a loss, unless compaction took them out. That is known from the cleaner's checkpoint,
 from the settings of the topic, or from what compaction leaves in the batches. Damage near a gap explains nothing. Where nothing tells the
-cleanup policy, and nothing contradicts compaction, it is undecided.
+cleanup policy, and nothing contradicts compaction, it is undecided. A metadata log is never compacted: whatever is missing is lost.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ from rawlog.formats.kafka.partition.sound_batches import (
     UNFINISHED,
     longest,
     patched,
+    rebase,
 )
-from rawlog.formats.kafka.paths import INTERNAL
+from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC
 from rawlog.io.walk import walk
 from rawlog.model.errors import CorruptError, TruncatedError
 from rawlog.model.format import ExpectedGaps, File
 from rawlog.model.frames import Frames
+from rawlog.model.intervals import Intervals
 from rawlog.model.outline import Run, SetAside, extend
 from rawlog.model.report import Action
 from rawlog.model.status import Status
@@ -129,6 +131,16 @@ class Outline:
         return sorted([*self.holes, *((one.first, one.last) for one in self.gaps if one.is_undecided)])
 
     @property
+    def is_as_stored(self) -> bool:
+        """Whether the rows of the log are those that are stored, in the order of the segments' names."""
+        if self.placed or self.corrections:
+            return False
+        return all(
+            extent.chosen is None or (extent.found is not None and all(map(extent.is_crash_tail, extent.found.holes)))
+            for extent in self.extents
+        ) and not any(self.fates(number) for number in range(len(self.extents)))
+
+    @property
     def aside(self) -> list[SetAside]:
         """The sound batches that are not of the log: copies of others, or of another log."""
         found = []
@@ -171,11 +183,13 @@ class Outline:
                 yield replace(run, stored=stored) if corrected >= 0 else run
 
     def _with_right_epochs(self, run: Run) -> Iterator[Run]:
-        right = next(
-            (one.right for one in self.corrections if one.first <= run.first <= one.last and one.wrong == run.lineage),
-            None,
-        )
-        yield run if right is None else replace(run, lineage=right, stored_lineage=run.lineage)
+        right = self.right_epoch(run.first, run.lineage)
+        yield run if right == run.lineage else replace(run, lineage=right, stored_lineage=run.lineage)
+
+    def right_epoch(self, offset: int, epoch: int) -> int:
+        """The leader epoch of a batch that begins at an offset and says an epoch."""
+        right = (one.right for one in self.corrections if one.first <= offset <= one.last and one.wrong == epoch)
+        return next(right, epoch)
 
     def batches(self, piece: Piece) -> Iterator[tuple[Frames, Heads]]:
         """The batches of a piece in order, with the base offsets and leader epochs that they should have."""
@@ -364,7 +378,8 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
     # What is further from all segments than an index can name is no batch of the log: bytes of a damaged one may look like one.
     top = max([extent.first for extent in extents] + [high for _, high in blocks.values()]) + FARTHEST
     # The files that are displaced as a whole come first: nothing but their names says that they belong elsewhere.
-    for index in sorted(range(len(extents)), key=lambda index: (index in blocks, -len(extents[index].strays))):
+    displaced = [index for index, extent in enumerate(extents) if extent.strays]
+    for index in sorted(displaced, key=lambda index: (index in blocks, -len(extents[index].strays))):
         extent, own = extents[index], blocks.get(index)
         strays = {number: span for number, span in extent.strays.items() if span[1] <= top}
         # What is missing at the beginning of another segment is not in a file after it, unless that goes up to where the other one begins.
@@ -387,18 +402,37 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
                 slots.setdefault(at, []).append(number)
         slot = max(slots, key=lambda at: len(slots[at]), default=0) if own is None else bisect_right(others, own)
         fitting = slots.get(slot, [])
-        if own is None and len(strays) - len(fitting) > min(1, len(fitting) - 1):
-            continue
+        start = others[slot - 1][1] + 1 if slot and own is None else None
+        firsts, lasts = (offsets.tolist() for offsets in extent.offsets())
         end = max((high for _, high in blocks.values()), default=NONE)
-        lows, highs = ({number: span[side] for number, span in strays.items()} for side in (0, 1))
-        for number in longest(sorted(fitting), lows, highs):
-            low, high = strays[number]
-            if not blocks or low <= end + 1 or _in_run(extent, number, end):
-                before = blocks.get(index, (low, high))
-                blocks[index] = (min(before[0], low), max(before[1], high))
-                end = max(end, high)
-                placed.setdefault(index, set()).add(number)
+        rising: list[int] = []
+        for number in longest(sorted(fitting), firsts, lasts, start):
+            if not (blocks or rising) or firsts[number] <= end + 1 or _in_run(extent, number, end):
+                rising.append(number)
+                end = max(end, lasts[number])
+        rebased = _rebase_around(extent, rising, others) if rising else {}
+        misfits = set(strays).difference(fitting, rebased)
+        if not rising or (own is None and len(misfits) > min(1, len(fitting) - 1)):
+            continue
+        extent.rebase(rebased)
+        placed[index] = {*rising, *rebased}
+        spans = [extent.strays[number] for number in placed[index]] + ([] if own is None else [own])
+        blocks[index] = (min(low for low, _ in spans), max(high for _, high in spans))
     return placed
+
+
+def _rebase_around(extent: Extent, strays: Sequence[int], others: Sequence[Span]) -> dict[int, int]:
+    """New base offsets for batches of a segment with a wrong name: the batches around them, `strays` among those, leave exactly the room.
+    `others` are the offsets of the other segments.
+    """
+    sound, choice = extent.numbered()
+    firsts, lasts = (offsets.tolist() for offsets in extent.offsets())
+    rising = extent.in_order(set(strays))
+    rest = [number for number in choice.dropped if number not in set(rising)]
+    at = bisect_right(others, (firsts[rising[0]], HUGE))
+    start = others[at - 1][1] + 1 if at else 0
+    stop = others[at][0] if at < len(others) else None
+    return rebase(rest, rising, sound.head["crc"].tolist(), firsts, lasts, start, stop)
 
 
 def _in_run(extent: Extent, number: int, end: int) -> bool:
@@ -463,7 +497,7 @@ def _between(extent: Extent, edges: Sequence[int]) -> Iterable[tuple[int, int, t
 
 def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
     """The leader epochs of the batches that are of the log, in its order."""
-    runs = EpochRuns()
+    runs = EpochRuns(is_metadata=bool(extents) and extents[0].file.place.topic == METADATA_TOPIC)
     for piece in pieces:
         extent = extents[piece.segment]
         if piece.numbers is None and extent.epochs is not None:
@@ -472,7 +506,7 @@ def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
         found, chosen = extent.numbered()
         order = chosen.order if piece.numbers is None else list(piece.numbers)
         head = Heads(found.head.values[:, order].copy())
-        head["base_offset"][:] = extent.offsets()[0][order]
+        head["base_offset"][:], head["last_offset"][:] = (offsets[order] for offsets in extent.offsets())
         runs.add(head)
     return runs
 
@@ -504,9 +538,10 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     end: int | None = None
     seen: set[int] = set()
     for piece in pieces:
-        # Inside of a segment damage or compaction took something out, and says so itself.
-        if end is not None and end < piece.start and piece.segment not in seen:
-            gaps.append(Gap(end, piece.start - 1, segments[piece.segment]))
+        # Inside of a segment damage or compaction took something out, and says so itself. A metadata log has no gaps at all.
+        start = piece.first if segments[piece.segment].place.topic == METADATA_TOPIC else piece.start
+        if end is not None and end < start and piece.segment not in seen:
+            gaps.append(Gap(end, start - 1, segments[piece.segment]))
         end = piece.last + 1
         seen.add(piece.segment)
     if extents and end is not None and not extents[-1].has_batches and end < extents[-1].first:
@@ -567,6 +602,8 @@ def _cleaned_up_to(files: Sequence[File], mark: int) -> int:
     last offset of a batch that shows it, or -1.
     """
     place = files[0].place
+    if place.topic == METADATA_TOPIC:
+        return 0
     if place.topic in INTERNAL.values():
         return HUGE
     if place.topic is not None and place.partition is not None and place.group is not None:
@@ -594,7 +631,7 @@ def _lost(
         return []
     rows = [tuple(row) for one in extents for row in one.covered.tolist()]
     rows += [extents[index].strays[number] for index, numbers in placed.items() for number in numbers]
-    return _without(spans, sorted(rows))
+    return _without(spans, rows)
 
 
 def _around_damage(
@@ -631,27 +668,11 @@ def _around_damage(
             yield low, high
 
 
-def _without(spans: Iterable[tuple[int, int | None]], covered: Sequence[Span]) -> list[tuple[int, int | None]]:
+def _without(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) -> list[tuple[int, int | None]]:
     """Ranges joined where they touch, without the offsets that are there."""
-    joined: list[tuple[int, int]] = []
-    for low, high in sorted((first, HUGE if last is None else last) for first, last in spans):
-        if joined and low <= joined[-1][1] + (joined[-1][1] < HUGE):
-            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
-        else:
-            joined.append((low, high))
-    left: list[tuple[int, int]] = []
-    for low, high in joined:
-        at = max(bisect_right(covered, (low, HUGE)) - 1, 0)
-        while at < len(covered) and covered[at][0] <= high and low <= high:
-            start, stop = covered[at]
-            if stop >= low:
-                if start > low:
-                    left.append((low, start - 1))
-                low = stop + 1
-            at += 1
-        if low <= high:
-            left.append((low, high))
-    return [(low, None if high == HUGE else high) for low, high in left]
+    ranges = Intervals((first, HUGE if last is None else last + 1) for first, last in spans)
+    left = ranges.subtract(Intervals.closed(covered))
+    return [(first, None if stop == HUGE else stop - 1) for first, stop in left]
 
 
 __all__ = ["Fate", "Gap", "Outline", "Piece", "Side", "outline", "refuse_damage"]

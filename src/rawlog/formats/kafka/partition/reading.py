@@ -26,7 +26,7 @@ def reading(store: Store) -> Reading:
     log = settled_outline(store)
     lost = tuple(_lost(log))
     notes = tuple(str(gap) for gap in log.gaps if not gap.is_lost)
-    if _is_stored(log):
+    if log.is_as_stored:
         return Reading(entries=lost, notes=notes)
     settled = _Settlement(log)
     for piece in log.pieces:
@@ -35,16 +35,6 @@ def reading(store: Store) -> Reading:
         settled.report(number)
     patches = {path: tuple(sorted(found)) for path, found in settled.patches.items()}
     return Reading(tuple(settled.pieces), patches, (*settled.entries, *lost), notes)
-
-
-def _is_stored(log: Outline) -> bool:
-    """Whether the rows of the log are those that are stored, in the order of the segments' names."""
-    if log.placed or log.corrections:
-        return False
-    return all(
-        extent.chosen is None or (extent.found is not None and all(map(extent.is_crash_tail, extent.found.holes)))
-        for extent in log.extents
-    ) and not any(log.fates(number) for number in range(len(log.extents)))
 
 
 def _lost(log: Outline) -> Iterator[Entry]:

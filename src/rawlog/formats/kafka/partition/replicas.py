@@ -25,7 +25,7 @@ from rawlog.formats.kafka.internal.topics import read_records
 from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.seek import last_indexed
-from rawlog.formats.kafka.partition.lineage import Copy, Lineage, Piece, span, subtract, unite
+from rawlog.formats.kafka.partition.lineage import Copy, Lineage, Piece, span, unite
 from rawlog.formats.kafka.paths import METADATA_TOPIC, remote_directory, split
 from rawlog.formats.kafka.properties import properties, topic_id
 from rawlog.io.storage import Source
@@ -34,6 +34,7 @@ from rawlog.model.difference import Change, Difference, Tally, compare_ordered
 from rawlog.model.errors import RawlogError
 from rawlog.model.finding import Mark, Rule, Severity, rule
 from rawlog.model.format import File, Replicas
+from rawlog.model.intervals import Intervals
 from rawlog.model.recovery import CopyPlan, PiecePlan, Span, UnitPlan
 from rawlog.model.store import Copies, Identity, Store
 from rawlog.model.text import counted
@@ -556,7 +557,7 @@ class _Decider:
         ranked = [(one, self.limits[one.number]) for one in (self.winner, *self.others)]
         union = unite(ranked, begin, end, is_compacted=bool(self.is_compacted))
         taken = [(one.start, one.stop) for one in union.pieces]
-        lost = [*self._lost_start(begin, floor), *self._lost(subtract([(begin, end)], taken))]
+        lost = [*self._lost_start(begin, floor), *self._lost(Intervals([(begin, end)]).subtract(taken))]
         lost += self._lost_tail(members)
         self._note_filled(union.pieces)
         pieces = [self._explained(one) for one in union.pieces]

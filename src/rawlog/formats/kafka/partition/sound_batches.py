@@ -162,16 +162,22 @@ class Choice:
     dropped: list[int]
 
 
-def choose(head: Heads, first: int, stop: int, end: int | None = None) -> Choice:
+def choose(head: Heads, first: int, stop: int, end: int | None = None, *, is_gapless: bool = False) -> Choice:
     """The batches of a segment, which holds offsets from `first` up to `stop`, in an order in which offsets rise.
 
     The longest chain of batches is right; of equally long ones, that in which most batches begin where the one before ends. A batch off
     the chain gets another offset only if it is alone between two others that leave room for exactly its offsets. What follows the last
-    one is `stop`, or the `end` of the log that other files say it had.
+    one is `stop`, or the `end` of the log that other files say it had. In a log that `is_gapless` a batch far ahead is wrong, unless
+    another one joins it.
     """
     base, last = head["base_offset"].copy(), head["last_offset"].copy()
     # Of a compressed entry of magic 0 or 1 only the last offset is known here.
     usable = (base >= first) & (last >= base) & (last < stop) & (last - first <= FARTHEST)
+    if is_gapless:
+        joins = base[1:] == last[:-1] + 1
+        is_joined = np.concatenate(([False], joins)) | np.concatenate((joins, [False]))
+        sizes = np.where(usable, last - base + 1, 0)
+        usable &= is_joined[: base.size] | (base <= first + np.cumsum(sizes) + NEAR)
     bases, lasts = base.tolist(), last.tolist()
     if usable.all() and (base[1:] > last[:-1]).all():
         chain = list(range(base.size))
@@ -183,13 +189,15 @@ def choose(head: Heads, first: int, stop: int, end: int | None = None) -> Choice
             first,
             stop if stop != HUGE else end,
         )
-    if end is not None and chain and chain[-1] == base.size - 1 and _is_too_high(chain, bases, lasts, first, end):
-        chain.pop()
+    if end is not None and chain and chain[-1] == base.size - 1:
+        before = lasts[chain[-2]] if len(chain) > 1 else first - 1
+        if is_too_high(before, bases[chain[-1]], lasts[chain[-1]], end):
+            chain.pop()
     if len(chain) == base.size:
         return Choice(chain, {}, [], [])
     on_chain = set(chain)
     rest = [number for number in range(base.size) if number not in on_chain]
-    rebased = _rebase(rest, chain, head["crc"].tolist(), bases, lasts, first, stop if stop != HUGE else end)
+    rebased = rebase(rest, chain, head["crc"].tolist(), bases, lasts, first, stop if stop != HUGE else end)
     order = sorted([*chain, *rebased], key=lambda number: rebased.get(number, bases[number]))
     moved, dropped = [], []
     starts = [rebased.get(number, bases[number]) for number in order]
@@ -262,19 +270,24 @@ def longest(
     return chain[::-1]
 
 
-def _is_too_high(chain: list[int], bases: list[int], lasts: list[int], first: int, end: int) -> bool:
-    """Whether the last batch leaves offsets out, and would end where the log did if it left none out."""
-    before = lasts[chain[-2]] if len(chain) > 1 else first - 1
-    size = lasts[chain[-1]] - bases[chain[-1]] + 1
-    return bases[chain[-1]] > before + 1 and end == before + 1 + size
+def is_too_high(before: int, base: int, last: int, end: int) -> bool:
+    """Whether the last batch of a log leaves offsets out after the one `before`, and would end where the log did if it left none out."""
+    return base > before + 1 and end == before + 1 + last - base + 1
 
 
-def _rebase(
-    rest: list[int],
-    chain: list[int],
-    checksums: list[int],
-    bases: list[int],
-    lasts: list[int],
+def is_misread(stored: int, expected: int) -> bool:
+    """Whether the offset of a batch that follows another one directly is damaged, rather than one after a gap: it is lower than expected,
+    far beyond it, or one bit away.
+    """
+    return stored < expected or stored > expected + NEAR or (stored ^ expected).bit_count() == 1
+
+
+def rebase(
+    rest: Sequence[int],
+    chain: Sequence[int],
+    checksums: Sequence[int],
+    bases: Sequence[int],
+    lasts: Sequence[int],
     first: int,
     stop: int | None,
 ) -> dict[int, int]:
