@@ -145,7 +145,17 @@ def scan(data: Any, kind: int) -> Frames:
     return Frames(data, np.array(starts, np.int64), np.array(stops, np.int64), position, status, kind)
 
 
-TOY = Format(name="toy.log", title="", files="", more={"scan": scan, "begin": lambda head, size: Origin(2, 7)})
+class Toy:
+    """What a module of this format would define."""
+
+    scan = staticmethod(scan)
+
+    @staticmethod
+    def begin(head: bytes, size: int) -> Origin:
+        return Origin(2, 7)
+
+
+TOY = Format(name="toy.log", title="", files="", module=f"{__name__}:Toy")
 
 
 def test_a_format_that_is_only_listed_cannot_be_walked(tmp_path: Path) -> None:
@@ -168,12 +178,11 @@ def test_zeros_to_the_end_are_padding_and_elsewhere_damage(tmp_path: Path, windo
     assert (last.status, last.last) == (Status.BAD_LENGTH, True)
 
 
-@pytest.mark.parametrize("zeros", [1, 7, 300])
-def test_a_frame_that_begins_with_zeros_at_the_end_of_a_window_is_a_frame(tmp_path: Path, zeros: int) -> None:
-    """A batch of a small offset begins with zeros: where a window ended in them, sound segments were called damaged."""
+class Long:
+    """A format of frames that begin with zeros: zeros, then a byte of length, then so many bytes."""
 
-    def scan_long(data: Any, kind: int) -> Frames:
-        # Frames of zeros, then a byte of length and so many bytes.
+    @staticmethod
+    def scan(data: Any, kind: int) -> Frames:
         starts, stops, position, status = [], [], 0, Status.OK
         while position < data.size:
             ahead = np.flatnonzero(data[position:])
@@ -189,7 +198,11 @@ def test_a_frame_that_begins_with_zeros_at_the_end_of_a_window_is_a_frame(tmp_pa
             position = stop
         return Frames(data, np.array(starts, np.int64), np.array(stops, np.int64), position, status, kind)
 
-    long = Format(name="toy.long", title="", files="", more={"scan": scan_long})
+
+@pytest.mark.parametrize("zeros", [1, 7, 300])
+def test_a_frame_that_begins_with_zeros_at_the_end_of_a_window_is_a_frame(tmp_path: Path, zeros: int) -> None:
+    """A batch of a small offset begins with zeros: where a window ended in them, sound segments were called damaged."""
+    long = Format(name="toy.long", title="", files="", module=f"{__name__}:Long")
     path = tmp_path / "x"
     for padding in (0, 50):
         path.write_bytes((bytes(zeros) + b"\3abc") * 20 + bytes(padding))
