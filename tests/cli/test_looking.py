@@ -128,6 +128,9 @@ def test_a_gap_between_segments_counts_unless_compaction_explains_it(
     assert ran.code == 1
     assert f"{first.name}: offsets {int(second.stem):,} to {int(third.stem) - 1:,} missing" in ran.err
     (partition.parent / "cleaner-offset-checkpoint").write_text(f"0\n1\nsegments-by-size 0 {int(third.stem)}\n")
+    assert look(run, verb, partition).code == 1  # compaction deletes indexes with their segment
+    for index in partition.glob(f"{second.stem}.*index"):
+        index.unlink()
     assert look(run, verb, partition).code == 0
 
 
