@@ -78,7 +78,7 @@ def test_what_is_shown_is_read_once() -> None:
             yield Item({"number": number}, is_finding=number == 2)
 
     shown = Shown(items(), ["left.log is left out"])
-    assert read == []
+    assert read == [0]
     assert [item.row for item in shown.items()] == [None, *({"number": number} for number in range(3))]
     shown = Shown(items())
     assert read == [0, 1, 2, 0]

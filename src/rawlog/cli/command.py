@@ -40,7 +40,7 @@ PRINTERS = {
     "doctor": "printers.setup:show_doctor",
     "Overview": "printers.setup:show_overview",
     "Server": "printers.setup:show_server",
-    "Answer": "printers.answer:show",
+    "Answer": "printers.rows:show_answer",
     "record": "printers.live:show_record",
     "replay": "printers.live:show_replay",
     "mirror": "printers.live:show",

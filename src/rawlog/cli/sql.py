@@ -17,7 +17,7 @@ from rawlog.cli import output
 from rawlog.cli.command import Call
 from rawlog.cli.logs import code_of, say, waiting
 from rawlog.cli.printers import Printing
-from rawlog.cli.printers.answer import print_answer
+from rawlog.cli.printers.rows import print_answer
 from rawlog.model.errors import DONE, OptionError, RawlogError, unknown
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb

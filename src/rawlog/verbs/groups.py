@@ -99,11 +99,10 @@ class Shown:
     """
 
     def __init__(self, items: Iterable[Item], left_out: Iterable[str] = ()) -> None:
-        """What is wrong with the options is raised now, before the first item is given."""
-        notes = (Item(note=note, is_finding=True) for note in left_out)
-        found = itertools.chain(notes, items)
-        self._first = list(itertools.islice(found, 1))
-        self._rest = found
+        """What is wrong before there is a first item is raised now."""
+        self._rest = iter(items)
+        self._first = [Item(note=note, is_finding=True) for note in left_out]
+        self._first += itertools.islice(self._rest, 1)
         self._read: list[Item] | None = None
 
     def items(self) -> Iterator[Item]:

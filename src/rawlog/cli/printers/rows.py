@@ -1,19 +1,23 @@
-"""Prints rows: those of `cat`, `head`, `tail` and `find`; and their number."""
+"""Prints rows: those of `cat`, `head`, `tail`, `find` and of SQL; and their number."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from rawlog.cli import output
 from rawlog.cli.command import Call
-from rawlog.cli.logs import say
+from rawlog.cli.logs import say, waiting
 from rawlog.cli.printers import Json, Printing
 from rawlog.model.errors import DONE
 from rawlog.model.verb import Option
+
+if TYPE_CHECKING:
+    from rawlog.verbs.query import Answer
 
 
 def show(call: Call, **printing: Unpack[Printing]) -> int:
@@ -137,3 +141,36 @@ def _ended_by_interrupt() -> Iterator[None]:
     """Ctrl-C ends following."""
     with contextlib.suppress(KeyboardInterrupt):
         yield
+
+
+def show_answer(call: Call, **printing: Unpack[Printing]) -> int:
+    """Print the answer of a question; `-` is read from standard input."""
+    if call.given["sql"] == "-":
+        call.given["sql"] = sys.stdin.read()
+    with waiting("starting"):
+        answer = call.function()
+    with answer:
+        print_answer(printing, answer)
+    output.flush()
+    return call.notes.code
+
+
+def print_answer(given: Mapping[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:
+    """Print an answer as the options say until it ends or is `stopped`; the number of rows."""
+    printer = output.printer(given, answer.table)
+    schema, count = answer.schema, 0
+    if printer.columns is not None:
+        import pyarrow as pa
+
+        schema = pa.schema([schema.field(name) for name in printer.columns])
+    batches = answer.batches()
+    with waiting("asking"):
+        first = next(batches, None)
+    with printer:
+        printer.begin(schema)
+        for batch in itertools.chain(() if first is None else (first,), batches):
+            if stopped():
+                break
+            count += batch.num_rows
+            printer.write(batch if printer.columns is None else batch.select(list(printer.columns)))
+    return count
