@@ -1,6 +1,6 @@
 """Format: what rawlog can do with one kind of file, as a value. Family: the formats of one system.
 
-Abilities are functions; one that a format lacks is None. They are usually `Deferred`, so that naming every format
+What can be done with a file is in the module that the format names, which is imported when it is first needed: naming every format
 imports neither NumPy nor the compiler.
 """
 
@@ -114,7 +114,7 @@ class Want:
     """What a decoder is asked for: a table cut to the wanted columns, of which file, within which bounds.
 
     `limit` is the largest size a compressed part may grow to, `max_headers` the most headers of one record; `context` is what
-    `Format.context` made of the group. `compact`: a text that is the same in every row may come as a dictionary column.
+    `Codec.context` made of the group. `compact`: a text that is the same in every row may come as a dictionary column.
     """
 
     table: Table

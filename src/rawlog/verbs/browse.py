@@ -1,4 +1,4 @@
-"""The functions that give an overview: report, browse."""
+"""`browse`: a local web page to walk files, records and bytes."""
 
 from __future__ import annotations
 

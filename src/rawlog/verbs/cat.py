@@ -1,4 +1,4 @@
-"""The functions that look: open, read, rows, cat, head, tail, find, follow, count, ls, explain."""
+"""The verbs that read rows: `cat`, `head`, `tail`, `count`; in Python also `open`, `read`, `rows`, `follow`."""
 
 from __future__ import annotations
 

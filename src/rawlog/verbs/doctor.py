@@ -1,4 +1,4 @@
-"""`rawlog doctor`: what works in an installation, what is missing, and how to get it."""
+"""`doctor`: what works in an installation, what is missing, and how to get it; `formats`: what rawlog reads and writes."""
 
 from __future__ import annotations
 

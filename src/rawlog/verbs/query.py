@@ -1,4 +1,4 @@
-"""The functions that ask: query, cluster, groups, transactions, ingest, lake."""
+"""`query`: a question in SQL about files or a lake."""
 
 from __future__ import annotations
 
