@@ -62,13 +62,13 @@ class Quarantine:
         """Put bytes aside under the name of their file and their place in it, and next to them what can be read of them."""
         if not data[start:stop].any():
             return
-        own = f"{name}.{start}-{stop}"
-        self._names.append(f"{own}.cut")
+        stem = f"{name}.{start}-{stop}"
+        self._names.append(f"{stem}.cut")
         self.folder.write(self._names[-1], data[start:stop].tobytes())
-        made = [_rows(one, place) for one in readable(data[start:stop])]
-        if made:
-            table = pa.Table.from_batches(made)
-            self._names.append(f"{own}.parquet")
+        batches = [_rows(columns, place) for columns in readable(data[start:stop])]
+        if batches:
+            table = pa.Table.from_batches(batches)
+            self._names.append(f"{stem}.parquet")
             with self.folder.create(self._names[-1]) as file:
                 pq.write_table(table, file)
             self.records += table.num_rows
@@ -80,11 +80,11 @@ class Quarantine:
         self._names, self.records = [], 0
 
 
-def _rows(found: Columns, place: Place) -> pa.RecordBatch:
-    arrays = dict(found.arrays)
+def _rows(columns: Columns, place: Place) -> pa.RecordBatch:
+    arrays = dict(columns.arrays)
     for name, value in (("topic", place.topic), ("partition", place.partition)):
-        arrays[name] = constant(value, RECORDS.column(name).type, found.count)
-    return batch(RECORDS, arrays, found.count)
+        arrays[name] = constant(value, RECORDS.column(name).type, columns.count)
+    return batch(RECORDS, arrays, columns.count)
 
 
 def readable(data: Bytes) -> Iterator[Columns]:
@@ -145,12 +145,12 @@ def _decoded(records: Bytes, head: Heads, count: int) -> Iterator[Columns]:
     """So many records as columns; where one among them cannot be read, those on both sides of it."""
     if not count:
         return
-    one = Heads(head.values.copy())
-    one["attributes"][:] &= ~CODEC_MASK
-    one["record_count"][:] = count
+    plain_head = Heads(head.values.copy())
+    plain_head["attributes"][:] &= ~CODEC_MASK
+    plain_head["record_count"][:] = count
     whole = np.concatenate((np.zeros(BATCH.size, np.uint8), records))
     ends = np.zeros(1, np.int64), np.array([whole.size], np.int64)
-    seal_batches(whole, *ends, one.values)
+    seal_batches(whole, *ends, plain_head.values)
     try:
         yield decode_columns(whole, *ends, COLUMNS, limit=LIMIT)
     except DataError:
@@ -188,9 +188,9 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
     interval = Limits.from_options(options).index_interval_bytes
     log_start = segments_of(store)[0].place.start_offset or 0
-    whose, found = identity(store), outline(store)
+    whose, log = identity(store), outline(store)
     if policy == STRICT:
-        refuse_damage(whose, found, "the policy is strict", allows_tail=False)
+        refuse_damage(whose, log, "the policy is strict", allows_tail=False)
     metadata = None if whose is None else whose.data
     quarantine = None if aside is None else Quarantine(aside)
 
@@ -198,8 +198,8 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         """Write everything, with the markers of these transactions."""
         if quarantine is not None:
             quarantine.discard()
-        made = Cutting if policy == BROKER else Salvage
-        work = made(found, interval, metadata, quarantine, transactions)
+        policy_class = Cutting if policy == BROKER else Salvage
+        work = policy_class(log, interval, metadata, quarantine, transactions)
         return work, rewrite(folder, work, log_start=log_start)
 
     work, writer, transactions = with_markers(attempt, store)
@@ -212,11 +212,11 @@ def with_markers(
     """Write a partition, and write it again with the markers of transactions that damage took, if it took some."""
     work, writer = attempt(())
     transactions = Judge(work.ledger, work.damage, files).decide() if work.damage else []
-    if isinstance(work, Salvage) and any(one.marker_offset is not None for one in transactions):
+    if isinstance(work, Salvage) and any(transaction.marker_offset is not None for transaction in transactions):
         writer.discard()
         work, writer = attempt(transactions)
     else:
-        transactions = [one.without_marker() for one in transactions]
+        transactions = [transaction.without_marker() for transaction in transactions]
     return work, writer, transactions
 
 
@@ -234,7 +234,7 @@ def _report(
     report.count("bytes_kept", writer.bytes - report.counts["bytes_added"])
     report.count("batches", writer.batches)
     report.facts |= {"policy": policy, "end_offset": writer.end_offset, "rebuilt": sorted(writer.derived)}
-    report.facts["transactions"] = [asdict(one) for one in transactions]
+    report.facts["transactions"] = [asdict(transaction) for transaction in transactions]
     return report
 
 
@@ -249,13 +249,13 @@ class Repair:
 
     def __init__(
         self,
-        found: Outline,
+        log: Outline,
         interval: int,
         metadata: bytes | None,
         aside: Quarantine | None,
         transactions: Sequence[Transaction] = (),
     ) -> None:
-        self.found, self.interval, self.metadata, self.aside = found, interval, metadata, aside
+        self.log, self.interval, self.metadata, self.aside = log, interval, metadata, aside
         self.report = new_report(bytes_kept=0, bytes_cut=0, bytes_added=0, records_aside=0, batches=0)
         self.ledger = Ledger()
         #: Runs of offsets that damage took; those of markers that were put back.
@@ -263,7 +263,8 @@ class Repair:
         self.restored: list[int] = []
         #: Transactions whose markers are to be put back, those with the highest offsets first.
         self.markers = sorted(
-            (one for one in transactions if one.marker_offset is not None), key=lambda one: -(one.marker_offset or 0)
+            (transaction for transaction in transactions if transaction.marker_offset is not None),
+            key=lambda transaction: -(transaction.marker_offset or 0),
         )
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
@@ -272,23 +273,23 @@ class Repair:
 
     def lost(self) -> list[Lost]:
         """The offsets that are lost: all that damage took and that was not put back."""
-        lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
+        lost = sorted(set(self.damage), key=lambda span: (span[0], span[1] if span[1] is not None else HUGE))
         for offset in self.restored:
-            lost = [part for one in lost for part in _without(one, offset)]
+            lost = [part for span in lost for part in _without(span, offset)]
         return lost
 
     def report_losses(self, transactions: Sequence[Transaction], end: int | None = None) -> None:
         """Report the offsets that are lost, those of transactions too; only what is before an `end`, where the log was cut on purpose."""
-        gaps = self.found.gaps
+        gaps = self.log.gaps
         self.report.notes += [str(gap) for gap in gaps if not gap.is_lost]
         for first, last in self.lost():
             if end is not None and (last is None or last >= end):
                 continue
             reason = next((gap.trace for gap in gaps if gap.first <= first and last == gap.last), "")
             self.report.add(Action.LOST, reason, first_offset=first, stop_offset=None if last is None else last + 1)
-        for one in transactions:
-            if one.marker_offset is None:
-                self.report.add(Action.LOST, one.line())
+        for transaction in transactions:
+            if transaction.marker_offset is None:
+                self.report.add(Action.LOST, transaction.line())
 
     def add(
         self,
@@ -321,7 +322,7 @@ def _without(lost: Lost, offset: int) -> list[Lost]:
     if offset < first or (last is not None and offset > last):
         return [lost]
     parts: list[Lost] = [(first, offset - 1), (offset + 1, last)]
-    return [one for one in parts if one[1] is None or one[0] <= one[1]]
+    return [span for span in parts if span[1] is None or span[0] <= span[1]]
 
 
 class Cutting(Repair):
@@ -330,37 +331,37 @@ class Cutting(Repair):
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Each segment up to the damaged one."""
         ended = False
-        extents = self.found.extents
-        self.damage += [(gap.first, gap.last) for gap in self.found.gaps if gap.trace and gap.is_lost]
+        extents = self.log.extents
+        self.damage += [(gap.first, gap.last) for gap in self.log.gaps if gap.trace and gap.is_lost]
         for number, extent in enumerate(extents):
             file, data = extent.file, bytes_of(extent.file)
             if ended:
                 self.add(Action.DROPPED, file, 0, file.size, AFTER_DAMAGE)
                 self.put_aside(file, data, 0, data.size)
                 continue
-            found = extent.found or find_sound(data, sealed=file.place.sealed)
+            sound = extent.sound or find_sound(data, sealed=file.place.sealed)
             stop = HUGE if number + 1 == len(extents) else extents[number + 1].first
-            count, end, reason = _up_to_damage(found, data.size, extent.first, stop)
+            count, end, reason = _up_to_damage(sound, data.size, extent.first, stop)
             base = self._base(file, extent.first, writer)
-            head = found.head.slice(0, count)
+            head = sound.head.slice(0, count)
             last = int(head["last_offset"][-1]) if count else extent.first - 1
             if count:
                 offsets = (int(head["base_offset"][0]), last)
-                self.add(Action.KEPT, file, 0, int(found.stops[count - 1]), offsets=offsets)
+                self.add(Action.KEPT, file, 0, int(sound.stops[count - 1]), offsets=offsets)
             if ended := end < data.size:
-                is_tail = bool(found.holes) and found.holes[0].start == end and extent.is_crash_tail(found.holes[0])
+                is_tail = bool(sound.holes) and sound.holes[0].start == end and extent.is_crash_tail(sound.holes[0])
                 self.add(Action.DROPPED, file, end, data.size, reason, is_expected=is_tail)
                 self.put_aside(file, data, end, data.size)
                 if not is_tail:
                     self.damage.append((last + 1, None))
-            frames = Frames(data, found.starts[:count], found.stops[:count], data.size, Status.OK)
+            frames = Frames(data, sound.starts[:count], sound.stops[:count], data.size, Status.OK)
             self.ledger.add(frames, head)
             yield NewSegment(base, [(frames, head)], file.modified)
 
     def _base(self, file: File, first: int, writer: PartitionWriter) -> int:
         """Where a segment begins that a broker keeps."""
         end = writer.end_offset
-        between = [gap for gap in self.found.gaps if gap.side is Side.BETWEEN and gap.is_lost]
+        between = [gap for gap in self.log.gaps if gap.side is Side.BETWEEN and gap.is_lost]
         is_gap = any(gap.file.path == file.path for gap in between)
         if not writer.batches or end >= first or not is_gap:
             return first
@@ -370,17 +371,17 @@ class Cutting(Repair):
         return end
 
 
-def _up_to_damage(found: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
+def _up_to_damage(sound: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
     """How many batches of a segment a broker keeps, where what it cuts begins, and why."""
-    end, reason = (found.holes[0].start, found.holes[0].reason) if found.holes else (size, "")
-    count = int(np.searchsorted(found.starts, end))
-    base, last = found.head["base_offset"][:count], found.head["last_offset"][:count]
+    end, reason = (sound.holes[0].start, sound.holes[0].reason) if sound.holes else (size, "")
+    count = int(np.searchsorted(sound.starts, end))
+    base, last = sound.head["base_offset"][:count], sound.head["last_offset"][:count]
     # A broker does not start at all on such a log.
     wrong = (base < first) | (last - first > FARTHEST) | (last >= stop)
     wrong[1:] |= base[1:] <= last[:-1]
     if wrong.any():
         count = int(np.argmax(wrong))
-        return count, int(found.starts[count]), "invalid offsets"
+        return count, int(sound.starts[count]), "invalid offsets"
     return count, end, reason
 
 
@@ -392,18 +393,18 @@ class Salvage(Repair):
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """The log in the order of its offsets."""
-        extents, noted = self.found.extents, set()
-        self.damage += self.found.lost
-        for piece in self.found.pieces:
+        extents, noted = self.log.extents, set()
+        self.damage += self.log.lost
+        for piece in self.log.pieces:
             extent = extents[piece.segment]
             file, data = extent.file, bytes_of(extent.file)
-            found, chosen = batches_of(extent, data)
+            sound, choice = batches_of(extent, data)
             if piece.segment not in noted:
                 self._note(piece.segment, data)
                 noted.add(piece.segment)
             yield NewSegment(None, self._markers(piece.start, file))
-            order = chosen.order if piece.numbers is None else list(piece.numbers)
-            batches = self._batches(file, data, found, order, chosen.rebased, extent.bases)
+            order = choice.order if piece.numbers is None else list(piece.numbers)
+            batches = self._batches(file, data, sound, order, choice.rebased, extent.bases)
             yield NewSegment(self._base(extent, piece, writer), batches, file.modified)
         for number, extent in enumerate(extents):
             if number not in noted:
@@ -416,13 +417,13 @@ class Salvage(Repair):
             yield NewSegment(last.first, (), last.file.modified)
         yield NewSegment(None, self._markers(HUGE, last.file))
         places = {extent.file.path: number for number, extent in enumerate(extents)}
-        self.report.entries.sort(key=lambda one: (places.get(one.path or "", -1), one.start or 0))
+        self.report.entries.sort(key=lambda entry: (places.get(entry.path or "", -1), entry.start or 0))
 
     def _base(self, extent: Extent, piece: Piece, writer: PartitionWriter) -> int:
         """Where a segment begins: with the offsets that were lost before it, else a segment seems to be missing."""
         end, name, file = writer.end_offset, extent.first, extent.file
         is_after_loss = writer.batches and any(
-            first < piece.start and (last is None or last >= end) for first, last in self.found.lost
+            first < piece.start and (last is None or last >= end) for first, last in self.log.lost
         )
         if end < piece.start and is_after_loss and piece.last - end <= FARTHEST:
             reason = f"its name is {end} now, because these offsets before it are lost"
@@ -435,20 +436,20 @@ class Salvage(Repair):
 
     def _note(self, number: int, data: Bytes) -> None:
         """Report what becomes of every byte of a segment."""
-        extent = self.found.extents[number]
-        found, fates = batches_of(extent, data)[0], self.found.fates(number)
+        extent = self.log.extents[number]
+        sound, fates = batches_of(extent, data)[0], self.log.fates(number)
         rows: list[tuple[int, int, Action, str, tuple[int, int] | None]] = []
-        rows += [(one.start, one.stop, Action.DROPPED, one.reason, None) for one in found.holes]
-        tails = {one.start for one in found.holes if extent.is_crash_tail(one)}
-        places = zip(found.starts.tolist(), found.stops.tolist(), strict=True)
-        offsets = zip(found.head["base_offset"].tolist(), found.head["last_offset"].tolist(), strict=True)
+        rows += [(hole.start, hole.stop, Action.DROPPED, hole.reason, None) for hole in sound.holes]
+        tails = {hole.start for hole in sound.holes if extent.is_crash_tail(hole)}
+        places = zip(sound.starts.tolist(), sound.stops.tolist(), strict=True)
+        offsets = zip(sound.head["base_offset"].tolist(), sound.head["last_offset"].tolist(), strict=True)
         for at, (place, held) in enumerate(zip(places, offsets, strict=True)):
             fate = fates.get(at)
             if fate is not None and fate.action is Action.CHANGED:
                 held = (fate.base, fate.base + held[1] - held[0])
             rows.append((*place, Action.KEPT, "", held) if fate is None else (*place, fate.action, fate.reason, held))
         reached = 0
-        for start, end, action, reason, span in sorted(rows, key=lambda one: one[0]):
+        for start, end, action, reason, span in sorted(rows, key=lambda row: row[0]):
             self.report.count("bytes_added", max(reached - start, 0))  # bytes that two batches share are written twice
             reached = end
             is_tail = action is Action.DROPPED and start in tails
@@ -462,7 +463,7 @@ class Salvage(Repair):
         self,
         file: File,
         data: Bytes,
-        found: SoundBatches,
+        sound: SoundBatches,
         numbers: Sequence[int],
         rebased: Mapping[int, int],
         bases: NDArray[np.int64] | None,
@@ -473,13 +474,13 @@ class Salvage(Repair):
         order = np.array(numbers, np.int64)
         if not order.size:
             return
-        starts, stops = found.starts[order], found.stops[order]
-        head = Heads(np.ascontiguousarray(found.head.values[:, order]))
+        starts, stops = sound.starts[order], sound.stops[order]
+        head = Heads(np.ascontiguousarray(sound.head.values[:, order]))
         changed = {at for at, number in enumerate(numbers) if number in rebased}
         for at in changed:
             number = numbers[at]
-            known = head["base_offset"][at] if bases is None else bases[number]
-            head["last_offset"][at] = rebased[number] + (head["last_offset"][at] - known)
+            base = head["base_offset"][at] if bases is None else bases[number]
+            head["last_offset"][at] = rebased[number] + (head["last_offset"][at] - base)
             # Of magic 0 and 1 the last offset is the one that is written.
             is_wrapper = head["magic"][at] != MAGIC_V2
             head["base_offset"][at] = head["last_offset"][at] if is_wrapper else rebased[number]
@@ -504,13 +505,13 @@ class Salvage(Repair):
         """Set right the leader epochs that are wrong; the batches that it changed."""
         bases, epochs = head["base_offset"], head["leader_epoch"]
         changed = []
-        for one in self.found.corrections:
-            for at in np.flatnonzero(one.is_wrong(head)).tolist():
-                epochs[at] = one.right
+        for correction in self.log.corrections:
+            for at in np.flatnonzero(correction.is_wrong(head)).tolist():
+                epochs[at] = correction.right
                 changed.append(at)
                 offsets = (int(bases[at]), int(head["last_offset"][at]))
                 how = "by the batches around it or the epoch checkpoint"
-                reason = f"leader epoch {one.wrong} set to {one.right}, {how}"
+                reason = f"leader epoch {correction.wrong} set to {correction.right}, {how}"
                 self.add(Action.CHANGED, file, int(starts[at]), int(stops[at]), reason, offsets)
         return changed
 
@@ -531,20 +532,22 @@ class Salvage(Repair):
     def _markers(self, limit: int, file: File, leader_epoch: int | None = None) -> Iterator[tuple[Frames, Heads]]:
         """The lost transaction markers whose offsets are below a limit."""
         while self.markers and (self.markers[-1].marker_offset or 0) < limit:
-            one = self.markers.pop()
-            assert one.marker_offset is not None
-            made = encode_marker(
-                one.marker_offset,
-                one.timestamp,
-                producer_id=one.producer_id,
-                producer_epoch=one.marker_epoch,
-                commit=one.outcome == COMMITTED,
-                coordinator_epoch=one.coordinator_epoch,
+            transaction = self.markers.pop()
+            assert transaction.marker_offset is not None
+            marker = encode_marker(
+                transaction.marker_offset,
+                transaction.timestamp,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.marker_epoch,
+                commit=transaction.outcome == COMMITTED,
+                coordinator_epoch=transaction.coordinator_epoch,
                 leader_epoch=self.written_epoch if leader_epoch is None else leader_epoch,
             )
-            self.restored.append(one.marker_offset)
-            self._add_batch(file, made.frames, one.line(), (one.marker_offset, one.marker_offset))
-            yield made.frames, made.head
+            self.restored.append(transaction.marker_offset)
+            self._add_batch(
+                file, marker.frames, transaction.line(), (transaction.marker_offset, transaction.marker_offset)
+            )
+            yield marker.frames, marker.head
 
     def _up_to_end(self, last: Extent, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
         """The markers before an empty last segment, then an empty batch up to it: a consumer would wait for ever at a gap at the end."""
@@ -553,9 +556,9 @@ class Salvage(Repair):
         if not writer.batches or start >= last.first:
             return
         fields = BatchFields(base_offset=start, last_offset=last.first - 1, leader_epoch=self.written_epoch)
-        made = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
-        self._add_batch(last.file, made.frames, "an empty batch before the end of the log", (start, last.first - 1))
-        yield made.frames, made.head
+        empty = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
+        self._add_batch(last.file, empty.frames, "an empty batch before the end of the log", (start, last.first - 1))
+        yield empty.frames, empty.head
 
     def _add_batch(self, file: File, frames: Frames, reason: str, offsets: tuple[int, int]) -> None:
         self.report.count("bytes_added", int(frames.sizes.sum()))

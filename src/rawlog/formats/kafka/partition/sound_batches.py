@@ -57,18 +57,18 @@ def find_sound(data: Bytes, *, sealed: bool = False) -> SoundBatches:
     data = byte_view(data)
     starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     stops: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    found: list[NDArray[np.int64]] = []
+    parts: list[NDArray[np.int64]] = []
     holes: list[Hole] = []
     for frames, head, hole in _runs(data, sealed):
         if len(frames):
             starts.append(frames.positions)
             stops.append(frames.stops + frames.base)
-            found.append(head.values)
+            parts.append(head.values)
         if hole is not None:
             holes.append(hole)
     from rawlog.formats.kafka.log.kernels.heads import NAMES
 
-    values = np.concatenate([np.empty((len(NAMES), 0), np.int64), *found], axis=1)
+    values = np.concatenate([np.empty((len(NAMES), 0), np.int64), *parts], axis=1)
     return SoundBatches(np.concatenate(starts), np.concatenate(stops), Heads(values), holes)
 
 
@@ -136,8 +136,8 @@ def _near(data: Bytes, frames: Frames, count: int) -> int | None:
 
 def _next(data: Bytes, position: int) -> int:
     """Where the next sound batch begins, or the end."""
-    found = int(find_batch(data, position))
-    return data.size if found < 0 else found
+    following = int(find_batch(data, position))
+    return data.size if following < 0 else following
 
 
 def is_batch(data: Bytes, position: int) -> bool:
