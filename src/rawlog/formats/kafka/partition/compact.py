@@ -121,22 +121,22 @@ class Loaded:
     @property
     def last_stable_offset(self) -> int:
         """Up to where everything is decided, taking everything for replicated."""
-        undecided = [one.current_txn_first_offset for one in self.producers.values()]
-        return min((one for one in undecided if one != NONE), default=self.end_offset)
+        undecided = [producer.current_txn_first_offset for producer in self.producers.values()]
+        return min((offset for offset in undecided if offset != NONE), default=self.end_offset)
 
     def expire(self, now: int, after_ms: int) -> None:
         """Forget producers that have been silent for so long, as a broker does (§7.3)."""
         self.producers = {
-            number: one
-            for number, one in self.producers.items()
-            if one.current_txn_first_offset != NONE or now - one.timestamp < after_ms
+            number: producer
+            for number, producer in self.producers.items()
+            if producer.current_txn_first_offset != NONE or now - producer.timestamp < after_ms
         }
 
 
 def load(files: Sequence[File]) -> Loaded:
     """Walk a partition's log. DataError for damage, which `repair` handles; an unfinished batch at the end is passed over."""
     loaded = Loaded()
-    files = [one for one in files if one.place.state is None and one.problem is None]
+    files = [file for file in files if file.place.state is None and file.problem is None]
     walker = _Walker(loaded, files)
     segments = segments_of(files)
     for segment in segments:
@@ -157,7 +157,7 @@ def load(files: Sequence[File]) -> Loaded:
 class _Walker:
     def __init__(self, loaded: Loaded, files: Sequence[File]) -> None:
         self.loaded, self.derivation = loaded, Derivation()
-        self.others = {(one.format, one.place.start_offset): one for one in files}
+        self.others = {(file.format, file.place.start_offset): file for file in files}
         self.ids: set[int] = set()
         self.end = 0
 
@@ -188,11 +188,11 @@ class _Walker:
         self.loaded.end_offset = self.end
         if is_last and self.end:
             self.loaded.snapshots[self.end] = self.derivation.snapshot(self.end)
-        made = Segment(file, base, max_timestamp=top)
+        segment = Segment(file, base, max_timestamp=top)
         index, times = self.others.get(("kafka.index", base)), self.others.get(("kafka.timeindex", base))
         size = index.size if index is not None else file.size // 4096 * INDEX_ENTRY.size
         time_size = times.size if times is not None else file.size // 4096 * TIME_INDEX_ENTRY.size
-        self.loaded.segments.append(replace(made, index_bytes=size, timeindex_bytes=time_size))
+        self.loaded.segments.append(replace(segment, index_bytes=size, timeindex_bytes=time_size))
 
     def _in_order(self, file: File, frames: Frames, head: Heads) -> None:
         base, last = head["base_offset"], head["last_offset"]
@@ -215,17 +215,17 @@ def _with_listed(state: Producers, files: Sequence[File]) -> list[Aborted]:
     """Aborted transactions as the log tells them, and what only the index still knows after a compaction: their first offsets, and those
     of which nothing but the marker is left.
     """
-    aborted = {(one.producer_id, one.last_offset): one for one in state.aborted}
+    aborted = {(entry.producer_id, entry.last_offset): entry for entry in state.aborted}
     markers = {(row[0], row[2]) for rows in state.aborts for row in rows.tolist()}
     for file in files:
         if file.format != "kafka.txnindex":
             continue
         for _, entry in aborted_in(file):
             key = (entry.producer_id, entry.last_offset)
-            found = aborted.get(key)
-            if key in markers and (found is None or entry.first_offset <= found.first_offset):
+            derived = aborted.get(key)
+            if key in markers and (derived is None or entry.first_offset <= derived.first_offset):
                 aborted[key] = entry
-    return sorted(aborted.values(), key=lambda one: one.last_offset)
+    return sorted(aborted.values(), key=lambda entry: entry.last_offset)
 
 
 def _epochs(files: Sequence[File]) -> bytes | None:
@@ -252,9 +252,9 @@ def _sound_snapshot(file: File) -> bytes | None:
 
 def _producers(files: Sequence[File], loaded: Loaded, walker: _Walker) -> dict[int, Producer]:
     """The newest snapshot that a broker would load, and every batch after it."""
-    snapshots = [one for one in files if one.format == "kafka.snapshot"]
-    usable = [one for one in snapshots if loaded.start_offset < (one.place.start_offset or 0) <= loaded.end_offset]
-    for file in sorted(usable, key=lambda one: -(one.place.start_offset or 0)):
+    snapshots = [file for file in files if file.format == "kafka.snapshot"]
+    usable = [file for file in snapshots if loaded.start_offset < (file.place.start_offset or 0) <= loaded.end_offset]
+    for file in sorted(usable, key=lambda file: -(file.place.start_offset or 0)):
         if _sound_snapshot(file) is not None:
             return _replayed(file, loaded)
     return walker.derivation.producers.states
@@ -265,7 +265,7 @@ def _replayed(file: File, loaded: Loaded) -> dict[int, Producer]:
 
     offset = file.place.start_offset or 0
     state = Producers.of({row.pop("producer_id"): Producer(**row) for _, row in snapshot_rows(file)})
-    ends = [one.base for one in loaded.segments[1:]] + [loaded.end_offset]
+    ends = [segment.base for segment in loaded.segments[1:]] + [loaded.end_offset]
     for segment, end in zip(loaded.segments, ends, strict=True):
         if end <= offset:
             continue
@@ -345,9 +345,9 @@ class KeyMap:
         return keep, int(without)
 
     def _digests(self, located: Located) -> NDArray[np.int64]:
-        made = np.empty((2, located.keys.size), np.int64)
-        kernels.digest_keys(located.data, located.keys, located.sizes, self.scratch, made)
-        return made
+        digests = np.empty((2, located.keys.size), np.int64)
+        kernels.digest_keys(located.data, located.keys, located.sizes, self.scratch, digests)
+        return digests
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,26 +414,26 @@ def _laid_bare(frames: Frames, head: Heads, limit: int) -> tuple[Bytes, NDArray[
         total += len(contents[-1])
         if total > TOTAL and index:
             raise TooMuch(index)
-    ends = np.cumsum(np.array([len(one) for one in contents], np.int64))
+    ends = np.cumsum(np.array([len(content) for content in contents], np.int64))
     begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     return byte_view(b"".join((*contents, bytes(SLACK)))), begins, ends
 
 
 def _locate_legacy(frames: Frames, head: Heads, limit: int) -> Located:
-    found = decode_legacy(
+    columns = decode_legacy(
         frames.data, frames.starts, frames.stops, {"key", "value", "offset"}, head=head, limit=limit, total=TOTAL
     )
-    keys = found.arrays["key"]
+    keys = columns.arrays["key"]
     _, ends, content = keys.buffers()
-    edges = np.frombuffer(ends, np.int32)[: found.count + 1].astype(np.int64)
+    edges = np.frombuffer(ends, np.int32)[: columns.count + 1].astype(np.int64)
     sizes = np.where(keys.is_null().to_numpy(zero_copy_only=False), NONE, np.diff(edges))
     return Located(
         byte_view(content if content is not None else b""),
-        np.concatenate((np.zeros(1, np.int64), np.cumsum(found.counts))),
-        np.ascontiguousarray(found.arrays["offset"].to_numpy()),
+        np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.counts))),
+        np.ascontiguousarray(columns.arrays["offset"].to_numpy()),
         np.ascontiguousarray(edges[:-1]),
         sizes,
-        np.ascontiguousarray(found.arrays["value"].is_null().to_numpy(zero_copy_only=False)),
+        np.ascontiguousarray(columns.arrays["value"].is_null().to_numpy(zero_copy_only=False)),
     )
 
 
@@ -441,11 +441,11 @@ class Tracker:
     """The transactions that a walk over batches in log order meets."""
 
     def __init__(self, aborted: Sequence[Aborted], producers: NDArray[np.int64]) -> None:
-        self.aborted = sorted(aborted, key=lambda one: one.first_offset)
+        self.aborted = sorted(aborted, key=lambda transaction: transaction.first_offset)
         self.producers = producers
-        firsts = [one.first_offset for one in self.aborted]
+        firsts = [transaction.first_offset for transaction in self.aborted]
         self._firsts = np.array(firsts, np.int64)
-        self._owners = self.number(np.array([one.producer_id for one in self.aborted], np.int64))
+        self._owners = self.number(np.array([transaction.producer_id for transaction in self.aborted], np.int64))
         self._state = np.zeros(1, np.int64)
         self._ongoing = np.zeros(producers.size, np.int64)
         self._committed = np.zeros(producers.size, np.bool_)
@@ -455,8 +455,8 @@ class Tracker:
         """The place of every producer id among those that are known, -1 for one that is not."""
         at = np.searchsorted(self.producers, producers)
         at[at == self.producers.size] = 0
-        known = self.producers[at] == producers if self.producers.size else np.zeros(at.size, np.bool_)
-        return np.where(known, at, NONE)
+        is_known = self.producers[at] == producers if self.producers.size else np.zeros(at.size, np.bool_)
+        return np.where(is_known, at, NONE)
 
     def discards(self, frames: Frames, head: Heads) -> NDArray[np.bool_]:
         """Which batches their transactions let go of: the data of aborted ones, markers of those that have no data left."""
@@ -473,7 +473,7 @@ class Tracker:
         """The aborted transactions whose markers were met since the last call and stay, in the order of the markers."""
         chosen = [self.aborted[index] for index in np.flatnonzero(self._kept).tolist()]
         self._kept[:] = False
-        return sorted(chosen, key=lambda one: one.last_offset)
+        return sorted(chosen, key=lambda transaction: transaction.last_offset)
 
 
 def _kinds(frames: Frames, attributes: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -483,8 +483,8 @@ def _kinds(frames: Frames, attributes: NDArray[np.int64], counts: NDArray[np.int
     full = np.flatnonzero(control & (counts > 0))
     if full.size:
         types, _, _ = marker_fields(frames, full)
-        known = np.isin(types, (ControlType.ABORT, ControlType.COMMIT))
-        kinds[full[known]] = types[known]
+        is_marker = np.isin(types, (ControlType.ABORT, ControlType.COMMIT))
+        kinds[full[is_marker]] = types[is_marker]
     return kinds
 
 
@@ -522,13 +522,15 @@ class Round:
         self.tracker = Tracker(self.aborted, self.producers)
         states = [self.active.get(number) for number in self.producers.tolist()]
         self._last = (
-            np.array([-2 if one is None else one.last_offset for one in states], np.int64),
-            np.array([-2 if one is None else one.epoch for one in states], np.int64),
+            np.array([-2 if state is None else state.last_offset for state in states], np.int64),
+            np.array([-2 if state is None else state.epoch for state in states], np.int64),
         )
 
     def build(self, segments: Sequence[tuple[File, int]]) -> None:
         """Fill the map from dirty segments, each with the offset at which the next one begins."""
-        tracker = Tracker([one for one in self.aborted if one.last_offset >= self.first_dirty], self.producers)
+        tracker = Tracker(
+            [transaction for transaction in self.aborted if transaction.last_offset >= self.first_dirty], self.producers
+        )
         for segment, next_offset in segments:
             for frames, head in _windows(segment):
                 skip = tracker.discards(frames, head) | head.has(Attributes.CONTROL)
@@ -590,12 +592,12 @@ class Round:
         judged, without = self.keys.judge(located, keeps_deletes)
         counts = np.clip(head["record_count"], 0, None)
         counts[opened] = located.counts
-        own = np.repeat(opened, counts)
+        in_opened = np.repeat(opened, counts)
         keep = np.repeat(control & ~dropped, counts)
-        keep[own] = judged
+        keep[in_opened] = judged
         batch = np.repeat(np.arange(len(head)), counts)
         deletes = np.zeros(len(head), np.bool_)
-        deletes[batch[own][judged & located.nulls]] = True
+        deletes[batch[in_opened][judged & located.nulls]] = True
         wants_horizon = (head["magic"] == MAGIC_V2) & ~horizon & (deletes | (control & discard))
         horizons = np.where(wants_horizon, self.now + self.delete_retention_ms, NONE)
         left = keep_records(frames, head, counts, keep, retain=retain, horizons=horizons, limit=self.limit)
@@ -607,11 +609,11 @@ class Round:
         number = self.tracker.number(head["producer_id"])
         if not self.producers.size:
             return np.zeros(len(head), np.bool_)
-        known = (number >= 0) & (head["producer_id"] >= 0)
+        is_known = (number >= 0) & (head["producer_id"] >= 0)
         last, epoch = self._last[0][number], self._last[1][number]
         by_data = (last >= 0) & (head["last_offset"] == last)
         by_epoch = (last == NONE) & control & (head["producer_epoch"] == epoch)
-        test: NDArray[np.bool_] = known & (by_data | by_epoch)
+        test: NDArray[np.bool_] = is_known & (by_data | by_epoch)
         return test
 
     def _count(
@@ -671,18 +673,20 @@ class Settings:
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Settings:
         """What options say: `delete.retention.ms` and `delete_retention_ms` are the same. OptionError for an invalid value."""
-        given = {name.replace(".", "_").replace("-", "_"): text for name, text in options.items()}
-        known = [one.name for one in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise unknown("option of kafka", name, known)
-        Limits.from_options({name: given[name] for name in given if name.startswith(("segment_", "index_"))})
+        values = {name.replace(".", "_").replace("-", "_"): text for name, text in options.items()}
+        names = [setting.name for setting in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown("option of kafka", name, names)
+        Limits.from_options({name: values[name] for name in values if name.startswith(("segment_", "index_"))})
         least = {"memory": SMALLEST_MEMORY}
-        numbers = {name: whole_number(given, name, least.get(name, 0)) for name in given if name not in ("now", "roll")}
-        if given.get("roll", "false").lower() not in FLAGS:
-            raise OptionError(f"roll {given['roll']!r}: true or false expected")
+        numbers = {
+            name: whole_number(values, name, least.get(name, 0)) for name in values if name not in ("now", "roll")
+        }
+        if values.get("roll", "false").lower() not in FLAGS:
+            raise OptionError(f"roll {values['roll']!r}: true or false expected")
         return replace(
-            cls(), **numbers, now=parse_now(given.get("now")), roll=FLAGS[given.get("roll", "false").lower()]
+            cls(), **numbers, now=parse_now(values.get("now")), roll=FLAGS[values.get("roll", "false").lower()]
         )
 
 
@@ -714,7 +718,7 @@ class _Carried(Derivation):
 
 def stores(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
     """A store for each partition of the topics that `topic` names: a glob, or several with commas between."""
-    globs = [one for one in options.get("topic", "*").split(",") if one]
+    globs = [glob for glob in options.get("topic", "*").split(",") if glob]
     Settings.from_options(_own(options))
     return partitions([file for file in files if _is_compacted(file.place.topic, globs)], options)
 
@@ -738,7 +742,7 @@ def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     report = new_report(**dict.fromkeys((*names, "batches_read", "batches_kept", "bytes_before", "bytes", "gaps"), 0))
     report.facts["end_offset"] = loaded.end_offset
     report.count("segments_before", len(loaded.segments))
-    report.count("bytes_before", sum(one.size for one in loaded.segments))
+    report.count("bytes_before", sum(segment.size for segment in loaded.segments))
     log = settled_log(store, report)
     refuse_misplaced(log, "`rawlog repair` handles it")
     compaction = Compaction(loaded, settings, report, topic_id_of(store), log.corrections)
@@ -782,19 +786,21 @@ class Compaction:
         self.stop = self._first_uncleanable(self.end)
         if not self._dirty(self.end):
             self.report.notes.append("nothing to compact: no closed segment has anything new")
-        made: list[str] = []
+        names: list[str] = []
         while self._dirty(self.end):
             self.round = self._prepared(self.end)
             self.end = self.round.keys.latest + 1
             self.is_last = not self._dirty(self.end)
             if self.is_last:
                 break
-            made.append(f"round-{len(made)}")
-            self._write(rounds.folder(made[-1]))
-            self.source = [_measured(one) if one not in self.loaded.segments else one for one in self.source]
+            names.append(f"round-{len(names)}")
+            self._write(rounds.folder(names[-1]))
+            self.source = [
+                _measured(segment) if segment not in self.loaded.segments else segment for segment in self.source
+            ]
         self.is_last = True
         writer = self._write(folder)
-        for name in made:
+        for name in names:
             rounds.remove(name)
         self.report.counts |= {"segments": writer.segments, "bytes": writer.bytes}
         self.report.facts |= {"first_dirty": self.end, "first_uncleanable": self.stop}
@@ -811,10 +817,13 @@ class Compaction:
 
     def _count(self, counts: Counts) -> None:
         """Count a round: the next one reads again what this one left."""
-        own = self.report.counts
-        records, batches = own["records_read"] - own["records_kept"], own["batches_read"] - own["batches_kept"]
-        own |= {"records_read": counts.records_read + records, "batches_read": counts.batches_read + batches}
-        own |= {"records_kept": counts.records_kept, "batches_kept": counts.batches_kept}
+        totals = self.report.counts
+        records, batches = (
+            totals["records_read"] - totals["records_kept"],
+            totals["batches_read"] - totals["batches_kept"],
+        )
+        totals |= {"records_read": counts.records_read + records, "batches_read": counts.batches_read + batches}
+        totals |= {"records_kept": counts.records_kept, "batches_kept": counts.batches_kept}
         self.report.count("records_without_key", counts.without_key)
         self.report.count("rounds")
 
@@ -834,21 +843,23 @@ class Compaction:
         lag = self.settings.min_compaction_lag_ms
         if lag > 0:
             young = [
-                one.base
-                for one in self._closed(first_dirty, self.active)
-                if one.largest_timestamp > self.settings.now - lag
+                segment.base
+                for segment in self._closed(first_dirty, self.active)
+                if segment.largest_timestamp > self.settings.now - lag
             ]
             bound = min([bound, *young])
-        return max((one.base for one in self.source if one.base <= bound < self.active), default=self.active)
+        return max(
+            (segment.base for segment in self.source if segment.base <= bound < self.active), default=self.active
+        )
 
     def _closed(self, start: int, stop: int) -> list[Segment]:
         """The segments that hold offsets from `start` on and begin before `stop`."""
-        floor = max((one.base for one in self.source if one.base <= start), default=start)
-        return [one for one in self.source if floor <= one.base < stop] if start < stop else []
+        floor = max((segment.base for segment in self.source if segment.base <= start), default=start)
+        return [segment for segment in self.source if floor <= segment.base < stop] if start < stop else []
 
     def _dirty(self, first_dirty: int) -> list[Segment]:
         dirty = self._closed(first_dirty, self.stop)
-        return dirty if sum(one.size for one in dirty) else []
+        return dirty if sum(segment.size for segment in dirty) else []
 
     # A round -----------------------------------------------------------------------------------------------------
 
@@ -865,26 +876,28 @@ class Compaction:
             self.loaded.producer_ids,
             KeyMap(self.settings.memory),
         )
-        ends = [one.base for one in dirty[1:]] + [self.stop]
-        round.build([(one.file, end) for one, end in zip(dirty, ends, strict=True)])
+        ends = [segment.base for segment in dirty[1:]] + [self.stop]
+        round.build([(segment.file, end) for segment, end in zip(dirty, ends, strict=True)])
         return round
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Each group of segments below the end of the round as one; in the last round also all others."""
         rest = self.source
         if self.round is not None:
-            rest = [one for one in self.source if one.base >= self.end]
-            groups = _groups([one for one in self.source if one.base < self.end], self.settings, self.stop)
-            before = [one for one in self.source if one.base < self.round.first_dirty]
+            rest = [segment for segment in self.source if segment.base >= self.end]
+            groups = _groups([segment for segment in self.source if segment.base < self.end], self.settings, self.stop)
+            before = [segment for segment in self.source if segment.base < self.round.first_dirty]
             horizon = before[-1].modified_ms - self.settings.delete_retention_ms if before else 0
-            made: list[Segment] = []
+            cleaned_segments: list[Segment] = []
             aborted: list[Aborted] = []
             for group in groups:
-                cleaned = self._cleaned(group, self.round, horizon, writer, made, aborted)
+                cleaned = self._cleaned(group, self.round, horizon, writer, cleaned_segments, aborted)
                 yield NewSegment(group[0].base, cleaned, group[-1].file.modified)
             following = rest[0].base if rest else self.loaded.end_offset
-            self.source = made + rest
-            self.aborted = aborted + [one for one in self.aborted if one.last_offset >= following]
+            self.source = cleaned_segments + rest
+            self.aborted = aborted + [
+                transaction for transaction in self.aborted if transaction.last_offset >= following
+            ]
         if not self.is_last:
             return
         for number, segment in enumerate(rest):
@@ -900,7 +913,7 @@ class Compaction:
         round: Round,
         horizon: int,
         writer: PartitionWriter,
-        made: list[Segment],
+        cleaned_segments: list[Segment],
         aborted: list[Aborted],
     ) -> Iterator[tuple[Frames, Heads]]:
         """What is left of the segments that become one; the new segment and its aborted transactions are added to lists."""
@@ -916,12 +929,14 @@ class Compaction:
         file, base = group[-1].file, group[0].base
         path = str(writer.folder.path / segment_name(base, "log"))
         file = replace(file, path=path, size=writer.bytes - size, place=replace(file.place, start_offset=base))
-        made.append(Segment(file, base, max_timestamp=top))
+        cleaned_segments.append(Segment(file, base, max_timestamp=top))
 
     def _copied(self, segment: Segment, stop: int, *, is_last: bool) -> Iterator[tuple[Frames, Heads]]:
         """A segment as it is, whose offsets end before `stop`."""
         yield from whole_batches(segment.file, self.report, is_last=is_last, is_tail_lost=False)
-        self._list_aborted([one for one in self.aborted if segment.base <= one.last_offset < stop])
+        self._list_aborted(
+            [transaction for transaction in self.aborted if segment.base <= transaction.last_offset < stop]
+        )
 
     def _list_aborted(self, entries: list[Aborted]) -> None:
         """Say what the transaction index of the open segment lists."""
@@ -933,7 +948,7 @@ def _measured(segment: Segment) -> Segment:
     """The same, with the sizes of the indexes that are next to it now."""
     path = Path(local_path(segment.file.path))
     sizes = [path.with_suffix(suffix) for suffix in (".index", ".timeindex")]
-    index, times = (one.stat().st_size if one.exists() else 0 for one in sizes)
+    index, times = (index_file.stat().st_size if index_file.exists() else 0 for index_file in sizes)
     return replace(segment, index_bytes=index, timeindex_bytes=times)
 
 
@@ -941,20 +956,20 @@ def _groups(segments: Sequence[Segment], settings: Settings, first_uncleanable: 
     """Segments that become one: as many as fit, left to right."""
     groups: list[list[Segment]] = []
     sizes = [0, 0, 0]
-    for number, one in enumerate(segments):
-        own = [one.size, one.index_bytes, one.timeindex_bytes]
+    for number, segment in enumerate(segments):
+        segment_sizes = [segment.size, segment.index_bytes, segment.timeindex_bytes]
         last = (segments[number + 1].base if number + 1 < len(segments) else first_uncleanable) - 1
         fits = (
             groups
-            and sizes[0] + own[0] <= settings.segment_bytes
-            and sizes[1] + own[1] <= settings.segment_index_bytes
-            and sizes[2] + own[2] <= settings.segment_index_bytes
-            and (one.size == 0 or last - groups[-1][0].base <= MOST)
+            and sizes[0] + segment_sizes[0] <= settings.segment_bytes
+            and sizes[1] + segment_sizes[1] <= settings.segment_index_bytes
+            and sizes[2] + segment_sizes[2] <= settings.segment_index_bytes
+            and (segment.size == 0 or last - groups[-1][0].base <= MOST)
         )
         if fits:
-            groups[-1].append(one)
-            sizes = [before + more for before, more in zip(sizes, own, strict=True)]
+            groups[-1].append(segment)
+            sizes = [before + more for before, more in zip(sizes, segment_sizes, strict=True)]
         else:
-            groups.append([one])
-            sizes = own
+            groups.append([segment])
+            sizes = segment_sizes
     return groups

@@ -107,15 +107,21 @@ class EpochRuns:
         right = {index: runs[index].epoch for index in chain}
         agrees = {index: stated[index] == runs[index].epoch for index in chain}
         for at, index in enumerate(chain):
-            said = stated[index]
-            around = [chain[one] for one in (at - 1, at + 1) if 0 <= one < len(chain)]
+            stated_epoch = stated[index]
+            around = [chain[place] for place in (at - 1, at + 1) if 0 <= place < len(chain)]
             low = right[chain[at - 1]] if at else 0
-            high = runs[chain[at + 1]].epoch if at + 1 < len(chain) else said
-            if said is None or high is None or runs[index].count > 1 or agrees[index] or not low <= said <= high:
+            high = runs[chain[at + 1]].epoch if at + 1 < len(chain) else stated_epoch
+            if (
+                stated_epoch is None
+                or high is None
+                or runs[index].count > 1
+                or agrees[index]
+                or not low <= stated_epoch <= high
+            ):
                 continue
             # Alone in the log it is wrong too: a broker writes an epoch into the checkpoint before its first batch.
-            if all(agrees[one] for one in around):
-                right[index] = said
+            if all(agrees[neighbour] for neighbour in around):
+                right[index] = stated_epoch
         kept = sorted(chain)
         for index in range(len(runs)):
             if index not in right:
@@ -183,14 +189,17 @@ def _stated(table: NDArray[np.int64] | None, run: Run) -> int | None:
 def _heaviest(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
     """The runs, by number, that make the heaviest sequence of epochs that never fall; the lower epochs of equal ones."""
     offset = max(0, len(runs) - MOST_RUNS)
-    own = runs[offset:]
-    epochs = np.array([one.epoch for one in own], np.int64)
+    recent = runs[offset:]
+    epochs = np.array([run.epoch for run in recent], np.int64)
     weights = np.array(
-        [2 * one.count + (said == one.epoch) * one.count for one, said in zip(own, stated[offset:], strict=True)]
+        [
+            2 * run.count + (stated_epoch == run.epoch) * run.count
+            for run, stated_epoch in zip(recent, stated[offset:], strict=True)
+        ]
     )
-    best = np.zeros(len(own), np.int64)
-    before = np.full(len(own), NONE, np.int64)
-    for index in range(len(own)):
+    best = np.zeros(len(recent), np.int64)
+    before = np.full(len(recent), NONE, np.int64)
+    for index in range(len(recent)):
         if epochs[index] < 0:
             continue
         fits = np.flatnonzero((epochs[:index] <= epochs[index]) & (best[:index] > 0))
@@ -208,11 +217,11 @@ def _heaviest(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
     return chain[::-1]
 
 
-def _between(index: int, kept: Sequence[int], right: dict[int, int], said: int | None) -> int:
+def _between(index: int, kept: Sequence[int], right: dict[int, int], stated: int | None) -> int:
     """The epoch of a run that is out of line: as the checkpoint says if that fits, else that of the run before it, or after it."""
     at = int(np.searchsorted(np.array(kept, np.int64), index))
     low = right[kept[at - 1]] if at else None
     high = right[kept[at]] if at < len(kept) else None
-    if said is not None and (low is None or low <= said) and (high is None or said <= high):
-        return said
+    if stated is not None and (low is None or low <= stated) and (high is None or stated <= high):
+        return stated
     return low if low is not None else high if high is not None else NONE

@@ -126,7 +126,7 @@ class Copy:
         """Where the log ends, or at least ended before it was damaged."""
         started = [start for _, start in self.checkpoint]
         reached = max(self.sound_end, self.log.claimed)
-        return max([reached, *(one for one in started if one <= self.sound_end or self.damage)])
+        return max([reached, *(start for start in started if start <= self.sound_end or self.damage)])
 
     @property
     def batches(self) -> int:
@@ -159,20 +159,20 @@ class Copy:
 
 
 def _history(copy: Copy) -> Epochs:
-    made: list[tuple[int, int]] = []
+    history: list[tuple[int, int]] = []
     for run in copy.runs:
         epoch = run.lineage
-        if epoch != NONE and (not made or epoch > made[-1][0]):
-            made.append((epoch, run.first))
+        if epoch != NONE and (not history or epoch > history[-1][0]):
+            history.append((epoch, run.first))
     for epoch, start in copy.checkpoint:
-        at = bisect_right(made, (epoch, -1))
-        there = at < len(made) and made[at][0] == epoch
-        after = made[at + there][1] if at + there < len(made) else max(copy.end, copy.sound_end)
-        if there and start <= made[at][1] and (at == 0 or start >= made[at - 1][1]):
-            made[at] = (epoch, start)  # its first batches may be damaged, or were compacted
-        elif not there and start <= after and (at == 0 or start >= made[at - 1][1]):
-            made.insert(at, (epoch, start))
-    return tuple(made)
+        at = bisect_right(history, (epoch, -1))
+        there = at < len(history) and history[at][0] == epoch
+        after = history[at + there][1] if at + there < len(history) else max(copy.end, copy.sound_end)
+        if there and start <= history[at][1] and (at == 0 or start >= history[at - 1][1]):
+            history[at] = (epoch, start)  # its first batches may be damaged, or were compacted
+        elif not there and start <= after and (at == 0 or start >= history[at - 1][1]):
+            history.insert(at, (epoch, start))
+    return tuple(history)
 
 
 def _is_flipped(stored: int, expected: int) -> bool:
@@ -198,11 +198,11 @@ def common_end(leader: Epochs, leader_end: int, epochs: Epochs, end: int) -> int
         return min(leader_end, end)
     epoch = epochs[-1][0]
     while True:
-        theirs, their_end = end_of_epoch(leader, leader_end, epoch)
-        own, own_end = end_of_epoch(epochs, end, theirs)
-        if own == theirs:
-            return min(their_end, own_end)
-        epoch = own
+        leader_epoch, leader_epoch_end = end_of_epoch(leader, leader_end, epoch)
+        replica_epoch, replica_epoch_end = end_of_epoch(epochs, end, leader_epoch)
+        if replica_epoch == leader_epoch:
+            return min(leader_epoch_end, replica_epoch_end)
+        epoch = replica_epoch
 
 
 @dataclass(slots=True)

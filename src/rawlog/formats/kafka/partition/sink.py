@@ -151,18 +151,18 @@ class TopicIds:
     """The id of every topic that is written."""
 
     def __init__(self, choice: Choice) -> None:
-        self.chosen = choice.topic_id
-        self.known: dict[str, str] = {}
+        self.requested = choice.topic_id
+        self.ids: dict[str, str] = {}
 
     def of(self, topic: str, target: Path) -> str:
         """The id that was asked for, or that the topic has already at the target, or a new one."""
-        if self.chosen is not None:
-            if self.known and topic not in self.known:
-                raise OptionError(f"one topic_id for several topics: {', '.join(self.known)}, {topic}")
-            self.known[topic] = self.chosen
-        elif topic not in self.known:
-            self.known[topic] = topic_id_in(target, topic) or new_topic_id()
-        return self.known[topic]
+        if self.requested is not None:
+            if self.ids and topic not in self.ids:
+                raise OptionError(f"one topic_id for several topics: {', '.join(self.ids)}, {topic}")
+            self.ids[topic] = self.requested
+        elif topic not in self.ids:
+            self.ids[topic] = topic_id_in(target, topic) or new_topic_id()
+        return self.ids[topic]
 
 
 class Sink:
@@ -182,19 +182,19 @@ class Sink:
         if not batch.num_rows:
             return
         for topic, number, part in self.split(batch):
-            one = self.partition(topic, number)
+            partition = self.partition(topic, number)
             most = max(PENDING_BYTES, 2 * self.choice.batching.bytes)
             step = max(1, most * part.num_rows // max(part.nbytes, 1))
             for at in range(0, part.num_rows, step):
                 piece = part.slice(at, step)
-                one.pending.append(piece)
-                one.waiting += piece.nbytes
+                partition.pending.append(piece)
+                partition.waiting += piece.nbytes
                 self.waiting += piece.nbytes
-                if one.waiting >= most:
-                    self.flush(one)
+                if partition.waiting >= most:
+                    self.flush(partition)
         if self.waiting >= PENDING_TOTAL:
-            for one in self.partitions.values():
-                self.flush(one)
+            for partition in self.partitions.values():
+                self.flush(partition)
         self.rows += batch.num_rows
 
     def split(self, batch: pa.RecordBatch) -> Iterable[tuple[str, int, pa.RecordBatch]]:
@@ -213,8 +213,8 @@ class Sink:
         for code in np.unique(codes).tolist():
             chosen = codes == code
             part = batch if chosen.all() else batch.filter(pa.array(chosen))
-            found = code & 0xFFFFFFFF
-            yield topics.dictionary[code >> 32].as_py(), found - (1 << 32) if found > INT32 else found, part
+            bits = code & 0xFFFFFFFF
+            yield topics.dictionary[code >> 32].as_py(), bits - (1 << 32) if bits > INT32 else bits, part
 
     def partition(self, topic: str, number: int) -> Partition:
         """The partition of that name, begun when it is first met."""
@@ -237,53 +237,53 @@ class Sink:
             self.partitions[key] = Partition(writer)
         return self.partitions[key]
 
-    def flush(self, one: Partition, *, whole: bool = False) -> None:
+    def flush(self, partition: Partition, *, whole: bool = False) -> None:
         """Encode what waits; without `whole` the rows of an unfilled last batch go on waiting."""
-        if not one.pending:
+        if not partition.pending:
             return
-        batch = one.pending[0] if len(one.pending) == 1 else pa.concat_batches(one.pending)
-        self.waiting -= one.waiting
+        batch = partition.pending[0] if len(partition.pending) == 1 else pa.concat_batches(partition.pending)
+        self.waiting -= partition.waiting
         first = None
-        if one.numbered is None:
-            one.numbered = not self.choice.renumbers and batch.column("offset").null_count < batch.num_rows
+        if partition.numbered is None:
+            partition.numbered = not self.choice.renumbers and batch.column("offset").null_count < batch.num_rows
         try:
-            if not one.numbered:
+            if not partition.numbered:
                 if batch.column("offset").null_count < batch.num_rows and not self.choice.renumbers:
                     raise EncodeError("some rows have an offset, others have none; give all or none")
-                first = max(one.last_offset + 1, self.choice.start_offset)
-            made = encode_rows(Rows.of(batch, first), self.choice.batching, one.last_offset, whole=whole)
-            self.check_sizes(made)
+                first = max(partition.last_offset + 1, self.choice.start_offset)
+            encoded = encode_rows(Rows.of(batch, first), self.choice.batching, partition.last_offset, whole=whole)
+            self.check_sizes(encoded)
         except EncodeError as error:
-            raise EncodeError(f"{one.writer.folder.path.name}: {error}") from None
-        one.writer.append(made.frames, made.head)
-        if len(made.head):
-            if not one.rows:
-                one.first_offset = int(made.head["base_offset"][0])
-            one.last_offset = int(made.head["last_offset"][-1])
-            one.rows += made.rows
+            raise EncodeError(f"{partition.writer.folder.path.name}: {error}") from None
+        partition.writer.append(encoded.frames, encoded.head)
+        if len(encoded.head):
+            if not partition.rows:
+                partition.first_offset = int(encoded.head["base_offset"][0])
+            partition.last_offset = int(encoded.head["last_offset"][-1])
+            partition.rows += encoded.rows
         # A copy, so that the few rows left do not keep all that came with them in memory.
-        rest = batch.take(pa.array(np.arange(made.rows, batch.num_rows)))
-        one.pending = [rest] if rest.num_rows else []
-        one.waiting = rest.nbytes if rest.num_rows else 0
-        self.waiting += one.waiting
+        rest = batch.take(pa.array(np.arange(encoded.rows, batch.num_rows)))
+        partition.pending = [rest] if rest.num_rows else []
+        partition.waiting = rest.nbytes if rest.num_rows else 0
+        self.waiting += partition.waiting
 
-    def check_sizes(self, made: Any) -> None:
+    def check_sizes(self, encoded: Any) -> None:
         """EncodeError for a batch above what the topic would take."""
-        sizes, most = made.frames.sizes, self.choice.max_message_bytes
+        sizes, most = encoded.frames.sizes, self.choice.max_message_bytes
         if sizes.size and int(sizes.max()) > most:
             at = int(np.argmax(sizes))
-            offset = int(made.head["base_offset"][at])
+            offset = int(encoded.head["base_offset"][at])
             raise EncodeError(f"offset {offset:,}: a batch of {int(sizes[at]):,} bytes, max_message_bytes is {most:,}")
 
     def close(self) -> int:
-        for one in self.partitions.values():
-            self.flush(one, whole=True)
-            one.writer.close()
+        for partition in self.partitions.values():
+            self.flush(partition, whole=True)
+            partition.writer.close()
         return self.rows
 
     def abandon(self) -> None:
-        for one in self.partitions.values():
-            one.writer.abandon()
+        for partition in self.partitions.values():
+            partition.writer.abandon()
 
 
 def losses(options: Mapping[str, str]) -> Judge:
@@ -357,8 +357,10 @@ def write_share(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapp
     finally:
         sink.abandon()
     return [
-        SharedPartition(topic, number, one.rows, one.first_offset, one.last_offset, bool(one.numbered))
-        for (topic, number), one in sink.partitions.items()
+        SharedPartition(
+            topic, number, partition.rows, partition.first_offset, partition.last_offset, bool(partition.numbered)
+        )
+        for (topic, number), partition in sink.partitions.items()
     ]
 
 
@@ -369,13 +371,13 @@ def join_shares(shares: Sequence[tuple[str, list[SharedPartition]]], output: Out
     shares. EncodeError if their ranges of offsets overlap.
     """
     choice, final = Choice.from_options(options), Path(output.path)
-    found: dict[str, list[tuple[Path, SharedPartition]]] = {}
+    by_name: dict[str, list[tuple[Path, SharedPartition]]] = {}
     for folder, pieces in shares:
         for piece in pieces:
-            found.setdefault(piece.name, []).append((Path(folder) / piece.name, piece))
+            by_name.setdefault(piece.name, []).append((Path(folder) / piece.name, piece))
     ids = TopicIds(choice)
     with output.additions() as stage:
-        for name, parts in sorted(found.items()):
+        for name, parts in sorted(by_name.items()):
             output.refuse_existing(name)
             metadata = metadata_file(ids.of(parts[0][1].topic, final))
             filled = [part for part in parts if part[1].rows] or parts[:1]
@@ -393,10 +395,10 @@ def _in_order(parts: list[tuple[Path, SharedPartition]]) -> list[tuple[Path, Sha
     if not parts[0][1].numbered:
         return parts
     parts = sorted(parts, key=lambda part: part[1].first_offset)
-    for (_, one), (_, other) in pairwise(parts):
-        if other.first_offset <= one.last_offset:
+    for (_, piece), (_, other) in pairwise(parts):
+        if other.first_offset <= piece.last_offset:
             raise EncodeError(
-                f"{one.name}: offsets {one.first_offset} to {one.last_offset} and {other.first_offset} to {other.last_offset} "
+                f"{piece.name}: offsets {piece.first_offset} to {piece.last_offset} and {other.first_offset} to {other.last_offset} "
                 f"came in different tasks; bring them together: {ADVICE}"
             )
     return parts
@@ -442,10 +444,10 @@ def _from_first_offset(head: Heads, start: int) -> Heads:
     is_wrapper = (head["magic"] < MAGIC_V2) & (head.codec > 0)
     if not is_wrapper.any():
         return head
-    made, last = Heads(head.values.copy()), head["last_offset"]
+    corrected, last = Heads(head.values.copy()), head["last_offset"]
     after = np.concatenate(([start], last[:-1] + 1))
-    made["base_offset"][:] = np.where(is_wrapper, after, head["base_offset"])
-    return made
+    corrected["base_offset"][:] = np.where(is_wrapper, after, head["base_offset"])
+    return corrected
 
 
 def _shifted(frames: Frames, head: Heads, shift: int) -> tuple[Frames, Heads]:
