@@ -35,7 +35,7 @@ from rawlog.formats.kafka.log.layouts import (
 from rawlog.formats.kafka.log.legacy import decode_legacy
 from rawlog.formats.kafka.log.records import WHOLE_ROWS, TooMuch
 from rawlog.formats.kafka.log.segment import TOTAL, only, pieces, sound
-from rawlog.formats.kafka.partition.erase import Filtered, keep_records
+from rawlog.formats.kafka.partition.erase import FilterResult, keep_records
 from rawlog.formats.kafka.partition.leader_epochs import Correction
 from rawlog.formats.kafka.partition.outline import refuse_misplaced
 from rawlog.formats.kafka.partition.rewrite import (
@@ -48,7 +48,7 @@ from rawlog.formats.kafka.partition.rewrite import (
     topic_id_of,
     whole_batches,
 )
-from rawlog.formats.kafka.partition.state import Aborted, Producer, Producers, marker_fields
+from rawlog.formats.kafka.partition.state import AbortedTxn, Producer, Producers, marker_fields
 from rawlog.formats.kafka.partition.survey import aborted_in, snapshot_rows
 from rawlog.formats.kafka.partition.writer import (
     Derivation,
@@ -105,7 +105,7 @@ class Segment:
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedPartition:
     """What is known of a partition. `end_offset` is the offset that its next record would have."""
 
     segments: list[Segment] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Loaded:
     end_offset: int = 0
     producers: dict[int, Producer] = field(default_factory=dict)
     producer_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    aborted: list[Aborted] = field(default_factory=list)
+    aborted: list[AbortedTxn] = field(default_factory=list)
     epochs: bytes = b""
     #: Producer snapshots by their offsets.
     snapshots: dict[int, bytes] = field(default_factory=dict)
@@ -133,30 +133,30 @@ class Loaded:
         }
 
 
-def load(files: Sequence[File]) -> Loaded:
+def load(files: Sequence[File]) -> LoadedPartition:
     """Walk a partition's log. DataError for damage, which `repair` handles; an unfinished batch at the end is passed over."""
-    loaded = Loaded()
+    partition = LoadedPartition()
     files = [file for file in files if file.place.state is None and file.problem is None]
-    walker = _Walker(loaded, files)
+    walker = _Walker(partition, files)
     segments = segments_of(files)
     for segment in segments:
         walker.segment(segment, is_last=segment is segments[-1])
-    loaded.start_offset = max(log_start(segments[0], files) or 0, loaded.segments[0].base)
-    loaded.aborted = _with_listed(walker.derivation.producers, files)
-    loaded.producer_ids = np.array(sorted(walker.ids), np.int64)
-    loaded.epochs = _epochs(files) or walker.derivation.epochs_file()
-    loaded.producers = _producers(files, loaded, walker)
+    partition.start_offset = max(log_start(segments[0], files) or 0, partition.segments[0].base)
+    partition.aborted = _merge_listed(walker.derivation.producers, files)
+    partition.producer_ids = np.array(sorted(walker.ids), np.int64)
+    partition.epochs = _epochs(files) or walker.derivation.epochs_file()
+    partition.producers = _producers(files, partition, walker)
     for file in files:
-        if file.format == "kafka.snapshot" and file.place.start_offset in loaded.snapshots:
+        if file.format == "kafka.snapshot" and file.place.start_offset in partition.snapshots:
             data = _sound_snapshot(file)
             if data is not None:
-                loaded.snapshots[file.place.start_offset or 0] = data
-    return loaded
+                partition.snapshots[file.place.start_offset or 0] = data
+    return partition
 
 
 class _Walker:
-    def __init__(self, loaded: Loaded, files: Sequence[File]) -> None:
-        self.loaded, self.derivation = loaded, Derivation()
+    def __init__(self, partition: LoadedPartition, files: Sequence[File]) -> None:
+        self.partition, self.derivation = partition, Derivation()
         self.others = {(file.format, file.place.start_offset): file for file in files}
         self.ids: set[int] = set()
         self.end = 0
@@ -166,7 +166,7 @@ class _Walker:
 
         base = file.place.start_offset or 0
         if base:
-            self.loaded.snapshots[base] = self.derivation.snapshot(base)
+            self.partition.snapshots[base] = self.derivation.snapshot(base)
         if base < self.end:
             raise CorruptError(
                 f"offset {base:,} in front of the one before, {self.end:,}", path=file.path, format=LOG.name
@@ -181,20 +181,20 @@ class _Walker:
             if frames.status is Status.TRUNCATED and frames.last and not is_last:
                 raise describe(LOG, frames, file.path)
             if len(frames):
-                self._in_order(file, frames, head)
+                self._check_order(file, frames, head)
                 self.derivation.add(frames, head)
                 self.ids.update(np.unique(head["producer_id"]).tolist())
                 top = max(top, int(head["max_timestamp"].max()))
-        self.loaded.end_offset = self.end
+        self.partition.end_offset = self.end
         if is_last and self.end:
-            self.loaded.snapshots[self.end] = self.derivation.snapshot(self.end)
+            self.partition.snapshots[self.end] = self.derivation.snapshot(self.end)
         segment = Segment(file, base, max_timestamp=top)
         index, times = self.others.get(("kafka.index", base)), self.others.get(("kafka.timeindex", base))
         size = index.size if index is not None else file.size // 4096 * INDEX_ENTRY.size
         time_size = times.size if times is not None else file.size // 4096 * TIME_INDEX_ENTRY.size
-        self.loaded.segments.append(replace(segment, index_bytes=size, timeindex_bytes=time_size))
+        self.partition.segments.append(replace(segment, index_bytes=size, timeindex_bytes=time_size))
 
-    def _in_order(self, file: File, frames: Frames, head: Heads) -> None:
+    def _check_order(self, file: File, frames: Frames, head: Heads) -> None:
         base, last = head["base_offset"], head["last_offset"]
         wrong = base < np.concatenate(([self.end], last[:-1] + 1))
         wrong |= last < base
@@ -211,7 +211,7 @@ class _Walker:
         self.end = int(last[-1]) + 1
 
 
-def _with_listed(state: Producers, files: Sequence[File]) -> list[Aborted]:
+def _merge_listed(state: Producers, files: Sequence[File]) -> list[AbortedTxn]:
     """Aborted transactions as the log tells them, and what only the index still knows after a compaction: their first offsets, and those
     of which nothing but the marker is left.
     """
@@ -250,23 +250,25 @@ def _sound_snapshot(file: File) -> bytes | None:
     return None
 
 
-def _producers(files: Sequence[File], loaded: Loaded, walker: _Walker) -> dict[int, Producer]:
+def _producers(files: Sequence[File], partition: LoadedPartition, walker: _Walker) -> dict[int, Producer]:
     """The newest snapshot that a broker would load, and every batch after it."""
     snapshots = [file for file in files if file.format == "kafka.snapshot"]
-    usable = [file for file in snapshots if loaded.start_offset < (file.place.start_offset or 0) <= loaded.end_offset]
+    usable = [
+        file for file in snapshots if partition.start_offset < (file.place.start_offset or 0) <= partition.end_offset
+    ]
     for file in sorted(usable, key=lambda file: -(file.place.start_offset or 0)):
         if _sound_snapshot(file) is not None:
-            return _replayed(file, loaded)
+            return _replay_snapshot(file, partition)
     return walker.derivation.producers.states
 
 
-def _replayed(file: File, loaded: Loaded) -> dict[int, Producer]:
+def _replay_snapshot(file: File, partition: LoadedPartition) -> dict[int, Producer]:
     from rawlog.formats.kafka import LOG
 
     offset = file.place.start_offset or 0
     state = Producers.of({row.pop("producer_id"): Producer(**row) for _, row in snapshot_rows(file)})
-    ends = [segment.base for segment in loaded.segments[1:]] + [loaded.end_offset]
-    for segment, end in zip(loaded.segments, ends, strict=True):
+    ends = [segment.base for segment in partition.segments[1:]] + [partition.end_offset]
+    for segment, end in zip(partition.segments, ends, strict=True):
         if end <= offset:
             continue
         for frames in walk(segment.file, LOG, errors="raise"):
@@ -311,17 +313,17 @@ class KeyMap:
         """Cover everything up to an offset: there is nothing more in front of it."""
         self.state[kernels.LATEST] = offset
 
-    def put(self, located: Located, last_offsets: NDArray[np.int64], first_dirty: int) -> bool:
+    def put(self, locations: RecordLocations, last_offsets: NDArray[np.int64], first_dirty: int) -> bool:
         """Take in the keys of batches; whether the map is full."""
-        digests, lasts, row = self._digests(located), np.ascontiguousarray(last_offsets), 0
+        digests, lasts, row = self._digests(locations), np.ascontiguousarray(last_offsets), 0
         while True:
             is_largest = len(self.table) == self.slots
             most = self.most if is_largest else len(self.table) // 2
             _, row, status = kernels.map_keys(
                 digests,
-                located.sizes,
-                located.offsets,
-                located.firsts,
+                locations.sizes,
+                locations.offsets,
+                locations.firsts,
                 lasts,
                 row,
                 first_dirty,
@@ -335,23 +337,23 @@ class KeyMap:
             kernels.move_keys(self.table, larger)
             self.table = larger
 
-    def judge(self, located: Located, keeps_deletes: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], int]:
+    def judge(self, locations: RecordLocations, keeps_deletes: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], int]:
         """Which records stay, and how many go because they have no key."""
-        keep = np.empty(located.offsets.size, np.bool_)
+        keep = np.empty(locations.offsets.size, np.bool_)
         _, without, _ = kernels.judge_records(
-            self._digests(located), located.sizes, located.offsets, located.firsts, keeps_deletes, located.nulls,
+            self._digests(locations), locations.sizes, locations.offsets, locations.firsts, keeps_deletes, locations.nulls,
             self.table, self.latest, keep,
         )  # fmt: skip
         return keep, int(without)
 
-    def _digests(self, located: Located) -> NDArray[np.int64]:
-        digests = np.empty((2, located.keys.size), np.int64)
-        kernels.digest_keys(located.data, located.keys, located.sizes, self.scratch, digests)
+    def _digests(self, locations: RecordLocations) -> NDArray[np.int64]:
+        digests = np.empty((2, locations.keys.size), np.int64)
+        kernels.digest_keys(locations.data, locations.keys, locations.sizes, self.scratch, digests)
         return digests
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class RecordLocations:
     """Where the keys of records are: rows firsts[i] to firsts[i + 1] are those of batch i. A size of -1 is no key."""
 
     data: Bytes
@@ -366,7 +368,7 @@ class Located:
         return np.diff(self.firsts)
 
 
-def locate(frames: Frames, head: Heads, limit: int) -> Located:
+def locate(frames: Frames, head: Heads, limit: int) -> RecordLocations:
     """The records of frames that are all of magic 2, or all older. TooMuch if they decompress to more than is meant to be in memory,
     LimitError for a batch with more records than that.
     """
@@ -376,7 +378,7 @@ def locate(frames: Frames, head: Heads, limit: int) -> Located:
     if (large := np.flatnonzero(counts > WHOLE_ROWS)).size:
         what = f"{int(counts[large[0]]):,} records in one batch, more than the {WHOLE_ROWS:,} that can be rewritten"
         raise LimitError(what, position=int(frames.starts[large[0]]), layout=BATCH.name, field="record_count")
-    data, starts, stops = _laid_bare(frames, head, limit)
+    data, starts, stops = _decompress(frames, head, limit)
     room = int(np.clip(np.minimum(counts, (stops - starts) // SMALLEST_RECORD), 0, None).sum())
     offsets, keys, sizes = (np.empty(room, np.int64) for _ in range(3))
     nulls = np.empty(room, np.bool_)
@@ -391,10 +393,12 @@ def locate(frames: Frames, head: Heads, limit: int) -> Located:
         raise CorruptError(
             "records that do not fill their batch", position=int(frames.starts[bad]), layout=BATCH.name, field="records"
         )
-    return Located(data, np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), offsets, keys, sizes, nulls)
+    return RecordLocations(
+        data, np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), offsets, keys, sizes, nulls
+    )
 
 
-def _laid_bare(frames: Frames, head: Heads, limit: int) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
+def _decompress(frames: Frames, head: Heads, limit: int) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
     """The records' bytes, decompressed where they must be."""
     starts, codecs = frames.starts + BATCH.size, head.codec
     if not codecs.any():
@@ -419,7 +423,7 @@ def _laid_bare(frames: Frames, head: Heads, limit: int) -> tuple[Bytes, NDArray[
     return byte_view(b"".join((*contents, bytes(SLACK)))), begins, ends
 
 
-def _locate_legacy(frames: Frames, head: Heads, limit: int) -> Located:
+def _locate_legacy(frames: Frames, head: Heads, limit: int) -> RecordLocations:
     columns = decode_legacy(
         frames.data, frames.starts, frames.stops, {"key", "value", "offset"}, head=head, limit=limit, total=TOTAL
     )
@@ -427,7 +431,7 @@ def _locate_legacy(frames: Frames, head: Heads, limit: int) -> Located:
     _, ends, content = keys.buffers()
     edges = np.frombuffer(ends, np.int32)[: columns.count + 1].astype(np.int64)
     sizes = np.where(keys.is_null().to_numpy(zero_copy_only=False), NONE, np.diff(edges))
-    return Located(
+    return RecordLocations(
         byte_view(content if content is not None else b""),
         np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.counts))),
         np.ascontiguousarray(columns.arrays["offset"].to_numpy()),
@@ -440,7 +444,7 @@ def _locate_legacy(frames: Frames, head: Heads, limit: int) -> Located:
 class Tracker:
     """The transactions that a walk over batches in log order meets."""
 
-    def __init__(self, aborted: Sequence[Aborted], producers: NDArray[np.int64]) -> None:
+    def __init__(self, aborted: Sequence[AbortedTxn], producers: NDArray[np.int64]) -> None:
         self.aborted = sorted(aborted, key=lambda transaction: transaction.first_offset)
         self.producers = producers
         firsts = [transaction.first_offset for transaction in self.aborted]
@@ -469,7 +473,7 @@ class Tracker:
         )  # fmt: skip
         return discard
 
-    def take_kept(self) -> list[Aborted]:
+    def take_kept(self) -> list[AbortedTxn]:
         """The aborted transactions whose markers were met since the last call and stay, in the order of the markers."""
         chosen = [self.aborted[index] for index in np.flatnonzero(self._kept).tolist()]
         self._kept[:] = False
@@ -510,7 +514,7 @@ class Round:
     first_dirty: int
     first_uncleanable: int
     active: Mapping[int, Producer]
-    aborted: Sequence[Aborted]
+    aborted: Sequence[AbortedTxn]
     producers: NDArray[np.int64]
     keys: KeyMap
     limit: int = compression.DEFAULT_LIMIT
@@ -545,25 +549,25 @@ class Round:
         skip = skip | (head["last_offset"] < self.first_dirty)
         opened = ~skip
         try:
-            located = _located(only(frames, opened), head.only(opened), self.limit, segment)
+            locations = _locate_in_segment(only(frames, opened), head.only(opened), self.limit, segment)
         except TooMuch as full:
             cut = int(np.flatnonzero(opened)[full.fits])
             if self._put(frames.slice(0, cut), head.slice(0, cut), skip[:cut], segment):
                 return True
             return self._put(frames.slice(cut, len(frames)), head.slice(cut, len(head)), skip[cut:], segment)
         counts = np.zeros(len(head), np.int64)
-        counts[opened] = located.counts
-        spread = Located(
-            located.data,
+        counts[opened] = locations.counts
+        spread = RecordLocations(
+            locations.data,
             np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))),
-            located.offsets,
-            located.keys,
-            located.sizes,
-            located.nulls,
+            locations.offsets,
+            locations.keys,
+            locations.sizes,
+            locations.nulls,
         )
         return self.keys.put(spread, head["last_offset"], self.first_dirty)
 
-    def clean(self, segment: File, *, keeps_old_deletes: bool) -> Iterator[Filtered]:
+    def clean(self, segment: File, *, keeps_old_deletes: bool) -> Iterator[FilterResult]:
         """What is left of a segment's batches."""
         for frames, head in _windows(segment):
             discard = self.tracker.discards(frames, head)
@@ -573,14 +577,14 @@ class Round:
 
     def _clean(
         self, frames: Frames, head: Heads, discard: NDArray[np.bool_], keeps_old_deletes: bool, segment: File
-    ) -> Iterator[Filtered]:
+    ) -> Iterator[FilterResult]:
         control, horizon = head.has(Attributes.CONTROL), head.has(Attributes.DELETE_HORIZON)
         expired = horizon & (head["base_timestamp"] <= self.now)
         dropped = discard & (~control | expired)
         retain = self._is_last(head, control) | (head["last_offset"] + 1 == self.first_uncleanable)
         opened = ~control & ~dropped
         try:
-            located = _located(only(frames, opened), head.only(opened), self.limit, segment)
+            locations = _locate_in_segment(only(frames, opened), head.only(opened), self.limit, segment)
         except TooMuch as full:
             cut = int(np.flatnonzero(opened)[full.fits])
             yield from self._clean(frames.slice(0, cut), head.slice(0, cut), discard[:cut], keeps_old_deletes, segment)
@@ -589,15 +593,15 @@ class Round:
             )
             return
         keeps_deletes = np.where(head["magic"] == MAGIC_V2, ~expired, keeps_old_deletes)[opened]
-        judged, without = self.keys.judge(located, keeps_deletes)
+        judged, without = self.keys.judge(locations, keeps_deletes)
         counts = np.clip(head["record_count"], 0, None)
-        counts[opened] = located.counts
+        counts[opened] = locations.counts
         in_opened = np.repeat(opened, counts)
         keep = np.repeat(control & ~dropped, counts)
         keep[in_opened] = judged
         batch = np.repeat(np.arange(len(head)), counts)
         deletes = np.zeros(len(head), np.bool_)
-        deletes[batch[in_opened][judged & located.nulls]] = True
+        deletes[batch[in_opened][judged & locations.nulls]] = True
         wants_horizon = (head["magic"] == MAGIC_V2) & ~horizon & (deletes | (control & discard))
         horizons = np.where(wants_horizon, self.now + self.delete_retention_ms, NONE)
         left = keep_records(frames, head, counts, keep, retain=retain, horizons=horizons, limit=self.limit)
@@ -617,7 +621,7 @@ class Round:
         return test
 
     def _count(
-        self, frames: Frames, counts: NDArray[np.int64], keep: NDArray[np.bool_], left: Filtered, without: int
+        self, frames: Frames, counts: NDArray[np.int64], keep: NDArray[np.bool_], left: FilterResult, without: int
     ) -> None:
         total = self.counts
         total.records_read += int(counts.sum())
@@ -638,7 +642,7 @@ def _windows(segment: File) -> Iterator[tuple[Frames, Heads]]:
             yield frames, heads(frames, check_crc=False)
 
 
-def _located(frames: Frames, head: Heads, limit: int, segment: File) -> Located:
+def _locate_in_segment(frames: Frames, head: Heads, limit: int, segment: File) -> RecordLocations:
     try:
         return locate(frames, head, limit)
     except DataError as error:
@@ -690,13 +694,13 @@ class Settings:
         )
 
 
-class _Carried(Derivation):
+class _CarriedDerivation(Derivation):
     """What is next to a compacted log: it is that of the log before, which the one that is left no longer tells."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, partition: LoadedPartition) -> None:
         super().__init__()
-        self.loaded = loaded
-        self.entries: list[Aborted] = []
+        self.partition = partition
+        self.entries: list[AbortedTxn] = []
 
     def add(self, frames: Frames, head: Heads) -> None:
         pass
@@ -707,10 +711,10 @@ class _Carried(Derivation):
 
     def snapshot(self, offset: int) -> bytes:
         # Of a round between, whose end is not that of a segment, nobody asks for one.
-        return self.loaded.snapshots.get(offset, b"")
+        return self.partition.snapshots.get(offset, b"")
 
     def epochs_file(self) -> bytes:
-        return self.loaded.epochs
+        return self.partition.epochs
 
 
 # The verb ------------------------------------------------------------------------------------------------------------
@@ -719,7 +723,7 @@ class _Carried(Derivation):
 def stores(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
     """A store for each partition of the topics that `topic` names: a glob, or several with commas between."""
     globs = [glob for glob in options.get("topic", "*").split(",") if glob]
-    Settings.from_options(_own(options))
+    Settings.from_options(_cleaner_options(options))
     return partitions([file for file in files if _is_compacted(file.place.topic, globs)], options)
 
 
@@ -727,25 +731,25 @@ def _is_compacted(topic: str | None, globs: Iterable[str]) -> bool:
     return topic != METADATA_TOPIC and any(glob == "*" or fnmatchcase(topic or "", glob) for glob in globs)
 
 
-def _own(options: Mapping[str, str]) -> dict[str, str]:
+def _cleaner_options(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if name not in ("topic", "at_once")}
 
 
 def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """Write a compacted copy of a partition. Options as in `Settings`; `at_once` partitions share the memory. DataError for damage."""
-    settings = Settings.from_options(_own(options))
+    settings = Settings.from_options(_cleaner_options(options))
     shared = max(SMALLEST_MEMORY, settings.memory // int(options.get("at_once", "1")))
     settings = replace(settings, memory=shared)
-    loaded = load(store)
-    loaded.expire(settings.now, settings.producer_id_expiration_ms)
+    partition = load(store)
+    partition.expire(settings.now, settings.producer_id_expiration_ms)
     names = ("rounds", "segments_before", "segments", "records_read", "records_kept", "records_without_key")
     report = new_report(**dict.fromkeys((*names, "batches_read", "batches_kept", "bytes_before", "bytes", "gaps"), 0))
-    report.facts["end_offset"] = loaded.end_offset
-    report.count("segments_before", len(loaded.segments))
-    report.count("bytes_before", sum(segment.size for segment in loaded.segments))
+    report.facts["end_offset"] = partition.end_offset
+    report.count("segments_before", len(partition.segments))
+    report.count("bytes_before", sum(segment.size for segment in partition.segments))
     log = settled_log(store, report)
     refuse_misplaced(log, "`rawlog repair` handles it")
-    compaction = Compaction(loaded, settings, report, topic_id_of(store), log.corrections)
+    compaction = Compaction(partition, settings, report, topic_id_of(store), log.corrections)
     with contextlib.ExitStack() as stack:
         # What a round between leaves is read by the next one, also in a dry run.
         rounds = Folder(stack.enter_context(scratch("compact-"))) if folder.dry_run else folder
@@ -762,20 +766,20 @@ class Compaction:
 
     def __init__(
         self,
-        loaded: Loaded,
+        partition: LoadedPartition,
         settings: Settings,
         report: Report,
         metadata: bytes | None,
         corrections: Sequence[Correction] = (),
     ) -> None:
-        self.loaded, self.settings, self.report, self.metadata = loaded, settings, report, metadata
+        self.partition, self.settings, self.report, self.metadata = partition, settings, report, metadata
         #: The leader epochs to set right.
         self.corrections = corrections
         self.interval = settings.index_interval_bytes
         self.derivation: Derivation | None = None
-        self.source = list(loaded.segments)
-        self.aborted = list(loaded.aborted)
-        self.active = loaded.end_offset if settings.roll else self.source[-1].base
+        self.source = list(partition.segments)
+        self.aborted = list(partition.aborted)
+        self.active = partition.end_offset if settings.roll else self.source[-1].base
         self.round: Round | None = None
         #: Where the round ends, and whether others follow.
         self.end, self.stop, self.is_last = 0, 0, True
@@ -784,19 +788,19 @@ class Compaction:
         """Write the result; what the rounds between leave goes below `rounds`, and is removed."""
         self.end = self._first_dirty()
         self.stop = self._first_uncleanable(self.end)
-        if not self._dirty(self.end):
+        if not self._dirty_segments(self.end):
             self.report.notes.append("nothing to compact: no closed segment has anything new")
         names: list[str] = []
-        while self._dirty(self.end):
-            self.round = self._prepared(self.end)
+        while self._dirty_segments(self.end):
+            self.round = self._prepare(self.end)
             self.end = self.round.keys.latest + 1
-            self.is_last = not self._dirty(self.end)
+            self.is_last = not self._dirty_segments(self.end)
             if self.is_last:
                 break
             names.append(f"round-{len(names)}")
             self._write(rounds.folder(names[-1]))
             self.source = [
-                _measured(segment) if segment not in self.loaded.segments else segment for segment in self.source
+                _measure(segment) if segment not in self.partition.segments else segment for segment in self.source
             ]
         self.is_last = True
         writer = self._write(folder)
@@ -808,7 +812,7 @@ class Compaction:
             self.report.notes.append(f"{without:,} records without a key dropped")
 
     def _write(self, folder: Folder) -> PartitionWriter:
-        self.derivation = _Carried(self.loaded)
+        self.derivation = _CarriedDerivation(self.partition)
         writer = rewrite(folder, self, corrections=self.corrections)
         if self.round is not None:
             self._count(self.round.counts)
@@ -831,20 +835,20 @@ class Compaction:
 
     def _first_dirty(self) -> int:
         """Where the last compaction ended; the log's start if that is not known or invalid."""
-        start, dirty = self.loaded.start_offset, self.settings.first_dirty
+        start, dirty = self.partition.start_offset, self.settings.first_dirty
         place = self.source[0].file.place
         if dirty < 0 and place.topic is not None and place.partition is not None and place.group is not None:
             dirty = offsets_in(split(place.group)[0], CLEANER).get((place.topic, place.partition), start)
-        return dirty if start <= dirty <= self.loaded.end_offset else start
+        return dirty if start <= dirty <= self.partition.end_offset else start
 
     def _first_uncleanable(self, first_dirty: int) -> int:
         """The base of the first segment that must stay: the active one, one with undecided transactions, one that is too new."""
-        bound = min(self.loaded.last_stable_offset, self.active)
+        bound = min(self.partition.last_stable_offset, self.active)
         lag = self.settings.min_compaction_lag_ms
         if lag > 0:
             young = [
                 segment.base
-                for segment in self._closed(first_dirty, self.active)
+                for segment in self._closed_segments(first_dirty, self.active)
                 if segment.largest_timestamp > self.settings.now - lag
             ]
             bound = min([bound, *young])
@@ -852,28 +856,28 @@ class Compaction:
             (segment.base for segment in self.source if segment.base <= bound < self.active), default=self.active
         )
 
-    def _closed(self, start: int, stop: int) -> list[Segment]:
+    def _closed_segments(self, start: int, stop: int) -> list[Segment]:
         """The segments that hold offsets from `start` on and begin before `stop`."""
         floor = max((segment.base for segment in self.source if segment.base <= start), default=start)
         return [segment for segment in self.source if floor <= segment.base < stop] if start < stop else []
 
-    def _dirty(self, first_dirty: int) -> list[Segment]:
-        dirty = self._closed(first_dirty, self.stop)
+    def _dirty_segments(self, first_dirty: int) -> list[Segment]:
+        dirty = self._closed_segments(first_dirty, self.stop)
         return dirty if sum(segment.size for segment in dirty) else []
 
     # A round -----------------------------------------------------------------------------------------------------
 
-    def _prepared(self, first_dirty: int) -> Round:
+    def _prepare(self, first_dirty: int) -> Round:
         """A round with its map of keys."""
-        dirty = self._dirty(first_dirty)
+        dirty = self._dirty_segments(first_dirty)
         round = Round(
             self.settings.now,
             self.settings.delete_retention_ms,
             first_dirty,
             self.stop,
-            self.loaded.producers,
+            self.partition.producers,
             self.aborted,
-            self.loaded.producer_ids,
+            self.partition.producer_ids,
             KeyMap(self.settings.memory),
         )
         ends = [segment.base for segment in dirty[1:]] + [self.stop]
@@ -889,11 +893,11 @@ class Compaction:
             before = [segment for segment in self.source if segment.base < self.round.first_dirty]
             horizon = before[-1].modified_ms - self.settings.delete_retention_ms if before else 0
             cleaned_segments: list[Segment] = []
-            aborted: list[Aborted] = []
+            aborted: list[AbortedTxn] = []
             for group in groups:
-                cleaned = self._cleaned(group, self.round, horizon, writer, cleaned_segments, aborted)
+                cleaned = self._clean_group(group, self.round, horizon, writer, cleaned_segments, aborted)
                 yield NewSegment(group[0].base, cleaned, group[-1].file.modified)
-            following = rest[0].base if rest else self.loaded.end_offset
+            following = rest[0].base if rest else self.partition.end_offset
             self.source = cleaned_segments + rest
             self.aborted = aborted + [
                 transaction for transaction in self.aborted if transaction.last_offset >= following
@@ -901,20 +905,20 @@ class Compaction:
         if not self.is_last:
             return
         for number, segment in enumerate(rest):
-            stop = rest[number + 1].base if number + 1 < len(rest) else self.loaded.end_offset + 1
-            copied = self._copied(segment, stop, is_last=number + 1 == len(rest))
+            stop = rest[number + 1].base if number + 1 < len(rest) else self.partition.end_offset + 1
+            copied = self._copy(segment, stop, is_last=number + 1 == len(rest))
             yield NewSegment(segment.base, copied, segment.file.modified)
-        if self.settings.roll and self.source[-1].base < self.loaded.end_offset:
-            yield NewSegment(self.loaded.end_offset)
+        if self.settings.roll and self.source[-1].base < self.partition.end_offset:
+            yield NewSegment(self.partition.end_offset)
 
-    def _cleaned(
+    def _clean_group(
         self,
         group: Sequence[Segment],
         round: Round,
         horizon: int,
         writer: PartitionWriter,
         cleaned_segments: list[Segment],
-        aborted: list[Aborted],
+        aborted: list[AbortedTxn],
     ) -> Iterator[tuple[Frames, Heads]]:
         """What is left of the segments that become one; the new segment and its aborted transactions are added to lists."""
         size, top = writer.bytes, -1
@@ -931,20 +935,20 @@ class Compaction:
         file = replace(file, path=path, size=writer.bytes - size, place=replace(file.place, start_offset=base))
         cleaned_segments.append(Segment(file, base, max_timestamp=top))
 
-    def _copied(self, segment: Segment, stop: int, *, is_last: bool) -> Iterator[tuple[Frames, Heads]]:
+    def _copy(self, segment: Segment, stop: int, *, is_last: bool) -> Iterator[tuple[Frames, Heads]]:
         """A segment as it is, whose offsets end before `stop`."""
         yield from whole_batches(segment.file, self.report, is_last=is_last, is_tail_lost=False)
         self._list_aborted(
             [transaction for transaction in self.aborted if segment.base <= transaction.last_offset < stop]
         )
 
-    def _list_aborted(self, entries: list[Aborted]) -> None:
+    def _list_aborted(self, entries: list[AbortedTxn]) -> None:
         """Say what the transaction index of the open segment lists."""
-        assert isinstance(self.derivation, _Carried)
+        assert isinstance(self.derivation, _CarriedDerivation)
         self.derivation.entries = entries
 
 
-def _measured(segment: Segment) -> Segment:
+def _measure(segment: Segment) -> Segment:
     """The same, with the sizes of the indexes that are next to it now."""
     path = Path(local_path(segment.file.path))
     sizes = [path.with_suffix(suffix) for suffix in (".index", ".timeindex")]

@@ -31,7 +31,7 @@ from rawlog.formats.kafka.partition import Partition
 from rawlog.formats.kafka.partition.identity import is_compacted_topic, parent_of
 from rawlog.formats.kafka.partition.outline import Outline
 from rawlog.formats.kafka.partition.state import Tally
-from rawlog.formats.kafka.partition.survey import Survey, fold_segment, surveyed
+from rawlog.formats.kafka.partition.survey import Survey, fold_segment, survey_of
 from rawlog.formats.kafka.paths import (
     INTERNAL,
     METADATA_TOPIC,
@@ -59,7 +59,7 @@ COMPACTED = frozenset(INTERNAL.values()) - {INTERNAL["kafka.remote"]}
 
 
 @dataclass(slots=True)
-class Accounted:
+class PartitionAccount:
     """The account of a partition, and what is not explained in it."""
 
     account: Account
@@ -71,21 +71,21 @@ class Accounted:
     open: list[tuple[int, int]] = field(default_factory=list)
 
 
-def accounted(files: Sequence[File]) -> Accounted | None:
+def account_for(files: Sequence[File]) -> PartitionAccount | None:
     """The account of a partition's offsets, computed once; None if it has no segments, or is a metadata log, which snapshots are a
     part of: KRaft accounts for that.
     """
-    return Store.of(files).share(_accounted)
+    return Store.of(files).share(_account_for)
 
 
 def accounts(files: Sequence[File]) -> list[Account]:
     """The account of a partition; none if it has no segments."""
-    result = accounted(files)
+    result = account_for(files)
     return [] if result is None else [result.account]
 
 
-def _accounted(store: Store) -> Accounted | None:
-    look = surveyed(store)
+def _account_for(store: Store) -> PartitionAccount | None:
+    look = survey_of(store)
     if look is None or look.whole is None or store[0].place.topic == METADATA_TOPIC:
         return None
     partition = _Partition(store, look, look.whole)
@@ -123,7 +123,7 @@ def _accounted(store: Store) -> Accounted | None:
     runs = [(first, last, partition.reason(first, last)) for first, last in left.tolist()]
     runs += [(first, last, "an empty batch of a repair keeps their place") for first, last in tally.places]
     unknown = [first for first, last in look.whole.lost if last is None and first >= stop]
-    return Accounted(account, runs, unknown, opened)
+    return PartitionAccount(account, runs, unknown, opened)
 
 
 class _Partition:
@@ -222,7 +222,7 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     the log: `log-start-offset-checkpoint`, else the beginning of `leader-epoch-checkpoint` or of the first segment. Look for the records
     on other replicas (`rawlog rescue`), in remote storage (give its path, too), or in a backup.
     """
-    result = accounted(files)
+    result = account_for(files)
     if result is None:
         return
     few = Few()
@@ -243,7 +243,7 @@ def open_transaction(files: Sequence[File]) -> Iterator[Mark]:
     That is normal in a copy of a running broker's directory, and nothing is missing. `rawlog transactions` shows which id it is of, and
     what to do about it.
     """
-    result = accounted(files)
+    result = account_for(files)
     for number, first in result.open if result is not None else ():
         message = f"the transaction of producer {number} from offset {first} on is open"
         yield Mark(message, offset=first, path=result.account.path if result is not None else None)

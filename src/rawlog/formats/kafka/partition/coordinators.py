@@ -142,7 +142,7 @@ def _end_of(segment: File, store: Store) -> int | None:
     return None
 
 
-def _current(table: Any, files: Sequence[File], fold: Any, errors: str) -> Iterator[Row]:
+def _current_rows(table: Any, files: Sequence[File], fold: Any, errors: str) -> Iterator[Row]:
     """The rows of a folded table that count now."""
     chosen = [
         file
@@ -166,10 +166,10 @@ def groups(files: Sequence[File], errors: str) -> list[Group]:
     """Every consumer group that `__consumer_offsets` and `__share_group_state` know."""
     partitions = Partitions(files)
     records_of: dict[str, _Records] = defaultdict(_Records)
-    for row in _current(GROUPS, files, topics.groups, errors):
+    for row in _current_rows(GROUPS, files, topics.groups, errors):
         records_of[row["group"]].add(row)
     by_name = {name: records.group(name, partitions) for name, records in records_of.items()}
-    for row in _current(OFFSETS, files, topics.offsets, errors):
+    for row in _current_rows(OFFSETS, files, topics.offsets, errors):
         group = by_name.setdefault(row["group"], Group(SYSTEM, row["group"], "classic", "Empty", []))
         start, end = partitions.bounds(row["topic"], row["partition"])
         group.positions.append(
@@ -185,7 +185,7 @@ def groups(files: Sequence[File], errors: str) -> list[Group]:
                 _owner(group, row["topic"], row["partition"]),
             )
         )
-    for name, positions in _shared(files, partitions, errors).items():
+    for name, positions in _share_positions(files, partitions, errors).items():
         group = by_name.setdefault(name, Group(SYSTEM, name, "share", "Empty", []))
         group.positions += positions
     for group in by_name.values():
@@ -222,7 +222,11 @@ class _Records:
             about = records.get(f"{prefix}GroupMemberMetadata")
             if about is not None:
                 current = records.get(f"{prefix}GroupCurrentMemberAssignment", {})
-                names = self._tasks(current, partitions) if prefix == "Streams" else _assigned(current, partitions)
+                names = (
+                    self._tasks(current, partitions)
+                    if prefix == "Streams"
+                    else _assigned_partitions(current, partitions)
+                )
                 assigned = tuple(sorted(set(names)))
                 members.append(Member(number, about.get("clientId"), about.get("clientHost"), assigned))
         return Group(SYSTEM, name, PROTOCOLS[prefix], self._state(prefix), members)
@@ -268,7 +272,7 @@ def _classic_member(row: Row) -> Member:
     return Member(row["memberId"], row["clientId"], row["clientHost"], tuple(sorted(names)))
 
 
-def _assigned(current: Row, partitions: Partitions) -> Iterator[str]:
+def _assigned_partitions(current: Row, partitions: Partitions) -> Iterator[str]:
     """The partitions that a member has, by the ids of their topics."""
     for part in current.get("assignedPartitions") or ():
         topic = partitions.topics.get(part["topicId"], part["topicId"])
@@ -290,10 +294,10 @@ def _add_uncommitted(group: Group, partitions: Partitions) -> None:
                 group.positions.append(Position(topic, int(number), None, start, end, member=member.member))
 
 
-def _shared(files: Sequence[File], partitions: Partitions, errors: str) -> dict[str, list[Position]]:
+def _share_positions(files: Sequence[File], partitions: Partitions, errors: str) -> dict[str, list[Position]]:
     """Where share groups are: the newest update of each partition counts, and what it leaves open the snapshot before it says."""
     newest: dict[tuple[str, str, int], Row] = {}
-    for row in _current(SHARES, files, topics.shares, errors):
+    for row in _current_rows(SHARES, files, topics.shares, errors):
         key = row["group"], row["topic_id"], row["partition"]
         before = newest.get(key)
         older, newer = (row, before) if before and before["offset_in_log"] > row["offset_in_log"] else (before, row)
@@ -320,7 +324,7 @@ def transactions_of(files: Sequence[File], errors: str) -> Transactions:
     """The transactions of every partition, with what their coordinator wrote about them."""
     result = Transactions(SYSTEM)
     states: dict[int, Row] = {}
-    for row in _current(TRANSACTIONS, files, topics.transaction_states, errors):
+    for row in _current_rows(TRANSACTIONS, files, topics.transaction_states, errors):
         partitions = tuple(
             sorted(f"{partition['topic']}-{partition['partition']}" for partition in row["partitions"] or ())
         )
@@ -337,13 +341,15 @@ def transactions_of(files: Sequence[File], errors: str) -> Transactions:
             for transaction in aborted
         ]
         for number, producer in sorted(opened.items()):
-            result.open.append(_open(topic, partition, number, producer, states.get(number), is_known=is_known))
+            result.open.append(
+                _open_transaction(topic, partition, number, producer, states.get(number), is_known=is_known)
+            )
     if result.open and not is_known:
         result.notes.append("__transaction_state is not among the files: which open transactions hang is not known")
     return result
 
 
-def _open(
+def _open_transaction(
     topic: str, partition: int, number: int, producer: Producer, state: Row | None, *, is_known: bool
 ) -> OpenTransaction:
     knows = state is not None and f"{topic}-{partition}" in state["named"]

@@ -54,7 +54,7 @@ KNOWN_BITS = CODEC_MASK | sum(Attributes)
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
+class FilterResult:
     """What is left: the frames end to end with their headers, and for each of them which of the given ones it was."""
 
     frames: Frames
@@ -72,7 +72,7 @@ def keep_records(
     retain: NDArray[np.bool_] | None = None,
     horizons: NDArray[np.int64] | None = None,
     limit: int = compression.DEFAULT_LIMIT,
-) -> Filtered:
+) -> FilterResult:
     """The frames with only the records that `keep` marks, by the rules of the log cleaner (kafka-log.md §6.6).
 
     `frames` are sound ones of any magic, `head` their headers. `counts` says how many records each holds (what decoding gave,
@@ -104,7 +104,7 @@ def keep_records(
     for index in np.flatnonzero(stays & ~changed & (head["magic"] == 1) & (head.codec > 0)).tolist():
         changed[index] = holds_older(frames.slice(index, index + 1), head.slice(index, index + 1), limit)
     if stays.all() and not changed.any():
-        return Filtered(frames, head, np.arange(count))
+        return FilterResult(frames, head, np.arange(count))
 
     if (large := np.flatnonzero(changed & (kept > 0) & (counts > WHOLE_ROWS))).size:
         what = f"{int(counts[large[0]]):,} records in one batch, more than the {WHOLE_ROWS:,} that can be rewritten"
@@ -115,10 +115,10 @@ def keep_records(
     _make_empty(new_head, empty)
     pieces |= dict.fromkeys(np.flatnonzero(empty).tolist(), bytes(BATCH.size))
     job = _Job(frames, new_head, firsts, keep, kept, horizons, limit)
-    for index, piece in job.rebuilt(np.flatnonzero(changed & ~empty & v2)):
+    for index, piece in job.rebuild_batches(np.flatnonzero(changed & ~empty & v2)):
         pieces[index] = piece
     for index in np.flatnonzero(changed & ~v2).tolist():
-        pieces[index] = job.rewrapped(index)
+        pieces[index] = job.rewrap(index)
     return _put_together(frames, new_head, np.flatnonzero(stays), changed, pieces)
 
 
@@ -142,12 +142,12 @@ class _Job:
     horizons: NDArray[np.int64]
     limit: int
 
-    def rebuilt(self, chosen: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
+    def rebuild_batches(self, chosen: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
         """The batches of magic 2 that are rewritten, with room for their headers."""
-        for group, data, starts, stops in self.opened(chosen):
-            yield from self.filtered(group, data, starts, stops)
+        for group, data, starts, stops in self.open_batches(chosen):
+            yield from self.filter_batches(group, data, starts, stops)
 
-    def opened(self, chosen: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Any, Any, Any]]:
+    def open_batches(self, chosen: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Any, Any, Any]]:
         """The records of batches laid bare, as many batches at a time as memory is meant for."""
         frames, codecs = self.frames, self.head.codec
         plain = codecs[chosen] == 0
@@ -168,14 +168,14 @@ class _Job:
             except DataError as error:
                 raise error.at(position=start, layout=BATCH.name) from None
             if group and total + len(content) > TOTAL:
-                yield _joined(group, contents)
+                yield _join_contents(group, contents)
                 group, contents, total = [], [], 0
             group.append(index)
             contents.append(content)
             total += len(content)
-        yield _joined(group, contents)
+        yield _join_contents(group, contents)
 
-    def filtered(
+    def filter_batches(
         self, group: NDArray[np.int64], data: Any, starts: NDArray[np.int64], stops: NDArray[np.int64]
     ) -> Iterator[tuple[int, Any]]:
         head, count = self.head, group.size
@@ -219,7 +219,7 @@ class _Job:
         ):
             yield index, b"".join((header, compression.compress(CODECS[codec], window[begin:end])))
 
-    def rewrapped(self, index: int) -> bytes:
+    def rewrap(self, index: int) -> bytes:
         """A wrapper of magic 0 or 1 with only the entries that stay."""
         frame, head = self.frames.slice(index, index + 1), self.head.slice(index, index + 1)
         try:
@@ -241,7 +241,7 @@ class _Job:
         return bytes(wrapper.frames.data)
 
 
-def _joined(group: list[int], contents: list[Any]) -> tuple[NDArray[np.int64], Any, Any, Any]:
+def _join_contents(group: list[int], contents: list[Any]) -> tuple[NDArray[np.int64], Any, Any, Any]:
     stops = np.cumsum(np.array([len(content) for content in contents], np.int64))
     starts = np.concatenate((np.zeros(1, np.int64), stops[:-1]))
     # The spare bytes let every copy out of it be a wide one.
@@ -250,7 +250,7 @@ def _joined(group: list[int], contents: list[Any]) -> tuple[NDArray[np.int64], A
 
 def _put_together(
     frames: Frames, head: Heads, chosen: NDArray[np.int64], changed: NDArray[np.bool_], pieces: dict[int, Any]
-) -> Filtered:
+) -> FilterResult:
     """All that stays end to end, runs of untouched frames in one piece; then the headers of rewritten batches."""
     window: Any = memoryview(byte_view(frames.data))  # type: ignore[arg-type]
     sizes = frames.sizes[chosen]
@@ -284,7 +284,7 @@ def _put_together(
     if status != OK:
         offset = int(left["base_offset"][fresh][sealed])
         raise EncodeError(f"offset {offset:,}: a batch longer than 2 GiB")
-    return Filtered(Frames(out, starts, stops, out.size, Status.OK), left, chosen, int(changed.sum()))
+    return FilterResult(Frames(out, starts, stops, out.size, Status.OK), left, chosen, int(changed.sum()))
 
 
 MOST_RANGES, SHOWN = 100_000, 50
@@ -319,7 +319,7 @@ def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -
             place = {"start": hole.start, "stop": hole.stop, "is_expected": True}
             report.add(Action.DROPPED, hole.reason, extent.file.path, **place)
             report.count("bytes_lost", 0 if hole.reason == PADDING else hole.stop - hole.start)
-    policy = Sifting(store, log, report, keep, Limits.from_options(options).index_interval_bytes)
+    policy = ErasePolicy(store, log, report, keep, Limits.from_options(options).index_interval_bytes)
     writer = rewrite(folder, policy)
     if policy.removed:
         report.add(Action.REMOVED, policy.text())
@@ -328,7 +328,7 @@ def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -
     return report
 
 
-class Sifting:
+class ErasePolicy:
     """The policy of erasing: every batch, without the records that are not to stay."""
 
     limits: Limits | None = None
@@ -370,21 +370,23 @@ class Sifting:
             if not inside.all():
                 frames, head = only(frames, inside), head.only(inside)
             try:
-                yield from self._sifted(frames, head, file, start)
+                yield from self._erase_records(frames, head, file, start)
             except DataError as fault:
                 fault.position = None if fault.position is None else fault.position + frames.base
                 raise fault.at(path=file.path, format="kafka.log") from None
 
-    def _sifted(self, frames: Frames, head: Heads, file: File, start: int | None) -> Iterator[tuple[Frames, Heads]]:
+    def _erase_records(
+        self, frames: Frames, head: Heads, file: File, start: int | None
+    ) -> Iterator[tuple[Frames, Heads]]:
         """The frames with what stays of them, some at a time."""
         for first, stop in pieces(frames, head):
             part, part_head = frames.slice(first, stop), head.slice(first, stop)
-            counts, mask = self._chosen(part, part_head, file, start)
+            counts, mask = self._choose_records(part, part_head, file, start)
             result = keep_records(part, part_head, counts, mask)
             self.report.count("batches_rewritten", result.rebuilt)
             yield result.frames, result.head
 
-    def _chosen(
+    def _choose_records(
         self, frames: Frames, head: Heads, file: File, start: int | None
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """How many records each frame holds, and which of all stay. Control records always do."""

@@ -101,7 +101,7 @@ def last_trace(files: Sequence[File]) -> Trace:
         if file.format == "kafka.snapshot" and base not in names:
             traces.append(Trace(base, "a snapshot of the producers was taken after them"))
         elif file.format in INDEXES[:2] and base > max(names, default=0):
-            traces.append(Trace(base + _indexed(file), f"{split(file.path)[1]} is there without its segment"))
+            traces.append(Trace(base + _count_indexed(file), f"{split(file.path)[1]} is there without its segment"))
     place = segments[0].place if segments else None
     if place is not None and place.topic is not None and place.partition is not None and place.group is not None:
         for name in (HIGH_WATERMARK, RECOVERY_POINT):
@@ -143,7 +143,7 @@ def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
         base = file.place.start_offset or 0
         if file.format in INDEXES and file.place.state is None and base not in segments and base not in deleted:
             is_empty = any(other.format == "kafka.log" and other.place.start_offset == base for other in files)
-            if not is_empty or (file.format in INDEXES[:2] and _indexed(file)):
+            if not is_empty or (file.format in INDEXES[:2] and _count_indexed(file)):
                 offsets.append(base)
     return offsets
 
@@ -243,7 +243,7 @@ def _entries(index: File) -> NDArray[np.int64]:
     return entries if is_rising else entries[:0]
 
 
-def _indexed(index: File) -> int:
+def _count_indexed(index: File) -> int:
     """How many offsets an index says its segment has at least; 0 for an empty one, and for one whose entries do not rise."""
     return int(_entries(index).max(initial=-1)) + 1
 
@@ -261,7 +261,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingPartition:
     """A partition of which nothing is there: neither a segment nor, unless `has_directory`, its directory.
 
     The offsets from `first` to before `stop` are those that `checkpoint` counts; none where no checkpoint lists it.
@@ -299,21 +299,21 @@ class Missing:
         return f"{name} {what}: offsets {self.first} to {self.stop - 1} are missing, which {counted} counts"
 
 
-def missing_partitions(node: Node) -> list[Missing]:
+def missing_partitions(node: Node) -> list[MissingPartition]:
     """The partitions that the directories of a node should have and no segment of which is here, by path."""
     there: set[Key] = set()
     for directory in node.directories:
         filled = _with_segments(directory)
         there |= {key for key, path in directory.loaded.items() if path in filled}
-    by_key: dict[Key, Missing] = {}
+    by_key: dict[Key, MissingPartition] = {}
     for directory in node.directories:
-        for missing in (*_counted(node, directory, there), *_assigned(node, directory)):
+        for missing in (*_missing_by_checkpoint(node, directory, there), *_missing_by_metadata(node, directory)):
             if missing.key not in there:
                 by_key.setdefault(missing.key, missing)
     return sorted(by_key.values(), key=lambda partition: partition.directory)
 
 
-def _counted(node: Node, directory: LogDirectory, there: set[Key]) -> Iterator[Missing]:
+def _missing_by_checkpoint(node: Node, directory: LogDirectory, there: set[Key]) -> Iterator[MissingPartition]:
     """What the checkpoints of a directory list. Directories that were copied without what a log directory says of itself are a part of
     one; a partition that a broker has put aside was deleted or moved; one whose topic the cluster does not know any more is gone rightly.
     Without a metadata log only partitions with records count, and none for certain if more are gone than are there: these were copied.
@@ -336,10 +336,12 @@ def _counted(node: Node, directory: LogDirectory, there: set[Key]) -> Iterator[M
         path = f"{directory.path}/{topic}-{number}"
         is_certain = has_directory or assignments is not None or (stop > first and not is_part)
         is_adding = _is_adding(node, key)
-        yield Missing(key, path, checkpoint, first, max(stop, first), has_directory, is_adding, is_certain=is_certain)
+        yield MissingPartition(
+            key, path, checkpoint, first, max(stop, first), has_directory, is_adding, is_certain=is_certain
+        )
 
 
-def _assigned(node: Node, directory: LogDirectory) -> Iterator[Missing]:
+def _missing_by_metadata(node: Node, directory: LogDirectory) -> Iterator[MissingPartition]:
     """What the cluster's metadata assigns to a directory. After a clean stop checkpoints list all that the broker had: it had no other."""
     if node.assignments is None or node.id is None:
         return
@@ -355,7 +357,7 @@ def _assigned(node: Node, directory: LogDirectory) -> Iterator[Missing]:
         if directory_id is None or directory_id == directory.id:
             path, is_adding = f"{directory.path}/{key[0]}-{key[1]}", _is_adding(node, key)
             is_expected = directory_id is not None or node.is_complete
-            yield Missing(
+            yield MissingPartition(
                 key,
                 path,
                 has_directory=key in directory.loaded,

@@ -28,7 +28,7 @@ from rawlog.formats.kafka.partition.sound_batches import (
     find_sound,
     is_misread,
     is_too_high,
-    longest,
+    longest_chain,
 )
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.storage import Source
@@ -89,7 +89,7 @@ class Extent:
         end = _gapless_end(self.file, before, self.last_base, last) if end is None else end
         return end is not None and is_too_high(before, self.last_base, last, end)
 
-    def numbered(self) -> tuple[SoundBatches, Choice]:
+    def sound_and_choice(self) -> tuple[SoundBatches, Choice]:
         """Its sound batches, and which of them are of the log; looked for again where they are not in memory."""
         if self.sound is None:
             self.sound = find_sound(bytes_of(self.file), sealed=self.file.place.sealed)
@@ -99,16 +99,16 @@ class Extent:
 
     def offsets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last offsets of its sound batches, those that are set right among them."""
-        sound, choice = self.numbered()
+        sound, choice = self.sound_and_choice()
         if self.bases is None:
-            self.bases = _opened(bytes_of(self.file), sound)["base_offset"]
+            self.bases = _open_wrappers(bytes_of(self.file), sound)["base_offset"]
         return _offsets(sound, self.bases, choice)
 
     def rebase(self, firsts: Mapping[int, int]) -> None:
         """Give batches outside of the range, by number, other first offsets."""
         if not firsts:
             return
-        _, choice = self.numbered()
+        _, choice = self.sound_and_choice()
         self.choice = replace(choice, rebased={**choice.rebased, **firsts})
         bases, lasts = self.offsets()
         self.strays |= {number: (int(bases[number]), int(lasts[number])) for number in firsts}
@@ -116,12 +116,12 @@ class Extent:
     def in_order(self, placed: set[int]) -> list[int]:
         """The batches that are of the log and follow one another in the file as they do in the log."""
         base, last = self.offsets()
-        _, choice = self.numbered()
+        _, choice = self.sound_and_choice()
         numbers = sorted(set(choice.order).difference(choice.moved) | placed)
-        return longest(numbers, base.tolist(), last.tolist())
+        return longest_chain(numbers, base.tolist(), last.tolist())
 
 
-class Plain:
+class PlainExtent:
     """The extent of a segment without damage, window by window. None comes out if its batches are not in order, or before its name.
 
     A segment may be read in splits: those that do not begin with it know nothing of what comes before, and are joined in order.
@@ -160,13 +160,13 @@ class Plain:
         adjacent[0] &= self.has_batches
         mark, is_cleaned = _mark(head, base, before, adjacent)
         self.mark, self.is_cleaned = max(self.mark, mark), self.is_cleaned or is_cleaned
-        self.covered.append(_merged(base, last))
+        self.covered.append(_merge_ranges(base, last))
         self.epochs.add(head)
         extend(self.runs, runs_of(self.file, positions, positions + sizes, head, base))
         self.last_base = int(base[-1])
         self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
 
-    def join(self, following: Plain) -> None:
+    def join(self, following: PlainExtent) -> None:
         """Take in the split that follows this one."""
         self.is_plain &= following.is_plain
         if following.begins is None or not self.is_plain:
@@ -192,7 +192,7 @@ class Plain:
     def close(self) -> None:
         """Put the offsets of all windows together."""
         rows = np.concatenate(self.covered)
-        self.covered = [_merged(rows[:, 0], rows[:, 1])]
+        self.covered = [_merge_ranges(rows[:, 0], rows[:, 1])]
 
     def extent(self) -> Extent | None:
         if not self.is_plain:
@@ -233,13 +233,13 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
     first = file.place.start_offset or 0
     damaged = any(hole.reason != PADDING for hole in sound.holes)
     if not damaged:
-        plain = Plain(file)
+        plain = PlainExtent(file)
         plain.add(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
         extent = plain.extent()
         if extent is not None and extent.is_before(stop) and not extent.is_beyond(end):
             extent.sound = sound if file.size <= CACHED else None
             return extent
-    head = _opened(data, sound)
+    head = _open_wrappers(data, sound)
     if end is None and stop == HUGE and len(head) > 1 and sound.stops[-2] == sound.starts[-1]:
         end = _gapless_end(
             file, int(head["last_offset"][-2]), int(head["base_offset"][-1]), int(head["last_offset"][-1])
@@ -260,7 +260,7 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
         for number, (low, high) in dropped.items()
         if 0 <= low <= high < HUGE and high - low <= FARTHEST and (low < first or high >= stop)
     }
-    covered = _merged(base[order], last[order])
+    covered = _merge_ranges(base[order], last[order])
     bases = head["base_offset"]
     return Extent(file, first, stop, covered, mark, is_cleaned, sound, choice, bases, strays, bool(len(head)), damaged)
 
@@ -307,7 +307,7 @@ def _offsets(
     return base, last
 
 
-def _opened(data: Bytes, sound: SoundBatches) -> Heads:
+def _open_wrappers(data: Bytes, sound: SoundBatches) -> Heads:
     """The headers of sound batches, with what the content of compressed entries of magic 0 and 1 says."""
     return opened(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
 
@@ -335,7 +335,7 @@ def _mark(
     return int(last[marked].max()) if marked.any() else NONE, bool(cleaned.any())
 
 
-def _merged(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+def _merge_ranges(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ranges in order, neighbours put together."""
     if not base.size:
         return np.empty((0, 2), np.int64)
@@ -345,4 +345,4 @@ def _merged(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int6
     return np.stack([base[starts], last[stops]], axis=1)
 
 
-__all__ = ["Extent", "Plain", "Span", "batches_of", "bytes_of", "read_extent"]
+__all__ = ["Extent", "PlainExtent", "Span", "batches_of", "bytes_of", "read_extent"]

@@ -146,7 +146,7 @@ def identity(files: Sequence[File]) -> Identity | None:
     source = parent_of(place.group or "")
     if metadata_file is None and (place.topic in (None, METADATA_TOPIC) or not _is_kraft(source)):
         return None
-    uuid = None if place.topic is None else _told_elsewhere(source, place.topic)
+    uuid = None if place.topic is None else _find_topic_id(source, place.topic)
     if uuid is not None:
         rebuilt = f"version: 0\ntopic_id: {uuid_text(uuid)}".encode()
         what = "missing" if metadata_file is None else "damaged"
@@ -179,16 +179,16 @@ def _is_kraft(source: str) -> bool:
         return False
 
 
-def _told_elsewhere(source: str, topic: str) -> bytes | None:
+def _find_topic_id(source: str, topic: str) -> bytes | None:
     """The id of a topic as the metadata log in a log directory has it; else as the topic's other partitions agree on it."""
-    uuid = _in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic)
+    uuid = _id_in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic)
     if uuid is not None:
         return uuid
-    others = set(_in_partitions(source, topic))
+    others = set(_ids_in_partitions(source, topic))
     return others.pop() if len(others) == 1 else None
 
 
-def _in_metadata(folder: str, topic: str) -> bytes | None:
+def _id_in_metadata(folder: str, topic: str) -> bytes | None:
     """The id of a topic after all that the snapshots and the log of a metadata directory hold."""
     types = {schema.name: key for key, schema in framed_types().items()}
     created, removed = types["TopicRecord"], types["RemoveTopicRecord"]
@@ -206,7 +206,7 @@ def _in_metadata(folder: str, topic: str) -> bytes | None:
 
 def is_known_topic(source: str, topic: str) -> bool:
     """Whether the metadata log in a log directory has a topic, and so its settings."""
-    return _in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic) is not None
+    return _id_in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic) is not None
 
 
 def is_compacted_topic(source: str, topic: str) -> bool:
@@ -263,7 +263,7 @@ def _metadata_records(folder: str) -> Iterator[tuple[int, dict[str, Any]]]:
             yield key, message
 
 
-def _in_partitions(source: str, topic: str) -> Iterator[bytes]:
+def _ids_in_partitions(source: str, topic: str) -> Iterator[bytes]:
     """The ids in the other partitions of a topic, if this is a log directory."""
     if not exists(f"{source}/{META}"):
         return
@@ -404,14 +404,14 @@ def _records(folder: str, kinds: dict[int, str]) -> Iterator[tuple[str, dict[str
         file = _file(entry.path, entry.size, 0)
         if sound_end(file).position == file.size:
             start = int(split(entry.path)[1].partition("-")[0])
-            yield from _decoded([file], kinds, 0, None)
+            yield from _decode_records([file], kinds, 0, None)
             break
     logs = sorted((entry for entry in entries if entry.path.endswith(".log")), key=lambda entry: entry.path)
     for entry in logs:
         name = split(entry.path)[1].removesuffix(".log")
         file = _file(entry.path, entry.size, int(name) if name.isdecimal() else 0)
         end = sound_end(file)
-        yield from _decoded([file], kinds, start, end.offset)
+        yield from _decode_records([file], kinds, start, end.offset)
         if end.position < file.size:
             return
 
@@ -420,7 +420,7 @@ def _file(path: str, size: int, start: int) -> File:
     return File(path, size, format="kafka.log", place=Place(start_offset=start, group=split(path)[0]))
 
 
-def _decoded(
+def _decode_records(
     files: Sequence[File], kinds: dict[int, str], start: int, stop: int | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The records of these kinds, of offsets from `start` to before `stop`."""

@@ -90,20 +90,20 @@ class EpochRuns:
 
     def corrections(self, files: Sequence[File]) -> list[Correction]:
         """Which epochs are wrong, and what they are to be."""
-        return self.corrected(epochs_in(tuple(files)))
+        return self.corrections_with(epochs_in(tuple(files)))
 
-    def corrected(self, checkpoint: NDArray[np.int64] | Sequence[tuple[int, int]] | None) -> list[Correction]:
+    def corrections_with(self, checkpoint: NDArray[np.int64] | Sequence[tuple[int, int]] | None) -> list[Correction]:
         """The same with the rows of the epoch checkpoint, epochs and their first offsets."""
         table = None if checkpoint is None or not len(checkpoint) else np.array(checkpoint, np.int64).reshape(-1, 2)
         if table is not None and ((np.diff(table, axis=0) <= 0).any() or (table < 0).any()):
             table = None
         terms = self._terms()
-        runs = [_elected(term, table) for term in terms]
-        stated = [_stated(table, run) for run in runs]
+        runs = [_elect(term, table) for term in terms]
+        stated = [_stated_epoch(table, run) for run in runs]
         if all(run.epoch >= 0 for run in runs) and all(before.epoch <= run.epoch for before, run in pairwise(runs)):
             chain = list(range(len(runs)))
         else:
-            chain = _heaviest(runs, stated)
+            chain = _heaviest_chain(runs, stated)
         right = {index: runs[index].epoch for index in chain}
         agrees = {index: stated[index] == runs[index].epoch for index in chain}
         for at, index in enumerate(chain):
@@ -149,13 +149,13 @@ def _goes_on(before: Run, run: Run) -> bool:
     return before.end == run.first and not run.is_control
 
 
-def _elected(term: Sequence[Run], table: NDArray[np.int64] | None) -> Run:
+def _elect(term: Sequence[Run], table: NDArray[np.int64] | None) -> Run:
     """Runs that are of one epoch as one run: of that epoch which most of their batches have, or the lowest of several."""
     if len(term) == 1:
         return term[0]
     votes: Counter[int] = Counter()
     for run in term:
-        votes[run.epoch] += run.count * (3 if _stated(table, run) == run.epoch else 2)
+        votes[run.epoch] += run.count * (3 if _stated_epoch(table, run) == run.epoch else 2)
     epoch = max(sorted(votes, key=abs), key=votes.__getitem__)
     count = sum(run.count for run in term if run.epoch == epoch)
     return Run(epoch, term[0].first, term[-1].last, count, term[-1].end, term[0].is_control)
@@ -178,7 +178,7 @@ def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
     return None
 
 
-def _stated(table: NDArray[np.int64] | None, run: Run) -> int | None:
+def _stated_epoch(table: NDArray[np.int64] | None, run: Run) -> int | None:
     """The epoch that the checkpoint has for a run's offsets; None where it says nothing, or several."""
     if table is None:
         return None
@@ -186,7 +186,7 @@ def _stated(table: NDArray[np.int64] | None, run: Run) -> int | None:
     return int(table[first, 0]) if first >= 0 and (first == last or int(table[first, 0]) == run.epoch) else None
 
 
-def _heaviest(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
+def _heaviest_chain(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
     """The runs, by number, that make the heaviest sequence of epochs that never fall; the lower epochs of equal ones."""
     offset = max(0, len(runs) - MOST_RUNS)
     recent = runs[offset:]

@@ -239,7 +239,7 @@ def epoch_at(epochs: Epochs, offset: int) -> int:
 # What copies cover ------------------------------------------------------------------------------------------------------
 
 
-def covered(copy: Copy, *, is_compacted: bool) -> Intervals:
+def coverage(copy: Copy, *, is_compacted: bool) -> Intervals:
     """The offsets of which a copy has all that there is. What a compacted log lacks between its batches was taken out of it; in another
     log it is missing, also before the first batch.
     """
@@ -276,16 +276,16 @@ def unite(copies: Sequence[tuple[Copy, int]], start: int, end: int, *, is_compac
     taken = Intervals()
     for doubtful in (False, True):
         for copy, limit in copies:
-            ranges = covered(copy, is_compacted=is_compacted).intersection([(start, min(limit, end))])
+            ranges = coverage(copy, is_compacted=is_compacted).intersection([(start, min(limit, end))])
             if not doubtful:
                 ranges = ranges.subtract((run.first, run.end) for run in copy.suspects)
             pieces += [Piece(copy.number, first, stop) for first, stop in ranges.subtract(taken)]
             taken = taken.union(ranges)
     pieces.sort(key=lambda piece: piece.start)
-    return Union(_joined(pieces), Intervals([(taken[0][0] if taken else start, end)]).subtract(taken))
+    return Union(_join_pieces(pieces), Intervals([(taken[0][0] if taken else start, end)]).subtract(taken))
 
 
-def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+def _join_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """Pieces in order, those of one copy that follow one another as one."""
     joined: list[Piece] = []
     for piece in pieces:

@@ -179,7 +179,7 @@ def node_of(path: str) -> Node:
     return Node((LogDirectory(path, _read_meta(meta) if exists(meta) else None),))
 
 
-def known_identity(path: str) -> bytes | None:
+def infer_identity(path: str) -> bytes | None:
     """The `meta.properties` that a log directory without one must have had; None if that is not known for certain.
 
     The directories next to it tell the id of the cluster, if its metadata has registered them. It is the only directory of a node, of those

@@ -21,7 +21,7 @@ from rawlog.formats.kafka.internal.messages import read_marker
 from rawlog.formats.kafka.log.heads import Heads, heads, take
 from rawlog.formats.kafka.log.kernels.producers import SEQUENCE_MASK
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE, Attributes, ControlType
-from rawlog.formats.kafka.partition.state import Aborted
+from rawlog.formats.kafka.partition.state import AbortedTxn
 from rawlog.formats.kafka.partition.survey import aborted_in, snapshot_rows
 from rawlog.formats.kafka.paths import directory_place, split
 from rawlog.io.checksums import crc32c, crc32c_spans
@@ -82,7 +82,7 @@ def _may_be_marker(text: bytes, start: int) -> bool:
 
 
 def _witness(batch: NDArray[np.uint8]) -> Witness | None:
-    certain = _corrected(batch)
+    certain = _correct_byte(batch)
     batch = batch if certain is None else certain
     head = take(batch, np.zeros(1, np.int64), np.array([MARKER_SIZE], np.int64), check_crc=False)
     text = batch.tobytes()
@@ -98,7 +98,7 @@ def _witness(batch: NDArray[np.uint8]) -> Witness | None:
     return Witness(number, offset, epoch, kind, coordinator, int(head["max_timestamp"][0]), certain is not None)
 
 
-def _corrected(batch: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+def _correct_byte(batch: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     """A batch with the one byte changed that makes its checksum right; None if there is no such byte, or more than one."""
     first = BATCH.at("attributes")
     stored = int.from_bytes(batch[BATCH.at("crc") : first].tobytes(), "big")
@@ -240,7 +240,7 @@ class Indexes:
     def __init__(self, files: Sequence[File], kept: Iterable[tuple[int, int]]) -> None:
         """`kept` are the producers and offsets of ABORT markers that are left and end a transaction with records."""
         self.files = [file for file in files if file.place.state is None and file.problem is None]
-        self.aborted: dict[int, list[Aborted]] = defaultdict(list)
+        self.aborted: dict[int, list[AbortedTxn]] = defaultdict(list)
         self.bases = sorted({file.place.start_offset for file in self.files if file.place.start_offset is not None
                              and file.format in ("kafka.log", "kafka.index", "kafka.timeindex", "kafka.txnindex")})  # fmt: skip
         self._whole: dict[int, bool] = {}
@@ -294,7 +294,7 @@ class Indexes:
         return self._reaches[base]
 
 
-def _entries_of(file: File, start: int) -> list[Aborted] | None:
+def _entries_of(file: File, start: int) -> list[AbortedTxn] | None:
     """The entries of the transaction index of a segment that begins at an offset; None if one is impossible."""
     try:
         entries = [entry for _, entry in aborted_in(file)]
@@ -614,7 +614,7 @@ class Judge:
         if boundary.ended is None and not_aborted and marker is not None and marker.kind == ControlType.COMMIT:
             boundary.ended = False  # committed there or later: visible either way
             return
-        decided, is_exact = self._decided(number, boundary)
+        decided, is_exact = self._coordinator_decision(number, boundary)
         left = None if marker is None else COMMITTED if marker.kind == ControlType.COMMIT else ABORTED
         if boundary.ended is None and decided is not None and decided in ("", left):
             boundary.ended = False  # it goes on, or the marker that is left says the same
@@ -644,7 +644,7 @@ class Judge:
             (event for event in self.ledger.events[number] if event.kind is not None and event.first > run.last), None
         )
 
-    def _decided(self, number: int, boundary: _Boundary) -> tuple[str | None, bool]:
+    def _coordinator_decision(self, number: int, boundary: _Boundary) -> tuple[str | None, bool]:
         """What the coordinator decided; empty if the transaction goes on, None if nothing tells. And whether the epoch says that it is
         this transaction; else only the time does.
         """

@@ -39,9 +39,9 @@ from rawlog.formats.kafka.partition.sound_batches import (
     NEAR,
     PADDING,
     UNFINISHED,
-    longest,
-    patched,
+    longest_chain,
     rebase,
+    set_field,
 )
 from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC
 from rawlog.io.walk import walk
@@ -164,13 +164,13 @@ class Outline:
         for piece in self.pieces:
             extent = self.extents[piece.segment]
             parts = extent.runs if piece.numbers is None and extent.runs else self._runs_of(piece)
-            extend(runs, chain.from_iterable(map(self._with_right_epochs, parts)))
+            extend(runs, chain.from_iterable(map(self._correct_run, parts)))
         return runs
 
     def _runs_of(self, piece: Piece) -> Iterator[Run]:
         """The batches of a piece, by number; each that has a wrong offset alone."""
         extent = self.extents[piece.segment]
-        sound, choice = extent.numbered()
+        sound, choice = extent.sound_and_choice()
         firsts, _ = extent.offsets()
         numbers = choice.order if piece.numbers is None else list(piece.numbers)
         is_rebased = [number in choice.rebased for number in numbers]
@@ -182,7 +182,7 @@ class Outline:
             for run in runs_of(extent.file, sound.starts[part], sound.stops[part], head, firsts[part]):
                 yield replace(run, stored=stored) if corrected >= 0 else run
 
-    def _with_right_epochs(self, run: Run) -> Iterator[Run]:
+    def _correct_run(self, run: Run) -> Iterator[Run]:
         right = self.right_epoch(run.first, run.lineage)
         yield run if right == run.lineage else replace(run, lineage=right, stored_lineage=run.lineage)
 
@@ -203,9 +203,9 @@ class Outline:
         if piece.numbers is None and extent.choice is None:
             for frames in walk(extent.file, LOG, errors="skip"):
                 if len(frames):
-                    yield self._corrected(frames, heads(frames))
+                    yield self._correct_epochs(frames, heads(frames))
             return
-        sound, choice = extent.numbered()
+        sound, choice = extent.sound_and_choice()
         data = bytes_of(extent.file)
         numbers = np.array(choice.order if piece.numbers is None else piece.numbers, np.int64)
         if not numbers.size:
@@ -225,10 +225,10 @@ class Outline:
                 is_wrapper = head["magic"][0] != MAGIC_V2
                 head["last_offset"][0] = lasts[part[0]]
                 head["base_offset"][0] = lasts[part[0]] if is_wrapper else firsts[part[0]]
-                patched(piece_data, 0, "base_offset", int(head["base_offset"][0]))
-            yield self._corrected(frames, head)
+                set_field(piece_data, 0, "base_offset", int(head["base_offset"][0]))
+            yield self._correct_epochs(frames, head)
 
-    def _corrected(self, frames: Frames, head: Heads) -> tuple[Frames, Heads]:
+    def _correct_epochs(self, frames: Frames, head: Heads) -> tuple[Frames, Heads]:
         """Batches with the leader epochs that they should have."""
         wrong = [
             (at, correction.right)
@@ -239,7 +239,7 @@ class Outline:
             return frames, head
         frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
         for at, epoch in wrong:
-            patched(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
+            set_field(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
             head["leader_epoch"][at] = epoch
         return frames, head
 
@@ -415,8 +415,8 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
         firsts, lasts = (offsets.tolist() for offsets in extent.offsets())
         end = max((high for _, high in blocks.values()), default=NONE)
         rising: list[int] = []
-        for number in longest(sorted(fitting), firsts, lasts, start):
-            if not (blocks or rising) or firsts[number] <= end + 1 or _in_run(extent, number, end):
+        for number in longest_chain(sorted(fitting), firsts, lasts, start):
+            if not (blocks or rising) or firsts[number] <= end + 1 or _is_in_run(extent, number, end):
                 rising.append(number)
                 end = max(end, lasts[number])
         rebased = _rebase_around(extent, rising, others) if rising else {}
@@ -434,7 +434,7 @@ def _rebase_around(extent: Extent, strays: Sequence[int], others: Sequence[Span]
     """New base offsets for batches of a segment with a wrong name: the batches around them, `strays` among those, leave exactly the room.
     `others` are the offsets of the other segments.
     """
-    sound, choice = extent.numbered()
+    sound, choice = extent.sound_and_choice()
     firsts, lasts = (offsets.tolist() for offsets in extent.offsets())
     rising = extent.in_order(set(strays))
     rest = [number for number in choice.dropped if number not in set(rising)]
@@ -444,7 +444,7 @@ def _rebase_around(extent: Extent, strays: Sequence[int], others: Sequence[Span]
     return rebase(rest, rising, sound.head["crc"].tolist(), firsts, lasts, start, stop)
 
 
-def _in_run(extent: Extent, number: int, end: int) -> bool:
+def _is_in_run(extent: Extent, number: int, end: int) -> bool:
     """Whether a batch beyond the end of the log is near it, and its segment as a whole is displaced, or a run of batches in it."""
     low, high = extent.strays[number]
     if low > end + max(NEAR, end):
@@ -493,7 +493,7 @@ def _between(extent: Extent, edges: Sequence[int]) -> Iterable[tuple[int, int, t
     cuts = edges[bisect_left(edges, low) : bisect_right(edges, high)]
     if extent.choice is None and not cuts:
         return [(low, high, None)]
-    order = extent.numbered()[1].order
+    order = extent.sound_and_choice()[1].order
     base, last = extent.offsets()
     parts = []
     starts = [int(base[number]) for number in order]
@@ -512,7 +512,7 @@ def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
         if piece.numbers is None and extent.epochs is not None:
             runs.join(extent.epochs)
             continue
-        sound, choice = extent.numbered()
+        sound, choice = extent.sound_and_choice()
         order = choice.order if piece.numbers is None else list(piece.numbers)
         head = Heads(sound.head.values[:, order].copy())
         head["base_offset"][:], head["last_offset"][:] = (offsets[order] for offsets in extent.offsets())
@@ -567,7 +567,7 @@ def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int
         if extent.choice is None:
             starts, stops = extent.covered[:-1, 1] + 1, extent.covered[1:, 0] - 1
         else:
-            sound, choice = extent.numbered()
+            sound, choice = extent.sound_and_choice()
             firsts, lasts = extent.offsets()
             order = np.array(choice.order, np.int64)
             follows = sound.stops[order[:-1]] == sound.starts[order[1:]]
@@ -641,7 +641,7 @@ def _lost(
         return []
     rows = [tuple(row) for extent in extents for row in extent.covered.tolist()]
     rows += [extents[index].strays[number] for index, numbers in placed.items() for number in numbers]
-    return _without(spans, rows)
+    return _subtract(spans, rows)
 
 
 def _around_damage(
@@ -649,7 +649,7 @@ def _around_damage(
 ) -> Iterable[tuple[int, int | None]]:
     """For each place of damage the offsets between the batches around it."""
     extent = extents[index]
-    sound, choice = extent.numbered()
+    sound, choice = extent.sound_and_choice()
     bases, lasts = (offsets.tolist() for offsets in extent.offsets())
     kept = extent.in_order(placed)
     cut = [hole.start for hole in sound.holes if not extent.is_crash_tail(hole)]
@@ -680,7 +680,7 @@ def _around_damage(
             yield low, high
 
 
-def _without(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) -> list[tuple[int, int | None]]:
+def _subtract(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) -> list[tuple[int, int | None]]:
     """Ranges joined where they touch, without the offsets that are there."""
     ranges = Intervals((first, HUGE if last is None else last + 1) for first, last in spans)
     left = ranges.subtract(Intervals.closed(covered))

@@ -27,7 +27,7 @@ from rawlog.formats.kafka.partition.identity import Identity, identity
 from rawlog.formats.kafka.partition.markers import COMMITTED, Judge, Ledger, Transaction
 from rawlog.formats.kafka.partition.outline import Outline, Piece, Side, outline, refuse_damage
 from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, segments_of
-from rawlog.formats.kafka.partition.sound_batches import FARTHEST, HUGE, SoundBatches, find_sound, patched
+from rawlog.formats.kafka.partition.sound_batches import FARTHEST, HUGE, SoundBatches, find_sound, set_field
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import split
 from rawlog.io import compression
@@ -119,7 +119,7 @@ def _survivors(payload: Bytes, head: Heads) -> Iterator[Columns]:
         count, reached, status = locate_records_v2(
             rest, *span, wanted, base, offsets, keys, sizes, np.empty(room, np.bool_)
         )
-        yield from _decoded(rest[: int(reached) if status != OK else rest.size], head, int(count))
+        yield from _decode_runs(rest[: int(reached) if status != OK else rest.size], head, int(count))
         if status == OK:
             return
         skipped = _length(rest, int(reached))
@@ -141,7 +141,7 @@ def _length(data: Bytes, position: int) -> int | None:
     return None
 
 
-def _decoded(records: Bytes, head: Heads, count: int) -> Iterator[Columns]:
+def _decode_runs(records: Bytes, head: Heads, count: int) -> Iterator[Columns]:
     """So many records as columns; where one among them cannot be read, those on both sides of it."""
     if not count:
         return
@@ -154,13 +154,13 @@ def _decoded(records: Bytes, head: Heads, count: int) -> Iterator[Columns]:
     try:
         yield decode_columns(whole, *ends, COLUMNS, limit=LIMIT)
     except DataError:
-        middle = _nth(records, count // 2)
+        middle = _position_of(records, count // 2)
         if count > 1 and middle is not None:
-            yield from _decoded(records[:middle], head, count // 2)
-            yield from _decoded(records[middle:], head, count - count // 2)
+            yield from _decode_runs(records[:middle], head, count // 2)
+            yield from _decode_runs(records[middle:], head, count - count // 2)
 
 
-def _nth(records: Bytes, number: int) -> int | None:
+def _position_of(records: Bytes, number: int) -> int | None:
     """Where a record begins, by its number."""
     position = 0
     for _ in range(number):
@@ -198,7 +198,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         """Write everything, with the markers of these transactions."""
         if quarantine is not None:
             quarantine.discard()
-        policy_class = Cutting if policy == BROKER else Salvage
+        policy_class = BrokerCut if policy == BROKER else Salvage
         work = policy_class(log, interval, metadata, quarantine, transactions)
         return work, rewrite(folder, work, log_start=log_start)
 
@@ -275,7 +275,7 @@ class Repair:
         """The offsets that are lost: all that damage took and that was not put back."""
         lost = sorted(set(self.damage), key=lambda span: (span[0], span[1] if span[1] is not None else HUGE))
         for offset in self.restored:
-            lost = [part for span in lost for part in _without(span, offset)]
+            lost = [part for span in lost for part in _remove_offset(span, offset)]
         return lost
 
     def report_losses(self, transactions: Sequence[Transaction], end: int | None = None) -> None:
@@ -316,7 +316,7 @@ class Repair:
             self.report.counts["records_aside"] = self.aside.records
 
 
-def _without(lost: Lost, offset: int) -> list[Lost]:
+def _remove_offset(lost: Lost, offset: int) -> list[Lost]:
     """A run of lost offsets without one of them."""
     first, last = lost
     if offset < first or (last is not None and offset > last):
@@ -325,7 +325,7 @@ def _without(lost: Lost, offset: int) -> list[Lost]:
     return [span for span in parts if span[1] is None or span[0] <= span[1]]
 
 
-class Cutting(Repair):
+class BrokerCut(Repair):
     """The policy `broker`: the log ends at the first damage."""
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
@@ -491,9 +491,9 @@ class Salvage(Repair):
                 frames = Frames(data, starts[done:at], stops[done:at], data.size, Status.OK)
                 yield from self._with_markers(file, frames, head.slice(done, at))
             piece = data[starts[at] : stops[at]].copy()
-            patched(piece, 0, "base_offset", int(head["base_offset"][at]))
+            set_field(piece, 0, "base_offset", int(head["base_offset"][at]))
             if head["magic"][at] == MAGIC_V2:
-                patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
+                set_field(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
             frames = Frames(piece, np.array([0], np.int64), np.array([piece.size], np.int64), piece.size, Status.OK)
             yield from self._with_markers(file, frames, head.slice(at, at + 1))
             done = at + 1

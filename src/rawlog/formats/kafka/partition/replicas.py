@@ -44,7 +44,7 @@ META = "meta.properties"
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Ids:
     """What the small files say of a partition directory; None where they do not."""
 
     cluster: str | None
@@ -72,7 +72,7 @@ def copies(stores: Sequence[Store], reach: Callable[[Store], tuple[int, int]] | 
         by_name[store[0].place.topic, store[0].place.partition].append(store)
     replica_sets: list[Copies] = []
     for (topic, partition), namesakes in by_name.items():
-        for facts, alike in _alike(namesakes, owner):
+        for facts, alike in _group_alike(namesakes, owner):
             identity = Identity("kafka", f"{topic}-{partition}", tuple(fact or "" for fact in facts))
             ranks = _ranks(alike, offsets, reach or (lambda store: (-1, 0)))
             replica_sets.append(Copies.ranked(identity, alike, ranks))
@@ -81,14 +81,14 @@ def copies(stores: Sequence[Store], reach: Callable[[Store], tuple[int, int]] | 
 
 def facts(store: Store) -> tuple[str, ...]:
     """The ids of the cluster and the topic of a partition directory; empty where they are not known."""
-    return tuple(fact or "" for fact in _known(store, _properties(split(store.path)[0])).facts)
+    return tuple(fact or "" for fact in _ids_of(store, _properties(split(store.path)[0])).facts)
 
 
-def _alike(
+def _group_alike(
     stores: Sequence[Store], owner: Callable[[str], dict[str, str]]
 ) -> list[tuple[tuple[str | None, str | None], list[Store]]]:
     """Stores of one name in sets whose ids are the same. What is not known fits if it fits only one set."""
-    ids = [_known(store, owner(split(store.path)[0])) for store in stores]
+    ids = [_ids_of(store, owner(split(store.path)[0])) for store in stores]
     if (
         stores[0][0].place.topic == METADATA_TOPIC
     ):  # there is one of each cluster: without the cluster's id, it may be of any
@@ -108,10 +108,10 @@ def _alike(
     return result
 
 
-def _known(store: Store, owner: dict[str, str]) -> _Known:
+def _ids_of(store: Store, owner: dict[str, str]) -> _Ids:
     node = owner.get("node.id", owner.get("broker.id"))
     if store[0].place.topic == METADATA_TOPIC:
-        return _Known(owner.get("cluster.id"), "", node)
+        return _Ids(owner.get("cluster.id"), "", node)
     partition_file = next((file for file in store if file.format == "kafka.partition" and file.problem is None), None)
     hex_id: str | None = None
     remote = remote_directory(store.path)
@@ -122,7 +122,7 @@ def _known(store: Store, owner: dict[str, str]) -> _Known:
             hex_id = uuid_bytes(remote.topic_id).hex()
     except (RawlogError, ValueError):
         hex_id = None
-    return _Known(owner.get("cluster.id"), hex_id, node)
+    return _Ids(owner.get("cluster.id"), hex_id, node)
 
 
 def _properties(folder: str) -> dict[str, str]:
@@ -419,7 +419,7 @@ def extent(replicas: Replicas) -> Iterator[Mark]:
     ):
         if this != other:
             yield Mark(
-                f"the log {what} at offset {_or_none(this)}, the other replica's at {_or_none(other)}",
+                f"the log {what} at offset {_offset_text(this)}, the other replica's at {_offset_text(other)}",
                 path=comparison.this.segments[0].path,
                 offset=this,
                 expected=other,
@@ -427,7 +427,7 @@ def extent(replicas: Replicas) -> Iterator[Mark]:
             )
 
 
-def _or_none(offset: int | None) -> str:
+def _offset_text(offset: int | None) -> str:
     return "none" if offset is None else f"{offset:,}"
 
 
@@ -541,7 +541,7 @@ class _Decider:
         )
         if assignment is None:
             best = _furthest(plain)
-            why = _why(best, plain)
+            why = _reason_for(best, plain)
             if self.is_outdated and self.recorded is not None:
                 text = f"the metadata knows leader epoch {self.recorded.epoch}, the logs a later one: it is older than they are"
                 self.unknown.append(f"{text}; who was in sync at death is not known")
@@ -553,10 +553,10 @@ class _Decider:
         synced = [copy for copy in plain if copy.node in assignment.isr]
         if synced:
             best = _furthest(synced)
-            gone = f"; the leader: {self._absent([assignment.leader])}" if assignment.leader >= 0 else ""
+            gone = f"; the leader: {self._explain_absence([assignment.leader])}" if assignment.leader >= 0 else ""
             return best, f"broker {best.node} was in sync at death, epoch {assignment.epoch}{gone}"
         best = _furthest(plain)
-        return best, f"no in-sync replica is here ({brokers(assignment.isr)}): {_why(best, plain)}"
+        return best, f"no in-sync replica is here ({brokers(assignment.isr)}): {_reason_for(best, plain)}"
 
     # What is lost, and what is not known -----------------------------------------------------------------------------------
 
@@ -583,7 +583,7 @@ class _Decider:
         lost = [*self._lost_start(begin, floor), *self._lost(Intervals([(begin, end)]).subtract(taken))]
         lost += self._lost_tail(members)
         self._note_filled(union.pieces)
-        pieces = [self._explained(piece) for piece in union.pieces]
+        pieces = [self._explain(piece) for piece in union.pieces]
         start, stop = (pieces[0].start, pieces[-1].stop) if pieces else (end, end)
         plan = UnitPlan(
             self.name,
@@ -594,8 +594,8 @@ class _Decider:
             (*(self._copy_plan(copy, pieces) for copy in all_copies), *left_out),
             tuple(PiecePlan(piece.copy, piece.start, piece.stop, piece.reason) for piece in pieces),
             tuple(lost),
-            tuple(self._undecided(start, stop)),
-            tuple(self._divergent()),
+            tuple(self._undecided_spans(start, stop)),
+            tuple(self._divergent_ends()),
             tuple(self.unknown),
         )
         return Decision(plan, pieces, begin if pieces else end, floor)
@@ -670,7 +670,7 @@ class _Decider:
             return [span(self.agreeing, end, max(traced, marked), f"{what}; no replica has them")]
         synced = [] if assignment is None else [copy for copy in whole if copy.node in assignment.isr]
         if assignment is not None and assignment.isr and not synced:
-            reason = f"in sync at death: {self._absent(assignment.isr)}; how much was there is not known"
+            reason = f"in sync at death: {self._explain_absence(assignment.isr)}; how much was there is not known"
             return [span(self.agreeing, end, None, reason)]
         cut = [copy for copy in whole if copy.sound_end == end and copy.log.is_open]
         is_sure = any(not copy.damage for copy in synced)
@@ -682,7 +682,7 @@ class _Decider:
             )
         return []
 
-    def _undecided(self, start: int, end: int) -> Iterable[Span]:
+    def _undecided_spans(self, start: int, end: int) -> Iterable[Span]:
         """Records that are kept although nothing tells that they were committed."""
         assignment = self.assignment
         whole = [copy for copy in self.copies if self.limits[copy.number] > copy.start]
@@ -699,7 +699,7 @@ class _Decider:
                 committed = max(committed, min(ends.values()))
                 reason = "not on all in-sync replicas: acknowledged with acks=1 at most"
             elif absent:
-                reason = f"no high watermark covers them; in sync at death: {self._absent(absent)}"
+                reason = f"no high watermark covers them; in sync at death: {self._explain_absence(absent)}"
         if committed < end and end > start:
             first = max(committed, start)
             inside = [run for copy in self.agreeing for run in copy.runs if run.end > first and run.since >= 0]
@@ -709,7 +709,7 @@ class _Decider:
             )
             yield Span(first, end, reason, since, until)
 
-    def _divergent(self) -> Iterable[tuple[int, Span]]:
+    def _divergent_ends(self) -> Iterable[tuple[int, Span]]:
         """The ends of logs that contradict the result."""
         for copy in (self.winner, *self.others):
             limit = self.limits[copy.number]
@@ -725,7 +725,7 @@ class _Decider:
                 reason += f"; committed up to offset {marked - 1:,} before an unclean election"
             yield copy.number, Span(limit, copy.sound_end, reason, inside[0].since, max(run.until for run in inside))
 
-    def _absent(self, nodes: Iterable[int]) -> str:
+    def _explain_absence(self, nodes: Iterable[int]) -> str:
         """Why these brokers have no copy: their disks are not here, or the directory is missing on them."""
         empty, gone = [node for node in nodes if node in self.nodes], [node for node in nodes if node not in self.nodes]
         texts = [f"the directory is missing on the disk of {brokers(empty)}"] if empty else []
@@ -733,7 +733,7 @@ class _Decider:
 
     # In words ------------------------------------------------------------------------------------------------------------
 
-    def _explained(self, piece: Piece) -> Piece:
+    def _explain(self, piece: Piece) -> Piece:
         if piece.copy == self.winner.number:
             return Piece(piece.copy, piece.start, piece.stop, self.reason)
         if piece.start >= self.winner.sound_end:
@@ -790,7 +790,7 @@ def _furthest(copies: Sequence[Copy]) -> Copy:
     return max(copies, key=lambda copy: (-copy.rank, copy.last_epoch, copy.end, -len(copy.damage), copy.batches))
 
 
-def _why(best: Copy, copies: Sequence[Copy]) -> str:
+def _reason_for(best: Copy, copies: Sequence[Copy]) -> str:
     """Why a copy is the furthest."""
     if len(copies) == 1:
         return "the only replica here"

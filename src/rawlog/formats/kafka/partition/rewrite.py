@@ -24,9 +24,9 @@ from rawlog.formats.kafka.partition.identity import (
     is_tiered_topic,
 )
 from rawlog.formats.kafka.partition.leader_epochs import Correction
-from rawlog.formats.kafka.partition.log_directories import known_identity, node_of, topic_id_in
+from rawlog.formats.kafka.partition.log_directories import infer_identity, node_of, topic_id_in
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline, refuse_damage, refuse_holes
-from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, patched
+from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, set_field
 from rawlog.formats.kafka.partition.tiers import has_remote
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import (
@@ -113,14 +113,14 @@ def rewrite(
                 if not is_begun and segment.base is not None:
                     writer.begin(segment.base, segment.modified)
                     is_begun = True
-                writer.append(*_with_right_epochs(frames, head, corrections))
+                writer.append(*_correct_epochs(frames, head, corrections))
         writer.close()
     finally:
         writer.abandon()
     return writer
 
 
-def _with_right_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction]) -> tuple[Frames, Heads]:
+def _correct_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction]) -> tuple[Frames, Heads]:
     """Batches with the leader epochs that they should have."""
     wrong = [
         (at, correction.right)
@@ -130,7 +130,7 @@ def _with_right_epochs(frames: Frames, head: Heads, corrections: Sequence[Correc
     if wrong:
         frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
         for at, epoch in wrong:
-            patched(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
+            set_field(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
             head["leader_epoch"][at] = epoch
     return frames, head
 
@@ -406,7 +406,7 @@ def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
             folder.write(name, data)
         else:
             report.add(Action.DROPPED, "damaged, left out", path, start=0, stop=len(data))
-    if not (folder.path / META).exists() and (identity := known_identity(source)) is not None:
+    if not (folder.path / META).exists() and (identity := infer_identity(source)) is not None:
         folder.write(META, identity)
         reason = "missing or damaged; written as the metadata log and the directories next to it say whose it is"
         report.add(Action.ADDED, reason, f"{source}/{META}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rawlog.formats.kafka.checkpoints import parse
 from rawlog.formats.kafka.log.heads import heads
-from rawlog.formats.kafka.partition.evidence import Missing, has_segment, missing_partitions
+from rawlog.formats.kafka.partition.evidence import MissingPartition, has_segment, missing_partitions
 from rawlog.formats.kafka.partition.log_directories import nodes
 from rawlog.formats.kafka.partition.survey import survey
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
@@ -317,11 +317,11 @@ def missing_partition(files: Files) -> Iterator[Mark]:
             yield Mark(str(gone), offset=offset, path=gone.directory, severity=severity)
 
 
-def _missing(files: Files) -> list[Missing]:
+def _missing(files: Files) -> list[MissingPartition]:
     return Store.of(files).share(_missing_in)
 
 
-def _missing_in(store: Store) -> list[Missing]:
+def _missing_in(store: Store) -> list[MissingPartition]:
     return [missing for node in nodes(store) for missing in missing_partitions(node)]
 
 

@@ -61,8 +61,8 @@ KEEP, NEW = "keep", "new"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What the caller asked for."""
+class SinkSettings:
+    """The settings of a sink, from options."""
 
     batching: Batching
     limits: Limits
@@ -74,7 +74,7 @@ class Choice:
     renumbers: bool = False
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Choice:
+    def from_options(cls, options: Mapping[str, str]) -> SinkSettings:
         """OptionError for unknown options, or invalid values."""
         for name in options:
             if name not in OPTIONS:
@@ -136,9 +136,9 @@ def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[st
     rise, or that no batch can hold; AccessError if a partition directory exists already and may not be replaced. Partitions are staged
     next to the log directory: a broker would refuse to start on a directory whose name it does not know.
     """
-    choice = Choice.from_options(options)
+    settings = SinkSettings.from_options(options)
     with output.additions() as stage:
-        sink = Sink(stage, choice, output)
+        sink = Sink(stage, settings, output)
         try:
             for batch in batches:
                 sink.add(batch)
@@ -150,8 +150,8 @@ def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[st
 class TopicIds:
     """The id of every topic that is written."""
 
-    def __init__(self, choice: Choice) -> None:
-        self.requested = choice.topic_id
+    def __init__(self, settings: SinkSettings) -> None:
+        self.requested = settings.topic_id
         self.ids: dict[str, str] = {}
 
     def of(self, topic: str, target: Path) -> str:
@@ -168,14 +168,14 @@ class TopicIds:
 class Sink:
     """All partitions that rows were seen of."""
 
-    def __init__(self, stage: Folder, choice: Choice, output: Output | None = None) -> None:
+    def __init__(self, stage: Folder, settings: SinkSettings, output: Output | None = None) -> None:
         """`output` is the log directory that partitions will be in. Without it, the caller looks at what exists and at topic ids."""
-        self.stage, self.choice, self.output = stage, choice, output
+        self.stage, self.settings, self.output = stage, settings, output
         self.partitions: dict[tuple[str, int], Partition] = {}
-        self.topic_ids = TopicIds(choice)
+        self.topic_ids = TopicIds(settings)
         self.rows = self.waiting = 0
-        if choice.topic is not None and choice.partition is not None:
-            self.partition(choice.topic, choice.partition)
+        if settings.topic is not None and settings.partition is not None:
+            self.partition(settings.topic, settings.partition)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in rows, each to its partition."""
@@ -183,7 +183,7 @@ class Sink:
             return
         for topic, number, part in self.split(batch):
             partition = self.partition(topic, number)
-            most = max(PENDING_BYTES, 2 * self.choice.batching.bytes)
+            most = max(PENDING_BYTES, 2 * self.settings.batching.bytes)
             step = max(1, most * part.num_rows // max(part.nbytes, 1))
             for at in range(0, part.num_rows, step):
                 piece = part.slice(at, step)
@@ -199,11 +199,11 @@ class Sink:
 
     def split(self, batch: pa.RecordBatch) -> Iterable[tuple[str, int, pa.RecordBatch]]:
         """The rows of every partition in a batch, in order."""
-        choice = self.choice
-        topic: Any = batch.column("topic") if choice.topic is None else pa.repeat(choice.topic, batch.num_rows)
+        settings = self.settings
+        topic: Any = batch.column("topic") if settings.topic is None else pa.repeat(settings.topic, batch.num_rows)
         number: Any = batch.column("partition")
-        if choice.partition is not None:
-            number = pa.repeat(pa.scalar(choice.partition, pa.int32()), batch.num_rows)
+        if settings.partition is not None:
+            number = pa.repeat(pa.scalar(settings.partition, pa.int32()), batch.num_rows)
         for name, column in (("topic", topic), ("partition", number)):
             if column.null_count:
                 row = self.rows + int(pc.index(column.is_null(), True).as_py())
@@ -227,12 +227,12 @@ class Sink:
             name = f"{topic}-{number}"
             if self.output is not None:
                 self.output.refuse_existing(name)
-            folder, choice = self.stage.folder(name), self.choice
+            folder, settings = self.stage.folder(name), self.settings
             writer = PartitionWriter(
                 folder,
-                choice.limits,
+                settings.limits,
                 topic_id=None if self.output is None else self.topic_ids.of(topic, Path(self.output.path)),
-                log_start=choice.start_offset,
+                log_start=settings.start_offset,
             )
             self.partitions[key] = Partition(writer)
         return self.partitions[key]
@@ -245,13 +245,13 @@ class Sink:
         self.waiting -= partition.waiting
         first = None
         if partition.numbered is None:
-            partition.numbered = not self.choice.renumbers and batch.column("offset").null_count < batch.num_rows
+            partition.numbered = not self.settings.renumbers and batch.column("offset").null_count < batch.num_rows
         try:
             if not partition.numbered:
-                if batch.column("offset").null_count < batch.num_rows and not self.choice.renumbers:
+                if batch.column("offset").null_count < batch.num_rows and not self.settings.renumbers:
                     raise EncodeError("some rows have an offset, others have none; give all or none")
-                first = max(partition.last_offset + 1, self.choice.start_offset)
-            encoded = encode_rows(Rows.of(batch, first), self.choice.batching, partition.last_offset, whole=whole)
+                first = max(partition.last_offset + 1, self.settings.start_offset)
+            encoded = encode_rows(Rows.of(batch, first), self.settings.batching, partition.last_offset, whole=whole)
             self.check_sizes(encoded)
         except EncodeError as error:
             raise EncodeError(f"{partition.writer.folder.path.name}: {error}") from None
@@ -269,7 +269,7 @@ class Sink:
 
     def check_sizes(self, encoded: Any) -> None:
         """EncodeError for a batch above what the topic would take."""
-        sizes, most = encoded.frames.sizes, self.choice.max_message_bytes
+        sizes, most = encoded.frames.sizes, self.settings.max_message_bytes
         if sizes.size and int(sizes.max()) > most:
             at = int(np.argmax(sizes))
             offset = int(encoded.head["base_offset"][at])
@@ -288,12 +288,12 @@ class Sink:
 
 def losses(options: Mapping[str, str]) -> Judge:
     """What rows of `records` would read back otherwise than they are. OptionError for unknown options."""
-    choice = Choice.from_options(options)
-    magic = choice.batching.magic
+    settings = SinkSettings.from_options(options)
+    magic = settings.batching.magic
 
     def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
         lost = of_columns(batch)
-        if choice.renumbers:
+        if settings.renumbers:
             lost["offset"] = batch.column("offset").is_valid().to_numpy(zero_copy_only=False)
         return lost
 
@@ -341,7 +341,7 @@ class SharedPartition:
 
 def write_share(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapping[str, str]) -> list[SharedPartition]:
     """Write rows as partition directories below an empty directory; what it then holds. Raises as `write`."""
-    sink = Sink(folder, Choice.from_options(options))
+    sink = Sink(folder, SinkSettings.from_options(options))
     try:
         for batch in batches:
             sink.add(batch)
@@ -370,12 +370,12 @@ def join_shares(shares: Sequence[tuple[str, list[SharedPartition]]], output: Out
     The rows of a partition that came in several shares are put together by their offsets, or, if they have none, in the order of the
     shares. EncodeError if their ranges of offsets overlap.
     """
-    choice, final = Choice.from_options(options), Path(output.path)
+    settings, final = SinkSettings.from_options(options), Path(output.path)
     by_name: dict[str, list[tuple[Path, SharedPartition]]] = {}
     for folder, pieces in shares:
         for piece in pieces:
             by_name.setdefault(piece.name, []).append((Path(folder) / piece.name, piece))
-    ids = TopicIds(choice)
+    ids = TopicIds(settings)
     with output.additions() as stage:
         for name, parts in sorted(by_name.items()):
             output.refuse_existing(name)
@@ -385,7 +385,9 @@ def join_shares(shares: Sequence[tuple[str, list[SharedPartition]]], output: Out
                 stage.take(filled[0][0], name)
                 stage.write(f"{name}/{METADATA}", metadata)
             else:
-                rewrite(stage.folder(name), Joining(_in_order(filled), choice, metadata), log_start=choice.start_offset)
+                rewrite(
+                    stage.folder(name), Joining(_in_order(filled), settings, metadata), log_start=settings.start_offset
+                )
     return sum(piece.rows for _, pieces in shares for piece in pieces)
 
 
@@ -410,9 +412,9 @@ class Joining:
     interval = 0
     derivation: Derivation | None = None
 
-    def __init__(self, parts: list[tuple[Path, SharedPartition]], choice: Choice, metadata: bytes) -> None:
+    def __init__(self, parts: list[tuple[Path, SharedPartition]], settings: SinkSettings, metadata: bytes) -> None:
         self.parts = parts
-        self.limits: Limits | None = choice.limits
+        self.limits: Limits | None = settings.limits
         self.metadata: bytes | None = metadata
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
@@ -430,7 +432,7 @@ class Joining:
                 file = File(str(path), path.stat().st_size, None, LOG.name)
                 for frames in walk(file, LOG, errors="raise"):
                     if len(frames):
-                        frames, head = _shifted(frames, heads(frames, check_crc=False), shift)
+                        frames, head = _shift(frames, heads(frames, check_crc=False), shift)
                         start = piece.first_offset + shift if last == NONE else last + 1
                         yield frames, _from_first_offset(head, start)
                         last = int(head["last_offset"][-1])
@@ -450,7 +452,7 @@ def _from_first_offset(head: Heads, start: int) -> Heads:
     return corrected
 
 
-def _shifted(frames: Frames, head: Heads, shift: int) -> tuple[Frames, Heads]:
+def _shift(frames: Frames, head: Heads, shift: int) -> tuple[Frames, Heads]:
     """The same batches at offsets so many further on: no checksum covers the first offset of a batch."""
     if not shift:
         return frames, head

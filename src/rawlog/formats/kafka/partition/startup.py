@@ -106,7 +106,7 @@ class _Load:
             is_checked = index is None or (not self.is_clean and number >= first)
             if not is_checked:
                 if is_last:
-                    more, end = self._trusted(segment, index)
+                    more, end = self._trust_index(segment, index)
                     predictions += more
                 continue
             if self._is_misnamed(segment):
@@ -130,7 +130,7 @@ class _Load:
         starts = [segment.place.start_offset or 0 for segment in self.segments]
         return max((number for number, start in enumerate(starts) if start <= point), default=0)
 
-    def _trusted(self, segment: File, index: File | None) -> tuple[list[Prediction], int]:
+    def _trust_index(self, segment: File, index: File | None) -> tuple[list[Prediction], int]:
         """The last segment of a log that is not checked: its end is found from the last entry of its index on."""
         base, whole = segment.place.start_offset or 0, self._sound_end(segment)
         fold = self.store.summaries.get(segment.path)

@@ -38,7 +38,7 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class AbortedTxn:
     """A transaction that was aborted, as an entry of the transaction index has it."""
 
     producer_id: int
@@ -241,9 +241,9 @@ class Producers:
         return {number: Producer(*self.table[row, : kernels.HAS_DATA].tolist()) for number, row in self.rows.items()}
 
     @property
-    def aborted(self) -> list[Aborted]:
+    def aborted(self) -> list[AbortedTxn]:
         """The transactions that were aborted, in the order of their markers."""
-        return [Aborted(*row[:4]) for rows in self.aborts for row in rows.tolist() if row[1] != NONE]
+        return [AbortedTxn(*row[:4]) for rows in self.aborts for row in rows.tolist() if row[1] != NONE]
 
     def open_transactions(self) -> dict[int, int]:
         """The first offsets of transactions without a marker, by producer."""
@@ -319,7 +319,7 @@ MOST_SPANS = 20
 
 
 @dataclass(slots=True)
-class Ended:
+class TransactionCounts:
     """The transactional records of one producer: how many come before its first marker, of which type that is, how many are of aborted
     transactions between markers, and how many come after the last one.
     """
@@ -329,7 +329,7 @@ class Ended:
     aborted: int = 0
     tail: int = 0
 
-    def join(self, following: Ended) -> None:
+    def join(self, following: TransactionCounts) -> None:
         """Take in the stretch that follows."""
         if self.first == NONE:
             self.lead += following.lead
@@ -354,7 +354,7 @@ class Tally:
     places: list[tuple[int, int]] = field(default_factory=list)
     #: The last offset of a batch that only compaction writes so.
     cleaned: int = NONE
-    producers: dict[int, Ended] = field(default_factory=dict)
+    producers: dict[int, TransactionCounts] = field(default_factory=dict)
 
     def add(self, frames: Frames, head: Heads) -> None:
         """Take in a window's sound batches."""
@@ -409,19 +409,19 @@ class Tally:
         ends = kinds[np.concatenate((starts[1:], [chosen.size])) - 1]
         firsts = np.flatnonzero(others[starts])
         for first, stop in zip(firsts.tolist(), [*firsts[1:].tolist(), starts.size], strict=True):
-            ending = Ended(int(sums[first]), int(ends[first]))
-            if ending.first != NONE and stop - first > 1:
+            counts = TransactionCounts(int(sums[first]), int(ends[first]))
+            if counts.first != NONE and stop - first > 1:
                 is_open = ends[stop - 1] == NONE
-                ending.tail = int(sums[stop - 1]) if is_open else 0
-                ending.aborted = int(sums[first + 1 : stop][ends[first + 1 : stop] == ABORT].sum())
-            self._join(int(number[starts[first]]), ending)
+                counts.tail = int(sums[stop - 1]) if is_open else 0
+                counts.aborted = int(sums[first + 1 : stop][ends[first + 1 : stop] == ABORT].sum())
+            self._join(int(number[starts[first]]), counts)
 
-    def _join(self, number: int, ended: Ended) -> None:
-        ending = self.producers.get(number)
-        if ending is None:
-            self.producers[number] = ended
+    def _join(self, number: int, following: TransactionCounts) -> None:
+        counts = self.producers.get(number)
+        if counts is None:
+            self.producers[number] = following
         else:
-            ending.join(ended)
+            counts.join(following)
 
     def merge(self, following: Tally) -> None:
         """Take in the stretch that follows this one, which is used up."""
@@ -430,10 +430,10 @@ class Tally:
         self.kept_places += following.kept_places
         self.places = [*self.places, *following.places][:MOST_SPANS]
         self.cleaned = max(self.cleaned, following.cleaned)
-        for number, ended in following.producers.items():
-            self._join(number, ended)
+        for number, counts in following.producers.items():
+            self._join(number, counts)
 
     @property
     def aborted(self) -> int:
         """The records of aborted transactions, if nothing comes before this stretch."""
-        return sum(ending.aborted + (ending.lead if ending.first == ABORT else 0) for ending in self.producers.values())
+        return sum(counts.aborted + (counts.lead if counts.first == ABORT else 0) for counts in self.producers.values())

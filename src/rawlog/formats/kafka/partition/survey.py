@@ -25,7 +25,7 @@ from rawlog.formats.kafka.log.layouts import (
 )
 from rawlog.formats.kafka.log.legacy import opened
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
-from rawlog.formats.kafka.partition.extents import Extent, Plain
+from rawlog.formats.kafka.partition.extents import Extent, PlainExtent
 from rawlog.formats.kafka.partition.leader_epochs import Correction, epochs_in
 from rawlog.formats.kafka.partition.outline import (
     UNDECIDED,
@@ -33,7 +33,7 @@ from rawlog.formats.kafka.partition.outline import (
     Side,
     outline,
 )
-from rawlog.formats.kafka.partition.state import Aborted, Producers, Tally
+from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, Tally
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists
 from rawlog.io.walk import walk
@@ -52,13 +52,13 @@ from rawlog.model.text import counted
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
     """All findings on a partition's files together, by code. Segments whose folds the store does not have yet are read."""
-    look = surveyed(files)
+    look = survey_of(files)
     if look is None:
         return {}
     return {code: [mark for few in by_path.values() for mark in few] for code, by_path in look.marks.items()}
 
 
-def surveyed(files: Sequence[File]) -> Survey | None:
+def survey_of(files: Sequence[File]) -> Survey | None:
     """A partition's segments put together, computed once for everybody who asks; None if it has none."""
     return Store.of(files).share(_survey)
 
@@ -99,7 +99,7 @@ def fold_segment(file: File, files: Sequence[File], floor: int = 0) -> SegmentFo
     return fold.close()
 
 
-class First(NamedTuple):
+class FirstBatch(NamedTuple):
     """The first sound batch of a split. Of a wrapper that cannot be opened, `base` is the last offset."""
 
     base: int
@@ -122,8 +122,8 @@ class SegmentFold:
         store = Store.of(files)
         self.file, self.start, self.stop = file, start, stop
         self.producers, self.tally = Producers(), Tally(floor)
-        self.plain: Plain | None = Plain(file, inside=start > 0)
-        self.first: First | None = None
+        self.plain: PlainExtent | None = PlainExtent(file, inside=start > 0)
+        self.first: FirstBatch | None = None
         self.last_offset = NONE
         self.latest = NONE
         #: Where an unfinished last batch begins.
@@ -203,7 +203,7 @@ class SegmentFold:
             at = int(np.argmax(sound))
             base[at] = head["base_offset"][at]
             fields = int(base[at]), int(last[at]), int(head["max_timestamp"][at]), int(head["magic"][at])
-            self.first = First(*fields, bool(wrapped[at]))
+            self.first = FirstBatch(*fields, bool(wrapped[at]))
             before[: at + 1] = NONE
         # What is missing between segments is for the outline to judge; what is missing inside of one was taken out of it.
         self.compacted |= bool((sound & (base > before + 1) & (before >= 0)).any())
@@ -473,7 +473,7 @@ class Survey:
         """Every abort of the segment is listed, and nothing else."""
         index = self.store.find("kafka.txnindex", file.place.start_offset)
         listed = list(aborted_in(index)) if index is not None else []
-        expected = {(row[0], row[2]): Aborted(*row[:4]) for row in aborts if row[1] != NONE}
+        expected = {(row[0], row[2]): AbortedTxn(*row[:4]) for row in aborts if row[1] != NONE}
         abort_markers = {(row[0], row[2]) for row in aborts}
         size = TXN_INDEX_ENTRY.size
         for position, entry in listed:
@@ -518,7 +518,7 @@ class Survey:
                 size = SNAPSHOT_ENTRY.size
                 self.mark("snapshot", Mark(message, position, size, row["last_offset"], path=file.path))
 
-    def fallen_epochs(self, corrections: Sequence[Correction]) -> None:
+    def mark_fallen_epochs(self, corrections: Sequence[Correction]) -> None:
         """Epochs that the batches around them contradict, where the checkpoint is missing or says nothing of them."""
         for correction in corrections:
             if (correction.first, correction.wrong) in self.epochs_named:
@@ -533,7 +533,7 @@ class Survey:
                 Mark(message, offset=correction.first, expected=correction.right, found=correction.wrong, path=path),
             )
 
-    def undecided(self, whole: Outline) -> None:
+    def mark_undecided(self, whole: Outline) -> None:
         """What is missing inside of the log, and was perhaps compacted away: one mark for all of it."""
         if whole.undecided:
             [(first, last), *others] = whole.undecided
@@ -542,7 +542,7 @@ class Survey:
             path = self.last_file.path if self.last_file is not None else None
             self.mark("gap", Mark(message, offset=first, path=path, severity=Severity.INFO))
 
-    def displaced(self, whole: Outline) -> None:
+    def mark_displaced(self, whole: Outline) -> None:
         """Sound batches that are not where their offsets belong."""
         for number, extent in enumerate(whole.extents):
             for at, fate in whole.fates(number).items():
@@ -557,7 +557,7 @@ class Survey:
                 names = piece.start, extent.first
                 self.mark("displaced", Mark(message, 0, None, piece.first, *names, path=extent.file.path))
 
-    def zeros(self) -> None:
+    def mark_zeros(self) -> None:
         """Zeros after the last batch of the log: preallocated, or left by a crash, unless the broker was stopped cleanly."""
         file, position = self.last_file, self.end_position
         if file is None or position is None or position >= file.size or file.place.topic is None:
@@ -573,7 +573,7 @@ class Survey:
         message = f"{counted(size, 'zero byte')} after the last batch, {what}"
         self.mark("zeros", Mark(message, position, size, path=file.path, severity=severity))
 
-    def tail(self) -> None:
+    def mark_tail(self) -> None:
         """An unfinished batch at the end of a log whose broker was stopped cleanly."""
         file, position = self.last_file, self.unfinished
         if file is None or position is None or file.place.sealed or file.place.topic in (None, METADATA_TOPIC):
@@ -585,8 +585,8 @@ class Survey:
 
     def end(self) -> None:
         """What only the whole log tells."""
-        self.zeros()
-        self.tail()
+        self.mark_zeros()
+        self.mark_tail()
         end = self.last_offset + 1
         for offset in sorted(offset for offset in self.snapshots if offset is not None):
             if offset == end:
@@ -597,15 +597,15 @@ class Survey:
                 position = gap.file.size if gap.side is Side.END else 0
                 severity = Severity.INFO if gap.is_remote else None
                 self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path, severity=severity))
-        self.undecided(whole)
-        self.displaced(whole)
+        self.mark_undecided(whole)
+        self.mark_displaced(whole)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.
         if not self.compacted and not (self.last_file.place.topic or "").startswith("__"):
             for odd in sorted(self.producers.finish().oddities, key=lambda oddity: (oddity.offset, oddity.position)):
                 mark = Mark(odd.message, odd.position, odd.size, odd.offset, odd.expected, odd.found, odd.path)
                 self.mark(odd.code, mark)
-        self.fallen_epochs(whole.corrections)
+        self.mark_fallen_epochs(whole.corrections)
         for number, first in sorted(self.producers.open_transactions().items()):
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
             self.mark("open-transaction", Mark(message, offset=first, path=self.last_file.path))
@@ -615,7 +615,7 @@ def _is(file: File, format: str) -> bool:
     return file.format == format and file.place.state is None and file.problem is None
 
 
-def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
+def aborted_in(file: File) -> Iterator[tuple[int, AbortedTxn]]:
     """The entries of a transaction index, each with its position, up to the first that is invalid."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
 
@@ -625,7 +625,7 @@ def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
             fields = [
                 int(raw[name][index]) for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset")
             ]
-            yield int(frames.positions[index]), Aborted(*fields)
+            yield int(frames.positions[index]), AbortedTxn(*fields)
 
 
 def snapshot_rows(file: File) -> Iterator[tuple[int, dict[str, int]]]:

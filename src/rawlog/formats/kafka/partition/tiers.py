@@ -86,7 +86,7 @@ MEMBERS = {
 
 def attach(files: Sequence[File]) -> Sequence[File]:
     """The files of Kafka in a tree, with remote segments as files of their partitions."""
-    return _attached(list(_members(files)))
+    return _attach_segments(list(_members(files)))
 
 
 # What is in remote storage ------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _members(files: Sequence[File]) -> Iterator[File]:
             file = replace(file, problem=ENCRYPTED)
         yield file
         if file.path in read:
-            yield from _described(file, read[file.path], there)
+            yield from _files_in_manifest(file, read[file.path], there)
 
 
 def _read(path: str) -> Manifest | RawlogError:
@@ -138,13 +138,13 @@ def _topic(file: File, manifest: Manifest) -> str | None:
     return topic if is_same else None
 
 
-def _described(file: File, manifest: Manifest | RawlogError, there: dict[str, int]) -> Iterator[File]:
+def _files_in_manifest(file: File, manifest: Manifest | RawlogError, there: dict[str, int]) -> Iterator[File]:
     """The files that a manifest describes."""
     if isinstance(manifest, RawlogError):
         # What the segment has is unknown; that there is one is not.
         place = replace(file.place, remote=f"{file.place.start_offset or 0:020d}.log")
         path = view_path(file.path, "segment", "log")
-        yield File(path, 0, file.modified, "kafka.log", place, f"its manifest cannot be read: {_why(manifest)}")
+        yield File(path, 0, file.modified, "kafka.log", place, f"its manifest cannot be read: {_error_text(manifest)}")
         return
     for name, size in manifest.members():
         local = EPOCHS if name == EPOCHS else f"{file.place.start_offset or 0:020d}.{name}"
@@ -153,7 +153,7 @@ def _described(file: File, manifest: Manifest | RawlogError, there: dict[str, in
         yield File(view_path(file.path, "segment", name), size, file.modified, MEMBERS[name], place, problem)
 
 
-def _why(error: RawlogError) -> str:
+def _error_text(error: RawlogError) -> str:
     return error.message if isinstance(error, DataError) else str(error)
 
 
@@ -169,7 +169,7 @@ def _problem(manifest: Manifest, path: str, name: str, there: dict[str, int]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RemoteSegment:
     """A segment as `__remote_log_metadata` has it; `end` is its last offset."""
 
     topic: str
@@ -181,7 +181,7 @@ class Listed:
     state: int
 
 
-def listed(files: Iterable[File]) -> dict[str, Listed]:
+def list_remote_segments(files: Iterable[File]) -> dict[str, RemoteSegment]:
     """The remote segments that the metadata topic knows, by id, in their last state. Damage in it is passed over."""
     logs = [
         file
@@ -191,7 +191,7 @@ def listed(files: Iterable[File]) -> dict[str, Listed]:
         and file.place.state is None
         and file.problem is None
     ]
-    remote_segments: dict[str, Listed] = {}
+    remote_segments: dict[str, RemoteSegment] = {}
     names = {key: schema.name for key, schema in framed_types("remote").items()}
     for segments in partitions(logs):
         for _, batch in read_records(segments, ("value", "is_control"), "skip"):
@@ -203,11 +203,11 @@ def listed(files: Iterable[File]) -> dict[str, Listed]:
                     key, _, message = decode_record(value, "remote")
                 except DataError:
                     continue
-                _take(remote_segments, names[key], message)
+                _take_record(remote_segments, names[key], message)
     return remote_segments
 
 
-def _take(remote_segments: dict[str, Listed], name: str, message: dict[str, Any]) -> None:
+def _take_record(remote_segments: dict[str, RemoteSegment], name: str, message: dict[str, Any]) -> None:
     """Add what one record says."""
     if name not in ("RemoteLogSegmentMetadataRecord", "RemoteLogSegmentMetadataUpdateRecord"):
         return
@@ -219,7 +219,7 @@ def _take(remote_segments: dict[str, Listed], name: str, message: dict[str, Any]
     elif name == "RemoteLogSegmentMetadataRecord":
         partition = segment["topicIdPartition"]
         offsets = int(message["startOffset"]), int(message["endOffset"]), int(message["segmentSizeInBytes"])
-        remote_segments[number] = Listed(
+        remote_segments[number] = RemoteSegment(
             partition["name"], int(partition["partition"]), uuid_text(partition["id"]), *offsets, state
         )
 
@@ -231,7 +231,7 @@ class _Segment:
     id: str | None
     start: int
     files: list[File] = field(default_factory=list)
-    record: Listed | None = None
+    record: RemoteSegment | None = None
     state: str | None = None
     stop: int | None = None
 
@@ -251,9 +251,9 @@ _Key = tuple[str, int, str | None]
 # One log -------------------------------------------------------------------------------------------------------------
 
 
-def _attached(files: Sequence[File]) -> list[File]:
+def _attach_segments(files: Sequence[File]) -> list[File]:
     """The files with those of remote segments at their places in the partitions they are of."""
-    records = listed(files)
+    records = list_remote_segments(files)
     remote: dict[_Key, dict[tuple[str | None, int], _Segment]] = defaultdict(dict)
     for file in files:
         if file.place.remote is None or file.format not in MEMBERS.values():
@@ -261,26 +261,26 @@ def _attached(files: Sequence[File]) -> list[File]:
         key, segment = _segment_of(file, records)
         if key is not None:
             remote[key].setdefault((segment.id, segment.start), segment).files.append(file)
-    disks = _on_disk(files, {(topic, number) for topic, number, _ in remote})
+    disks = _stores_on_disk(files, {(topic, number) for topic, number, _ in remote})
     ids = {(record.topic, record.partition, record.topic_id) for record in records.values()}
     settled: dict[str, File] = {}
     groups: dict[str, str | None] = {}
     for key, by_id in remote.items():
         segments = sorted(by_id.values(), key=lambda segment: (segment.start, segment.record is None, -segment.size))
-        settled |= _one_log(key, segments, _home(key, disks), is_listed=key in ids)
+        settled |= _settle_segments(key, segments, _home(key, disks), is_listed=key in ids)
     for path, file in list(settled.items()):
         if is_view(path, "segment"):  # what it is stored in belongs to the partition, too
             manifest = stored_path(path)
             for stored in (manifest, stored_in(manifest, "log"), stored_in(manifest, "index")):
                 groups[stored] = file.place.group
-    return [settled.get(file.path) or _grouped(file, groups.get(file.path)) for file in files]
+    return [settled.get(file.path) or _set_group(file, groups.get(file.path)) for file in files]
 
 
-def _grouped(file: File, group: str | None) -> File:
+def _set_group(file: File, group: str | None) -> File:
     return file if group is None else replace(file, place=replace(file.place, group=group))
 
 
-def _segment_of(file: File, records: dict[str, Listed]) -> tuple[_Key | None, _Segment]:
+def _segment_of(file: File, records: dict[str, RemoteSegment]) -> tuple[_Key | None, _Segment]:
     """Which segment of which partition a file in remote storage is of."""
     path = stored_path(file.path)
     directory, number = remote_directory(split(path)[0]), segment_id(path)
@@ -295,7 +295,7 @@ def _segment_of(file: File, records: dict[str, Listed]) -> tuple[_Key | None, _S
     return (place.topic, place.partition, None if directory is None else directory.topic_id), segment
 
 
-def _on_disk(files: Iterable[File], wanted: set[tuple[str, int]]) -> dict[tuple[str, int], list[Store]]:
+def _stores_on_disk(files: Iterable[File], wanted: set[tuple[str, int]]) -> dict[tuple[str, int], list[Store]]:
     """The partition directories of brokers that are among the files."""
     groups: dict[str, list[File]] = defaultdict(list)
     for file in files:
@@ -335,7 +335,9 @@ def _topic_id(store: Store) -> str | None:
         return None
 
 
-def _one_log(key: _Key, segments: Sequence[_Segment], home: Store | None, *, is_listed: bool) -> dict[str, File]:
+def _settle_segments(
+    key: _Key, segments: Sequence[_Segment], home: Store | None, *, is_listed: bool
+) -> dict[str, File]:
     """The files of a partition's remote segments, by their paths, as they are to be read."""
     folder = (
         home.path if home is not None else min(file.place.group or "" for segment in segments for file in segment.files)
@@ -348,7 +350,7 @@ def _one_log(key: _Key, segments: Sequence[_Segment], home: Store | None, *, is_
     read = [segment for segment in segments if segment.state is None]
     settled: dict[str, File] = {}
     for segment in segments:
-        cut = _cut(segment) if segment.state is None else None
+        cut = _cut_position(segment) if segment.state is None else None
         for file in segment.files:
             place = replace(file.place, topic=key[0], partition=key[1], group=folder, state=segment.state)
             if file.format == "kafka.log":
@@ -399,7 +401,7 @@ def _is_inside(segment: _Segment, before: _Segment) -> bool:
     return segment.record.end <= before.record.end
 
 
-def _cut(segment: _Segment) -> int | None:
+def _cut_position(segment: _Segment) -> int | None:
     """Where in its log the first offset is that is not read; None if there is no such offset, or it begins with the end."""
     from rawlog.formats.kafka import LOG
 
@@ -423,14 +425,14 @@ def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
     """The partitions among the files that have segments in remote storage alone, which is not among the files. The list of those is
     among the files, or next to a partition that was named alone.
     """
-    here = _remote(files)
-    lacking: dict[tuple[str, int], list[Listed]] = defaultdict(list)
-    for number, record in (listed(files) or listed(_lists_next_to(files))).items():
+    here = _remote_files(files)
+    lacking: dict[tuple[str, int], list[RemoteSegment]] = defaultdict(list)
+    for number, record in (list_remote_segments(files) or list_remote_segments(_lists_next_to(files))).items():
         has_log = any(file.format == "kafka.log" for file in here.get(number, ()))
         if record.state == FINISHED and not has_log:
             lacking[record.topic, record.partition].append(record)
     partitions_elsewhere = []
-    for (topic, partition), stores in sorted(_on_disk(files, set(lacking)).items()):
+    for (topic, partition), stores in sorted(_stores_on_disk(files, set(lacking)).items()):
         for store in stores:
             logs = [file for file in store if file.format == "kafka.log" and file.place.state is None]
             begin = min(file.place.start_offset or 0 for file in logs)
@@ -474,7 +476,7 @@ def has_remote(store: Iterable[File]) -> bool:
 # Checks --------------------------------------------------------------------------------------------------------------
 
 
-def _remote(files: Sequence[File]) -> dict[str, list[File]]:
+def _remote_files(files: Sequence[File]) -> dict[str, list[File]]:
     """The files in remote storage by the ids of their segments."""
     by_id: dict[str, list[File]] = defaultdict(list)
     for file in files:
@@ -484,8 +486,8 @@ def _remote(files: Sequence[File]) -> dict[str, list[File]]:
     return by_id
 
 
-def _listed(store: Store) -> dict[str, Listed]:
-    return listed(store) if any(file.place.remote is not None for file in store) else {}
+def _remote_segments(store: Store) -> dict[str, RemoteSegment]:
+    return list_remote_segments(store) if any(file.place.remote is not None for file in store) else {}
 
 
 @rule("kafka.remote.missing", Severity.ERROR)
@@ -495,16 +497,18 @@ def missing(files: Sequence[File]) -> Iterator[Mark]:
     A broker answers fetches of its offsets with an error. Look for the objects in a backup of the bucket, or among its old versions.
     """
     store = Store.of(files)
-    there = _remote(files)
+    there = _remote_files(files)
     present = {(file.place.topic, file.place.partition) for segment_files in there.values() for file in segment_files}
-    for number, record in sorted(store.share(_listed).items(), key=lambda item: (item[1].topic, item[1].start)):
+    for number, record in sorted(
+        store.share(_remote_segments).items(), key=lambda item: (item[1].topic, item[1].start)
+    ):
         has_log = any(file.format == "kafka.log" for file in there.get(number, ()))
         if record.state == FINISHED and not has_log and (record.topic, record.partition) in present:
             message = f"segment {number} of {record.topic}-{record.partition}, offsets {record.start} to {record.end}, is missing"
             yield Mark(message, offset=record.start, path=_folder(there, record))
 
 
-def _folder(there: dict[str, list[File]], record: Listed) -> str | None:
+def _folder(there: dict[str, list[File]], record: RemoteSegment) -> str | None:
     """The directory in remote storage that has the other segments of a partition."""
     for segment_files in there.values():
         for file in segment_files:
@@ -520,8 +524,8 @@ def wrong_size(files: Sequence[File]) -> Iterator[Mark]:
     The copy was cut, or something else is there under its name. Look for the object in a backup of the bucket.
     """
     store = Store.of(files)
-    there = _remote(files)
-    for number, record in store.share(_listed).items():
+    there = _remote_files(files)
+    for number, record in store.share(_remote_segments).items():
         for file in there.get(number, ()):
             size = file.size
             if (
@@ -544,7 +548,7 @@ def unread(files: Sequence[File]) -> Iterator[Mark]:
     Brokers leave such objects when they stop while they copy or delete. They cost space and do no harm.
     """
     words = {UNLISTED, *STATES.values()}
-    for number, segment_files in sorted(_remote(files).items()):
+    for number, segment_files in sorted(_remote_files(files).items()):
         for file in segment_files:
             if file.format == "kafka.log" and file.place.state in words:
                 message = f"segment {number} is not read: {file.place.state}"
@@ -559,9 +563,9 @@ def unlisted(files: Sequence[File]) -> Iterator[Mark]:
     Records of the metadata topic are lost, or are newer than the copy of it that was given. `rawlog restore` writes a log with the records.
     """
     store = Store.of(files)
-    records = store.share(_listed)
+    records = store.share(_remote_segments)
     partitions = {(record.topic, record.partition) for record in records.values()}
-    for number, segment_files in sorted(_remote(files).items()):
+    for number, segment_files in sorted(_remote_files(files).items()):
         for file in segment_files:
             partition = (file.place.topic, file.place.partition)
             if (

@@ -26,7 +26,7 @@ from rawlog.formats.kafka.log.seek import (
 )
 from rawlog.formats.kafka.log.segment import only
 from rawlog.formats.kafka.partition import state as folds
-from rawlog.formats.kafka.partition.state import Aborted
+from rawlog.formats.kafka.partition.state import AbortedTxn
 from rawlog.formats.kafka.paths import segment_file
 from rawlog.io.storage import listing
 from rawlog.model.errors import CorruptError, RawlogError
@@ -201,21 +201,21 @@ def _sorted_logs(store: Store) -> dict[str | None, list[File]]:
 
 def _of_group(store: Store, file: File) -> Transactions:
     """The transactions of all segments that are in the state of one."""
-    transactions = store.share(_of_loaded) if file.place.state is None else None
+    transactions = store.share(_of_files) if file.place.state is None else None
     return transactions or _walk(tuple(store.share(_sorted_logs).get(file.place.state, ())))
 
 
-def _of_loaded(store: Store) -> Transactions | None:
-    return _indexed(store.files)
+def _of_files(store: Store) -> Transactions | None:
+    return _read_indexes(store.files)
 
 
 def of_partition(segments: Sequence[File]) -> tuple[Transactions, dict[int, int]]:
     """The transactions of a whole partition, by its log alone; and the first offsets of those without a marker, by producer."""
-    transactions, pending = _walked(tuple(file for file in segments if file.format == "kafka.log"))
+    transactions, pending = _fold_log(tuple(file for file in segments if file.format == "kafka.log"))
     return transactions, dict(pending)
 
 
-def of_store(store: Store) -> tuple[dict[int, folds.Producer], list[Aborted]]:
+def of_store(store: Store) -> tuple[dict[int, folds.Producer], list[AbortedTxn]]:
     """The producers of a partition with a transaction that no marker ends, and the aborted transactions, by its log alone."""
     state = _state_of(store.share(_sorted_logs).get(None, ()))
     opened = state.open_transactions()
@@ -223,11 +223,11 @@ def of_store(store: Store) -> tuple[dict[int, folds.Producer], list[Aborted]]:
 
 
 def _walk(segments: tuple[File, ...]) -> Transactions:
-    return _walked(segments)[0]
+    return _fold_log(segments)[0]
 
 
 @lru_cache(maxsize=4)
-def _walked(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, int], ...]]:
+def _fold_log(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, int], ...]]:
     state = _state_of(segments)
     opened = state.open_transactions()
     return _transactions(opened, state.aborted), tuple(opened.items())
@@ -242,11 +242,11 @@ def _state_of(segments: Sequence[File]) -> folds.Producers:
         for window in skim(segment):
             _take(state, segment, window, places)
     if not all(is_sound(*places[first]) for first in state.open_transactions().values()):
-        state = _checked(ordered)
+        state = _fold_sound(ordered)
     return state
 
 
-def _checked(segments: Sequence[File]) -> folds.Producers:
+def _fold_sound(segments: Sequence[File]) -> folds.Producers:
     """The fold of sound batches."""
     from rawlog.formats.kafka import LOG
     from rawlog.io.walk import walk
@@ -283,7 +283,7 @@ def _take(
                 places[first] = (file, int(window.positions[batches[0]]), int(window.sizes[batches[0]]))
 
 
-def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted]) -> Transactions:
+def _transactions(opened: Mapping[int, int], aborted: Iterable[AbortedTxn]) -> Transactions:
     ranges = sorted(
         ((entry.producer_id, entry.first_offset, entry.last_offset) for entry in aborted), key=lambda r: r[2]
     )
@@ -296,7 +296,7 @@ def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted]) -> Tran
 
 
 @lru_cache(maxsize=4)
-def _indexed(group: tuple[File, ...]) -> Transactions | None:
+def _read_indexes(group: tuple[File, ...]) -> Transactions | None:
     """The same without reading the log up to the newest snapshot; None where the files next to it do not tell everything.
 
     A segment without abort has no transaction index, so that none at all may as well mean that they were not kept; where some are there,
@@ -339,7 +339,7 @@ def _state_at(snapshot: File) -> folds.Producers:
     return folds.Producers.of(states, transactional_only=True)
 
 
-def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterator[Aborted]:
+def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterator[AbortedTxn]:
     """What the transaction indexes say up to an offset; DataError where an entry cannot be one of its segment."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
     from rawlog.io.walk import walk
@@ -351,7 +351,7 @@ def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterato
         for frames in walk(indexes[base], TXN_INDEX_FILE, errors="raise"):
             raw = TXN_INDEX_ENTRY.take(frames.data, frames.starts)
             for _, *fields in raw.tolist():
-                entry = Aborted(*fields)
+                entry = AbortedTxn(*fields)
                 if not before < entry.last_offset < following or not 0 <= entry.first_offset <= entry.last_offset:
                     raise CorruptError("an entry of no transaction of the segment", path=indexes[base].path)
                 before = entry.last_offset

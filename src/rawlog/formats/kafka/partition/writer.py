@@ -30,7 +30,7 @@ from rawlog.formats.kafka.log.layouts import (
     TXN_INDEX_ENTRY,
 )
 from rawlog.formats.kafka.log.segment import sound
-from rawlog.formats.kafka.partition.state import Aborted, Producer, Producers
+from rawlog.formats.kafka.partition.state import AbortedTxn, Producer, Producers
 from rawlog.formats.kafka.paths import directory_place, segment_file
 from rawlog.formats.kafka.properties import topic_id as read_topic_id
 from rawlog.io.checksums import crc32c
@@ -157,7 +157,7 @@ class LeaderEpochs:
         return f"0\n{len(self.rows)}\n{lines}".encode()
 
 
-def txnindex(aborted: Iterable[Aborted]) -> bytes:
+def txnindex(aborted: Iterable[AbortedTxn]) -> bytes:
     """The file of the transactions whose abort markers a segment holds."""
     rows = [
         (0, transaction.producer_id, transaction.first_offset, transaction.last_offset, transaction.last_stable_offset)
