@@ -106,7 +106,7 @@ class Segment:
 
 @dataclass(slots=True)
 class LoadedPartition:
-    """What is known of a partition. `end_offset` is the offset that its next record would have."""
+    """A partition as loaded by a broker. `end_offset` is the offset of its next record."""
 
     segments: list[Segment] = field(default_factory=list)
     start_offset: int = 0
@@ -456,7 +456,7 @@ class Tracker:
         self._seen, self._kept = np.zeros(len(firsts), np.bool_), np.zeros(len(firsts), np.bool_)
 
     def number(self, producers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The place of every producer id among those that are known, -1 for one that is not."""
+        """The place of every producer id among the known ones, -1 if it is not among them."""
         at = np.searchsorted(self.producers, producers)
         at[at == self.producers.size] = 0
         is_known = self.producers[at] == producers if self.producers.size else np.zeros(at.size, np.bool_)
@@ -507,7 +507,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Round:
-    """What one round goes by: times in ms, the range of offsets, who is active, what was aborted."""
+    """The input of one round: times in ms, a range of offsets, active producers, aborted transactions."""
 
     now: int
     delete_retention_ms: int
@@ -609,7 +609,7 @@ class Round:
         yield left
 
     def _is_last(self, head: Heads, control: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which batches hold an active producer's last sequence, or, where it has none, its epoch."""
+        """Which batches hold the last sequence of an active producer; its epoch if it has no sequence."""
         number = self.tracker.number(head["producer_id"])
         if not self.producers.size:
             return np.zeros(len(head), np.bool_)
@@ -695,7 +695,7 @@ class Settings:
 
 
 class _CarriedDerivation(Derivation):
-    """What is next to a compacted log: it is that of the log before, which the one that is left no longer tells."""
+    """The files next to a compacted log, carried over from the log before: the compacted one no longer tells them."""
 
     def __init__(self, partition: LoadedPartition) -> None:
         super().__init__()
@@ -834,7 +834,7 @@ class Compaction:
     # Which part of the log ---------------------------------------------------------------------------------------
 
     def _first_dirty(self) -> int:
-        """Where the last compaction ended; the log's start if that is not known or invalid."""
+        """The end of the last compaction; the start of the log if the end is unknown or invalid."""
         start, dirty = self.partition.start_offset, self.settings.first_dirty
         place = self.source[0].file.place
         if dirty < 0 and place.topic is not None and place.partition is not None and place.group is not None:
@@ -920,7 +920,7 @@ class Compaction:
         cleaned_segments: list[Segment],
         aborted: list[AbortedTxn],
     ) -> Iterator[tuple[Frames, Heads]]:
-        """What is left of the segments that become one; the new segment and its aborted transactions are added to lists."""
+        """The batches left of a group of segments. Adds the new segment and its aborted transactions to the lists."""
         size, top = writer.bytes, -1
         for segment in group:
             for left in round.clean(segment.file, keeps_old_deletes=segment.modified_ms > horizon):

@@ -127,7 +127,7 @@ def _account_for(store: Store) -> PartitionAccount | None:
 
 
 class _Partition:
-    """What decides where a log should begin and end, and what compaction may have taken."""
+    """The expected start and end of a log, and the reach of compaction in it."""
 
     def __init__(self, store: Store, look: Survey, whole: Outline) -> None:
         self.store, self.look, self.whole = store, look, whole

@@ -232,7 +232,7 @@ class _Records:
         return Group(SYSTEM, name, PROTOCOLS[prefix], self._state(prefix), members)
 
     def _tasks(self, current: Row, partitions: Partitions) -> Iterator[str]:
-        """The partitions of a member's active tasks: of a part of the topology, so that they are those of all topics that it reads."""
+        """The partitions of a member's active tasks, of all topics that its part of the topology reads."""
         parts = {
             subtopology["subtopologyId"]: subtopology
             for subtopology in self.rows.get("StreamsGroupTopology", {}).get("subtopologies") or ()
@@ -284,7 +284,7 @@ def _owner(group: Group, topic: str, partition: int) -> str | None:
 
 
 def _add_uncommitted(group: Group, partitions: Partitions) -> None:
-    """Partitions that a member was assigned and that the group has not committed an offset of."""
+    """Add the partitions that are assigned to a member and have no committed offset."""
     committed = {f"{position.topic}-{position.partition}" for position in group.positions}
     for member in group.members or ():
         for name in member.assigned:

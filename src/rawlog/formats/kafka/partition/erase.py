@@ -55,7 +55,7 @@ KNOWN_BITS = CODEC_MASK | sum(Attributes)
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What is left: the frames end to end with their headers, and for each of them which of the given ones it was."""
+    """The frames that are left, end to end, with their headers. `sources` are their numbers among the input frames."""
 
     frames: Frames
     head: Heads
@@ -123,7 +123,7 @@ def keep_records(
 
 
 def _make_empty(head: Heads, empty: NDArray[np.bool_]) -> None:
-    """What the header of a batch says that has lost all its records: no codec, no horizon, no base time."""
+    """Set the headers of batches without records: no codec, no horizon, no base time."""
     bits = int(Attributes.LOG_APPEND_TIME | Attributes.TRANSACTIONAL | Attributes.CONTROL)
     head["attributes"][empty] &= bits
     head["base_timestamp"][empty] = NONE

@@ -40,8 +40,8 @@ INDEXES = ("kafka.index", "kafka.timeindex", "kafka.txnindex")
 
 
 class Trace(NamedTuple):
-    """An offset that a log began at or had reached, and what says so. `is_certain`: nothing else explains it. `is_remote`: the records are
-    in remote storage.
+    """An offset at the start or the end of a log, and the evidence for it. `is_certain`: nothing else explains it. `is_remote`: the records
+    are in remote storage.
     """
 
     offset: int
@@ -51,14 +51,14 @@ class Trace(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What says so, and what else may explain it."""
+        """The evidence, and another explanation of it."""
         return (
             self.reason if self.is_certain else f"{self.reason}; lost, or deleted by retention shortly before a crash"
         )
 
 
 def first_trace(files: Sequence[File]) -> Trace | None:
-    """Where a partition's log began, if that is before its first segment and retention does not explain it."""
+    """The start of a partition's log, if it is before its first segment and retention does not explain it."""
     segments = [
         file for file in files if file.format == "kafka.log" and file.place.state is None and file.problem is None
     ]
@@ -134,8 +134,8 @@ def stated_end(files: Sequence[File]) -> int | None:
 
 
 def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
-    """Offsets that indexes without their segment have, or whose segment is empty: compaction would have deleted them with it, or made
-    them again. `segments` are the names of those with batches.
+    """Offsets of indexes whose segment is missing or empty: compaction would have deleted or rebuilt them. `segments` are the names of the
+    segments with batches.
     """
     deleted = {file.place.start_offset for file in files if file.place.state == "deleted"}
     offsets = []
@@ -234,7 +234,7 @@ def _lacks_marker(head: Heads, unmarked: dict[int, int]) -> bool:
 
 
 def _entries(index: File) -> NDArray[np.int64]:
-    """The offsets that an index or time index names, less that of its segment; none if they do not rise."""
+    """The relative offsets in an index or time index; none if they do not rise."""
     layout = INDEX_ENTRY if index.format == "kafka.index" else TIME_INDEX_ENTRY
     data = bytes_of(index)
     frames = scan_padded(data, layout, False)
@@ -244,7 +244,7 @@ def _entries(index: File) -> NDArray[np.int64]:
 
 
 def _count_indexed(index: File) -> int:
-    """How many offsets an index says its segment has at least; 0 for an empty one, and for one whose entries do not rise."""
+    """The least number of offsets in a segment, by its index; 0 if the index is empty or its entries do not rise."""
     return int(_entries(index).max(initial=-1)) + 1
 
 
@@ -300,7 +300,7 @@ class MissingPartition:
 
 
 def missing_partitions(node: Node) -> list[MissingPartition]:
-    """The partitions that the directories of a node should have and no segment of which is here, by path."""
+    """The partitions missing in the directories of a node, by path: no segment of them is here."""
     there: set[Key] = set()
     for directory in node.directories:
         filled = _with_segments(directory)

@@ -81,7 +81,7 @@ class Extent:
         return not len(self.covered) or int(self.covered[-1][1]) < stop
 
     def is_beyond(self, end: int | None) -> bool:
-        """Whether its last batch leaves offsets out, and would end where the log did by what other files say if it left none out."""
+        """Whether its last batch follows a gap, and would end at the `end` of the log without that gap."""
         if not len(self.covered) or int(self.covered[-1][0]) != self.last_base:
             return False
         before = int(self.covered[-2][1]) if len(self.covered) > 1 else self.first - 1
@@ -90,7 +90,7 @@ class Extent:
         return end is not None and is_too_high(before, self.last_base, last, end)
 
     def sound_and_choice(self) -> tuple[SoundBatches, Choice]:
-        """Its sound batches, and which of them are of the log; looked for again where they are not in memory."""
+        """Its sound batches, and the choice among them; searched again if they are not in memory."""
         if self.sound is None:
             self.sound = find_sound(bytes_of(self.file), sealed=self.file.place.sealed)
         if self.choice is None:
@@ -227,7 +227,7 @@ def runs_of(
 
 
 def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
-    """The extent of any segment. `end` is where the log ends by what other files say, if it is the last segment."""
+    """The extent of any segment. `end` is the end of the log according to other files, for the last segment."""
     data = bytes_of(file)
     sound = find_sound(data, sealed=file.place.sealed)
     first = file.place.start_offset or 0
@@ -313,7 +313,7 @@ def _open_wrappers(data: Bytes, sound: SoundBatches) -> Heads:
 
 
 def _bases(head: Heads, first: int) -> NDArray[np.int64]:
-    """First offsets. That of a wrapper that cannot be opened is not known: take the one after the batch before it."""
+    """First offsets. The first offset of an unreadable wrapper is unknown: take the one after the batch before it."""
     base, last = head["base_offset"].copy(), head["last_offset"]
     wrapped = head["record_count"] < 0
     if not wrapped.any():

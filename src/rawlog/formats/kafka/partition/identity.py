@@ -35,8 +35,8 @@ _WARM = 8192 // INDEX_ENTRY.size
 
 
 class End(NamedTuple):
-    """Where reading ends: a byte position, and the offset that follows there; None if no batch was read. `is_fatal`: a broker that comes
-    to that position gives up, and does not start.
+    """The end of reading: a byte position and the next offset; None if no batch was read. `is_fatal`: a broker gives up at that position
+    and does not start.
     """
 
     position: int
@@ -120,7 +120,7 @@ _METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a partition's `partition.metadata` is to hold, None for no such file; `change` tells why it is not what was there."""
+    """The right content of a partition's `partition.metadata`, None for no such file. `change` is the reason for a new content."""
 
     path: str
     size: int = 0
@@ -302,7 +302,7 @@ _WANTED = (
 
 
 class Assignment(NamedTuple):
-    """The nodes that have a replica of a partition, in which directory of each, and those that are still to get one."""
+    """The nodes with a replica of a partition, the directory of each, and the nodes about to get one."""
 
     replicas: tuple[int, ...]
     directories: tuple[bytes, ...]

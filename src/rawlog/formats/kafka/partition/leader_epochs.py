@@ -89,7 +89,7 @@ class EpochRuns:
             self.runs.append(run)
 
     def corrections(self, files: Sequence[File]) -> list[Correction]:
-        """Which epochs are wrong, and what they are to be."""
+        """The wrong epochs, with the right ones."""
         return self.corrections_with(epochs_in(tuple(files)))
 
     def corrections_with(self, checkpoint: NDArray[np.int64] | Sequence[tuple[int, int]] | None) -> list[Correction]:
@@ -150,7 +150,7 @@ def _goes_on(before: Run, run: Run) -> bool:
 
 
 def _elect(term: Sequence[Run], table: NDArray[np.int64] | None) -> Run:
-    """Runs that are of one epoch as one run: of that epoch which most of their batches have, or the lowest of several."""
+    """Runs of one term as one run, with the epoch of most of their batches; the lowest of several."""
     if len(term) == 1:
         return term[0]
     votes: Counter[int] = Counter()
@@ -179,7 +179,7 @@ def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
 
 
 def _stated_epoch(table: NDArray[np.int64] | None, run: Run) -> int | None:
-    """The epoch that the checkpoint has for a run's offsets; None where it says nothing, or several."""
+    """The epoch in the checkpoint for a run's offsets; None if there is none, or several."""
     if table is None:
         return None
     first, last = (int(np.searchsorted(table[:, 1], offset, side="right")) - 1 for offset in (run.first, run.last))
@@ -187,7 +187,7 @@ def _stated_epoch(table: NDArray[np.int64] | None, run: Run) -> int | None:
 
 
 def _heaviest_chain(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
-    """The runs, by number, that make the heaviest sequence of epochs that never fall; the lower epochs of equal ones."""
+    """The heaviest sequence of runs, by number, in which epochs never fall; of equal ones, the one with lower epochs."""
     offset = max(0, len(runs) - MOST_RUNS)
     recent = runs[offset:]
     epochs = np.array([run.epoch for run in recent], np.int64)
@@ -218,7 +218,7 @@ def _heaviest_chain(runs: Sequence[Run], stated: Sequence[int | None]) -> list[i
 
 
 def _between(index: int, kept: Sequence[int], right: dict[int, int], stated: int | None) -> int:
-    """The epoch of a run that is out of line: as the checkpoint says if that fits, else that of the run before it, or after it."""
+    """The right epoch of a run out of line: that of the checkpoint if it fits, else that of the run before or after it."""
     at = int(np.searchsorted(np.array(kept, np.int64), index))
     low = right[kept[at - 1]] if at else None
     high = right[kept[at]] if at < len(kept) else None

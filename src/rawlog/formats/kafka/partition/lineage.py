@@ -36,9 +36,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class LogOutline:
-    """What the outline of a replica says, without its batches. `start` is the offset that the log begins at, `traced` one that it had
-    reached by what other files say.
-    """
+    """The outline of a replica, without its batches. `start` is the first offset of the log, `traced` its end according to other files."""
 
     runs: tuple[Run, ...] = ()
     damage: tuple[Damage, ...] = ()
@@ -185,7 +183,7 @@ def _is_flipped(stored: int, expected: int) -> bool:
 
 
 def end_of_epoch(epochs: Epochs, end: int, epoch: int) -> tuple[int, int]:
-    """The largest epoch of a log that is not above one, and where it ends: what a leader answers to a follower that asks."""
+    """The largest epoch of a log up to a given one, and its end: the answer of a leader to a follower."""
     at = bisect_right(epochs, (epoch, 1 << 63)) - 1
     if at < 0:
         return epoch, epochs[0][1] if epochs else end

@@ -134,7 +134,7 @@ class LogDirectory:
 
 @dataclass(frozen=True)
 class Node:
-    """The log directories of one node that are here; a directory that does not say whose it is, is alone."""
+    """The log directories of one node. A directory without an owner is a node of its own."""
 
     directories: tuple[LogDirectory, ...]
 
@@ -227,7 +227,7 @@ def topic_id_in(folder: str) -> bytes | None:
 
 
 def nodes(files: Sequence[File]) -> list[Node]:
-    """The nodes whose log directories are among some files, found once for all who ask."""
+    """The nodes of the log directories among some files; computed once."""
     return Store.of(files).share(_nodes)
 
 
@@ -243,7 +243,7 @@ def _nodes(store: Store) -> list[Node]:
 
 
 def _adopt(by_node: dict[object, list[LogDirectory]]) -> None:
-    """Give directories whose `meta.properties` is not accepted to the node that is here, if there is only one."""
+    """Give directories with an invalid `meta.properties` to the only node, if there is only one."""
     others = [key for key in by_node if isinstance(key, tuple)]
     orphans = [key for key in by_node if not isinstance(key, tuple)]
     for key in orphans:

@@ -235,7 +235,7 @@ SEGMENT = 1 << 31
 
 
 class Indexes:
-    """The transaction indexes of a partition: what they name, and where they would name everything."""
+    """The transaction indexes of a partition: their entries, and the ranges in which they are complete."""
 
     def __init__(self, files: Sequence[File], kept: Iterable[tuple[int, int]]) -> None:
         """`kept` are the producers and offsets of ABORT markers that are left and end a transaction with records."""
@@ -446,7 +446,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class _Boundary:
-    """Between a run of a producer's batches and what is left of it next, where lost offsets may have held the marker."""
+    """The lost offsets between a run of a producer's batches and its next event. They may have held the marker."""
 
     run: Event
     following: Event | None
@@ -475,7 +475,7 @@ class Judge:
         self.lost = self._lost_gaps()
 
     def decide(self) -> list[Transaction]:
-        """Every transaction whose marker may be lost and that matters to what read_committed consumers see."""
+        """Every transaction whose marker may be lost, if it matters to read_committed consumers."""
         boundaries = [
             (number, boundary) for number in sorted(self.ledger.events) for boundary in self._boundaries(number)
         ]
@@ -510,7 +510,7 @@ class Judge:
         return (raised or set().union(*self.ledger.raised.values())) == {True}
 
     def _lost_gaps(self) -> dict[int, tuple[int, int]]:
-        """The gaps that damage left and that have room for a marker, by number; the one after the last batch included."""
+        """The damaged gaps with room for a marker, by number; the one after the last batch included."""
         gaps = [(first, last + 1) for first, last in self.ledger.gaps]
         lost = {}
         for number, (start, stop) in enumerate([*gaps, (self.end, ENDLESS)]):
@@ -741,7 +741,7 @@ class Judge:
         return None
 
     def _epoch(self, number: int, boundary: _Boundary, row: dict[str, int] | None) -> int:
-        """The epoch of the lost marker: that of the records, or the next one where transactions raise it."""
+        """The epoch of the lost marker: that of the records, or the next one if transactions raise it."""
         if row is not None and row["epoch"] in (boundary.run.epoch, boundary.run.epoch + 1):
             return row["epoch"]
         return boundary.run.epoch + 1 if self._raises_epochs(number) else boundary.run.epoch

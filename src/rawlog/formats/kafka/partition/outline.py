@@ -102,7 +102,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a sound batch that is not at its place, and why. `base` is the first offset that it says, or is to have."""
+    """The fate of a displaced sound batch, and the reason. `base` is its first offset, corrected if it is changed."""
 
     action: Action
     reason: str
@@ -521,8 +521,8 @@ def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
 
 
 def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
-    """The ranges of offsets from `first` to before `stop` that are lost. The log is read, once, only where names, checkpoints and settings
-    do not say that compaction may have removed what is missing.
+    """The lost ranges among the offsets from `first` to before `stop`. The log is read, once, unless names, checkpoints or settings show
+    that compaction may have removed them.
     """
     filled = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
     is_named = any(first <= offset < stop for offset in index_traces(files, filled))
@@ -559,9 +559,7 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
 
 
 def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first and last offsets that are missing between batches of a segment that follow one another in the file, whatever the reason;
-    and the number of the segment.
-    """
+    """The first and last missing offsets between adjacent batches of a segment, for any reason; and the number of the segment."""
     holes = [np.empty((0, 2), np.int64)]
     for extent in extents:
         if extent.choice is None:
@@ -578,7 +576,7 @@ def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
-    """Whether bytes are no batch, or batches are not at their place: that explains what is missing, too."""
+    """Whether bytes are no batch, or batches are displaced: that explains missing offsets, too."""
     return bool(placed) or any(
         extent.has_damage or (extent.choice is not None and (extent.choice.dropped or extent.choice.rebased))
         for extent in extents
@@ -597,7 +595,7 @@ def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequenc
 
 
 def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
-    """What is missing at the end, although other files say that the log had reached it."""
+    """The offsets missing at the end, according to other files."""
     if not extents:
         return []
     trace = last_trace(files)
@@ -608,8 +606,8 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
 
 
 def _cleaned_up_to(files: Sequence[File], mark: int) -> int:
-    """The offset up to which compaction may have taken out what is missing; 0 if nothing shows that the topic is compacted. `mark` is the
-    last offset of a batch that shows it, or -1.
+    """The offset up to which compaction may have removed records; 0 if nothing shows compaction. `mark` is the last offset of a batch
+    that shows it, or -1.
     """
     place = files[0].place
     if place.topic == METADATA_TOPIC:
@@ -681,7 +679,7 @@ def _around_damage(
 
 
 def _subtract(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) -> list[tuple[int, int | None]]:
-    """Ranges joined where they touch, without the offsets that are there."""
+    """The ranges, joined, without the covered offsets."""
     ranges = Intervals((first, HUGE if last is None else last + 1) for first, last in spans)
     left = ranges.subtract(Intervals.closed(covered))
     return [(first, None if stop == HUGE else stop - 1) for first, stop in left]

@@ -48,7 +48,7 @@ def _lost(log: Outline) -> Iterator[Entry]:
 
 
 class _Settlement:
-    """The pieces of a log in order, what is set in their batches, and what is reported of them."""
+    """The pieces of a log in order, the patches to their batches, and the report entries."""
 
     def __init__(self, log: Outline) -> None:
         self.log = log
@@ -87,7 +87,7 @@ class _Settlement:
                 self._entry(Action.CHANGED, reason, path, *place)
 
     def report(self, number: int) -> None:
-        """What becomes of the bytes of a segment that are not kept as they are."""
+        """Report the bytes of a segment that are dropped or changed."""
         extent = self.log.extents[number]
         if extent.choice is None or extent.sound is None:
             return

@@ -88,7 +88,7 @@ def _rows(columns: Columns, place: Place) -> pa.RecordBatch:
 
 
 def readable(data: Bytes) -> Iterator[Columns]:
-    """The records of a batch that begins with the data and whose checksum is wrong."""
+    """The records of a batch with a wrong checksum. The batch is at the start of the data."""
     if data.size <= OUTLINE.size:
         return
     length = int.from_bytes(data[OUTLINE.at("length") : OUTLINE.after("length")].tobytes(), "big", signed=True)
@@ -107,7 +107,7 @@ def readable(data: Bytes) -> Iterator[Columns]:
 
 
 def _survivors(payload: Bytes, head: Heads) -> Iterator[Columns]:
-    """Runs of records of a batch that are whole; one that is not is skipped, if its length is credible."""
+    """Runs of whole records of a batch. A broken record is skipped if its length is credible."""
     plain = byte_view(compression.decompress(CODECS[int(head.codec[0])], payload, limit=LIMIT))
     position = 0
     while plain.size - position >= SMALLEST_RECORD:
@@ -242,7 +242,7 @@ def _report(
 
 
 class Repair:
-    """What the policies share: the report, what was cut, and what is known of transactions."""
+    """The common part of the policies: the report, the cut bytes, the transactions."""
 
     limits: Limits | None = None
     derivation: Derivation | None = None
@@ -272,14 +272,14 @@ class Repair:
         raise NotImplementedError
 
     def lost(self) -> list[Lost]:
-        """The offsets that are lost: all that damage took and that was not put back."""
+        """The lost offsets: those in damage, without restored markers."""
         lost = sorted(set(self.damage), key=lambda span: (span[0], span[1] if span[1] is not None else HUGE))
         for offset in self.restored:
             lost = [part for span in lost for part in _remove_offset(span, offset)]
         return lost
 
     def report_losses(self, transactions: Sequence[Transaction], end: int | None = None) -> None:
-        """Report the offsets that are lost, those of transactions too; only what is before an `end`, where the log was cut on purpose."""
+        """Report lost offsets and transactions; with an `end`, at which the log was cut on purpose, only losses before it."""
         gaps = self.log.gaps
         self.report.notes += [str(gap) for gap in gaps if not gap.is_lost]
         for first, last in self.lost():
@@ -359,7 +359,7 @@ class BrokerCut(Repair):
             yield NewSegment(base, [(frames, head)], file.modified)
 
     def _base(self, file: File, first: int, writer: PartitionWriter) -> int:
-        """Where a segment begins that a broker keeps."""
+        """The first offset of a segment that a broker keeps."""
         end = writer.end_offset
         between = [gap for gap in self.log.gaps if gap.side is Side.BETWEEN and gap.is_lost]
         is_gap = any(gap.file.path == file.path for gap in between)
@@ -372,7 +372,7 @@ class BrokerCut(Repair):
 
 
 def _up_to_damage(sound: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
-    """How many batches of a segment a broker keeps, where what it cuts begins, and why."""
+    """The number of batches of a segment that a broker keeps, the start of the cut, and the reason."""
     end, reason = (sound.holes[0].start, sound.holes[0].reason) if sound.holes else (size, "")
     count = int(np.searchsorted(sound.starts, end))
     base, last = sound.head["base_offset"][:count], sound.head["last_offset"][:count]
@@ -502,7 +502,7 @@ class Salvage(Repair):
             yield from self._with_markers(file, frames, head.slice(done, order.size))
 
     def _set_epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
-        """Set right the leader epochs that are wrong; the batches that it changed."""
+        """Correct wrong leader epochs; returns the changed batches."""
         bases, epochs = head["base_offset"], head["leader_epoch"]
         changed = []
         for correction in self.log.corrections:

@@ -45,7 +45,7 @@ META = "meta.properties"
 
 @dataclass(frozen=True, slots=True)
 class _Ids:
-    """What the small files say of a partition directory; None where they do not."""
+    """The ids of a partition directory in its small files; None if they have none."""
 
     cluster: str | None
     topic_id: str | None
@@ -186,7 +186,7 @@ def _logs(store: Store) -> list[File]:
 
 
 def _last_epoch(store: Store) -> int:
-    """The last leader epoch in which a replica got records; -1 if that is not known."""
+    """The last leader epoch with records of a replica; -1 if unknown."""
     epochs_file = next((file for file in store if file.format == "kafka.epochs" and file.problem is None), None)
     try:
         return (
@@ -217,7 +217,7 @@ PLURAL = {"batch": "batches", "record": "records"}
 
 @dataclass(slots=True)
 class _Side:
-    """The segments of one replica that a broker would load, and the offsets that they cover."""
+    """The segments of one replica that a broker would load, and their offsets."""
 
     segments: list[File]
     start: int | None = None
@@ -226,7 +226,7 @@ class _Side:
     covers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The heads of sound batches, in order; those that overlap what came before are the business of other rules."""
+        """The heads of sound batches, in order, without those that overlap earlier ones: other rules report them."""
         reached = -1
         for file in self.segments:
             for frames in walk(file, LOG, errors="skip"):
@@ -275,7 +275,7 @@ class _Side:
 
 @dataclass(slots=True)
 class _Comparison:
-    """What two replicas do not agree on, in the offsets that both cover."""
+    """The differences of two replicas in their common offsets."""
 
     this: _Side
     other: _Side
@@ -450,7 +450,7 @@ NOT_ASSIGNED, NOT_LOADED, FUTURE = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the cluster knew of a partition at death: its leader (-1 if none), the leader epoch, who was in sync, who has replicas."""
+    """The state of a partition in the metadata at death: leader (-1 if none), leader epoch, in-sync replicas, replicas."""
 
     leader: int
     epoch: int
@@ -601,7 +601,7 @@ class _Decider:
         return Decision(plan, pieces, begin if pieces else end, floor)
 
     def _lost_start(self, begin: int, floor: int | None) -> Iterable[Span]:
-        """What the replica that decides had before all logs that are here."""
+        """The lost offsets of the winner before the start of all logs."""
         trace = self.winner.first_trace
         if trace is None or max(trace.offset, floor or 0) >= begin:
             return
@@ -644,7 +644,7 @@ class _Decider:
         return is_first and not any(stretch.first < stop for stretch in damage)
 
     def _is_undecided(self, start: int, stop: int) -> bool:
-        """Whether every copy that reaches over offsets lacks them between two segments, and has nothing that contradicts compaction."""
+        """Whether every copy around these offsets lacks them between two segments, and nothing contradicts compaction."""
         around = [copy for copy in self.copies if copy.start < stop and copy.end > start]
         return all(any(a <= start and stop <= b + 1 for a, b in copy.log.undecided) for copy in around) and bool(around)
 
@@ -683,7 +683,7 @@ class _Decider:
         return []
 
     def _undecided_spans(self, start: int, end: int) -> Iterable[Span]:
-        """Records that are kept although nothing tells that they were committed."""
+        """The kept records that may not have been committed."""
         assignment = self.assignment
         whole = [copy for copy in self.copies if self.limits[copy.number] > copy.start]
         committed = max((min(copy.high_watermark or 0, self.limits[copy.number]) for copy in whole), default=0)

@@ -89,7 +89,7 @@ class Policy(Protocol):
 def rewrite(
     folder: Folder, policy: Policy, *, log_start: int = 0, corrections: Sequence[Correction] = ()
 ) -> PartitionWriter:
-    """Fill an empty directory with the partition that a policy makes; the writer, which knows what it wrote.
+    """Fill an empty directory with the partition of a policy; returns the writer.
 
     `log_start` names the only segment of a partition without batches. `corrections` are the leader epochs to set right.
     """
@@ -263,7 +263,7 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 
 
 def new_report(**counts: int) -> Report:
-    """A report with counts that machines find in it also where they are 0."""
+    """A report with these counts, also those that are 0."""
     return Report(counts=counts)
 
 
@@ -369,8 +369,8 @@ def _report_missing(source: str, stores: Sequence[Store], report: Report) -> Non
 
 
 def _keep_checkpoints(source: str, done: Mapping[str, Report], bases: Mapping[str, int], folder: Folder) -> None:
-    """Write the checkpoints as far as they are true of the result. A log start before the first segment says that records are missing,
-    which was reported, or that remote storage has them.
+    """Write the checkpoints, limited to the result. A log start before the first segment means missing records, already reported, or
+    records in remote storage.
     """
     for name in OFFSET_CHECKPOINTS:
         offsets = {}

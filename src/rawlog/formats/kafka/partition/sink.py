@@ -155,7 +155,7 @@ class TopicIds:
         self.ids: dict[str, str] = {}
 
     def of(self, topic: str, target: Path) -> str:
-        """The id that was asked for, or that the topic has already at the target, or a new one."""
+        """The requested id, the id of the topic at the target, or a new one."""
         if self.requested is not None:
             if self.ids and topic not in self.ids:
                 raise OptionError(f"one topic_id for several topics: {', '.join(self.ids)}, {topic}")
@@ -325,7 +325,7 @@ ADVICE = 'df.repartition("topic", "partition").sortWithinPartitions("topic", "pa
 
 @dataclass(frozen=True, slots=True)
 class SharedPartition:
-    """What one share holds of a partition; `numbered` says that its rows came with offsets."""
+    """The part of a partition in one share. `numbered`: its rows came with offsets."""
 
     topic: str
     partition: int

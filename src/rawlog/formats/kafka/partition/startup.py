@@ -96,7 +96,7 @@ class _Load:
             yield Prediction(Effect.EMPTIES, self.path, message, self.start)
 
     def _recover(self) -> tuple[list[Prediction], int]:
-        """What loading does to the segments, and the offset at which the log then ends."""
+        """The effects of loading on the segments, and the end of the log after it."""
         first, predictions = self._first_unflushed(), list[Prediction]()
         end = self.segments[-1].place.start_offset or 0
         for number, segment in enumerate(self.segments):
@@ -303,7 +303,7 @@ def _check_bootstrap(data: bytes) -> None:
 
 
 def _metadata(node: Node) -> Iterator[Prediction]:
-    """What a broker does with partition directories by what the cluster's metadata says of them."""
+    """The effects of the cluster's metadata on partition directories."""
     assignments = node.assignments
     loaded = {key: path for directory in node.directories for key, path in directory.loaded.items()}
     if assignments is None:

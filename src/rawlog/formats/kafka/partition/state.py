@@ -166,7 +166,7 @@ class Producers:
     # Merging --------------------------------------------------------------------------------------------------------
 
     def merge(self, following: Producers) -> None:
-        """Take in the fold of the stretch that follows this one, which is used up."""
+        """Take in the fold of the next stretch, which is used up."""
         opened = self.open_transactions()
         met = {number for number, row in self.rows.items() if self.table[row, kernels.HAS_MARKER]}
         for rows in following.aborts:
@@ -185,7 +185,7 @@ class Producers:
             self._join(own_row, right, following.places.get(row))
 
     def _join(self, row: int, right: NDArray[np.int64], place: tuple[str, int, int] | None) -> None:
-        """One producer: what it was at the end of this stretch, then what the next one says of it."""
+        """Join the states of one producer at the end of this stretch and in the next one."""
         left = self.table[row]
         if right[kernels.LEAD]:
             _mark(left, right)
@@ -266,7 +266,7 @@ def _mark(left: NDArray[np.int64], right: NDArray[np.int64]) -> None:
 
 
 def _continue_aborts(rows: NDArray[np.int64], opened: dict[int, int], met: set[int], following: Producers) -> None:
-    """Give aborts what the stretch before them knows: where their transactions began, and what else was open."""
+    """Complete aborts with the state before them: the starts of their transactions, and other open transactions."""
     table = following.table
     rows_of = ((number, table[following.rows[number]]) for number in opened if number in following.rows)
     markers = {number: int(state[kernels.FIRST_MARKER]) for number, state in rows_of if state[kernels.HAS_MARKER]}
@@ -320,8 +320,8 @@ MOST_SPANS = 20
 
 @dataclass(slots=True)
 class TransactionCounts:
-    """The transactional records of one producer: how many come before its first marker, of which type that is, how many are of aborted
-    transactions between markers, and how many come after the last one.
+    """The numbers of transactional records of one producer: before its first marker (`lead`; `first` is the type of that marker), in
+    aborted transactions between markers, and after the last marker (`tail`).
     """
 
     lead: int = 0
@@ -424,7 +424,7 @@ class Tally:
             counts.join(following)
 
     def merge(self, following: Tally) -> None:
-        """Take in the stretch that follows this one, which is used up."""
+        """Take in the next stretch, which is used up."""
         self.control += following.control
         self.removed += following.removed
         self.kept_places += following.kept_places

@@ -519,7 +519,7 @@ class Survey:
                 self.mark("snapshot", Mark(message, position, size, row["last_offset"], path=file.path))
 
     def mark_fallen_epochs(self, corrections: Sequence[Correction]) -> None:
-        """Epochs that the batches around them contradict, where the checkpoint is missing or says nothing of them."""
+        """Mark epochs contradicted by the batches around them, if the checkpoint does not have them."""
         for correction in corrections:
             if (correction.first, correction.wrong) in self.epochs_named:
                 continue
@@ -534,7 +534,7 @@ class Survey:
             )
 
     def mark_undecided(self, whole: Outline) -> None:
-        """What is missing inside of the log, and was perhaps compacted away: one mark for all of it."""
+        """Mark missing offsets inside the log that compaction may have removed: one mark for all of them."""
         if whole.undecided:
             [(first, last), *others] = whole.undecided
             more = f", and {counted(len(others), 'more range')} after them" if others else ""
@@ -543,7 +543,7 @@ class Survey:
             self.mark("gap", Mark(message, offset=first, path=path, severity=Severity.INFO))
 
     def mark_displaced(self, whole: Outline) -> None:
-        """Sound batches that are not where their offsets belong."""
+        """Mark sound batches that are not at their place."""
         for number, extent in enumerate(whole.extents):
             for at, fate in whole.fates(number).items():
                 assert extent.sound is not None

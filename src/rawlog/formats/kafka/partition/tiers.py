@@ -182,7 +182,7 @@ class RemoteSegment:
 
 
 def list_remote_segments(files: Iterable[File]) -> dict[str, RemoteSegment]:
-    """The remote segments that the metadata topic knows, by id, in their last state. Damage in it is passed over."""
+    """The remote segments in the metadata topic, by id, in their last state. Damage is skipped."""
     logs = [
         file
         for file in files
@@ -281,7 +281,7 @@ def _set_group(file: File, group: str | None) -> File:
 
 
 def _segment_of(file: File, records: dict[str, RemoteSegment]) -> tuple[_Key | None, _Segment]:
-    """Which segment of which partition a file in remote storage is of."""
+    """The partition and the segment of a file in remote storage."""
     path = stored_path(file.path)
     directory, number = remote_directory(split(path)[0]), segment_id(path)
     record = None if number is None else records.get(number)
@@ -374,7 +374,7 @@ def _settle_segments(
 
 
 def _decide(segments: Sequence[_Segment], begin: int | None, *, is_listed: bool) -> None:
-    """Which of a partition's remote segments, in order, are read, and up to where. `begin` is where the log on disk begins."""
+    """Decide which remote segments of a partition are read, and up to which offset. `begin` is the first offset on disk."""
     read: list[_Segment] = []
     reached = NONE
     for segment in segments:
@@ -402,7 +402,7 @@ def _is_inside(segment: _Segment, before: _Segment) -> bool:
 
 
 def _cut_position(segment: _Segment) -> int | None:
-    """Where in its log the first offset is that is not read; None if there is no such offset, or it begins with the end."""
+    """The position of the first offset that is not read of a segment; None if there is none."""
     from rawlog.formats.kafka import LOG
 
     log, stop = segment.log, segment.stop
@@ -422,8 +422,8 @@ def _cut_position(segment: _Segment) -> int | None:
 
 
 def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
-    """The partitions among the files that have segments in remote storage alone, which is not among the files. The list of those is
-    among the files, or next to a partition that was named alone.
+    """The partitions with segments only in remote storage that is not among the files. The list of these segments is among the files, or
+    next to a partition that was named alone.
     """
     here = _remote_files(files)
     lacking: dict[tuple[str, int], list[RemoteSegment]] = defaultdict(list)

@@ -167,7 +167,7 @@ def _later(file: File) -> list[File]:
 
 
 def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Transactions | LookAhead | None:
-    """The partition's transactions, where what is asked for depends on them."""
+    """The partition's transactions, if the options depend on them."""
     if options.get("isolation") == "read_committed":
         transactions = _of_group(Store.of(group), file)
         return replace(transactions, committed_only=True)
@@ -234,7 +234,7 @@ def _fold_log(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int
 
 
 def _state_of(segments: Sequence[File]) -> folds.Producers:
-    """From headers alone; from checked batches where one that would hold everything back is damaged."""
+    """The producers by headers alone; by checked batches if the first batch of an open transaction is damaged."""
     ordered = sorted(segments, key=lambda segment: segment.place.start_offset or 0)
     state = folds.Producers(transactional_only=True)
     places: dict[int, tuple[File, int, int]] = {}
@@ -297,7 +297,7 @@ def _transactions(opened: Mapping[int, int], aborted: Iterable[AbortedTxn]) -> T
 
 @lru_cache(maxsize=4)
 def _read_indexes(group: tuple[File, ...]) -> Transactions | None:
-    """The same without reading the log up to the newest snapshot; None where the files next to it do not tell everything.
+    """The same without reading the log up to the newest snapshot; None if the files next to it are not enough.
 
     A segment without abort has no transaction index, so that none at all may as well mean that they were not kept; where some are there,
     a segment without one is looked through for a marker of an abort.
@@ -340,7 +340,7 @@ def _state_at(snapshot: File) -> folds.Producers:
 
 
 def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterator[AbortedTxn]:
-    """What the transaction indexes say up to an offset; DataError where an entry cannot be one of its segment."""
+    """The entries of the transaction indexes up to an offset; DataError for an entry that cannot be of its segment."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
     from rawlog.io.walk import walk
 
@@ -371,7 +371,7 @@ def _has_abort(segment: File, end: int) -> bool:
 
 
 def _replay(state: folds.Producers, active: File, group: Sequence[File], start: int) -> int:
-    """Take in what the last segment holds from an offset on; the offset where the log ends."""
+    """Take in the batches of the last segment from an offset on; returns the end of the log."""
     from rawlog.formats.kafka import LOG
     from rawlog.io.walk import walk
 

@@ -62,7 +62,7 @@ class Limits:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Limits:
-        """The limits that options of these names say. OptionError for what is not a number, or not one that a broker takes."""
+        """The limits in the options. OptionError for an invalid number."""
         least = {"segment_bytes": 14, "segment_ms": 1, "segment_index_bytes": 24, "index_interval_bytes": 0}
         changed = {
             limit.name: whole_number(options, limit.name, least[limit.name])
@@ -206,7 +206,7 @@ class Derivation:
         return txnindex(aborted[before:])
 
     def snapshot(self, offset: int) -> bytes:
-        """The snapshot of the producers up to an offset, which is where the batches so far end."""
+        """The snapshot of the producers at an offset, the end of the batches so far."""
         return snapshot(self.producers.states)
 
     def epochs_file(self) -> bytes:
@@ -417,7 +417,7 @@ DERIVED = ("index", "timeindex", "txnindex")
 
 
 class GrowingPartition(PartitionWriter):
-    """A PartitionWriter whose directory may have content already, which it continues. `start` names the first segment of an empty one.
+    """A PartitionWriter that continues the content of its directory. `start` names the first segment of an empty one.
 
     OptionError if the directory belongs to another topic; DataError if it is damaged before its end.
     """
