@@ -19,7 +19,7 @@ from rawlog.formats.kafka.partition.state import (
     AbortedTxn,
     Producer,
     Producers,
-    merged,
+    merge_folds,
 )
 from rawlog.model.frames import Frames
 from tests.reference import kafka
@@ -181,4 +181,4 @@ def test_any_cut_gives_the_same_state(batches: list[tuple[int, int, int, int, st
     while len(parts) > 1 and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(parts) - 2))
         parts[at].merge(parts.pop(at + 1))
-    assert answers(merged(parts)) == answers(whole)
+    assert answers(merge_folds(parts)) == answers(whole)

@@ -29,7 +29,7 @@ from rawlog.formats.kafka.partition.extents import Extent, PlainExtent
 from rawlog.formats.kafka.partition.lineage import Copy, Piece
 from rawlog.formats.kafka.partition.markers import Transaction
 from rawlog.formats.kafka.partition.outline import Outline, outline
-from rawlog.formats.kafka.partition.repair import BrokerCut, Repair, Salvage, with_markers
+from rawlog.formats.kafka.partition.repair import BrokerCut, Repair, Salvage, write_with_markers
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite, segments_of
 from rawlog.formats.kafka.partition.sound_batches import FARTHEST, set_field
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter, metadata_file
@@ -283,7 +283,7 @@ def copy_directory(
         copy = PartitionCopy(folder, options, batches, closing=closing)
         return batches, copy.write(start)
 
-    batches, writer, transactions = with_markers(attempt, files)
+    batches, writer, transactions = write_with_markers(attempt, files)
     is_cut = copy.report.counts["records_cut"] > 0
     batches.report_losses(transactions, writer.end_offset if is_cut else None)
     return copy.summarise(floor)

@@ -303,7 +303,7 @@ def missing_partitions(node: Node) -> list[MissingPartition]:
     """The partitions missing in the directories of a node, by path: no segment of them is here."""
     there: set[Key] = set()
     for directory in node.directories:
-        filled = _with_segments(directory)
+        filled = _paths_with_segments(directory)
         there |= {key for key, path in directory.loaded.items() if path in filled}
     by_key: dict[Key, MissingPartition] = {}
     for directory in node.directories:
@@ -378,7 +378,7 @@ def _is_adding(node: Node, key: Key) -> bool:
     return assignment is not None and node.id in assignment.adding
 
 
-def _with_segments(directory: LogDirectory) -> set[str]:
+def _paths_with_segments(directory: LogDirectory) -> set[str]:
     """The partition directories of a log directory that have a segment. A bucket is listed once: every listing is a request."""
     if is_remote(directory.path):
         return {split(entry.path)[0] for entry in listing(directory.path) if entry.path.endswith(".log")}

@@ -94,7 +94,7 @@ class Extent:
         if self.sound is None:
             self.sound = find_sound(bytes_of(self.file), sealed=self.file.place.sealed)
         if self.choice is None:
-            self.choice = _all_of(self.sound)
+            self.choice = _choose_all(self.sound)
         return self.sound, self.choice
 
     def offsets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -290,10 +290,10 @@ def bytes_of(file: File) -> Bytes:
 def batches_of(extent: Extent, data: Bytes) -> tuple[SoundBatches, Choice]:
     """The sound batches of a segment, and which of them are of the log."""
     sound = extent.sound if extent.sound is not None else find_sound(data, sealed=extent.file.place.sealed)
-    return sound, extent.choice or _all_of(sound)
+    return sound, extent.choice or _choose_all(sound)
 
 
-def _all_of(sound: SoundBatches) -> Choice:
+def _choose_all(sound: SoundBatches) -> Choice:
     return Choice(list(range(len(sound.head))), {}, [], [])
 
 

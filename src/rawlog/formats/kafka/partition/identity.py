@@ -345,7 +345,7 @@ class Assignments:
             self.topics.pop(bytes(message["topicId"]), None)
             self.partitions.pop(bytes(message["topicId"]), None)
         elif kind in ("PartitionRecord", "PartitionChangeRecord"):
-            self._partition(message)
+            self._apply_partition(message)
         elif kind == "UnregisterBrokerRecord":
             self.directories.pop(message["brokerId"], None)
         elif kind in ("RegisterBrokerRecord", "BrokerRegistrationChangeRecord"):
@@ -353,7 +353,7 @@ class Assignments:
             if directories or kind == "RegisterBrokerRecord":
                 self.directories[message["brokerId"]] = directories
 
-    def _partition(self, message: dict[str, Any]) -> None:
+    def _apply_partition(self, message: dict[str, Any]) -> None:
         partitions = self.partitions.setdefault(bytes(message["topicId"]), {})
         before = partitions.get(message["partitionId"], Assignment((), (), frozenset()))
         replicas, adding = message.get("replicas"), message.get("addingReplicas")

@@ -125,7 +125,7 @@ class EpochRuns:
         kept = sorted(chain)
         for index in range(len(runs)):
             if index not in right:
-                right[index] = _between(index, kept, right, stated[index])
+                right[index] = _neighbour_epoch(index, kept, right, stated[index])
         return [
             Correction(run.first, run.last, run.epoch, right[index])
             for index, term in enumerate(terms)
@@ -217,7 +217,7 @@ def _heaviest_chain(runs: Sequence[Run], stated: Sequence[int | None]) -> list[i
     return chain[::-1]
 
 
-def _between(index: int, kept: Sequence[int], right: dict[int, int], stated: int | None) -> int:
+def _neighbour_epoch(index: int, kept: Sequence[int], right: dict[int, int], stated: int | None) -> int:
     """The right epoch of a run out of line: that of the checkpoint if it fits, else that of the run before or after it."""
     at = int(np.searchsorted(np.array(kept, np.int64), index))
     low = right[kept[at - 1]] if at else None

@@ -167,15 +167,15 @@ class Ledger:
         for index in np.flatnonzero(head["producer_id"] >= 0).tolist():
             number = int(head["producer_id"][index])
             if not control[index]:
-                self._follow(head, index, number, int(gap[index]))
+                self._count_missing(head, index, number, int(gap[index]))
             if transactional[index]:
-                self._note(frames, head, index, number, int(gap[index]), bool(control[index]))
+                self._add_event(frames, head, index, number, int(gap[index]), bool(control[index]))
 
     def cut(self, data: Bytes) -> None:
         """Take in bytes that are not kept."""
         self.witnesses += witnesses(data)
 
-    def _follow(self, head: Heads, index: int, number: int, gap: int) -> None:
+    def _count_missing(self, head: Heads, index: int, number: int, gap: int) -> None:
         """Count what sequence numbers say is missing in the one gap since the producer's batch before."""
         epoch, sequence = int(head["producer_epoch"][index]), int(head["base_sequence"][index])
         if sequence < 0:
@@ -187,7 +187,7 @@ class Ledger:
         size = int(head["last_offset"][index] - head["base_offset"][index]) + 1
         self._sequences[number] = (epoch, (sequence + size) & SEQUENCE_MASK, gap)
 
-    def _note(self, frames: Frames, head: Heads, index: int, number: int, gap: int, control: bool) -> None:
+    def _add_event(self, frames: Frames, head: Heads, index: int, number: int, gap: int, control: bool) -> None:
         events = self.events[number]
         first, last = int(head["base_offset"][index]), int(head["last_offset"][index])
         epoch, time = int(head["producer_epoch"][index]), int(head["max_timestamp"][index])
@@ -196,7 +196,7 @@ class Ledger:
                 read_marker(frames, index) if head["record_count"][index] else (None, NONE, NONE)
             )
             if kind in (ControlType.ABORT, ControlType.COMMIT):
-                self._end(number, Event(first, last, epoch, gap, moment, kind, coordinator))
+                self._add_marker(number, Event(first, last, epoch, gap, moment, kind, coordinator))
             return
         before = events[-1] if events else None
         if before is not None and before.kind is None and (before.gap, before.epoch) == (gap, epoch):
@@ -204,7 +204,7 @@ class Ledger:
         else:
             events.append(Event(first, last, epoch, gap, time))
 
-    def _end(self, number: int, marker: Event) -> None:
+    def _add_marker(self, number: int, marker: Event) -> None:
         """Take in a marker. What is left without a gap up to it is decided, and need not be remembered."""
         events = self.events[number]
         start = len(events)
@@ -481,7 +481,7 @@ class Judge:
         ]
         before: tuple[int, _Boundary] | None = None
         for number, boundary in boundaries:
-            self._weigh(number, boundary)
+            self._judge(number, boundary)
             if before is not None and before[0] == number and before[1].ended and before[1].following is not None:
                 boundary.first = max(boundary.first, before[1].following.first)
             before = (number, boundary)
@@ -494,7 +494,7 @@ class Judge:
                 self._taken.add(boundary.marker)
         for _, boundary in boundaries:
             if boundary.ended and boundary.marker is None:
-                boundary.marker = self._room(boundary.stretches)
+                boundary.marker = self._take_free_offset(boundary.stretches)
         for _, boundary in boundaries:
             if boundary.ended is None and not self._has_room(boundary.stretches):
                 boundary.ended = False  # every lost offset was the marker of another producer
@@ -539,7 +539,7 @@ class Judge:
                 boundaries.append(_Boundary(event, following, first, stretches))
         return boundaries
 
-    def _weigh(self, number: int, boundary: _Boundary) -> None:
+    def _judge(self, number: int, boundary: _Boundary) -> None:
         """Ask all that may know: first whether the transaction ended there, then how."""
         aborted = sorted(self.indexes.aborted.get(number, ()), key=lambda entry: entry.last_offset)
         for witness in self.ledger.witnesses:
@@ -709,7 +709,7 @@ class Judge:
             timestamp=timestamp,
         )
 
-    def _room(self, stretches: list[tuple[int, int]]) -> int | None:
+    def _take_free_offset(self, stretches: list[tuple[int, int]]) -> int | None:
         """A free offset in the first lost stretch that has one: the last of it."""
         for start, stop in stretches:
             if stop == ENDLESS and self.log_end > start:

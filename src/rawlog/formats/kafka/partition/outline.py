@@ -286,7 +286,7 @@ def outline(files: Sequence[File], known_extents: Mapping[str, Extent] | None = 
             extent = read_extent(file, stop, end)
         extent.stop = stop
         extents.append(extent)
-    placed = _place(extents)
+    placed = _place_strays(extents)
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
     if gaps:
@@ -368,7 +368,7 @@ def refuse_holes(log: Outline, why: str, *, allows_tail: bool) -> None:
 # How segments are put together -------------------------------------------------------------------------------------------
 
 
-def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
+def _place_strays(extents: Sequence[Extent]) -> dict[int, set[int]]:
     """Which batches outside their segments' ranges are placed where their offsets say: those of a segment with a wrong name.
 
     The batches of a segment follow one another in the log, with none of another segment between them. So its strays are placed if they
@@ -469,7 +469,7 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
     parts: list[tuple[int, int, int, tuple[int, ...] | None, bool]] = []
     for index, extent in enumerate(extents):
         if len(extent.covered):
-            for low, high, numbers in _between(extent, edges):
+            for low, high, numbers in _split_at(extent, edges):
                 parts.append((low, high, index, numbers, True))
         for number in placed.get(index, ()):
             parts.append((*extent.strays[number], index, (number,), False))
@@ -487,7 +487,7 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
     return pieces
 
 
-def _between(extent: Extent, edges: Sequence[int]) -> Iterable[tuple[int, int, tuple[int, ...] | None]]:
+def _split_at(extent: Extent, edges: Sequence[int]) -> Iterable[tuple[int, int, tuple[int, ...] | None]]:
     """The own batches of a segment, cut where batches of others come between."""
     low, high = int(extent.covered[0][0]), int(extent.covered[-1][1])
     cuts = edges[bisect_left(edges, low) : bisect_right(edges, high)]
@@ -634,7 +634,7 @@ def _lost(
         first.setdefault(piece.segment, at)
     for index, extent in enumerate(extents):
         if extent.sound is not None and extent.choice is not None and (extent.has_damage or extent.choice.dropped):
-            spans += _around_damage(index, extents, pieces, first.get(index), placed.get(index, set()))
+            spans += _offsets_around_damage(index, extents, pieces, first.get(index), placed.get(index, set()))
     if not spans:
         return []
     rows = [tuple(row) for extent in extents for row in extent.covered.tolist()]
@@ -642,7 +642,7 @@ def _lost(
     return _subtract(spans, rows)
 
 
-def _around_damage(
+def _offsets_around_damage(
     index: int, extents: Sequence[Extent], pieces: Sequence[Piece], at: int | None, placed: set[int]
 ) -> Iterable[tuple[int, int | None]]:
     """For each place of damage the offsets between the batches around it."""

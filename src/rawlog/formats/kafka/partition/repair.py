@@ -202,11 +202,11 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         work = policy_class(log, interval, metadata, quarantine, transactions)
         return work, rewrite(folder, work, log_start=log_start)
 
-    work, writer, transactions = with_markers(attempt, store)
+    work, writer, transactions = write_with_markers(attempt, store)
     return _report(work, writer, policy, transactions, whose)
 
 
-def with_markers(
+def write_with_markers(
     attempt: Callable[[Sequence[Transaction]], tuple[Repair, PartitionWriter]], files: Sequence[File]
 ) -> tuple[Repair, PartitionWriter, list[Transaction]]:
     """Write a partition, and write it again with the markers of transactions that damage took, if it took some."""
@@ -341,7 +341,7 @@ class BrokerCut(Repair):
                 continue
             sound = extent.sound or find_sound(data, sealed=file.place.sealed)
             stop = HUGE if number + 1 == len(extents) else extents[number + 1].first
-            count, end, reason = _up_to_damage(sound, data.size, extent.first, stop)
+            count, end, reason = _sound_prefix(sound, data.size, extent.first, stop)
             base = self._base(file, extent.first, writer)
             head = sound.head.slice(0, count)
             last = int(head["last_offset"][-1]) if count else extent.first - 1
@@ -371,7 +371,7 @@ class BrokerCut(Repair):
         return end
 
 
-def _up_to_damage(sound: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
+def _sound_prefix(sound: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
     """The number of batches of a segment that a broker keeps, the start of the cut, and the reason."""
     end, reason = (sound.holes[0].start, sound.holes[0].reason) if sound.holes else (size, "")
     count = int(np.searchsorted(sound.starts, end))
@@ -400,7 +400,7 @@ class Salvage(Repair):
             file, data = extent.file, bytes_of(extent.file)
             sound, choice = batches_of(extent, data)
             if piece.segment not in noted:
-                self._note(piece.segment, data)
+                self._report_segment(piece.segment, data)
                 noted.add(piece.segment)
             yield NewSegment(None, self._markers(piece.start, file))
             order = choice.order if piece.numbers is None else list(piece.numbers)
@@ -408,12 +408,12 @@ class Salvage(Repair):
             yield NewSegment(self._base(extent, piece, writer), batches, file.modified)
         for number, extent in enumerate(extents):
             if number not in noted:
-                self._note(number, bytes_of(extent.file))
+                self._report_segment(number, bytes_of(extent.file))
         last = extents[-1]
         is_written = len(extents) - 1 in noted or last.has_batches
         if not is_written and not (writer.batches and writer.end_offset > last.first):
             # The segment to append to exists, although nothing is left in it.
-            yield NewSegment(None, self._up_to_end(last, writer))
+            yield NewSegment(None, self._fill_to_end(last, writer))
             yield NewSegment(last.first, (), last.file.modified)
         yield NewSegment(None, self._markers(HUGE, last.file))
         places = {extent.file.path: number for number, extent in enumerate(extents)}
@@ -434,7 +434,7 @@ class Salvage(Repair):
             self.add(Action.MOVED, file, reason=reason, offsets=(piece.first, piece.last))
         return piece.start
 
-    def _note(self, number: int, data: Bytes) -> None:
+    def _report_segment(self, number: int, data: Bytes) -> None:
         """Report what becomes of every byte of a segment."""
         extent = self.log.extents[number]
         sound, fates = batches_of(extent, data)[0], self.log.fates(number)
@@ -489,17 +489,17 @@ class Salvage(Repair):
         for at in sorted(changed):
             if at > done:
                 frames = Frames(data, starts[done:at], stops[done:at], data.size, Status.OK)
-                yield from self._with_markers(file, frames, head.slice(done, at))
+                yield from self._insert_markers(file, frames, head.slice(done, at))
             piece = data[starts[at] : stops[at]].copy()
             set_field(piece, 0, "base_offset", int(head["base_offset"][at]))
             if head["magic"][at] == MAGIC_V2:
                 set_field(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
             frames = Frames(piece, np.array([0], np.int64), np.array([piece.size], np.int64), piece.size, Status.OK)
-            yield from self._with_markers(file, frames, head.slice(at, at + 1))
+            yield from self._insert_markers(file, frames, head.slice(at, at + 1))
             done = at + 1
         if done < order.size:
             frames = Frames(data, starts[done:], stops[done:], data.size, Status.OK)
-            yield from self._with_markers(file, frames, head.slice(done, order.size))
+            yield from self._insert_markers(file, frames, head.slice(done, order.size))
 
     def _set_epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
         """Correct wrong leader epochs; returns the changed batches."""
@@ -515,7 +515,7 @@ class Salvage(Repair):
                 self.add(Action.CHANGED, file, int(starts[at]), int(stops[at]), reason, offsets)
         return changed
 
-    def _with_markers(self, file: File, frames: Frames, head: Heads) -> Iterator[tuple[Frames, Heads]]:
+    def _insert_markers(self, file: File, frames: Frames, head: Heads) -> Iterator[tuple[Frames, Heads]]:
         """Batches, with the lost markers that belong between them."""
         done = 0
         while self.markers and int(head["base_offset"][-1]) > (offset := self.markers[-1].marker_offset or 0):
@@ -549,7 +549,7 @@ class Salvage(Repair):
             )
             yield marker.frames, marker.head
 
-    def _up_to_end(self, last: Extent, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
+    def _fill_to_end(self, last: Extent, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
         """The markers before an empty last segment, then an empty batch up to it: a consumer would wait for ever at a gap at the end."""
         yield from self._markers(last.first, last.file)
         start = writer.end_offset

@@ -286,7 +286,7 @@ class _Comparison:
     unlisted: int
 
     @property
-    def both(self) -> bool:
+    def has_both(self) -> bool:
         return self.this.start is not None and self.other.start is not None
 
 
@@ -415,7 +415,11 @@ def extent(replicas: Replicas) -> Iterator[Mark]:
         return
     for what, this, other in (
         ("begins", comparison.this.start, comparison.other.start),
-        ("ends", comparison.this.end if comparison.both else None, comparison.other.end if comparison.both else None),
+        (
+            "ends",
+            comparison.this.end if comparison.has_both else None,
+            comparison.other.end if comparison.has_both else None,
+        ),
     ):
         if this != other:
             yield Mark(

@@ -386,12 +386,14 @@ def join_shares(shares: Sequence[tuple[str, list[SharedPartition]]], output: Out
                 stage.write(f"{name}/{METADATA}", metadata)
             else:
                 rewrite(
-                    stage.folder(name), Joining(_in_order(filled), settings, metadata), log_start=settings.start_offset
+                    stage.folder(name),
+                    Joining(_sort_parts(filled), settings, metadata),
+                    log_start=settings.start_offset,
                 )
     return sum(piece.rows for _, pieces in shares for piece in pieces)
 
 
-def _in_order(parts: list[tuple[Path, SharedPartition]]) -> list[tuple[Path, SharedPartition]]:
+def _sort_parts(parts: list[tuple[Path, SharedPartition]]) -> list[tuple[Path, SharedPartition]]:
     if any(piece.numbered != parts[0][1].numbered for _, piece in parts):
         raise EncodeError(f"{parts[0][1].name}: some rows have an offset, others have none; give all or none")
     if not parts[0][1].numbered:

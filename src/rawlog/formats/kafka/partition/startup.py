@@ -192,13 +192,13 @@ def startups(files: Sequence[File]) -> list[Startup]:
 
 
 def _node_predictions(node: Node) -> Iterator[Prediction]:
-    yield from _identity(node)
-    yield from _names(node)
+    yield from _predict_identity(node)
+    yield from _predict_names(node)
     for directory in node.directories:
-        yield from _texts(node, directory)
+        yield from _predict_texts(node, directory)
     if not node.is_zookeeper and all(directory.meta is not None for directory in node.directories):
-        yield from _bootstrap(node)
-        yield from _metadata(node)
+        yield from _predict_bootstrap(node)
+        yield from _predict_metadata(node)
     for directory in node.directories:
         logs = len(directory.loaded)
         if not directory.is_marked and logs:
@@ -206,7 +206,7 @@ def _node_predictions(node: Node) -> Iterator[Prediction]:
             yield Prediction(Effect.RECOVERS, directory.path, message)
 
 
-def _identity(node: Node) -> Iterator[Prediction]:
+def _predict_identity(node: Node) -> Iterator[Prediction]:
     """Whether a broker accepts who the directories are."""
     ids = Counter(directory.id for directory in node.directories if directory.id is not None)
     for directory in node.directories:
@@ -227,7 +227,7 @@ def _identity(node: Node) -> Iterator[Prediction]:
         yield Prediction(Effect.REFUSES, f"{directory.path}/{METADATA_DIRECTORY}", message)
 
 
-def _names(node: Node) -> Iterator[Prediction]:
+def _predict_names(node: Node) -> Iterator[Prediction]:
     """Directories that a broker does not know, or knows twice."""
     places: dict[tuple[str, int], str] = {}
     for directory in node.directories:
@@ -241,7 +241,7 @@ def _names(node: Node) -> Iterator[Prediction]:
             places.setdefault(key, path)
 
 
-def _texts(node: Node, directory: LogDirectory) -> Iterator[Prediction]:
+def _predict_texts(node: Node, directory: LogDirectory) -> Iterator[Prediction]:
     """Small files that a broker cannot read: it then stops using the directory, and ends if that has the metadata."""
     ends = node.fails_at(directory)
     effect = Effect.REFUSES if ends else Effect.OFFLINE
@@ -286,7 +286,7 @@ def _check_epochs(data: bytes) -> None:
         raise ValueError(EPOCHS)
 
 
-def _bootstrap(node: Node) -> Iterator[Prediction]:
+def _predict_bootstrap(node: Node) -> Iterator[Prediction]:
     """What a new cluster would start from: it is read at every start, also where there is a metadata log. No checksum is looked at."""
     has_metadata = any(directory.has_metadata for directory in node.directories)
     for directory in node.directories:
@@ -302,7 +302,7 @@ def _check_bootstrap(data: bytes) -> None:
         raise ValueError(BOOTSTRAP)
 
 
-def _metadata(node: Node) -> Iterator[Prediction]:
+def _predict_metadata(node: Node) -> Iterator[Prediction]:
     """The effects of the cluster's metadata on partition directories."""
     assignments = node.assignments
     loaded = {key: path for directory in node.directories for key, path in directory.loaded.items()}
@@ -319,7 +319,7 @@ def _metadata(node: Node) -> Iterator[Prediction]:
         return
     for key, path in loaded.items():
         topic = topic_id_in(path)  # one that cannot be read fails before anything is done with it
-        why = _stray(topic, key[1], node, assignments)
+        why = _stray_reason(topic, key[1], node, assignments)
         if why is None and topic and assignments.topics[topic] != key[0]:
             message = f"{split(path)[1]} has the topic id of {assignments.topics[topic]}: a broker does not serve it"
             yield Prediction(Effect.OFFLINE, path, message)
@@ -336,7 +336,7 @@ def _is_replica(key: tuple[str, int], node: Node, assignments: Assignments) -> b
     return key in assignments.names and node.id in assignments.names[key].replicas
 
 
-def _stray(topic: bytes | None, number: int, node: Node, assignments: Assignments) -> str | None:
+def _stray_reason(topic: bytes | None, number: int, node: Node, assignments: Assignments) -> str | None:
     """Why a broker takes a partition directory for a stray; None if it does not."""
     if topic is None:
         return f"no {METADATA}"

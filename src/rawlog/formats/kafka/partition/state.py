@@ -131,7 +131,7 @@ class Producers:
         )
         self._keep(frames, path, chosen, rows)
         if count:
-            self.aborts.append(self._named(aborts[:count]))
+            self.aborts.append(self._with_producer_ids(aborts[:count]))
         for at in np.flatnonzero(odd).tolist():
             index = int(chosen[at])
             place = (path, int(frames.positions[index]), int(frames.sizes[index]))
@@ -158,7 +158,7 @@ class Producers:
                 self.places[row] = (path, int(frames.positions[index]), int(frames.sizes[index]))
                 self.table[row, kernels.FIRST_PLACE] = NONE
 
-    def _named(self, aborts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _with_producer_ids(self, aborts: NDArray[np.int64]) -> NDArray[np.int64]:
         """The same aborts with the ids of their producers instead of rows."""
         ids = np.fromiter(self.rows, np.int64, len(self.rows))
         return np.concatenate([ids[aborts[:, :1]], aborts[:, 1:]], axis=1)
@@ -300,7 +300,7 @@ def _oddity(odd: int, expected: int, epoch: int, sequence: int, offset: int, pla
     return Oddity("sequence", f"sequence {sequence} after {before}", *place, offset, expected, sequence)
 
 
-def merged(folds: Iterable[Producers]) -> Producers:
+def merge_folds(folds: Iterable[Producers]) -> Producers:
     """The fold of neighbouring stretches from the start of the log on."""
     whole = Producers()
     for fold in folds:

@@ -169,7 +169,7 @@ class SegmentFold:
         else:
             self.plain = None
         if self.is_sound:
-            self._reach(frames, head)
+            self._follow_sound(frames, head)
         if len(frames):
             self._batches(frames, head)
         self.unfinished = frames.reached_in_file if unfinished else None
@@ -178,7 +178,7 @@ class SegmentFold:
             message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
             self._mark("truncated", Mark(message, frames.reached_in_file, left, path=file.path))
 
-    def _reach(self, frames: Frames, head: Heads) -> None:
+    def _follow_sound(self, frames: Frames, head: Heads) -> None:
         """Follow the sound batches up to the first that is not."""
         good = len(frames) if head.all_sound else int(np.argmin(head.sound))
         if frames.base > self.sound_position:
@@ -426,7 +426,7 @@ class Survey:
         #: What segments without damage cover, by path.
         self.extents: dict[str, Extent] = {}
         self.compacted = False
-        self.snapshots = {file.place.start_offset: file for file in store if _is(file, "kafka.snapshot")}
+        self.snapshots = {file.place.start_offset: file for file in store if _is_loaded(file, "kafka.snapshot")}
         #: Where the batches of the last segment end, if it is without damage.
         self.end_position: int | None = None
         self.unfinished: int | None = None
@@ -611,7 +611,7 @@ class Survey:
             self.mark("open-transaction", Mark(message, offset=first, path=self.last_file.path))
 
 
-def _is(file: File, format: str) -> bool:
+def _is_loaded(file: File, format: str) -> bool:
     return file.format == format and file.place.state is None and file.problem is None
 
 

@@ -86,22 +86,24 @@ MEMBERS = {
 
 def attach(files: Sequence[File]) -> Sequence[File]:
     """The files of Kafka in a tree, with remote segments as files of their partitions."""
-    return _attach_segments(list(_members(files)))
+    return _attach_segments(list(_expand_manifests(files)))
 
 
 # What is in remote storage ------------------------------------------------------------------------------------------
 
 
-def _members(files: Sequence[File]) -> Iterator[File]:
+def _expand_manifests(files: Sequence[File]) -> Iterator[File]:
     """The same files, and those that manifests describe. What is stored in chunks is not a segment by itself."""
     manifests = [file for file in files if file.format == "kafka.manifest"]
     if not manifests:
         yield from files
         return
-    read = {file.path: _read(file.path) for file in manifests if file.problem is None}
+    read = {file.path: _try_manifest(file.path) for file in manifests if file.problem is None}
     readable = [(file, manifest) for file in manifests if isinstance(manifest := read.get(file.path), Manifest)]
     topics = {
-        split(file.path)[0]: topic for file, manifest in readable if (topic := _topic(file, manifest)) is not None
+        split(file.path)[0]: topic
+        for file, manifest in readable
+        if (topic := _manifest_topic(file, manifest)) is not None
     }
     locked = {(split(file.path)[0], segment_id(file.path)) for file, manifest in readable if manifest.is_encrypted}
     chunks = {stored_in(file.path, "log") for file in manifests}
@@ -119,14 +121,14 @@ def _members(files: Sequence[File]) -> Iterator[File]:
             yield from _files_in_manifest(file, read[file.path], there)
 
 
-def _read(path: str) -> Manifest | RawlogError:
+def _try_manifest(path: str) -> Manifest | RawlogError:
     try:
         return read_manifest(path)
     except RawlogError as error:
         return error
 
 
-def _topic(file: File, manifest: Manifest) -> str | None:
+def _manifest_topic(file: File, manifest: Manifest) -> str | None:
     """The topic that a manifest names, if its directory has another name for it: the prefix of all keys need not end with a slash."""
     directory = remote_directory(split(file.path)[0])
     if directory is None or manifest.partition is None or directory.topic == manifest.partition[0]:
@@ -267,7 +269,7 @@ def _attach_segments(files: Sequence[File]) -> list[File]:
     groups: dict[str, str | None] = {}
     for key, by_id in remote.items():
         segments = sorted(by_id.values(), key=lambda segment: (segment.start, segment.record is None, -segment.size))
-        settled |= _settle_segments(key, segments, _home(key, disks), is_listed=key in ids)
+        settled |= _settle_segments(key, segments, _home_store(key, disks), is_listed=key in ids)
     for path, file in list(settled.items()):
         if is_view(path, "segment"):  # what it is stored in belongs to the partition, too
             manifest = stored_path(path)
@@ -312,7 +314,7 @@ def _stores_on_disk(files: Iterable[File], wanted: set[tuple[str, int]]) -> dict
     return stores
 
 
-def _home(key: _Key, disks: dict[tuple[str, int], list[Store]]) -> Store | None:
+def _home_store(key: _Key, disks: dict[tuple[str, int], list[Store]]) -> Store | None:
     """The partition directory that remote segments belong to: of several replicas, the best."""
     topic, number, wanted_id = key
     fitting = [
@@ -427,7 +429,7 @@ def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
     """
     here = _remote_files(files)
     lacking: dict[tuple[str, int], list[RemoteSegment]] = defaultdict(list)
-    for number, record in (list_remote_segments(files) or list_remote_segments(_lists_next_to(files))).items():
+    for number, record in (list_remote_segments(files) or list_remote_segments(_metadata_segments_near(files))).items():
         has_log = any(file.format == "kafka.log" for file in here.get(number, ()))
         if record.state == FINISHED and not has_log:
             lacking[record.topic, record.partition].append(record)
@@ -452,7 +454,7 @@ def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
     return partitions_elsewhere
 
 
-def _lists_next_to(files: Iterable[File]) -> Iterator[File]:
+def _metadata_segments_near(files: Iterable[File]) -> Iterator[File]:
     """The segments of the metadata topic in the log directories that partitions are in."""
     match = segment_file("log")
     folders = {split(str(file.place.group))[0] for file in files if file.place.group and file.place.remote is None}

@@ -129,33 +129,33 @@ class LookAhead:
     def _transactions(self, head: Heads) -> Transactions | None:
         """The transactions of the part; None as long as no batch is of one."""
         if self._cached is None and head.any(Attributes.TRANSACTIONAL):
-            self._cached = self._look()
+            self._cached = self._look_ahead()
         return self._cached
 
-    def _look(self) -> Transactions:
+    def _look_ahead(self) -> Transactions:
         state = folds.Producers(transactional_only=True)
         for window in skim(self.file, self.start, self.stop):
-            _take(state, self.file, window)
+            _take_window(state, self.file, window)
         waiting = state.open_transactions()
-        for file, start in self._ahead():
+        for file, start in self._parts_ahead():
             for window in skim(file, start) if waiting else ():
-                _take(state, file, window)
+                _take_window(state, file, window)
                 now = state.open_transactions()
                 waiting = {number: first for number, first in waiting.items() if now.get(number) == first}
                 if not waiting:
                     break
         return _transactions(state.open_transactions(), state.aborted)
 
-    def _ahead(self) -> Iterator[tuple[File, int]]:
+    def _parts_ahead(self) -> Iterator[tuple[File, int]]:
         """What comes after the part, as long as anybody asks."""
         if self.stop is not None:
             yield self.file, self.stop
         yield from ((file, 0) for file in self.following)
         if self.more:
-            yield from ((file, 0) for file in _later(self.following[-1]))
+            yield from ((file, 0) for file in _later_segments(self.following[-1]))
 
 
-def _later(file: File) -> list[File]:
+def _later_segments(file: File) -> list[File]:
     """The segments of a partition that come after one, as the directory has them now."""
     match, segments = segment_file("log"), []
     for entry in listing(str(file.place.group)):
@@ -240,7 +240,7 @@ def _state_of(segments: Sequence[File]) -> folds.Producers:
     places: dict[int, tuple[File, int, int]] = {}
     for segment in ordered:
         for window in skim(segment):
-            _take(state, segment, window, places)
+            _take_window(state, segment, window, places)
     if not all(is_sound(*places[first]) for first in state.open_transactions().values()):
         state = _fold_sound(ordered)
     return state
@@ -258,7 +258,7 @@ def _fold_sound(segments: Sequence[File]) -> folds.Producers:
     return state
 
 
-def _take(
+def _take_window(
     state: folds.Producers, file: File, window: Skimmed, places: dict[int, tuple[File, int, int]] | None = None
 ) -> None:
     """Take in the transactional batches of a window of headers, and of its markers those whose checksums are right."""
