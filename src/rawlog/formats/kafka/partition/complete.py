@@ -85,10 +85,10 @@ def accounts(files: Sequence[File]) -> list[Account]:
 
 
 def _account_for(store: Store) -> PartitionAccount | None:
-    look = survey_of(store)
-    if look is None or look.whole is None or store[0].place.topic == METADATA_TOPIC:
+    survey = survey_of(store)
+    if survey is None or survey.log is None or store[0].place.topic == METADATA_TOPIC:
         return None
-    partition = _Partition(store, look, look.whole)
+    partition = _Partition(store, survey, survey.log)
     start, stop = partition.start(), partition.stop()
     rows = clipped(partition.covered, start, stop)
     missing = between(rows, start, stop)
@@ -98,10 +98,10 @@ def _account_for(store: Store) -> PartitionAccount | None:
     left = clipped(missing, max(start, point), stop)
     is_open = partition.are_undecided(left)
     undecided, left = total(left[is_open]), left[~is_open]
-    there, unexplained = total(rows), total(left) + tally.kept_places
+    present, unexplained = total(rows), total(left) + tally.kept_places
     place, aborted = store[0].place, tally.aborted
-    opened = sorted(look.producers.open_transactions().items())
-    remote = sum(gap.last + 1 - gap.first for gap in look.whole.gaps if gap.is_remote and gap.last + 1 == start)
+    opened = sorted(survey.producers.open_transactions().items())
+    remote = sum(gap.last + 1 - gap.first for gap in survey.log.gaps if gap.is_remote and gap.last + 1 == start)
     account = Account(
         system="kafka",
         topic=place.topic,
@@ -109,7 +109,7 @@ def _account_for(store: Store) -> PartitionAccount | None:
         path=store.path,
         start=start,
         stop=stop,
-        present=max(0, there - tally.control - aborted - tally.removed - tally.kept_places),
+        present=max(0, present - tally.control - aborted - tally.removed - tally.kept_places),
         control=tally.control,
         aborted=aborted,
         compacted=explained + tally.removed,
@@ -117,26 +117,26 @@ def _account_for(store: Store) -> PartitionAccount | None:
         remote=remote or None,
         undecided=undecided or None,
         unexplained=unexplained,
-        broken_sequences=sum(few.count for few in look.marks.get("sequence", {}).values()),
+        broken_sequences=sum(few.count for few in survey.marks.get("sequence", {}).values()),
         open_transactions=len(opened),
     )
     runs = [(first, last, partition.reason(first, last)) for first, last in left.tolist()]
     runs += [(first, last, "an empty batch of a repair keeps their place") for first, last in tally.places]
-    unknown = [first for first, last in look.whole.lost if last is None and first >= stop]
+    unknown = [first for first, last in survey.log.lost if last is None and first >= stop]
     return PartitionAccount(account, runs, unknown, opened)
 
 
 class _Partition:
     """The expected start and end of a log, and the reach of compaction in it."""
 
-    def __init__(self, store: Store, look: Survey, whole: Outline) -> None:
-        self.store, self.look, self.whole = store, look, whole
+    def __init__(self, store: Store, survey: Survey, log: Outline) -> None:
+        self.store, self.survey, self.log = store, survey, log
         place = store[0].place
         self.folder = parent_of(store.path)
         self.key = (str(place.topic), int(place.partition or 0))
-        self.base = whole.extents[0].first if whole.extents else 0
-        rows = [extent.covered for extent in whole.extents]
-        strays = [whole.extents[at].strays[number] for at, numbers in whole.placed.items() for number in numbers]
+        self.base = log.extents[0].first if log.extents else 0
+        rows = [extent.covered for extent in log.extents]
+        strays = [log.extents[at].strays[number] for at, numbers in log.placed.items() for number in numbers]
         self.covered = np.concatenate([*rows, np.array(strays, np.int64).reshape(-1, 2)])
         self.covered = self.covered[np.argsort(self.covered[:, 0], kind="stable")]
 
@@ -147,11 +147,11 @@ class _Partition:
         stored = self.checkpoint(LOG_START)
         if stored is not None and stored >= self.base:
             return stored
-        return min([self.base, *(gap.first for gap in self.whole.gaps if gap.is_lost)])
+        return min([self.base, *(gap.first for gap in self.log.gaps if gap.is_lost)])
 
     def stop(self) -> int:
         """The end of the log, or what is known to have been its end."""
-        ends = [self.base, *(extent.first for extent in self.whole.extents), *(gap.last + 1 for gap in self.whole.gaps)]
+        ends = [self.base, *(extent.first for extent in self.log.extents), *(gap.last + 1 for gap in self.log.gaps)]
         ends += [int(self.covered[:, 1].max()) + 1] if len(self.covered) else []
         return max(ends)
 
@@ -162,7 +162,7 @@ class _Partition:
     def tally(self, start: int) -> Tally:
         """The counts of all segments from an offset on."""
         summed = Tally(start)
-        for (file, tally), extent in zip(self.look.tallies, self.whole.extents, strict=True):
+        for (file, tally), extent in zip(self.survey.tallies, self.log.extents, strict=True):
             if len(extent.covered) and int(extent.covered[-1][1]) < start:
                 continue
             if (file.place.start_offset or 0) < start:
@@ -176,7 +176,7 @@ class _Partition:
         `cleaned` is the last offset of a batch that only compaction writes so. A follower copies what its leader compacted, beyond what it
         did itself; the cleaner works on whole segments, and never on the last one.
         """
-        extents = self.whole.extents
+        extents = self.log.extents
         stored = self.checkpoint(CLEANER)
         if stored is not None:
             return max(stored, cleaned + 1)
@@ -189,7 +189,7 @@ class _Partition:
 
     def are_undecided(self, missing: Ranges) -> NDArray[np.bool_]:
         """Of which runs of missing offsets nothing tells whether compaction took them out."""
-        undecided = np.array(self.whole.undecided, np.int64).reshape(-1, 2)
+        undecided = np.array(self.log.undecided, np.int64).reshape(-1, 2)
         if not len(undecided):
             return np.zeros(len(missing), np.bool_)
         at = np.searchsorted(undecided[:, 0], missing[:, 0], side="right") - 1
@@ -197,16 +197,16 @@ class _Partition:
 
     def reason(self, first: int, last: int) -> str:
         """What is known of why offsets are missing."""
-        for gap in self.whole.gaps:
+        for gap in self.log.gaps:
             if gap.trace and gap.first <= first and last <= gap.last:
                 return gap.trace
-        for low, high in self.whole.lost:
+        for low, high in self.log.lost:
             if low <= first and (high is None or last <= high) and not self._is_gap(first):
                 return "the bytes there are damaged"
         return "no batch has them"
 
     def _is_gap(self, first: int) -> bool:
-        return any(gap.first <= first <= gap.last for gap in self.whole.gaps)
+        return any(gap.first <= first <= gap.last for gap in self.log.gaps)
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------

@@ -301,19 +301,19 @@ class MissingPartition:
 
 def missing_partitions(node: Node) -> list[MissingPartition]:
     """The partitions missing in the directories of a node, by path: no segment of them is here."""
-    there: set[Key] = set()
+    present: set[Key] = set()
     for directory in node.directories:
         filled = _paths_with_segments(directory)
-        there |= {key for key, path in directory.loaded.items() if path in filled}
+        present |= {key for key, path in directory.loaded.items() if path in filled}
     by_key: dict[Key, MissingPartition] = {}
     for directory in node.directories:
-        for missing in (*_missing_by_checkpoint(node, directory, there), *_missing_by_metadata(node, directory)):
-            if missing.key not in there:
+        for missing in (*_missing_by_checkpoint(node, directory, present), *_missing_by_metadata(node, directory)):
+            if missing.key not in present:
                 by_key.setdefault(missing.key, missing)
     return sorted(by_key.values(), key=lambda partition: partition.directory)
 
 
-def _missing_by_checkpoint(node: Node, directory: LogDirectory, there: set[Key]) -> Iterator[MissingPartition]:
+def _missing_by_checkpoint(node: Node, directory: LogDirectory, present: set[Key]) -> Iterator[MissingPartition]:
     """What the checkpoints of a directory list. Directories that were copied without what a log directory says of itself are a part of
     one; a partition that a broker has put aside was deleted or moved; one whose topic the cluster does not know any more is gone rightly.
     Without a metadata log only partitions with records count, and none for certain if more are gone than are there: these were copied.
@@ -324,7 +324,7 @@ def _missing_by_checkpoint(node: Node, directory: LogDirectory, there: set[Key])
         for key, stop in offsets_in(directory.path, name).items():
             stops[key] = max(stops.get(key, (-1, "")), (stop, f"{directory.path}/{name}"))
     is_whole = directory.meta is not None or directory.has_metadata
-    is_part = assignments is None and len(stops.keys() - there) > len(stops.keys() & there)
+    is_part = assignments is None and len(stops.keys() - present) > len(stops.keys() & present)
     for key, (stop, checkpoint) in stops.items():
         topic, number = key
         has_directory = key in directory.loaded

@@ -164,11 +164,11 @@ def _history(copy: Copy) -> Epochs:
             history.append((epoch, run.first))
     for epoch, start in copy.checkpoint:
         at = bisect_right(history, (epoch, -1))
-        there = at < len(history) and history[at][0] == epoch
-        after = history[at + there][1] if at + there < len(history) else max(copy.end, copy.sound_end)
-        if there and start <= history[at][1] and (at == 0 or start >= history[at - 1][1]):
+        has_epoch = at < len(history) and history[at][0] == epoch
+        after = history[at + has_epoch][1] if at + has_epoch < len(history) else max(copy.end, copy.sound_end)
+        if has_epoch and start <= history[at][1] and (at == 0 or start >= history[at - 1][1]):
             history[at] = (epoch, start)  # its first batches may be damaged, or were compacted
-        elif not there and start <= after and (at == 0 or start >= history[at - 1][1]):
+        elif not has_epoch and start <= after and (at == 0 or start >= history[at - 1][1]):
             history.insert(at, (epoch, start))
     return tuple(history)
 

@@ -486,10 +486,8 @@ class Judge:
                 boundary.first = max(boundary.first, before[1].following.first)
             before = (number, boundary)
             if boundary.marker in self._taken:
-                boundary.outcome, boundary.marker = (
-                    UNKNOWN,
-                    None,
-                )  # two producers cannot have had their markers at one offset
+                # Two producers cannot have had their markers at one offset.
+                boundary.outcome, boundary.marker = UNKNOWN, None
             elif boundary.marker is not None:
                 self._taken.add(boundary.marker)
         for _, boundary in boundaries:
@@ -650,9 +648,9 @@ class Judge:
         """
         if self._states is None:
             self._states = states_near(self.place.group)
-        here = (self.place.topic, self.place.partition)
+        partition = (self.place.topic, self.place.partition)
         rows = self._states.get(number, [])
-        rows_here = [row for row in rows if not row.partitions or here in row.partitions]
+        rows_here = [row for row in rows if not row.partitions or partition in row.partitions]
         exact = [row for row in rows_here if row.version >= 2 and row.epoch == boundary.run.epoch + 1]
         timely = [
             row
@@ -669,7 +667,7 @@ class Judge:
         if (
             latest is not None
             and (latest.status, latest.epoch) == ("Ongoing", boundary.run.epoch)
-            and here in latest.partitions
+            and partition in latest.partitions
             and latest.start <= boundary.run.timestamp
         ):
             return "", False

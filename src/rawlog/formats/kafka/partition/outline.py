@@ -315,12 +315,12 @@ def outline(files: Sequence[File], known_extents: Mapping[str, Extent] | None = 
 # What is refused ---------------------------------------------------------------------------------------------------------
 
 
-def refuse_damage(whose: Identity | None, log: Outline, why: str, *, allows_tail: bool) -> None:
+def refuse_damage(owner: Identity | None, log: Outline, why: str, *, allows_tail: bool) -> None:
     """CorruptError for the first thing that repair would drop or change; `why` ends its message. With `allows_tail` this does not count
     what a crash leaves at the end of a log, unless other files say that records were there.
     """
-    if whose is not None and whose.change is not None:
-        raise CorruptError(f"{whose.change}; {why}", path=whose.path)
+    if owner is not None and owner.change is not None:
+        raise CorruptError(f"{owner.change}; {why}", path=owner.path)
     refuse_holes(log, why, allows_tail=allows_tail)
     refuse_misplaced(log, why)
     for gap in log.gaps:
@@ -477,13 +477,13 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
     pieces: list[Piece] = []
     begun: set[int] = set()
     for index, run in groupby(parts, key=lambda part: part[2]):
-        several = list(run)
-        low, name, end = several[0][0], extents[index].first, pieces[-1].last if pieces else NONE
-        fits = several[0][4] and index not in begun and end < name <= low
+        group = list(run)
+        low, name, end = group[0][0], extents[index].first, pieces[-1].last if pieces else NONE
+        fits = group[0][4] and index not in begun and end < name <= low
         begun.add(index)
-        whole = len(several) == 1 and several[0][3] is None
-        numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in several))
-        pieces.append(Piece(index, numbers, low, several[-1][1], name if fits else low))
+        whole = len(group) == 1 and group[0][3] is None
+        numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in group))
+        pieces.append(Piece(index, numbers, low, group[-1][1], name if fits else low))
     return pieces
 
 

@@ -135,8 +135,8 @@ def _length(data: Bytes, position: int) -> int | None:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             size = (value >> 1) ^ -(value & 1)
-            whole = number + 1 + size
-            return whole if 0 < size <= data.size - position - number - 1 else None
+            total = number + 1 + size
+            return total if 0 < size <= data.size - position - number - 1 else None
         shift += 7
     return None
 
@@ -148,11 +148,11 @@ def _decode_runs(records: Bytes, head: Heads, count: int) -> Iterator[Columns]:
     plain_head = Heads(head.values.copy())
     plain_head["attributes"][:] &= ~CODEC_MASK
     plain_head["record_count"][:] = count
-    whole = np.concatenate((np.zeros(BATCH.size, np.uint8), records))
-    ends = np.zeros(1, np.int64), np.array([whole.size], np.int64)
-    seal_batches(whole, *ends, plain_head.values)
+    data = np.concatenate((np.zeros(BATCH.size, np.uint8), records))
+    ends = np.zeros(1, np.int64), np.array([data.size], np.int64)
+    seal_batches(data, *ends, plain_head.values)
     try:
-        yield decode_columns(whole, *ends, COLUMNS, limit=LIMIT)
+        yield decode_columns(data, *ends, COLUMNS, limit=LIMIT)
     except DataError:
         middle = _position_of(records, count // 2)
         if count > 1 and middle is not None:
@@ -188,10 +188,10 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
     interval = Limits.from_options(options).index_interval_bytes
     log_start = segments_of(store)[0].place.start_offset or 0
-    whose, log = identity(store), outline(store)
+    owner, log = identity(store), outline(store)
     if policy == STRICT:
-        refuse_damage(whose, log, "the policy is strict", allows_tail=False)
-    metadata = None if whose is None else whose.data
+        refuse_damage(owner, log, "the policy is strict", allows_tail=False)
+    metadata = None if owner is None else owner.data
     quarantine = None if aside is None else Quarantine(aside)
 
     def attempt(transactions: Sequence[Transaction] = ()) -> tuple[Repair, PartitionWriter]:
@@ -203,7 +203,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         return work, rewrite(folder, work, log_start=log_start)
 
     work, writer, transactions = write_with_markers(attempt, store)
-    return _report(work, writer, policy, transactions, whose)
+    return _report(work, writer, policy, transactions, owner)
 
 
 def write_with_markers(
@@ -221,15 +221,15 @@ def write_with_markers(
 
 
 def _report(
-    work: Repair, writer: PartitionWriter, policy: str, transactions: Sequence[Transaction], whose: Identity | None
+    work: Repair, writer: PartitionWriter, policy: str, transactions: Sequence[Transaction], owner: Identity | None
 ) -> Report:
     """What was done to the batches, and all the rest: the offsets that are lost, their transactions, the files around the log."""
     report = work.report
     work.report_losses(transactions)
-    if whose is not None and whose.change is not None:
-        action = Action.CHANGED if whose.data is not None else Action.DROPPED
-        report.add(action, whose.change, whose.path, start=0, stop=whose.size)
-        report.count("bytes_cut", whose.size if whose.data is None else 0)
+    if owner is not None and owner.change is not None:
+        action = Action.CHANGED if owner.data is not None else Action.DROPPED
+        report.add(action, owner.change, owner.path, start=0, stop=owner.size)
+        report.count("bytes_cut", owner.size if owner.data is None else 0)
     report.add(Action.REBUILT, f"{len(writer.derived):,} files from the log")
     report.count("bytes_kept", writer.bytes - report.counts["bytes_added"])
     report.count("batches", writer.batches)
@@ -510,8 +510,8 @@ class Salvage(Repair):
                 epochs[at] = correction.right
                 changed.append(at)
                 offsets = (int(bases[at]), int(head["last_offset"][at]))
-                how = "by the batches around it or the epoch checkpoint"
-                reason = f"leader epoch {correction.wrong} set to {correction.right}, {how}"
+                basis = "by the batches around it or the epoch checkpoint"
+                reason = f"leader epoch {correction.wrong} set to {correction.right}, {basis}"
                 self.add(Action.CHANGED, file, int(starts[at]), int(stops[at]), reason, offsets)
         return changed
 

@@ -72,10 +72,10 @@ def copies(stores: Sequence[Store], reach: Callable[[Store], tuple[int, int]] | 
         by_name[store[0].place.topic, store[0].place.partition].append(store)
     replica_sets: list[Copies] = []
     for (topic, partition), namesakes in by_name.items():
-        for facts, alike in _group_alike(namesakes, owner):
+        for facts, replicas in _group_alike(namesakes, owner):
             identity = Identity("kafka", f"{topic}-{partition}", tuple(fact or "" for fact in facts))
-            ranks = _ranks(alike, offsets, reach or (lambda store: (-1, 0)))
-            replica_sets.append(Copies.ranked(identity, alike, ranks))
+            ranks = _ranks(replicas, offsets, reach or (lambda store: (-1, 0)))
+            replica_sets.append(Copies.ranked(identity, replicas, ranks))
     return replica_sets
 
 
@@ -94,10 +94,10 @@ def _group_alike(
     ):  # there is one of each cluster: without the cluster's id, it may be of any
         named = [at for at, store_ids in enumerate(ids) if store_ids.cluster is not None]
         stores, ids = [stores[at] for at in named], [ids[at] for at in named]
-    whole = {store_ids.facts for store_ids in ids if None not in store_ids.facts}
+    complete = {store_ids.facts for store_ids in ids if None not in store_ids.facts}
     sets: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     for at, store_ids in enumerate(ids):
-        fitting = [facts for facts in whole if store_ids.fits(facts)]
+        fitting = [facts for facts in complete if store_ids.fits(facts)]
         sets[fitting[0] if len(fitting) == 1 else store_ids.facts].append(at)
     result = []
     for facts, members in sets.items():
@@ -332,8 +332,8 @@ def _mark(comparison: _Comparison, difference: Difference, message: str, **more:
 
 def _span(difference: Difference) -> str:
     assert difference.stop is not None
-    many = f"{difference.count:,} {difference.what if difference.count == 1 else PLURAL[difference.what]}"
-    return many if difference.count == 1 else f"{many} up to offset {difference.stop - 1:,}"
+    amount = f"{difference.count:,} {difference.what if difference.count == 1 else PLURAL[difference.what]}"
+    return amount if difference.count == 1 else f"{amount} up to offset {difference.stop - 1:,}"
 
 
 @rule("kafka.replica.record", Severity.ERROR)
@@ -369,8 +369,8 @@ def missing(replicas: Replicas) -> Iterator[Mark]:
     comparison = replicas.share(compare)
     for difference in comparison.records.items:
         if difference.change is not Change.DIFFERS:
-            who = "the other replica lacks" if difference.change is Change.ONLY_A else "this replica lacks"
-            yield _mark(comparison, difference, f"{who} {_span(difference)}")
+            subject = "the other replica lacks" if difference.change is Change.ONLY_A else "this replica lacks"
+            yield _mark(comparison, difference, f"{subject} {_span(difference)}")
 
 
 @rule("kafka.replica.epoch", Severity.ERROR)
@@ -557,8 +557,8 @@ class _Decider:
         synced = [copy for copy in plain if copy.node in assignment.isr]
         if synced:
             best = _furthest(synced)
-            gone = f"; the leader: {self._explain_absence([assignment.leader])}" if assignment.leader >= 0 else ""
-            return best, f"broker {best.node} was in sync at death, epoch {assignment.epoch}{gone}"
+            absent = f"; the leader: {self._explain_absence([assignment.leader])}" if assignment.leader >= 0 else ""
+            return best, f"broker {best.node} was in sync at death, epoch {assignment.epoch}{absent}"
         best = _furthest(plain)
         return best, f"no in-sync replica is here ({brokers(assignment.isr)}): {_reason_for(best, plain)}"
 
@@ -666,17 +666,17 @@ class _Decider:
     def _lost_tail(self, members: Sequence[Copy]) -> list[Span]:
         """What was after the end of all logs."""
         end, assignment = self.lineage.end, self.assignment
-        whole = [copy for copy in members if self.limits[copy.number] >= copy.end]
-        traced = max((copy.log.traced for copy in whole), default=0)
-        marked = max((copy.high_watermark or 0 for copy in whole), default=0)
+        consistent = [copy for copy in members if self.limits[copy.number] >= copy.end]
+        traced = max((copy.log.traced for copy in consistent), default=0)
+        marked = max((copy.high_watermark or 0 for copy in consistent), default=0)
         if max(traced, marked) > end:
             what = f"committed up to offset {marked - 1:,}" if marked >= traced else "other files say that they existed"
             return [span(self.agreeing, end, max(traced, marked), f"{what}; no replica has them")]
-        synced = [] if assignment is None else [copy for copy in whole if copy.node in assignment.isr]
+        synced = [] if assignment is None else [copy for copy in consistent if copy.node in assignment.isr]
         if assignment is not None and assignment.isr and not synced:
             reason = f"in sync at death: {self._explain_absence(assignment.isr)}; how much was there is not known"
             return [span(self.agreeing, end, None, reason)]
-        cut = [copy for copy in whole if copy.sound_end == end and copy.log.is_open]
+        cut = [copy for copy in consistent if copy.sound_end == end and copy.log.is_open]
         is_sure = any(not copy.damage for copy in synced)
         if cut and not is_sure:
             return [span(self.agreeing, end, None, "damaged at the end of the log; how much was there is not known")]
@@ -689,11 +689,11 @@ class _Decider:
     def _undecided_spans(self, start: int, end: int) -> Iterable[Span]:
         """The kept records that may not have been committed."""
         assignment = self.assignment
-        whole = [copy for copy in self.copies if self.limits[copy.number] > copy.start]
-        committed = max((min(copy.high_watermark or 0, self.limits[copy.number]) for copy in whole), default=0)
+        overlapping = [copy for copy in self.copies if self.limits[copy.number] > copy.start]
+        committed = max((min(copy.high_watermark or 0, self.limits[copy.number]) for copy in overlapping), default=0)
         reason = "no high watermark covers them, and who was in sync is not known"
         if assignment is not None:
-            synced = [copy for copy in whole if copy.node in assignment.isr and copy.rank < NOT_LOADED]
+            synced = [copy for copy in overlapping if copy.node in assignment.isr and copy.rank < NOT_LOADED]
             ends = {
                 node: max(self.limits[copy.number] for copy in synced if copy.node == node)
                 for node in {copy.node for copy in synced}
@@ -731,9 +731,12 @@ class _Decider:
 
     def _explain_absence(self, nodes: Iterable[int]) -> str:
         """Why these brokers have no copy: their disks are not here, or the directory is missing on them."""
-        empty, gone = [node for node in nodes if node in self.nodes], [node for node in nodes if node not in self.nodes]
+        empty, absent = (
+            [node for node in nodes if node in self.nodes],
+            [node for node in nodes if node not in self.nodes],
+        )
         texts = [f"the directory is missing on the disk of {brokers(empty)}"] if empty else []
-        return ", and ".join(texts + ([f"no disk of {brokers(gone)} is here"] if gone else []))
+        return ", and ".join(texts + ([f"no disk of {brokers(absent)} is here"] if absent else []))
 
     # In words ------------------------------------------------------------------------------------------------------------
 
@@ -754,8 +757,8 @@ class _Decider:
         if copy is self.winner:
             use = "decides"
         elif taken:
-            many = sum(piece.stop - piece.start for piece in taken)
-            use = f"{counted(many, 'offset')} used"
+            count = sum(piece.stop - piece.start for piece in taken)
+            use = f"{counted(count, 'offset')} used"
         elif copy.sound_end <= limit:
             use = "not needed"
         else:

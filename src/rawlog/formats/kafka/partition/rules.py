@@ -285,10 +285,10 @@ def no_segment(files: Files) -> Iterator[Mark]:
     """
     partitions = _partitions(files)
     reported = set()
-    for gone in _missing(files):
-        if gone.has_directory and gone.directory not in partitions:
-            reported.add(gone.directory)
-            yield Mark(str(gone), offset=gone.first, path=gone.directory)
+    for missing in _missing(files):
+        if missing.has_directory and missing.directory not in partitions:
+            reported.add(missing.directory)
+            yield Mark(str(missing), offset=missing.first, path=missing.directory)
     for file in files:
         place, group = file.place, str(file.place.group)
         if place.topic in (None, METADATA_TOPIC) or place.partition is None or place.state is not None or place.remote:
@@ -310,11 +310,11 @@ def missing_partition(files: Files) -> Iterator[Mark]:
     directories that were copied without `meta.properties` and metadata log, and of partitions that are assigned to another directory of
     the node.
     """
-    for gone in _missing(files):
-        if not gone.has_directory and gone.is_expected:
-            severity = None if gone.is_lost else Severity.INFO
-            offset = None if gone.checkpoint is None else gone.first
-            yield Mark(str(gone), offset=offset, path=gone.directory, severity=severity)
+    for missing in _missing(files):
+        if not missing.has_directory and missing.is_expected:
+            severity = None if missing.is_lost else Severity.INFO
+            offset = None if missing.checkpoint is None else missing.first
+            yield Mark(str(missing), offset=offset, path=missing.directory, severity=severity)
 
 
 def _missing(files: Files) -> list[MissingPartition]:
@@ -330,22 +330,22 @@ def absent(files: Files) -> list[Account]:
     return [
         Account(
             system="kafka",
-            topic=gone.key[0],
-            partition=gone.key[1],
-            path=gone.directory,
-            start=gone.first,
-            stop=gone.stop,
+            topic=missing.key[0],
+            partition=missing.key[1],
+            path=missing.directory,
+            start=missing.first,
+            stop=missing.stop,
             present=0,
             control=0,
             aborted=0,
             compacted=0,
-            expired=gone.first,
-            unexplained=gone.stop - gone.first,
+            expired=missing.first,
+            unexplained=missing.stop - missing.first,
             broken_sequences=0,
             open_transactions=0,
         )
-        for gone in _missing(files)
-        if gone.is_lost
+        for missing in _missing(files)
+        if missing.is_lost
     ]
 
 

@@ -348,11 +348,11 @@ def write_share(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapp
         sink.close()
     except EncodeError as error:
         if "offsets must rise" in str(error):
-            how = (
+            advice = (
                 f"sort them (in Spark: {ADVICE}), leave out what no transaction committed with isolation=read_committed, "
                 "or number them again with offsets=new"
             )
-            raise EncodeError(f"{error}; {how}") from None
+            raise EncodeError(f"{error}; {advice}") from None
         raise
     finally:
         sink.abandon()

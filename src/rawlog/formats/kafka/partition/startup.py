@@ -132,10 +132,10 @@ class _Load:
 
     def _trust_index(self, segment: File, index: File | None) -> tuple[list[Prediction], int]:
         """The last segment of a log that is not checked: its end is found from the last entry of its index on."""
-        base, whole = segment.place.start_offset or 0, self._sound_end(segment)
+        base, sound = segment.place.start_offset or 0, self._sound_end(segment)
         fold = self.store.summaries.get(segment.path)
-        if whole.position == segment.size and isinstance(fold, SegmentFold) and "index" not in fold.marks:
-            return [], base if whole.offset is None else whole.offset
+        if sound.position == segment.size and isinstance(fold, SegmentFold) and "index" not in fold.marks:
+            return [], base if sound.offset is None else sound.offset
         reached = trusted_end(segment, index)
         if reached.is_fatal:
             message = (
@@ -144,10 +144,10 @@ class _Load:
             )
             return [Prediction(Effect.REFUSES, self.path, message)], base
         end = base if reached.offset is None else reached.offset
-        if reached.offset is None and whole.offset is not None:
+        if reached.offset is None and sound.offset is not None:
             message = (
                 f"{self.name}: the offset index leads to no batch, so that a broker takes the log to end at offset {base}: records up to "
-                f"{whole.offset - 1} are there and not served"
+                f"{sound.offset - 1} are there and not served"
             )
             return [Prediction(Effect.HIDES, self.path, message, base)], base
         if reached.position < segment.size:
@@ -326,10 +326,10 @@ def _predict_metadata(node: Node) -> Iterator[Prediction]:
         elif why is not None:
             again = ", and serves an empty partition in its place" if _is_replica(key, node, assignments) else ""
             yield Prediction(Effect.RENAMES, path, f"{split(path)[1]}: {why}: {STRAY}{again}")
-    for gone in missing_partitions(node):
-        if not gone.has_directory and _is_replica(gone.key, node, assignments):
-            message = f"{split(gone.directory)[1]} is not here: a broker makes an empty one"
-            yield Prediction(Effect.CREATES, gone.directory, message, 0)
+    for missing in missing_partitions(node):
+        if not missing.has_directory and _is_replica(missing.key, node, assignments):
+            message = f"{split(missing.directory)[1]} is not here: a broker makes an empty one"
+            yield Prediction(Effect.CREATES, missing.directory, message, 0)
 
 
 def _is_replica(key: tuple[str, int], node: Node, assignments: Assignments) -> bool:

@@ -257,8 +257,8 @@ def _mark(left: NDArray[np.int64], right: NDArray[np.int64]) -> None:
         left[[kernels.LAST_SEQUENCE, kernels.LAST_OFFSET]] = NONE
         left[kernels.OFFSET_DELTA] = 0
     if not left[kernels.HAS_DATA]:
-        several = left[kernels.LEAD] and left[kernels.LEAD_EPOCH] != right[kernels.LEAD_EPOCH]
-        left[kernels.LEAD] = kernels.MIXED if several else max(left[kernels.LEAD], right[kernels.LEAD])
+        differs = left[kernels.LEAD] and left[kernels.LEAD_EPOCH] != right[kernels.LEAD_EPOCH]
+        left[kernels.LEAD] = kernels.MIXED if differs else max(left[kernels.LEAD], right[kernels.LEAD])
         for name in (kernels.LEAD_EPOCH, kernels.LEAD_TIMESTAMP, kernels.LEAD_COORDINATOR):
             left[name] = right[name]
     left[kernels.EPOCH], left[kernels.TIMESTAMP] = right[kernels.LEAD_EPOCH], right[kernels.LEAD_TIMESTAMP]
@@ -302,10 +302,10 @@ def _oddity(odd: int, expected: int, epoch: int, sequence: int, offset: int, pla
 
 def merge_folds(folds: Iterable[Producers]) -> Producers:
     """The fold of neighbouring stretches from the start of the log on."""
-    whole = Producers()
+    producers = Producers()
     for fold in folds:
-        whole.merge(fold)
-    return whole.finish()
+        producers.merge(fold)
+    return producers.finish()
 
 
 # ----------------------------------------------------------------------------------------------------------------------

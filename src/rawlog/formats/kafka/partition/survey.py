@@ -52,10 +52,10 @@ from rawlog.model.text import counted
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
     """All findings on a partition's files together, by code. Segments whose folds the store does not have yet are read."""
-    look = survey_of(files)
-    if look is None:
+    survey = survey_of(files)
+    if survey is None:
         return {}
-    return {code: [mark for few in by_path.values() for mark in few] for code, by_path in look.marks.items()}
+    return {code: [mark for few in by_path.values() for mark in few] for code, by_path in survey.marks.items()}
 
 
 def survey_of(files: Sequence[File]) -> Survey | None:
@@ -65,9 +65,9 @@ def survey_of(files: Sequence[File]) -> Survey | None:
 
 def settled_outline(store: Store) -> Outline:
     """The outline of a partition that has segments. Those of which the store has folds without damage are not read again."""
-    look = store.shared(_survey)
-    if look is not None and look.whole is not None:
-        return look.whole
+    survey = store.shared(_survey)
+    if survey is not None and survey.log is not None:
+        return survey.log
     folds = [fold for fold in store.summaries.values() if isinstance(fold, SegmentFold)]
     return outline(store.files, {fold.file.path: extent for fold in folds if (extent := fold.extent()) is not None})
 
@@ -78,12 +78,12 @@ def _survey(store: Store) -> Survey | None:
     ]
     if not segments:
         return None
-    look = Survey(store)
+    survey = Survey(store)
     for segment in sorted(segments, key=lambda file: file.place.start_offset or 0):
         fold = store.summaries.get(segment.path)
-        look.segment(segment, fold if isinstance(fold, SegmentFold) else fold_segment(segment, store))
-    look.end()
-    return look
+        survey.segment(segment, fold if isinstance(fold, SegmentFold) else fold_segment(segment, store))
+    survey.end()
+    return survey
 
 
 # One segment, or a split of it ----------------------------------------------------------------------------------------
@@ -309,8 +309,8 @@ class SegmentFold:
         inside[inside] = base[at[inside]] <= self._time_rows[inside, 1]
         edges = np.flatnonzero(np.diff(np.concatenate(([0], inside.view(np.int8), [0])))).tolist()
         self.held = list(zip(edges[::2], edges[1::2], strict=True))
-        known = inside.copy()
-        known[inside] = magic[at[inside]] != 0  # such a broker took the time from the producer and stored none
+        has_time = inside.copy()
+        has_time[inside] = magic[at[inside]] != 0  # such a broker took the time from the producer and stored none
         is_new = np.zeros(at.size, np.bool_)
         is_new[inside] = magic[at[inside]] == MAGIC_V2
         wrong = is_new.copy()
@@ -318,7 +318,7 @@ class SegmentFold:
         for index in np.flatnonzero(wrong).tolist():
             self._wrong_time(index, self._time_rows, f"that batch has {int(times[at[index]])}")
         # Old brokers named the last offset of what they appended, not that of the record with the time.
-        old = np.flatnonzero(known & ~is_new)
+        old = np.flatnonzero(has_time & ~is_new)
         self.old_times = list(zip(old.tolist(), largest[at[old]].tolist(), times[at[old]].tolist(), strict=True))
 
     def _wrong_time(self, index: int, entries: NDArray[np.int64], what: str, code: str = "timeindex") -> None:
@@ -413,7 +413,7 @@ class Survey:
         self.store = store
         #: The counts of each segment, in order; and the segments put together, at the end.
         self.tallies: list[tuple[File, Tally]] = []
-        self.whole: Outline | None = None
+        self.log: Outline | None = None
         #: By code, then by path.
         self.marks: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
         self.producers = Producers()
@@ -533,25 +533,25 @@ class Survey:
                 Mark(message, offset=correction.first, expected=correction.right, found=correction.wrong, path=path),
             )
 
-    def mark_undecided(self, whole: Outline) -> None:
+    def mark_undecided(self, log: Outline) -> None:
         """Mark missing offsets inside the log that compaction may have removed: one mark for all of them."""
-        if whole.undecided:
-            [(first, last), *others] = whole.undecided
+        if log.undecided:
+            [(first, last), *others] = log.undecided
             more = f", and {counted(len(others), 'more range')} after them" if others else ""
             message = f"offsets {first} to {last} are missing{more}: {UNDECIDED}"
             path = self.last_file.path if self.last_file is not None else None
             self.mark("gap", Mark(message, offset=first, path=path, severity=Severity.INFO))
 
-    def mark_displaced(self, whole: Outline) -> None:
+    def mark_displaced(self, log: Outline) -> None:
         """Mark sound batches that are not at their place."""
-        for number, extent in enumerate(whole.extents):
-            for at, fate in whole.fates(number).items():
+        for number, extent in enumerate(log.extents):
+            for at, fate in log.fates(number).items():
                 assert extent.sound is not None
                 start, stop = int(extent.sound.starts[at]), int(extent.sound.stops[at])
                 mark = Mark(fate.reason, start, stop - start, fate.base, path=extent.file.path)
                 self.mark("displaced", mark)
-        for piece in whole.pieces:
-            extent = whole.extents[piece.segment]
+        for piece in log.pieces:
+            extent = log.extents[piece.segment]
             if piece.start != extent.first:
                 message = f"offsets {piece.first} to {piece.last} belong to a segment named {piece.start}"
                 names = piece.start, extent.first
@@ -591,21 +591,29 @@ class Survey:
         for offset in sorted(offset for offset in self.snapshots if offset is not None):
             if offset == end:
                 self.snapshot(offset)
-        self.whole = whole = outline(self.store.files, self.extents)
-        for gap in whole.gaps:
+        self.log = log = outline(self.store.files, self.extents)
+        for gap in log.gaps:
             if not gap.is_undecided:
                 position = gap.file.size if gap.side is Side.END else 0
                 severity = Severity.INFO if gap.is_remote else None
                 self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path, severity=severity))
-        self.mark_undecided(whole)
-        self.mark_displaced(whole)
+        self.mark_undecided(log)
+        self.mark_displaced(log)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.
         if not self.compacted and not (self.last_file.place.topic or "").startswith("__"):
-            for odd in sorted(self.producers.finish().oddities, key=lambda oddity: (oddity.offset, oddity.position)):
-                mark = Mark(odd.message, odd.position, odd.size, odd.offset, odd.expected, odd.found, odd.path)
-                self.mark(odd.code, mark)
-        self.mark_fallen_epochs(whole.corrections)
+            for oddity in sorted(self.producers.finish().oddities, key=lambda oddity: (oddity.offset, oddity.position)):
+                mark = Mark(
+                    oddity.message,
+                    oddity.position,
+                    oddity.size,
+                    oddity.offset,
+                    oddity.expected,
+                    oddity.found,
+                    oddity.path,
+                )
+                self.mark(oddity.code, mark)
+        self.mark_fallen_epochs(log.corrections)
         for number, first in sorted(self.producers.open_transactions().items()):
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
             self.mark("open-transaction", Mark(message, offset=first, path=self.last_file.path))

@@ -107,7 +107,7 @@ def _expand_manifests(files: Sequence[File]) -> Iterator[File]:
     }
     locked = {(split(file.path)[0], segment_id(file.path)) for file, manifest in readable if manifest.is_encrypted}
     chunks = {stored_in(file.path, "log") for file in manifests}
-    there = {file.path: file.size for file in files}
+    sizes = {file.path: file.size for file in files}
     for file in files:
         folder = split(file.path)[0]
         if folder in topics:
@@ -118,7 +118,7 @@ def _expand_manifests(files: Sequence[File]) -> Iterator[File]:
             file = replace(file, problem=ENCRYPTED)
         yield file
         if file.path in read:
-            yield from _files_in_manifest(file, read[file.path], there)
+            yield from _files_in_manifest(file, read[file.path], sizes)
 
 
 def _try_manifest(path: str) -> Manifest | RawlogError:
@@ -140,7 +140,7 @@ def _manifest_topic(file: File, manifest: Manifest) -> str | None:
     return topic if is_same else None
 
 
-def _files_in_manifest(file: File, manifest: Manifest | RawlogError, there: dict[str, int]) -> Iterator[File]:
+def _files_in_manifest(file: File, manifest: Manifest | RawlogError, sizes: dict[str, int]) -> Iterator[File]:
     """The files that a manifest describes."""
     if isinstance(manifest, RawlogError):
         # What the segment has is unknown; that there is one is not.
@@ -151,7 +151,7 @@ def _files_in_manifest(file: File, manifest: Manifest | RawlogError, there: dict
     for name, size in manifest.members():
         local = EPOCHS if name == EPOCHS else f"{file.place.start_offset or 0:020d}.{name}"
         place = replace(file.place, remote=local)
-        problem = _problem(manifest, file.path, name, there)
+        problem = _problem(manifest, file.path, name, sizes)
         yield File(view_path(file.path, "segment", name), size, file.modified, MEMBERS[name], place, problem)
 
 
@@ -159,14 +159,14 @@ def _error_text(error: RawlogError) -> str:
     return error.message if isinstance(error, DataError) else str(error)
 
 
-def _problem(manifest: Manifest, path: str, name: str, there: dict[str, int]) -> str | None:
+def _problem(manifest: Manifest, path: str, name: str, sizes: dict[str, int]) -> str | None:
     """Why a file that a manifest describes cannot be read."""
     if manifest.is_encrypted:
         return ENCRYPTED
     stored = stored_in(path, name)
-    if stored not in there and not exists(stored):
+    if stored not in sizes and not exists(stored):
         return f"{split(stored)[1]} does not exist"
-    size, end = there.get(stored), sum(manifest.indexes.get(name, (0, 0)))
+    size, end = sizes.get(stored), sum(manifest.indexes.get(name, (0, 0)))
     return None if size is None or size >= end else f"{split(stored)[1]} has {size:,} bytes, it ends at byte {end:,}"
 
 
@@ -427,10 +427,10 @@ def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
     """The partitions with segments only in remote storage that is not among the files. The list of these segments is among the files, or
     next to a partition that was named alone.
     """
-    here = _remote_files(files)
+    remote = _remote_files(files)
     lacking: dict[tuple[str, int], list[RemoteSegment]] = defaultdict(list)
     for number, record in (list_remote_segments(files) or list_remote_segments(_metadata_segments_near(files))).items():
-        has_log = any(file.format == "kafka.log" for file in here.get(number, ()))
+        has_log = any(file.format == "kafka.log" for file in remote.get(number, ()))
         if record.state == FINISHED and not has_log:
             lacking[record.topic, record.partition].append(record)
     partitions_elsewhere = []
@@ -439,15 +439,18 @@ def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
             logs = [file for file in store if file.format == "kafka.log" and file.place.state is None]
             begin = min(file.place.start_offset or 0 for file in logs)
             store_id = _topic_id(store)
-            gone = [
+            absent = [
                 record
                 for record in lacking[topic, partition]
                 if record.start < begin and store_id in (None, record.topic_id)
             ]
-            if gone:
-                first, last = min(record.start for record in gone), min(begin - 1, max(record.end for record in gone))
+            if absent:
+                first, last = (
+                    min(record.start for record in absent),
+                    min(begin - 1, max(record.end for record in absent)),
+                )
                 text = (
-                    f"{topic}-{partition}: offsets {first:,} to {last:,} are in remote storage ({counted(len(gone), 'segment')} "
+                    f"{topic}-{partition}: offsets {first:,} to {last:,} are in remote storage ({counted(len(absent), 'segment')} "
                     "according to __remote_log_metadata), which is not among the sources"
                 )
                 partitions_elsewhere.append(Elsewhere(topic, partition, str(store.path), text))
@@ -499,20 +502,20 @@ def missing(files: Sequence[File]) -> Iterator[Mark]:
     A broker answers fetches of its offsets with an error. Look for the objects in a backup of the bucket, or among its old versions.
     """
     store = Store.of(files)
-    there = _remote_files(files)
-    present = {(file.place.topic, file.place.partition) for segment_files in there.values() for file in segment_files}
+    remote = _remote_files(files)
+    present = {(file.place.topic, file.place.partition) for segment_files in remote.values() for file in segment_files}
     for number, record in sorted(
         store.share(_remote_segments).items(), key=lambda item: (item[1].topic, item[1].start)
     ):
-        has_log = any(file.format == "kafka.log" for file in there.get(number, ()))
+        has_log = any(file.format == "kafka.log" for file in remote.get(number, ()))
         if record.state == FINISHED and not has_log and (record.topic, record.partition) in present:
             message = f"segment {number} of {record.topic}-{record.partition}, offsets {record.start} to {record.end}, is missing"
-            yield Mark(message, offset=record.start, path=_folder(there, record))
+            yield Mark(message, offset=record.start, path=_folder(remote, record))
 
 
-def _folder(there: dict[str, list[File]], record: RemoteSegment) -> str | None:
+def _folder(remote: dict[str, list[File]], record: RemoteSegment) -> str | None:
     """The directory in remote storage that has the other segments of a partition."""
-    for segment_files in there.values():
+    for segment_files in remote.values():
         for file in segment_files:
             if (file.place.topic, file.place.partition) == (record.topic, record.partition):
                 return split(stored_path(file.path))[0]
@@ -526,9 +529,9 @@ def wrong_size(files: Sequence[File]) -> Iterator[Mark]:
     The copy was cut, or something else is there under its name. Look for the object in a backup of the bucket.
     """
     store = Store.of(files)
-    there = _remote_files(files)
+    remote = _remote_files(files)
     for number, record in store.share(_remote_segments).items():
-        for file in there.get(number, ()):
+        for file in remote.get(number, ()):
             size = file.size
             if (
                 file.format != "kafka.log"

@@ -269,10 +269,10 @@ def _take_window(
     markers = np.flatnonzero(wanted & head.has(Attributes.CONTROL))
     if markers.size:
         frames = window.frames
-        whole = frames.sizes[markers] == window.sizes[markers]
+        is_whole = frames.sizes[markers] == window.sizes[markers]
         checked = take(frames.data, frames.starts[markers], frames.stops[markers])
-        right = checked.sound & whole
-        for at in np.flatnonzero(~whole).tolist():
+        right = checked.sound & is_whole
+        for at in np.flatnonzero(~is_whole).tolist():
             right[at] = is_sound(file, int(window.positions[markers[at]]), int(window.sizes[markers[at]]))
         wanted[markers] = right
     state.add(only(window.frames, wanted), head.only(wanted))
