@@ -84,11 +84,11 @@ def test_transactions_are_known_from_headers(tmp_path: Path, seed: int, bytes_re
     folder = make(tmp_path / "orders-0", seed)
     files = rawlog.open(folder).files
     size = sum(file.size for file in files)
-    transactions._walked.cache_clear()
+    transactions._fold_log.cache_clear()
     bytes_read.clear()
     found, pending = transactions.of_partition(files)
     assert sum(bytes_read) < size // 10
-    checked = transactions._checked(files)
+    checked = transactions._fold_sound(files)
     assert pending == checked.open_transactions()
     assert list(zip(found.producers, found.firsts, found.ends, strict=True)) == [
         (one.producer_id, one.first_offset, one.last_offset) for one in checked.aborted
@@ -108,7 +108,7 @@ def test_damage_changes_nothing(tmp_path: Path, seed: int) -> None:
         path.write_bytes(data)
     files = rawlog.open(folder).files
     found, pending = transactions.of_partition(files)
-    checked = transactions._checked(files)
+    checked = transactions._fold_sound(files)
     assert pending == checked.open_transactions()
     aborted = {(one.producer_id, one.last_offset) for one in checked.aborted}
     assert {(int(p), int(e)) for p, e in zip(found.producers, found.ends, strict=True)} >= aborted

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog.formats.kafka.partition.complete import accounts as accounts_of
-from rawlog.formats.kafka.partition.state import ABORT, COMMIT, Ended
+from rawlog.formats.kafka.partition.state import ABORT, COMMIT, TransactionCounts
 from rawlog.formats.kafka.partition.survey import fold_segment
 from rawlog.model.finding import CLASSES, Account
 from rawlog.model.store import Store
@@ -221,11 +221,11 @@ def test_any_cut_of_a_segment_gives_the_same_account(case: KafkaCase) -> None:
 EVENTS = st.lists(st.tuples(st.integers(0, 9), st.sampled_from([None, ABORT, COMMIT])), max_size=20)
 
 
-def _ended(events: list[tuple[int, int | None]]) -> Ended:
+def _ended(events: list[tuple[int, int | None]]) -> TransactionCounts:
     """One producer, event by event: so many records, then a marker or none."""
-    made = Ended()
+    made = TransactionCounts()
     for records, marker in events:
-        made.join(Ended(lead=records) if marker is None else Ended(records, marker))
+        made.join(TransactionCounts(lead=records) if marker is None else TransactionCounts(records, marker))
     return made
 
 

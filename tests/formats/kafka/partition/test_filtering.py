@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.segment import decode_run, pieces, scan
-from rawlog.formats.kafka.partition.erase import Filtered, keep_records
+from rawlog.formats.kafka.partition.erase import FilterResult, keep_records
 from rawlog.model.errors import RawlogError
 from tests.data.golden import kafka_cases
 from tests.reference import kafka
@@ -62,7 +62,7 @@ def counts_of(data: bytes) -> NDArray[np.int64]:
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def filtered(data: bytes, keep: Any, **more: Any) -> Filtered:
+def filtered(data: bytes, keep: Any, **more: Any) -> FilterResult:
     frames = scan(np.frombuffer(data, np.uint8), 0)
     return keep_records(frames, heads(frames), counts_of(data), np.array(keep, np.bool_), **more)
 

@@ -16,10 +16,10 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.partition.state import (
-    Aborted,
+    AbortedTxn,
     Producer,
     Producers,
-    merged,
+    merge_folds,
 )
 from rawlog.model.frames import Frames
 from tests.reference import kafka
@@ -39,7 +39,7 @@ class Plain:
     """The same one batch at a time, in plain Python."""
 
     states: dict[int, Producer] = field(default_factory=dict)
-    aborted: list[Aborted] = field(default_factory=list)
+    aborted: list[AbortedTxn] = field(default_factory=list)
 
     def add(self, frames: Frames, head: Heads, *, transactional_only: bool = False) -> Iterator[Odd]:
         """Take in a window's sound batches; what a leader would have refused is yielded, never an error."""
@@ -84,7 +84,7 @@ class Plain:
         if first != NONE and kind == ControlType.ABORT:
             others = [one.current_txn_first_offset for one in self.states.values()]
             stable = min((one for one in others if one != NONE), default=offset + 1)
-            self.aborted.append(Aborted(number, first, offset, stable))
+            self.aborted.append(AbortedTxn(number, first, offset, stable))
         epoch = int(head["producer_epoch"][index])
         if epoch != state.epoch:
             state.epoch, state.last_sequence, state.last_offset, state.offset_delta = epoch, NONE, NONE, 0
@@ -181,4 +181,4 @@ def test_any_cut_gives_the_same_state(batches: list[tuple[int, int, int, int, st
     while len(parts) > 1 and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(parts) - 2))
         parts[at].merge(parts.pop(at + 1))
-    assert answers(merged(parts)) == answers(whole)
+    assert answers(merge_folds(parts)) == answers(whole)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.partition.tiers import listed
+from rawlog.formats.kafka.partition.tiers import list_remote_segments
 from tests.conftest import needed
 from tests.formats.kafka.partition.test_tiers_golden import as_consumed
 from tests.reference.search import places
@@ -100,7 +100,7 @@ def test_a_remote_segment_that_is_gone_is_missing_4(tiered: Tiered, tmp_path: Pa
     assert {"kafka.remote.missing", "kafka.complete.unexplained"} <= codes
     [mark] = [item for item in found if item.code == "kafka.remote.missing"]
     assert log.stem.partition("-")[2] in mark.message
-    known = listed(rawlog.open(tiered.data).files)[log.stem.partition("-")[2]]
+    known = list_remote_segments(rawlog.open(tiered.data).files)[log.stem.partition("-")[2]]
     assert sum(one.unexplained for one in found.accounts) == known.end - known.start + 1
 
 

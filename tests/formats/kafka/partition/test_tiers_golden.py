@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.kafka.partition.tiers import listed
+from rawlog.formats.kafka.partition.tiers import list_remote_segments
 from rawlog.reading.tree import open_tree
 from tests.data.golden import golden_path
 from tests.data.recordings import held
@@ -56,7 +56,7 @@ def test_golden_tiers_are_clean_and_complete() -> None:
 
 
 def test_the_metadata_topic_lists_the_segments_that_are_there() -> None:
-    known = listed(open_tree(both()).files)
+    known = list_remote_segments(open_tree(both()).files)
     there = {path.stem.partition("-")[2] for path in golden_path(*GOLDEN, "kafka-tiered-storage").rglob("*.log")}
     assert {number for number, one in known.items() if one.state == 1} == there
     assert all(one.topic == TOPIC for one in known.values())

@@ -99,7 +99,7 @@ def partition(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def both(folder: Path) -> tuple[transactions.Transactions | None, transactions.Transactions]:
     files = tuple(rawlog.open(folder).files)
     logs = tuple(one for one in files if one.format == "kafka.log" and one.place.state is None)
-    return transactions._indexed(files), transactions._walk(logs)
+    return transactions._read_indexes(files), transactions._walk(logs)
 
 
 def same(one: transactions.Transactions, other: transactions.Transactions) -> bool:
@@ -279,8 +279,8 @@ def test_a_point_read_does_not_read_what_comes_before(tmp_path: Path, monkeypatc
         return got
 
     monkeypatch.setattr(Source, "read_into", counted)
-    transactions._indexed.cache_clear()
-    transactions._walked.cache_clear()
+    transactions._read_indexes.cache_clear()
+    transactions._fold_log.cache_clear()
     middle = expected[len(expected) // 2]
     assert committed(folder, from_offset=middle, limit=1) == [middle]
     segments = len(list(folder.glob("*.log")))

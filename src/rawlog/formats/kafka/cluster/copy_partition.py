@@ -25,13 +25,13 @@ from rawlog.formats.kafka.log.records import TooMuch, milliseconds
 from rawlog.formats.kafka.log.segment import decode_run, only, pieces, sound, unwrapped_counts
 from rawlog.formats.kafka.log.writer import BatchFields, encode_batch
 from rawlog.formats.kafka.partition.erase import keep_records
-from rawlog.formats.kafka.partition.extents import Extent, Plain
+from rawlog.formats.kafka.partition.extents import Extent, PlainExtent
 from rawlog.formats.kafka.partition.lineage import Copy, Piece
 from rawlog.formats.kafka.partition.markers import Transaction
 from rawlog.formats.kafka.partition.outline import Outline, outline
-from rawlog.formats.kafka.partition.repair import Cutting, Repair, Salvage, with_markers
+from rawlog.formats.kafka.partition.repair import BrokerCut, Repair, Salvage, write_with_markers
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite, segments_of
-from rawlog.formats.kafka.partition.sound_batches import FARTHEST, patched
+from rawlog.formats.kafka.partition.sound_batches import FARTHEST, set_field
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter, metadata_file
 from rawlog.io.output import Folder
 from rawlog.io.walk import describe, walk
@@ -278,12 +278,12 @@ def copy_directory(
         """Write everything, with the markers of these transactions."""
         nonlocal copy
         copy.discard()
-        policy = Cutting if options.errors == "stop" else Salvage
+        policy = BrokerCut if options.errors == "stop" else Salvage
         batches = policy(log, options.index_interval, None, None, transactions)
         copy = PartitionCopy(folder, options, batches, closing=closing)
         return batches, copy.write(start)
 
-    batches, writer, transactions = with_markers(attempt, files)
+    batches, writer, transactions = write_with_markers(attempt, files)
     is_cut = copy.report.counts["records_cut"] > 0
     batches.report_losses(transactions, writer.end_offset if is_cut else None)
     return copy.summarise(floor)
@@ -317,7 +317,7 @@ class PlainBatches:
         """The batches of a segment; the next one begins at an offset, or there is none."""
         from rawlog.formats.kafka import LOG
 
-        plain = Plain(segment)
+        plain = PlainExtent(segment)
         reached, status = 0, Status.OK
         for frames in walk(segment, LOG):
             reached, status = frames.reached_in_file, frames.status
@@ -528,9 +528,9 @@ def corrected(frames: Frames, stretch: Stretch) -> Frames:
     for start in frames.starts.tolist():
         if stretch.is_moved:  # of magic 0 and 1 the last offset is the one that is stored
             is_new = frames.data[start + OUTLINE.at("magic")] == MAGIC_V2
-            patched(frames.data, start, "base_offset", stretch.first if is_new else stretch.end - 1)
+            set_field(frames.data, start, "base_offset", stretch.first if is_new else stretch.end - 1)
         if stretch.epoch is not None:
-            patched(frames.data, start, "leader_epoch", stretch.epoch)
+            set_field(frames.data, start, "leader_epoch", stretch.epoch)
     return frames
 
 

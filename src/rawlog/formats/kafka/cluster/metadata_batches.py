@@ -94,7 +94,7 @@ class LogBatches:
         log_batches = cls([], [])
         for piece in log.pieces:
             extent = log.extents[piece.segment]
-            sound, choice = extent.numbered()
+            sound, choice = extent.sound_and_choice()
             firsts, _ = extent.offsets()
             numbers = choice.order if piece.numbers is None else piece.numbers
             for number, batch in _decoded(extent.file, sound, numbers, extent.file.path in decodable):
@@ -104,7 +104,7 @@ class LogBatches:
         for index, extent in enumerate(log.extents):
             fates = {number: fate for number, fate in log.fates(index).items() if fate.action is Action.DROPPED}
             if fates:
-                sound, _ = extent.numbered()
+                sound, _ = extent.sound_and_choice()
                 dropped = _decoded(extent.file, sound, list(fates), extent.file.path in decodable)
                 log_batches.aside += [(batch, fates[number].reason) for number, batch in dropped]
         return log_batches

@@ -36,7 +36,7 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.log.records import TooMuch
 from rawlog.formats.kafka.log.segment import decode_run, decode_stored, only
-from rawlog.formats.kafka.partition.extents import Plain
+from rawlog.formats.kafka.partition.extents import PlainExtent
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.properties import properties
@@ -120,7 +120,7 @@ class Contents:
     gaps: Few = field(default_factory=Few)
     shapes: Few = field(default_factory=Few)
     #: Its batches for the outline of the log; None if bytes of the file are no batch.
-    plain: Plain | None = None
+    plain: PlainExtent | None = None
 
     @property
     def rises(self) -> bool:
@@ -181,7 +181,7 @@ class ContentsFold:
     """One pass over a file, or over a split of it: `see` every window, then `close`."""
 
     def __init__(self, file: File, files: Sequence[File] = (), start: int = 0, stop: int | None = None) -> None:
-        self.made = Contents(file, plain=Plain(file, inside=start > 0))
+        self.made = Contents(file, plain=PlainExtent(file, inside=start > 0))
         self.want = Want(KAFKA_RECORDS.subset((*COLUMNS, "key", "headers")), file)
         self.reached = start
         self.size = 0

@@ -640,7 +640,7 @@ def _read_plain(
 def _claimed_end(log: Outline) -> int:
     """Where the damaged batches at the end of a log end by their own headers, if those follow the log and one another; else 0."""
     extent, end = log.extents[-1], log.end
-    hole = extent.found.holes[-1] if extent.found is not None and extent.found.holes else None
+    hole = extent.sound.holes[-1] if extent.sound is not None and extent.sound.holes else None
     if hole is None or hole.stop < extent.file.size:
         return 0
     frames = scan(bytes_of(extent.file)[hole.start : hole.stop], 0)
@@ -660,7 +660,7 @@ def _damage_of(log: Outline) -> Iterator[Damage]:
     for extent in log.extents:
         path = extent.file.path
         around = sorted(runs.get(path, ()), key=lambda run: run.start)
-        for hole in extent.found.holes if extent.found is not None else ():
+        for hole in extent.sound.holes if extent.sound is not None else ():
             if extent.is_crash_tail(hole):
                 continue
             first = max((run.end for run in around if run.stop <= hole.start), default=extent.first)

@@ -48,7 +48,7 @@ from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, NEWEST_LEVEL, TRANSACTION_STATE
 from rawlog.formats.kafka.log.layouts import NONE, ControlType
 from rawlog.formats.kafka.log.writer import Batching
-from rawlog.formats.kafka.partition.sink import Choice, Sink, is_topic
+from rawlog.formats.kafka.partition.sink import Sink, SinkSettings, is_topic
 from rawlog.formats.kafka.partition.writer import Limits, PartitionWriter, topic_id_in
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.output import Folder
@@ -468,14 +468,14 @@ def files_in(folder: str) -> Iterator[File]:
 def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance: Callable[[int], None]) -> Report:
     """Write rows of one partition, whatever their topic is called, in batches of our own."""
     copying: CopyOptions = split.how.copying
-    choice = Choice(
+    settings = SinkSettings(
         Batching(leader_epoch=0), Limits(index_interval_bytes=copying.index_interval), split.topic, split.partition
     )
 
     def keeps(table: pa.Table, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         return rows_kept(table, offsets, content, copying.until)
 
-    out = Sink(folder, choice)
+    out = Sink(folder, settings)
     one = out.partition(split.topic, split.partition)
     one.writer.topic_id = copying.topic_id
     try:

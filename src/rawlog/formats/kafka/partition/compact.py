@@ -35,7 +35,7 @@ from rawlog.formats.kafka.log.layouts import (
 from rawlog.formats.kafka.log.legacy import decode_legacy
 from rawlog.formats.kafka.log.records import WHOLE_ROWS, TooMuch
 from rawlog.formats.kafka.log.segment import TOTAL, only, pieces, sound
-from rawlog.formats.kafka.partition.erase import Filtered, keep_records
+from rawlog.formats.kafka.partition.erase import FilterResult, keep_records
 from rawlog.formats.kafka.partition.leader_epochs import Correction
 from rawlog.formats.kafka.partition.outline import refuse_misplaced
 from rawlog.formats.kafka.partition.rewrite import (
@@ -48,7 +48,7 @@ from rawlog.formats.kafka.partition.rewrite import (
     topic_id_of,
     whole_batches,
 )
-from rawlog.formats.kafka.partition.state import Aborted, Producer, Producers, marker_fields
+from rawlog.formats.kafka.partition.state import AbortedTxn, Producer, Producers, marker_fields
 from rawlog.formats.kafka.partition.survey import aborted_in, snapshot_rows
 from rawlog.formats.kafka.partition.writer import (
     Derivation,
@@ -105,15 +105,15 @@ class Segment:
 
 
 @dataclass(slots=True)
-class Loaded:
-    """What is known of a partition. `end_offset` is the offset that its next record would have."""
+class LoadedPartition:
+    """A partition as loaded by a broker. `end_offset` is the offset of its next record."""
 
     segments: list[Segment] = field(default_factory=list)
     start_offset: int = 0
     end_offset: int = 0
     producers: dict[int, Producer] = field(default_factory=dict)
     producer_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    aborted: list[Aborted] = field(default_factory=list)
+    aborted: list[AbortedTxn] = field(default_factory=list)
     epochs: bytes = b""
     #: Producer snapshots by their offsets.
     snapshots: dict[int, bytes] = field(default_factory=dict)
@@ -121,43 +121,43 @@ class Loaded:
     @property
     def last_stable_offset(self) -> int:
         """Up to where everything is decided, taking everything for replicated."""
-        undecided = [one.current_txn_first_offset for one in self.producers.values()]
-        return min((one for one in undecided if one != NONE), default=self.end_offset)
+        undecided = [producer.current_txn_first_offset for producer in self.producers.values()]
+        return min((offset for offset in undecided if offset != NONE), default=self.end_offset)
 
     def expire(self, now: int, after_ms: int) -> None:
         """Forget producers that have been silent for so long, as a broker does (§7.3)."""
         self.producers = {
-            number: one
-            for number, one in self.producers.items()
-            if one.current_txn_first_offset != NONE or now - one.timestamp < after_ms
+            number: producer
+            for number, producer in self.producers.items()
+            if producer.current_txn_first_offset != NONE or now - producer.timestamp < after_ms
         }
 
 
-def load(files: Sequence[File]) -> Loaded:
+def load(files: Sequence[File]) -> LoadedPartition:
     """Walk a partition's log. DataError for damage, which `repair` handles; an unfinished batch at the end is passed over."""
-    loaded = Loaded()
-    files = [one for one in files if one.place.state is None and one.problem is None]
-    walker = _Walker(loaded, files)
+    partition = LoadedPartition()
+    files = [file for file in files if file.place.state is None and file.problem is None]
+    walker = _Walker(partition, files)
     segments = segments_of(files)
     for segment in segments:
         walker.segment(segment, is_last=segment is segments[-1])
-    loaded.start_offset = max(log_start(segments[0], files) or 0, loaded.segments[0].base)
-    loaded.aborted = _with_listed(walker.derivation.producers, files)
-    loaded.producer_ids = np.array(sorted(walker.ids), np.int64)
-    loaded.epochs = _epochs(files) or walker.derivation.epochs_file()
-    loaded.producers = _producers(files, loaded, walker)
+    partition.start_offset = max(log_start(segments[0], files) or 0, partition.segments[0].base)
+    partition.aborted = _merge_listed(walker.derivation.producers, files)
+    partition.producer_ids = np.array(sorted(walker.ids), np.int64)
+    partition.epochs = _epochs(files) or walker.derivation.epochs_file()
+    partition.producers = _producers(files, partition, walker)
     for file in files:
-        if file.format == "kafka.snapshot" and file.place.start_offset in loaded.snapshots:
+        if file.format == "kafka.snapshot" and file.place.start_offset in partition.snapshots:
             data = _sound_snapshot(file)
             if data is not None:
-                loaded.snapshots[file.place.start_offset or 0] = data
-    return loaded
+                partition.snapshots[file.place.start_offset or 0] = data
+    return partition
 
 
 class _Walker:
-    def __init__(self, loaded: Loaded, files: Sequence[File]) -> None:
-        self.loaded, self.derivation = loaded, Derivation()
-        self.others = {(one.format, one.place.start_offset): one for one in files}
+    def __init__(self, partition: LoadedPartition, files: Sequence[File]) -> None:
+        self.partition, self.derivation = partition, Derivation()
+        self.others = {(file.format, file.place.start_offset): file for file in files}
         self.ids: set[int] = set()
         self.end = 0
 
@@ -166,7 +166,7 @@ class _Walker:
 
         base = file.place.start_offset or 0
         if base:
-            self.loaded.snapshots[base] = self.derivation.snapshot(base)
+            self.partition.snapshots[base] = self.derivation.snapshot(base)
         if base < self.end:
             raise CorruptError(
                 f"offset {base:,} in front of the one before, {self.end:,}", path=file.path, format=LOG.name
@@ -181,20 +181,20 @@ class _Walker:
             if frames.status is Status.TRUNCATED and frames.last and not is_last:
                 raise describe(LOG, frames, file.path)
             if len(frames):
-                self._in_order(file, frames, head)
+                self._check_order(file, frames, head)
                 self.derivation.add(frames, head)
                 self.ids.update(np.unique(head["producer_id"]).tolist())
                 top = max(top, int(head["max_timestamp"].max()))
-        self.loaded.end_offset = self.end
+        self.partition.end_offset = self.end
         if is_last and self.end:
-            self.loaded.snapshots[self.end] = self.derivation.snapshot(self.end)
-        made = Segment(file, base, max_timestamp=top)
+            self.partition.snapshots[self.end] = self.derivation.snapshot(self.end)
+        segment = Segment(file, base, max_timestamp=top)
         index, times = self.others.get(("kafka.index", base)), self.others.get(("kafka.timeindex", base))
         size = index.size if index is not None else file.size // 4096 * INDEX_ENTRY.size
         time_size = times.size if times is not None else file.size // 4096 * TIME_INDEX_ENTRY.size
-        self.loaded.segments.append(replace(made, index_bytes=size, timeindex_bytes=time_size))
+        self.partition.segments.append(replace(segment, index_bytes=size, timeindex_bytes=time_size))
 
-    def _in_order(self, file: File, frames: Frames, head: Heads) -> None:
+    def _check_order(self, file: File, frames: Frames, head: Heads) -> None:
         base, last = head["base_offset"], head["last_offset"]
         wrong = base < np.concatenate(([self.end], last[:-1] + 1))
         wrong |= last < base
@@ -211,21 +211,21 @@ class _Walker:
         self.end = int(last[-1]) + 1
 
 
-def _with_listed(state: Producers, files: Sequence[File]) -> list[Aborted]:
+def _merge_listed(state: Producers, files: Sequence[File]) -> list[AbortedTxn]:
     """Aborted transactions as the log tells them, and what only the index still knows after a compaction: their first offsets, and those
     of which nothing but the marker is left.
     """
-    aborted = {(one.producer_id, one.last_offset): one for one in state.aborted}
+    aborted = {(entry.producer_id, entry.last_offset): entry for entry in state.aborted}
     markers = {(row[0], row[2]) for rows in state.aborts for row in rows.tolist()}
     for file in files:
         if file.format != "kafka.txnindex":
             continue
         for _, entry in aborted_in(file):
             key = (entry.producer_id, entry.last_offset)
-            found = aborted.get(key)
-            if key in markers and (found is None or entry.first_offset <= found.first_offset):
+            derived = aborted.get(key)
+            if key in markers and (derived is None or entry.first_offset <= derived.first_offset):
                 aborted[key] = entry
-    return sorted(aborted.values(), key=lambda one: one.last_offset)
+    return sorted(aborted.values(), key=lambda entry: entry.last_offset)
 
 
 def _epochs(files: Sequence[File]) -> bytes | None:
@@ -250,23 +250,25 @@ def _sound_snapshot(file: File) -> bytes | None:
     return None
 
 
-def _producers(files: Sequence[File], loaded: Loaded, walker: _Walker) -> dict[int, Producer]:
+def _producers(files: Sequence[File], partition: LoadedPartition, walker: _Walker) -> dict[int, Producer]:
     """The newest snapshot that a broker would load, and every batch after it."""
-    snapshots = [one for one in files if one.format == "kafka.snapshot"]
-    usable = [one for one in snapshots if loaded.start_offset < (one.place.start_offset or 0) <= loaded.end_offset]
-    for file in sorted(usable, key=lambda one: -(one.place.start_offset or 0)):
+    snapshots = [file for file in files if file.format == "kafka.snapshot"]
+    usable = [
+        file for file in snapshots if partition.start_offset < (file.place.start_offset or 0) <= partition.end_offset
+    ]
+    for file in sorted(usable, key=lambda file: -(file.place.start_offset or 0)):
         if _sound_snapshot(file) is not None:
-            return _replayed(file, loaded)
+            return _replay_snapshot(file, partition)
     return walker.derivation.producers.states
 
 
-def _replayed(file: File, loaded: Loaded) -> dict[int, Producer]:
+def _replay_snapshot(file: File, partition: LoadedPartition) -> dict[int, Producer]:
     from rawlog.formats.kafka import LOG
 
     offset = file.place.start_offset or 0
     state = Producers.of({row.pop("producer_id"): Producer(**row) for _, row in snapshot_rows(file)})
-    ends = [one.base for one in loaded.segments[1:]] + [loaded.end_offset]
-    for segment, end in zip(loaded.segments, ends, strict=True):
+    ends = [segment.base for segment in partition.segments[1:]] + [partition.end_offset]
+    for segment, end in zip(partition.segments, ends, strict=True):
         if end <= offset:
             continue
         for frames in walk(segment.file, LOG, errors="raise"):
@@ -311,17 +313,17 @@ class KeyMap:
         """Cover everything up to an offset: there is nothing more in front of it."""
         self.state[kernels.LATEST] = offset
 
-    def put(self, located: Located, last_offsets: NDArray[np.int64], first_dirty: int) -> bool:
+    def put(self, locations: RecordLocations, last_offsets: NDArray[np.int64], first_dirty: int) -> bool:
         """Take in the keys of batches; whether the map is full."""
-        digests, lasts, row = self._digests(located), np.ascontiguousarray(last_offsets), 0
+        digests, lasts, row = self._digests(locations), np.ascontiguousarray(last_offsets), 0
         while True:
             is_largest = len(self.table) == self.slots
             most = self.most if is_largest else len(self.table) // 2
             _, row, status = kernels.map_keys(
                 digests,
-                located.sizes,
-                located.offsets,
-                located.firsts,
+                locations.sizes,
+                locations.offsets,
+                locations.firsts,
                 lasts,
                 row,
                 first_dirty,
@@ -335,23 +337,23 @@ class KeyMap:
             kernels.move_keys(self.table, larger)
             self.table = larger
 
-    def judge(self, located: Located, keeps_deletes: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], int]:
+    def judge(self, locations: RecordLocations, keeps_deletes: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], int]:
         """Which records stay, and how many go because they have no key."""
-        keep = np.empty(located.offsets.size, np.bool_)
+        keep = np.empty(locations.offsets.size, np.bool_)
         _, without, _ = kernels.judge_records(
-            self._digests(located), located.sizes, located.offsets, located.firsts, keeps_deletes, located.nulls,
+            self._digests(locations), locations.sizes, locations.offsets, locations.firsts, keeps_deletes, locations.nulls,
             self.table, self.latest, keep,
         )  # fmt: skip
         return keep, int(without)
 
-    def _digests(self, located: Located) -> NDArray[np.int64]:
-        made = np.empty((2, located.keys.size), np.int64)
-        kernels.digest_keys(located.data, located.keys, located.sizes, self.scratch, made)
-        return made
+    def _digests(self, locations: RecordLocations) -> NDArray[np.int64]:
+        digests = np.empty((2, locations.keys.size), np.int64)
+        kernels.digest_keys(locations.data, locations.keys, locations.sizes, self.scratch, digests)
+        return digests
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class RecordLocations:
     """Where the keys of records are: rows firsts[i] to firsts[i + 1] are those of batch i. A size of -1 is no key."""
 
     data: Bytes
@@ -366,7 +368,7 @@ class Located:
         return np.diff(self.firsts)
 
 
-def locate(frames: Frames, head: Heads, limit: int) -> Located:
+def locate(frames: Frames, head: Heads, limit: int) -> RecordLocations:
     """The records of frames that are all of magic 2, or all older. TooMuch if they decompress to more than is meant to be in memory,
     LimitError for a batch with more records than that.
     """
@@ -376,7 +378,7 @@ def locate(frames: Frames, head: Heads, limit: int) -> Located:
     if (large := np.flatnonzero(counts > WHOLE_ROWS)).size:
         what = f"{int(counts[large[0]]):,} records in one batch, more than the {WHOLE_ROWS:,} that can be rewritten"
         raise LimitError(what, position=int(frames.starts[large[0]]), layout=BATCH.name, field="record_count")
-    data, starts, stops = _laid_bare(frames, head, limit)
+    data, starts, stops = _decompress(frames, head, limit)
     room = int(np.clip(np.minimum(counts, (stops - starts) // SMALLEST_RECORD), 0, None).sum())
     offsets, keys, sizes = (np.empty(room, np.int64) for _ in range(3))
     nulls = np.empty(room, np.bool_)
@@ -391,10 +393,12 @@ def locate(frames: Frames, head: Heads, limit: int) -> Located:
         raise CorruptError(
             "records that do not fill their batch", position=int(frames.starts[bad]), layout=BATCH.name, field="records"
         )
-    return Located(data, np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), offsets, keys, sizes, nulls)
+    return RecordLocations(
+        data, np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), offsets, keys, sizes, nulls
+    )
 
 
-def _laid_bare(frames: Frames, head: Heads, limit: int) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
+def _decompress(frames: Frames, head: Heads, limit: int) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
     """The records' bytes, decompressed where they must be."""
     starts, codecs = frames.starts + BATCH.size, head.codec
     if not codecs.any():
@@ -414,49 +418,49 @@ def _laid_bare(frames: Frames, head: Heads, limit: int) -> tuple[Bytes, NDArray[
         total += len(contents[-1])
         if total > TOTAL and index:
             raise TooMuch(index)
-    ends = np.cumsum(np.array([len(one) for one in contents], np.int64))
+    ends = np.cumsum(np.array([len(content) for content in contents], np.int64))
     begins = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     return byte_view(b"".join((*contents, bytes(SLACK)))), begins, ends
 
 
-def _locate_legacy(frames: Frames, head: Heads, limit: int) -> Located:
-    found = decode_legacy(
+def _locate_legacy(frames: Frames, head: Heads, limit: int) -> RecordLocations:
+    columns = decode_legacy(
         frames.data, frames.starts, frames.stops, {"key", "value", "offset"}, head=head, limit=limit, total=TOTAL
     )
-    keys = found.arrays["key"]
+    keys = columns.arrays["key"]
     _, ends, content = keys.buffers()
-    edges = np.frombuffer(ends, np.int32)[: found.count + 1].astype(np.int64)
+    edges = np.frombuffer(ends, np.int32)[: columns.count + 1].astype(np.int64)
     sizes = np.where(keys.is_null().to_numpy(zero_copy_only=False), NONE, np.diff(edges))
-    return Located(
+    return RecordLocations(
         byte_view(content if content is not None else b""),
-        np.concatenate((np.zeros(1, np.int64), np.cumsum(found.counts))),
-        np.ascontiguousarray(found.arrays["offset"].to_numpy()),
+        np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.counts))),
+        np.ascontiguousarray(columns.arrays["offset"].to_numpy()),
         np.ascontiguousarray(edges[:-1]),
         sizes,
-        np.ascontiguousarray(found.arrays["value"].is_null().to_numpy(zero_copy_only=False)),
+        np.ascontiguousarray(columns.arrays["value"].is_null().to_numpy(zero_copy_only=False)),
     )
 
 
 class Tracker:
     """The transactions that a walk over batches in log order meets."""
 
-    def __init__(self, aborted: Sequence[Aborted], producers: NDArray[np.int64]) -> None:
-        self.aborted = sorted(aborted, key=lambda one: one.first_offset)
+    def __init__(self, aborted: Sequence[AbortedTxn], producers: NDArray[np.int64]) -> None:
+        self.aborted = sorted(aborted, key=lambda transaction: transaction.first_offset)
         self.producers = producers
-        firsts = [one.first_offset for one in self.aborted]
+        firsts = [transaction.first_offset for transaction in self.aborted]
         self._firsts = np.array(firsts, np.int64)
-        self._owners = self.number(np.array([one.producer_id for one in self.aborted], np.int64))
+        self._owners = self.number(np.array([transaction.producer_id for transaction in self.aborted], np.int64))
         self._state = np.zeros(1, np.int64)
         self._ongoing = np.zeros(producers.size, np.int64)
         self._committed = np.zeros(producers.size, np.bool_)
         self._seen, self._kept = np.zeros(len(firsts), np.bool_), np.zeros(len(firsts), np.bool_)
 
     def number(self, producers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The place of every producer id among those that are known, -1 for one that is not."""
+        """The place of every producer id among the known ones, -1 if it is not among them."""
         at = np.searchsorted(self.producers, producers)
         at[at == self.producers.size] = 0
-        known = self.producers[at] == producers if self.producers.size else np.zeros(at.size, np.bool_)
-        return np.where(known, at, NONE)
+        is_known = self.producers[at] == producers if self.producers.size else np.zeros(at.size, np.bool_)
+        return np.where(is_known, at, NONE)
 
     def discards(self, frames: Frames, head: Heads) -> NDArray[np.bool_]:
         """Which batches their transactions let go of: the data of aborted ones, markers of those that have no data left."""
@@ -469,11 +473,11 @@ class Tracker:
         )  # fmt: skip
         return discard
 
-    def take_kept(self) -> list[Aborted]:
+    def take_kept(self) -> list[AbortedTxn]:
         """The aborted transactions whose markers were met since the last call and stay, in the order of the markers."""
         chosen = [self.aborted[index] for index in np.flatnonzero(self._kept).tolist()]
         self._kept[:] = False
-        return sorted(chosen, key=lambda one: one.last_offset)
+        return sorted(chosen, key=lambda transaction: transaction.last_offset)
 
 
 def _kinds(frames: Frames, attributes: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -483,8 +487,8 @@ def _kinds(frames: Frames, attributes: NDArray[np.int64], counts: NDArray[np.int
     full = np.flatnonzero(control & (counts > 0))
     if full.size:
         types, _, _ = marker_fields(frames, full)
-        known = np.isin(types, (ControlType.ABORT, ControlType.COMMIT))
-        kinds[full[known]] = types[known]
+        is_marker = np.isin(types, (ControlType.ABORT, ControlType.COMMIT))
+        kinds[full[is_marker]] = types[is_marker]
     return kinds
 
 
@@ -503,14 +507,14 @@ class Counts:
 
 @dataclass(slots=True)
 class Round:
-    """What one round goes by: times in ms, the range of offsets, who is active, what was aborted."""
+    """The input of one round: times in ms, a range of offsets, active producers, aborted transactions."""
 
     now: int
     delete_retention_ms: int
     first_dirty: int
     first_uncleanable: int
     active: Mapping[int, Producer]
-    aborted: Sequence[Aborted]
+    aborted: Sequence[AbortedTxn]
     producers: NDArray[np.int64]
     keys: KeyMap
     limit: int = compression.DEFAULT_LIMIT
@@ -522,13 +526,15 @@ class Round:
         self.tracker = Tracker(self.aborted, self.producers)
         states = [self.active.get(number) for number in self.producers.tolist()]
         self._last = (
-            np.array([-2 if one is None else one.last_offset for one in states], np.int64),
-            np.array([-2 if one is None else one.epoch for one in states], np.int64),
+            np.array([-2 if state is None else state.last_offset for state in states], np.int64),
+            np.array([-2 if state is None else state.epoch for state in states], np.int64),
         )
 
     def build(self, segments: Sequence[tuple[File, int]]) -> None:
         """Fill the map from dirty segments, each with the offset at which the next one begins."""
-        tracker = Tracker([one for one in self.aborted if one.last_offset >= self.first_dirty], self.producers)
+        tracker = Tracker(
+            [transaction for transaction in self.aborted if transaction.last_offset >= self.first_dirty], self.producers
+        )
         for segment, next_offset in segments:
             for frames, head in _windows(segment):
                 skip = tracker.discards(frames, head) | head.has(Attributes.CONTROL)
@@ -543,25 +549,25 @@ class Round:
         skip = skip | (head["last_offset"] < self.first_dirty)
         opened = ~skip
         try:
-            located = _located(only(frames, opened), head.only(opened), self.limit, segment)
+            locations = _locate_in_segment(only(frames, opened), head.only(opened), self.limit, segment)
         except TooMuch as full:
             cut = int(np.flatnonzero(opened)[full.fits])
             if self._put(frames.slice(0, cut), head.slice(0, cut), skip[:cut], segment):
                 return True
             return self._put(frames.slice(cut, len(frames)), head.slice(cut, len(head)), skip[cut:], segment)
         counts = np.zeros(len(head), np.int64)
-        counts[opened] = located.counts
-        spread = Located(
-            located.data,
+        counts[opened] = locations.counts
+        spread = RecordLocations(
+            locations.data,
             np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))),
-            located.offsets,
-            located.keys,
-            located.sizes,
-            located.nulls,
+            locations.offsets,
+            locations.keys,
+            locations.sizes,
+            locations.nulls,
         )
         return self.keys.put(spread, head["last_offset"], self.first_dirty)
 
-    def clean(self, segment: File, *, keeps_old_deletes: bool) -> Iterator[Filtered]:
+    def clean(self, segment: File, *, keeps_old_deletes: bool) -> Iterator[FilterResult]:
         """What is left of a segment's batches."""
         for frames, head in _windows(segment):
             discard = self.tracker.discards(frames, head)
@@ -571,14 +577,14 @@ class Round:
 
     def _clean(
         self, frames: Frames, head: Heads, discard: NDArray[np.bool_], keeps_old_deletes: bool, segment: File
-    ) -> Iterator[Filtered]:
+    ) -> Iterator[FilterResult]:
         control, horizon = head.has(Attributes.CONTROL), head.has(Attributes.DELETE_HORIZON)
         expired = horizon & (head["base_timestamp"] <= self.now)
         dropped = discard & (~control | expired)
         retain = self._is_last(head, control) | (head["last_offset"] + 1 == self.first_uncleanable)
         opened = ~control & ~dropped
         try:
-            located = _located(only(frames, opened), head.only(opened), self.limit, segment)
+            locations = _locate_in_segment(only(frames, opened), head.only(opened), self.limit, segment)
         except TooMuch as full:
             cut = int(np.flatnonzero(opened)[full.fits])
             yield from self._clean(frames.slice(0, cut), head.slice(0, cut), discard[:cut], keeps_old_deletes, segment)
@@ -587,15 +593,15 @@ class Round:
             )
             return
         keeps_deletes = np.where(head["magic"] == MAGIC_V2, ~expired, keeps_old_deletes)[opened]
-        judged, without = self.keys.judge(located, keeps_deletes)
+        judged, without = self.keys.judge(locations, keeps_deletes)
         counts = np.clip(head["record_count"], 0, None)
-        counts[opened] = located.counts
-        own = np.repeat(opened, counts)
+        counts[opened] = locations.counts
+        in_opened = np.repeat(opened, counts)
         keep = np.repeat(control & ~dropped, counts)
-        keep[own] = judged
+        keep[in_opened] = judged
         batch = np.repeat(np.arange(len(head)), counts)
         deletes = np.zeros(len(head), np.bool_)
-        deletes[batch[own][judged & located.nulls]] = True
+        deletes[batch[in_opened][judged & locations.nulls]] = True
         wants_horizon = (head["magic"] == MAGIC_V2) & ~horizon & (deletes | (control & discard))
         horizons = np.where(wants_horizon, self.now + self.delete_retention_ms, NONE)
         left = keep_records(frames, head, counts, keep, retain=retain, horizons=horizons, limit=self.limit)
@@ -603,19 +609,19 @@ class Round:
         yield left
 
     def _is_last(self, head: Heads, control: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which batches hold an active producer's last sequence, or, where it has none, its epoch."""
+        """Which batches hold the last sequence of an active producer; its epoch if it has no sequence."""
         number = self.tracker.number(head["producer_id"])
         if not self.producers.size:
             return np.zeros(len(head), np.bool_)
-        known = (number >= 0) & (head["producer_id"] >= 0)
+        is_known = (number >= 0) & (head["producer_id"] >= 0)
         last, epoch = self._last[0][number], self._last[1][number]
         by_data = (last >= 0) & (head["last_offset"] == last)
         by_epoch = (last == NONE) & control & (head["producer_epoch"] == epoch)
-        test: NDArray[np.bool_] = known & (by_data | by_epoch)
+        test: NDArray[np.bool_] = is_known & (by_data | by_epoch)
         return test
 
     def _count(
-        self, frames: Frames, counts: NDArray[np.int64], keep: NDArray[np.bool_], left: Filtered, without: int
+        self, frames: Frames, counts: NDArray[np.int64], keep: NDArray[np.bool_], left: FilterResult, without: int
     ) -> None:
         total = self.counts
         total.records_read += int(counts.sum())
@@ -636,7 +642,7 @@ def _windows(segment: File) -> Iterator[tuple[Frames, Heads]]:
             yield frames, heads(frames, check_crc=False)
 
 
-def _located(frames: Frames, head: Heads, limit: int, segment: File) -> Located:
+def _locate_in_segment(frames: Frames, head: Heads, limit: int, segment: File) -> RecordLocations:
     try:
         return locate(frames, head, limit)
     except DataError as error:
@@ -671,28 +677,30 @@ class Settings:
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Settings:
         """What options say: `delete.retention.ms` and `delete_retention_ms` are the same. OptionError for an invalid value."""
-        given = {name.replace(".", "_").replace("-", "_"): text for name, text in options.items()}
-        known = [one.name for one in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise unknown("option of kafka", name, known)
-        Limits.from_options({name: given[name] for name in given if name.startswith(("segment_", "index_"))})
+        values = {name.replace(".", "_").replace("-", "_"): text for name, text in options.items()}
+        names = [setting.name for setting in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise unknown("option of kafka", name, names)
+        Limits.from_options({name: values[name] for name in values if name.startswith(("segment_", "index_"))})
         least = {"memory": SMALLEST_MEMORY}
-        numbers = {name: whole_number(given, name, least.get(name, 0)) for name in given if name not in ("now", "roll")}
-        if given.get("roll", "false").lower() not in FLAGS:
-            raise OptionError(f"roll {given['roll']!r}: true or false expected")
+        numbers = {
+            name: whole_number(values, name, least.get(name, 0)) for name in values if name not in ("now", "roll")
+        }
+        if values.get("roll", "false").lower() not in FLAGS:
+            raise OptionError(f"roll {values['roll']!r}: true or false expected")
         return replace(
-            cls(), **numbers, now=parse_now(given.get("now")), roll=FLAGS[given.get("roll", "false").lower()]
+            cls(), **numbers, now=parse_now(values.get("now")), roll=FLAGS[values.get("roll", "false").lower()]
         )
 
 
-class _Carried(Derivation):
-    """What is next to a compacted log: it is that of the log before, which the one that is left no longer tells."""
+class _CarriedDerivation(Derivation):
+    """The files next to a compacted log, carried over from the log before: the compacted one no longer tells them."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, partition: LoadedPartition) -> None:
         super().__init__()
-        self.loaded = loaded
-        self.entries: list[Aborted] = []
+        self.partition = partition
+        self.entries: list[AbortedTxn] = []
 
     def add(self, frames: Frames, head: Heads) -> None:
         pass
@@ -703,10 +711,10 @@ class _Carried(Derivation):
 
     def snapshot(self, offset: int) -> bytes:
         # Of a round between, whose end is not that of a segment, nobody asks for one.
-        return self.loaded.snapshots.get(offset, b"")
+        return self.partition.snapshots.get(offset, b"")
 
     def epochs_file(self) -> bytes:
-        return self.loaded.epochs
+        return self.partition.epochs
 
 
 # The verb ------------------------------------------------------------------------------------------------------------
@@ -714,8 +722,8 @@ class _Carried(Derivation):
 
 def stores(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
     """A store for each partition of the topics that `topic` names: a glob, or several with commas between."""
-    globs = [one for one in options.get("topic", "*").split(",") if one]
-    Settings.from_options(_own(options))
+    globs = [glob for glob in options.get("topic", "*").split(",") if glob]
+    Settings.from_options(_cleaner_options(options))
     return partitions([file for file in files if _is_compacted(file.place.topic, globs)], options)
 
 
@@ -723,25 +731,25 @@ def _is_compacted(topic: str | None, globs: Iterable[str]) -> bool:
     return topic != METADATA_TOPIC and any(glob == "*" or fnmatchcase(topic or "", glob) for glob in globs)
 
 
-def _own(options: Mapping[str, str]) -> dict[str, str]:
+def _cleaner_options(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if name not in ("topic", "at_once")}
 
 
 def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """Write a compacted copy of a partition. Options as in `Settings`; `at_once` partitions share the memory. DataError for damage."""
-    settings = Settings.from_options(_own(options))
+    settings = Settings.from_options(_cleaner_options(options))
     shared = max(SMALLEST_MEMORY, settings.memory // int(options.get("at_once", "1")))
     settings = replace(settings, memory=shared)
-    loaded = load(store)
-    loaded.expire(settings.now, settings.producer_id_expiration_ms)
+    partition = load(store)
+    partition.expire(settings.now, settings.producer_id_expiration_ms)
     names = ("rounds", "segments_before", "segments", "records_read", "records_kept", "records_without_key")
     report = new_report(**dict.fromkeys((*names, "batches_read", "batches_kept", "bytes_before", "bytes", "gaps"), 0))
-    report.facts["end_offset"] = loaded.end_offset
-    report.count("segments_before", len(loaded.segments))
-    report.count("bytes_before", sum(one.size for one in loaded.segments))
+    report.facts["end_offset"] = partition.end_offset
+    report.count("segments_before", len(partition.segments))
+    report.count("bytes_before", sum(segment.size for segment in partition.segments))
     log = settled_log(store, report)
     refuse_misplaced(log, "`rawlog repair` handles it")
-    compaction = Compaction(loaded, settings, report, topic_id_of(store), log.corrections)
+    compaction = Compaction(partition, settings, report, topic_id_of(store), log.corrections)
     with contextlib.ExitStack() as stack:
         # What a round between leaves is read by the next one, also in a dry run.
         rounds = Folder(stack.enter_context(scratch("compact-"))) if folder.dry_run else folder
@@ -758,20 +766,20 @@ class Compaction:
 
     def __init__(
         self,
-        loaded: Loaded,
+        partition: LoadedPartition,
         settings: Settings,
         report: Report,
         metadata: bytes | None,
         corrections: Sequence[Correction] = (),
     ) -> None:
-        self.loaded, self.settings, self.report, self.metadata = loaded, settings, report, metadata
+        self.partition, self.settings, self.report, self.metadata = partition, settings, report, metadata
         #: The leader epochs to set right.
         self.corrections = corrections
         self.interval = settings.index_interval_bytes
         self.derivation: Derivation | None = None
-        self.source = list(loaded.segments)
-        self.aborted = list(loaded.aborted)
-        self.active = loaded.end_offset if settings.roll else self.source[-1].base
+        self.source = list(partition.segments)
+        self.aborted = list(partition.aborted)
+        self.active = partition.end_offset if settings.roll else self.source[-1].base
         self.round: Round | None = None
         #: Where the round ends, and whether others follow.
         self.end, self.stop, self.is_last = 0, 0, True
@@ -780,21 +788,23 @@ class Compaction:
         """Write the result; what the rounds between leave goes below `rounds`, and is removed."""
         self.end = self._first_dirty()
         self.stop = self._first_uncleanable(self.end)
-        if not self._dirty(self.end):
+        if not self._dirty_segments(self.end):
             self.report.notes.append("nothing to compact: no closed segment has anything new")
-        made: list[str] = []
-        while self._dirty(self.end):
-            self.round = self._prepared(self.end)
+        names: list[str] = []
+        while self._dirty_segments(self.end):
+            self.round = self._prepare(self.end)
             self.end = self.round.keys.latest + 1
-            self.is_last = not self._dirty(self.end)
+            self.is_last = not self._dirty_segments(self.end)
             if self.is_last:
                 break
-            made.append(f"round-{len(made)}")
-            self._write(rounds.folder(made[-1]))
-            self.source = [_measured(one) if one not in self.loaded.segments else one for one in self.source]
+            names.append(f"round-{len(names)}")
+            self._write(rounds.folder(names[-1]))
+            self.source = [
+                _measure(segment) if segment not in self.partition.segments else segment for segment in self.source
+            ]
         self.is_last = True
         writer = self._write(folder)
-        for name in made:
+        for name in names:
             rounds.remove(name)
         self.report.counts |= {"segments": writer.segments, "bytes": writer.bytes}
         self.report.facts |= {"first_dirty": self.end, "first_uncleanable": self.stop}
@@ -802,7 +812,7 @@ class Compaction:
             self.report.notes.append(f"{without:,} records without a key dropped")
 
     def _write(self, folder: Folder) -> PartitionWriter:
-        self.derivation = _Carried(self.loaded)
+        self.derivation = _CarriedDerivation(self.partition)
         writer = rewrite(folder, self, corrections=self.corrections)
         if self.round is not None:
             self._count(self.round.counts)
@@ -811,99 +821,106 @@ class Compaction:
 
     def _count(self, counts: Counts) -> None:
         """Count a round: the next one reads again what this one left."""
-        own = self.report.counts
-        records, batches = own["records_read"] - own["records_kept"], own["batches_read"] - own["batches_kept"]
-        own |= {"records_read": counts.records_read + records, "batches_read": counts.batches_read + batches}
-        own |= {"records_kept": counts.records_kept, "batches_kept": counts.batches_kept}
+        totals = self.report.counts
+        records, batches = (
+            totals["records_read"] - totals["records_kept"],
+            totals["batches_read"] - totals["batches_kept"],
+        )
+        totals |= {"records_read": counts.records_read + records, "batches_read": counts.batches_read + batches}
+        totals |= {"records_kept": counts.records_kept, "batches_kept": counts.batches_kept}
         self.report.count("records_without_key", counts.without_key)
         self.report.count("rounds")
 
     # Which part of the log ---------------------------------------------------------------------------------------
 
     def _first_dirty(self) -> int:
-        """Where the last compaction ended; the log's start if that is not known or invalid."""
-        start, dirty = self.loaded.start_offset, self.settings.first_dirty
+        """The end of the last compaction; the start of the log if the end is unknown or invalid."""
+        start, dirty = self.partition.start_offset, self.settings.first_dirty
         place = self.source[0].file.place
         if dirty < 0 and place.topic is not None and place.partition is not None and place.group is not None:
             dirty = offsets_in(split(place.group)[0], CLEANER).get((place.topic, place.partition), start)
-        return dirty if start <= dirty <= self.loaded.end_offset else start
+        return dirty if start <= dirty <= self.partition.end_offset else start
 
     def _first_uncleanable(self, first_dirty: int) -> int:
         """The base of the first segment that must stay: the active one, one with undecided transactions, one that is too new."""
-        bound = min(self.loaded.last_stable_offset, self.active)
+        bound = min(self.partition.last_stable_offset, self.active)
         lag = self.settings.min_compaction_lag_ms
         if lag > 0:
             young = [
-                one.base
-                for one in self._closed(first_dirty, self.active)
-                if one.largest_timestamp > self.settings.now - lag
+                segment.base
+                for segment in self._closed_segments(first_dirty, self.active)
+                if segment.largest_timestamp > self.settings.now - lag
             ]
             bound = min([bound, *young])
-        return max((one.base for one in self.source if one.base <= bound < self.active), default=self.active)
+        return max(
+            (segment.base for segment in self.source if segment.base <= bound < self.active), default=self.active
+        )
 
-    def _closed(self, start: int, stop: int) -> list[Segment]:
+    def _closed_segments(self, start: int, stop: int) -> list[Segment]:
         """The segments that hold offsets from `start` on and begin before `stop`."""
-        floor = max((one.base for one in self.source if one.base <= start), default=start)
-        return [one for one in self.source if floor <= one.base < stop] if start < stop else []
+        floor = max((segment.base for segment in self.source if segment.base <= start), default=start)
+        return [segment for segment in self.source if floor <= segment.base < stop] if start < stop else []
 
-    def _dirty(self, first_dirty: int) -> list[Segment]:
-        dirty = self._closed(first_dirty, self.stop)
-        return dirty if sum(one.size for one in dirty) else []
+    def _dirty_segments(self, first_dirty: int) -> list[Segment]:
+        dirty = self._closed_segments(first_dirty, self.stop)
+        return dirty if sum(segment.size for segment in dirty) else []
 
     # A round -----------------------------------------------------------------------------------------------------
 
-    def _prepared(self, first_dirty: int) -> Round:
+    def _prepare(self, first_dirty: int) -> Round:
         """A round with its map of keys."""
-        dirty = self._dirty(first_dirty)
+        dirty = self._dirty_segments(first_dirty)
         round = Round(
             self.settings.now,
             self.settings.delete_retention_ms,
             first_dirty,
             self.stop,
-            self.loaded.producers,
+            self.partition.producers,
             self.aborted,
-            self.loaded.producer_ids,
+            self.partition.producer_ids,
             KeyMap(self.settings.memory),
         )
-        ends = [one.base for one in dirty[1:]] + [self.stop]
-        round.build([(one.file, end) for one, end in zip(dirty, ends, strict=True)])
+        ends = [segment.base for segment in dirty[1:]] + [self.stop]
+        round.build([(segment.file, end) for segment, end in zip(dirty, ends, strict=True)])
         return round
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Each group of segments below the end of the round as one; in the last round also all others."""
         rest = self.source
         if self.round is not None:
-            rest = [one for one in self.source if one.base >= self.end]
-            groups = _groups([one for one in self.source if one.base < self.end], self.settings, self.stop)
-            before = [one for one in self.source if one.base < self.round.first_dirty]
+            rest = [segment for segment in self.source if segment.base >= self.end]
+            groups = _groups([segment for segment in self.source if segment.base < self.end], self.settings, self.stop)
+            before = [segment for segment in self.source if segment.base < self.round.first_dirty]
             horizon = before[-1].modified_ms - self.settings.delete_retention_ms if before else 0
-            made: list[Segment] = []
-            aborted: list[Aborted] = []
+            cleaned_segments: list[Segment] = []
+            aborted: list[AbortedTxn] = []
             for group in groups:
-                cleaned = self._cleaned(group, self.round, horizon, writer, made, aborted)
+                cleaned = self._clean_group(group, self.round, horizon, writer, cleaned_segments, aborted)
                 yield NewSegment(group[0].base, cleaned, group[-1].file.modified)
-            following = rest[0].base if rest else self.loaded.end_offset
-            self.source = made + rest
-            self.aborted = aborted + [one for one in self.aborted if one.last_offset >= following]
+            following = rest[0].base if rest else self.partition.end_offset
+            self.source = cleaned_segments + rest
+            self.aborted = aborted + [
+                transaction for transaction in self.aborted if transaction.last_offset >= following
+            ]
         if not self.is_last:
             return
         for number, segment in enumerate(rest):
-            stop = rest[number + 1].base if number + 1 < len(rest) else self.loaded.end_offset + 1
-            copied = self._copied(segment, stop, is_last=number + 1 == len(rest))
+            stop = rest[number + 1].base if number + 1 < len(rest) else self.partition.end_offset + 1
+            copied = self._copy(segment, stop, is_last=number + 1 == len(rest))
             yield NewSegment(segment.base, copied, segment.file.modified)
-        if self.settings.roll and self.source[-1].base < self.loaded.end_offset:
-            yield NewSegment(self.loaded.end_offset)
+        if self.settings.roll and self.source[-1].base < self.partition.end_offset:
+            yield NewSegment(self.partition.end_offset)
 
-    def _cleaned(
+    def _clean_group(
         self,
         group: Sequence[Segment],
         round: Round,
         horizon: int,
         writer: PartitionWriter,
-        made: list[Segment],
-        aborted: list[Aborted],
+        cleaned_segments: list[Segment],
+        aborted: list[AbortedTxn],
     ) -> Iterator[tuple[Frames, Heads]]:
-        """What is left of the segments that become one; the new segment and its aborted transactions are added to lists."""
+        """The batches left of a group of segments. Adds the new segment and its aborted transactions to the lists."""
         size, top = writer.bytes, -1
         for segment in group:
             for left in round.clean(segment.file, keeps_old_deletes=segment.modified_ms > horizon):
@@ -916,24 +933,26 @@ class Compaction:
         file, base = group[-1].file, group[0].base
         path = str(writer.folder.path / segment_name(base, "log"))
         file = replace(file, path=path, size=writer.bytes - size, place=replace(file.place, start_offset=base))
-        made.append(Segment(file, base, max_timestamp=top))
+        cleaned_segments.append(Segment(file, base, max_timestamp=top))
 
-    def _copied(self, segment: Segment, stop: int, *, is_last: bool) -> Iterator[tuple[Frames, Heads]]:
+    def _copy(self, segment: Segment, stop: int, *, is_last: bool) -> Iterator[tuple[Frames, Heads]]:
         """A segment as it is, whose offsets end before `stop`."""
         yield from whole_batches(segment.file, self.report, is_last=is_last, is_tail_lost=False)
-        self._list_aborted([one for one in self.aborted if segment.base <= one.last_offset < stop])
+        self._list_aborted(
+            [transaction for transaction in self.aborted if segment.base <= transaction.last_offset < stop]
+        )
 
-    def _list_aborted(self, entries: list[Aborted]) -> None:
+    def _list_aborted(self, entries: list[AbortedTxn]) -> None:
         """Say what the transaction index of the open segment lists."""
-        assert isinstance(self.derivation, _Carried)
+        assert isinstance(self.derivation, _CarriedDerivation)
         self.derivation.entries = entries
 
 
-def _measured(segment: Segment) -> Segment:
+def _measure(segment: Segment) -> Segment:
     """The same, with the sizes of the indexes that are next to it now."""
     path = Path(local_path(segment.file.path))
     sizes = [path.with_suffix(suffix) for suffix in (".index", ".timeindex")]
-    index, times = (one.stat().st_size if one.exists() else 0 for one in sizes)
+    index, times = (index_file.stat().st_size if index_file.exists() else 0 for index_file in sizes)
     return replace(segment, index_bytes=index, timeindex_bytes=times)
 
 
@@ -941,20 +960,20 @@ def _groups(segments: Sequence[Segment], settings: Settings, first_uncleanable: 
     """Segments that become one: as many as fit, left to right."""
     groups: list[list[Segment]] = []
     sizes = [0, 0, 0]
-    for number, one in enumerate(segments):
-        own = [one.size, one.index_bytes, one.timeindex_bytes]
+    for number, segment in enumerate(segments):
+        segment_sizes = [segment.size, segment.index_bytes, segment.timeindex_bytes]
         last = (segments[number + 1].base if number + 1 < len(segments) else first_uncleanable) - 1
         fits = (
             groups
-            and sizes[0] + own[0] <= settings.segment_bytes
-            and sizes[1] + own[1] <= settings.segment_index_bytes
-            and sizes[2] + own[2] <= settings.segment_index_bytes
-            and (one.size == 0 or last - groups[-1][0].base <= MOST)
+            and sizes[0] + segment_sizes[0] <= settings.segment_bytes
+            and sizes[1] + segment_sizes[1] <= settings.segment_index_bytes
+            and sizes[2] + segment_sizes[2] <= settings.segment_index_bytes
+            and (segment.size == 0 or last - groups[-1][0].base <= MOST)
         )
         if fits:
-            groups[-1].append(one)
-            sizes = [before + more for before, more in zip(sizes, own, strict=True)]
+            groups[-1].append(segment)
+            sizes = [before + more for before, more in zip(sizes, segment_sizes, strict=True)]
         else:
-            groups.append([one])
-            sizes = own
+            groups.append([segment])
+            sizes = segment_sizes
     return groups

@@ -31,7 +31,7 @@ from rawlog.formats.kafka.partition import Partition
 from rawlog.formats.kafka.partition.identity import is_compacted_topic, parent_of
 from rawlog.formats.kafka.partition.outline import Outline
 from rawlog.formats.kafka.partition.state import Tally
-from rawlog.formats.kafka.partition.survey import Survey, fold_segment, surveyed
+from rawlog.formats.kafka.partition.survey import Survey, fold_segment, survey_of
 from rawlog.formats.kafka.paths import (
     INTERNAL,
     METADATA_TOPIC,
@@ -59,7 +59,7 @@ COMPACTED = frozenset(INTERNAL.values()) - {INTERNAL["kafka.remote"]}
 
 
 @dataclass(slots=True)
-class Accounted:
+class PartitionAccount:
     """The account of a partition, and what is not explained in it."""
 
     account: Account
@@ -71,24 +71,24 @@ class Accounted:
     open: list[tuple[int, int]] = field(default_factory=list)
 
 
-def accounted(files: Sequence[File]) -> Accounted | None:
+def account_for(files: Sequence[File]) -> PartitionAccount | None:
     """The account of a partition's offsets, computed once; None if it has no segments, or is a metadata log, which snapshots are a
     part of: KRaft accounts for that.
     """
-    return Store.of(files).share(_accounted)
+    return Store.of(files).share(_account_for)
 
 
 def accounts(files: Sequence[File]) -> list[Account]:
     """The account of a partition; none if it has no segments."""
-    made = accounted(files)
-    return [] if made is None else [made.account]
+    result = account_for(files)
+    return [] if result is None else [result.account]
 
 
-def _accounted(store: Store) -> Accounted | None:
-    look = surveyed(store)
-    if look is None or look.whole is None or store[0].place.topic == METADATA_TOPIC:
+def _account_for(store: Store) -> PartitionAccount | None:
+    survey = survey_of(store)
+    if survey is None or survey.log is None or store[0].place.topic == METADATA_TOPIC:
         return None
-    partition = _Partition(store, look, look.whole)
+    partition = _Partition(store, survey, survey.log)
     start, stop = partition.start(), partition.stop()
     rows = clipped(partition.covered, start, stop)
     missing = between(rows, start, stop)
@@ -98,18 +98,18 @@ def _accounted(store: Store) -> Accounted | None:
     left = clipped(missing, max(start, point), stop)
     is_open = partition.are_undecided(left)
     undecided, left = total(left[is_open]), left[~is_open]
-    there, unexplained = total(rows), total(left) + tally.kept_places
+    present, unexplained = total(rows), total(left) + tally.kept_places
     place, aborted = store[0].place, tally.aborted
-    opened = sorted(look.producers.open_transactions().items())
-    remote = sum(gap.last + 1 - gap.first for gap in look.whole.gaps if gap.is_remote and gap.last + 1 == start)
-    made = Account(
+    opened = sorted(survey.producers.open_transactions().items())
+    remote = sum(gap.last + 1 - gap.first for gap in survey.log.gaps if gap.is_remote and gap.last + 1 == start)
+    account = Account(
         system="kafka",
         topic=place.topic,
         partition=place.partition,
         path=store.path,
         start=start,
         stop=stop,
-        present=max(0, there - tally.control - aborted - tally.removed - tally.kept_places),
+        present=max(0, present - tally.control - aborted - tally.removed - tally.kept_places),
         control=tally.control,
         aborted=aborted,
         compacted=explained + tally.removed,
@@ -117,26 +117,26 @@ def _accounted(store: Store) -> Accounted | None:
         remote=remote or None,
         undecided=undecided or None,
         unexplained=unexplained,
-        broken_sequences=sum(few.count for few in look.found.get("sequence", {}).values()),
+        broken_sequences=sum(few.count for few in survey.marks.get("sequence", {}).values()),
         open_transactions=len(opened),
     )
     runs = [(first, last, partition.reason(first, last)) for first, last in left.tolist()]
     runs += [(first, last, "an empty batch of a repair keeps their place") for first, last in tally.places]
-    unknown = [first for first, last in look.whole.lost if last is None and first >= stop]
-    return Accounted(made, runs, unknown, opened)
+    unknown = [first for first, last in survey.log.lost if last is None and first >= stop]
+    return PartitionAccount(account, runs, unknown, opened)
 
 
 class _Partition:
-    """What decides where a log should begin and end, and what compaction may have taken."""
+    """The expected start and end of a log, and the reach of compaction in it."""
 
-    def __init__(self, store: Store, look: Survey, whole: Outline) -> None:
-        self.store, self.look, self.whole = store, look, whole
+    def __init__(self, store: Store, survey: Survey, log: Outline) -> None:
+        self.store, self.survey, self.log = store, survey, log
         place = store[0].place
         self.folder = parent_of(store.path)
         self.key = (str(place.topic), int(place.partition or 0))
-        self.base = whole.extents[0].first if whole.extents else 0
-        rows = [one.covered for one in whole.extents]
-        strays = [whole.extents[at].strays[number] for at, numbers in whole.placed.items() for number in numbers]
+        self.base = log.extents[0].first if log.extents else 0
+        rows = [extent.covered for extent in log.extents]
+        strays = [log.extents[at].strays[number] for at, numbers in log.placed.items() for number in numbers]
         self.covered = np.concatenate([*rows, np.array(strays, np.int64).reshape(-1, 2)])
         self.covered = self.covered[np.argsort(self.covered[:, 0], kind="stable")]
 
@@ -144,16 +144,16 @@ class _Partition:
         """The first offset that should be there: by the checkpoint of log starts, else that of the first segment, or an earlier one that
         retention does not explain.
         """
-        known = self.checkpoint(LOG_START)
-        if known is not None and known >= self.base:
-            return known
-        return min([self.base, *(one.first for one in self.whole.gaps if one.is_lost)])
+        stored = self.checkpoint(LOG_START)
+        if stored is not None and stored >= self.base:
+            return stored
+        return min([self.base, *(gap.first for gap in self.log.gaps if gap.is_lost)])
 
     def stop(self) -> int:
         """The end of the log, or what is known to have been its end."""
-        found = [self.base, *(one.first for one in self.whole.extents), *(one.last + 1 for one in self.whole.gaps)]
-        found += [int(self.covered[:, 1].max()) + 1] if len(self.covered) else []
-        return max(found)
+        ends = [self.base, *(extent.first for extent in self.log.extents), *(gap.last + 1 for gap in self.log.gaps)]
+        ends += [int(self.covered[:, 1].max()) + 1] if len(self.covered) else []
+        return max(ends)
 
     def checkpoint(self, name: str) -> int | None:
         """What a checkpoint file of the log directory says of the partition."""
@@ -161,14 +161,14 @@ class _Partition:
 
     def tally(self, start: int) -> Tally:
         """The counts of all segments from an offset on."""
-        made = Tally(start)
-        for (file, tally), extent in zip(self.look.tallies, self.whole.extents, strict=True):
+        summed = Tally(start)
+        for (file, tally), extent in zip(self.survey.tallies, self.log.extents, strict=True):
             if len(extent.covered) and int(extent.covered[-1][1]) < start:
                 continue
             if (file.place.start_offset or 0) < start:
                 tally = fold_segment(file, self.store, start).tally
-            made.merge(tally)
-        return made
+            summed.merge(tally)
+        return summed
 
     def cleaner_point(self, cleaned: int) -> int:
         """The offset before which compaction may have taken out what is missing; 0 if the topic is not compacted.
@@ -176,37 +176,37 @@ class _Partition:
         `cleaned` is the last offset of a batch that only compaction writes so. A follower copies what its leader compacted, beyond what it
         did itself; the cleaner works on whole segments, and never on the last one.
         """
-        extents = self.whole.extents
-        known = self.checkpoint(CLEANER)
-        if known is not None:
-            return max(known, cleaned + 1)
-        names = [one.first for one in extents]
+        extents = self.log.extents
+        stored = self.checkpoint(CLEANER)
+        if stored is not None:
+            return max(stored, cleaned + 1)
+        names = [extent.first for extent in extents]
         if cleaned != NONE:
             return next((name for name in names if name > cleaned), cleaned + 1)
         if self.key[0] in COMPACTED or is_compacted_topic(self.folder, self.key[0]):
-            return max(names[-1], max(one.mark for one in extents) + 1)
+            return max(names[-1], max(extent.mark for extent in extents) + 1)
         return 0
 
     def are_undecided(self, missing: Ranges) -> NDArray[np.bool_]:
         """Of which runs of missing offsets nothing tells whether compaction took them out."""
-        known = np.array(self.whole.undecided, np.int64).reshape(-1, 2)
-        if not len(known):
+        undecided = np.array(self.log.undecided, np.int64).reshape(-1, 2)
+        if not len(undecided):
             return np.zeros(len(missing), np.bool_)
-        at = np.searchsorted(known[:, 0], missing[:, 0], side="right") - 1
-        return np.asarray((at >= 0) & (missing[:, 1] <= known[np.maximum(at, 0), 1]))
+        at = np.searchsorted(undecided[:, 0], missing[:, 0], side="right") - 1
+        return np.asarray((at >= 0) & (missing[:, 1] <= undecided[np.maximum(at, 0), 1]))
 
     def reason(self, first: int, last: int) -> str:
         """What is known of why offsets are missing."""
-        for gap in self.whole.gaps:
+        for gap in self.log.gaps:
             if gap.trace and gap.first <= first and last <= gap.last:
                 return gap.trace
-        for low, high in self.whole.lost:
+        for low, high in self.log.lost:
             if low <= first and (high is None or last <= high) and not self._is_gap(first):
                 return "the bytes there are damaged"
         return "no batch has them"
 
     def _is_gap(self, first: int) -> bool:
-        return any(gap.first <= first <= gap.last for gap in self.whole.gaps)
+        return any(gap.first <= first <= gap.last for gap in self.log.gaps)
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------
@@ -222,17 +222,17 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     the log: `log-start-offset-checkpoint`, else the beginning of `leader-epoch-checkpoint` or of the first segment. Look for the records
     on other replicas (`rawlog rescue`), in remote storage (give its path, too), or in a backup.
     """
-    made = accounted(files)
-    if made is None:
+    result = account_for(files)
+    if result is None:
         return
     few = Few()
-    for first, last, why in made.runs:
+    for first, last, why in result.runs:
         message = f"offsets {first} to {last} are missing, {last - first + 1:,} in all: {why}"
-        few.append(Mark(message, offset=first, path=made.account.path))
+        few.append(Mark(message, offset=first, path=result.account.path))
     yield from few
-    for first in made.unknown:
+    for first in result.unknown:
         message = "damaged bytes follow; nothing says how many offsets are missing"
-        yield Mark(message, offset=first, path=made.account.path)
+        yield Mark(message, offset=first, path=result.account.path)
 
 
 @rule("kafka.complete.transaction", Severity.INFO)
@@ -243,10 +243,10 @@ def open_transaction(files: Sequence[File]) -> Iterator[Mark]:
     That is normal in a copy of a running broker's directory, and nothing is missing. `rawlog transactions` shows which id it is of, and
     what to do about it.
     """
-    made = accounted(files)
-    for number, first in made.open if made is not None else ():
+    result = account_for(files)
+    for number, first in result.open if result is not None else ():
         message = f"the transaction of producer {number} from offset {first} on is open"
-        yield Mark(message, offset=first, path=made.account.path if made is not None else None)
+        yield Mark(message, offset=first, path=result.account.path if result is not None else None)
 
 
 @rule("kafka.complete.committed", Severity.WARNING)
@@ -265,8 +265,8 @@ def committed_out_of_range(files: Sequence[File]) -> Iterator[Mark]:
                 continue
             when = row["commit_timestamp"]
             key = (row["group"], row["topic"], row["partition"])
-            found = (0 if when is None else int(when.timestamp() * 1e6), row["committed_offset"], row["path"])
-            newest[key] = max(newest.get(key, found), found)
+            commit = (0 if when is None else int(when.timestamp() * 1e6), row["committed_offset"], row["path"])
+            newest[key] = max(newest.get(key, commit), commit)
     for (group, topic, number), (_, offset, path) in sorted(newest.items()):
         if (topic, number) not in ranges:
             continue
@@ -290,16 +290,16 @@ def _ranges(files: Sequence[File]) -> dict[tuple[str, int], tuple[int, int]]:
         place = file.place
         if file.format == "kafka.log" and place.state is None and place.topic is not None and file.problem is None:
             groups[str(place.group)].append(file)
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    ranges: dict[tuple[str, int], tuple[int, int]] = {}
     for folder, segments in groups.items():
-        segments.sort(key=lambda one: one.place.start_offset or 0)
+        segments.sort(key=lambda file: file.place.start_offset or 0)
         key = (str(segments[0].place.topic), int(segments[0].place.partition or 0))
         first = segments[0].place.start_offset or 0
         start = max(first, offsets_in(split(folder)[0], LOG_START).get(key, first))
         stop = end_offset(segments, files)
-        known = found.get(key, (start, stop))
-        found[key] = (min(start, known[0]), max(stop, known[1]))
-    return found
+        before = ranges.get(key, (start, stop))
+        ranges[key] = (min(start, before[0]), max(stop, before[1]))
+    return ranges
 
 
 def rules() -> Sequence[Rule[Sequence[File]]]:

@@ -82,16 +82,16 @@ class Partitions:
     @cached_property
     def topics(self) -> dict[str, str]:
         """The names of topics by their ids, as `partition.metadata` of their partitions has them."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for file in self.files:
             if file.format != "kafka.partition" or file.problem is not None or file.place.topic is None:
                 continue
             try:
                 with Source(file.path) as source:
-                    found[uuid_text(topic_id(source.read(0, min(source.size, LARGEST_TEXT))))] = file.place.topic
+                    names[uuid_text(topic_id(source.read(0, min(source.size, LARGEST_TEXT))))] = file.place.topic
             except (RawlogError, ValueError):
                 continue
-        return found
+        return names
 
     def numbers(self, topic: str) -> set[int]:
         """The partitions of a topic that are there."""
@@ -99,17 +99,17 @@ class Partitions:
 
     @cached_property
     def _numbers(self) -> dict[str, set[int]]:
-        found: dict[str, set[int]] = defaultdict(set)
+        numbers: dict[str, set[int]] = defaultdict(set)
         for topic, number in self._logs:
-            found[topic].add(number)
-        return found
+            numbers[topic].add(number)
+        return numbers
 
     def bounds(self, topic: str, partition: int) -> tuple[int | None, int | None]:
         """The first offset that a consumer gets and the one after the last record; None, None if no directory of it is there."""
         key = topic, partition
         if key not in self._bounds:
             both = [_bounds(sorted(logs, key=_start), self.store(folder)) for folder, logs in self._logs[key].items()]
-            self._bounds[key] = max(both, key=lambda one: one[1], default=(None, None))
+            self._bounds[key] = max(both, key=lambda bounds: bounds[1], default=(None, None))
         return self._bounds[key]
 
 
@@ -119,7 +119,7 @@ def _start(file: File) -> int:
 
 def _bounds(logs: Sequence[File], store: Store) -> tuple[int, int]:
     first = _start(logs[0])
-    start = max((log_start(one, store.files) or first for one in logs), default=first)
+    start = max((log_start(segment, store.files) or first for segment in logs), default=first)
     for segment in reversed(logs):
         end = _end_of(segment, store)
         if end is not None:
@@ -142,7 +142,7 @@ def _end_of(segment: File, store: Store) -> int | None:
     return None
 
 
-def _current(table: Any, files: Sequence[File], fold: Any, errors: str) -> Iterator[Row]:
+def _current_rows(table: Any, files: Sequence[File], fold: Any, errors: str) -> Iterator[Row]:
     """The rows of a folded table that count now."""
     chosen = [
         file
@@ -165,12 +165,12 @@ def _current(table: Any, files: Sequence[File], fold: Any, errors: str) -> Itera
 def groups(files: Sequence[File], errors: str) -> list[Group]:
     """Every consumer group that `__consumer_offsets` and `__share_group_state` know."""
     partitions = Partitions(files)
-    found: dict[str, _Records] = defaultdict(_Records)
-    for row in _current(GROUPS, files, topics.groups, errors):
-        found[row["group"]].add(row)
-    made = {name: records.group(name, partitions) for name, records in found.items()}
-    for row in _current(OFFSETS, files, topics.offsets, errors):
-        group = made.setdefault(row["group"], Group(SYSTEM, row["group"], "classic", "Empty", []))
+    records_of: dict[str, _Records] = defaultdict(_Records)
+    for row in _current_rows(GROUPS, files, topics.groups, errors):
+        records_of[row["group"]].add(row)
+    by_name = {name: records.group(name, partitions) for name, records in records_of.items()}
+    for row in _current_rows(OFFSETS, files, topics.offsets, errors):
+        group = by_name.setdefault(row["group"], Group(SYSTEM, row["group"], "classic", "Empty", []))
         start, end = partitions.bounds(row["topic"], row["partition"])
         group.positions.append(
             Position(
@@ -185,108 +185,119 @@ def groups(files: Sequence[File], errors: str) -> list[Group]:
                 _owner(group, row["topic"], row["partition"]),
             )
         )
-    for name, positions in _shared(files, partitions, errors).items():
-        group = made.setdefault(name, Group(SYSTEM, name, "share", "Empty", []))
+    for name, positions in _share_positions(files, partitions, errors).items():
+        group = by_name.setdefault(name, Group(SYSTEM, name, "share", "Empty", []))
         group.positions += positions
-    for group in made.values():
+    for group in by_name.values():
         _add_uncommitted(group, partitions)
-    return list(made.values())
+    return list(by_name.values())
 
 
 class _Records:
     """The records about one group, by type; those about a member by its id."""
 
     def __init__(self) -> None:
-        self.own: dict[str, Row] = {}
+        self.rows: dict[str, Row] = {}
         self.members: dict[str, dict[str, Row]] = defaultdict(dict)
 
     def add(self, row: Row) -> None:
         value = json.loads(row["value"] or "{}")
         if row["member"] is None:
-            self.own[row["type"]] = value
+            self.rows[row["type"]] = value
         else:
             self.members[row["member"]][row["type"]] = value
 
     def group(self, name: str, partitions: Partitions) -> Group:
-        classic = self.own.get("GroupMetadata")
+        classic = self.rows.get("GroupMetadata")
         if classic is not None:
-            members = [_classic_member(one) for one in classic["members"]]
+            members = [_classic_member(member) for member in classic["members"]]
             return Group(SYSTEM, name, "classic", "Stable" if members else "Empty", members)
-        kinds = (*self.own, *(kind for records in self.members.values() for kind in records))
-        prefix = next((one for one in PROTOCOLS if any(kind.startswith(f"{one}Group") for kind in kinds)), "Consumer")
+        kinds = (*self.rows, *(kind for records in self.members.values() for kind in records))
+        prefix = next(
+            (protocol for protocol in PROTOCOLS if any(kind.startswith(f"{protocol}Group") for kind in kinds)),
+            "Consumer",
+        )
         members = []
         for number, records in sorted(self.members.items()):
             about = records.get(f"{prefix}GroupMemberMetadata")
             if about is not None:
                 current = records.get(f"{prefix}GroupCurrentMemberAssignment", {})
-                names = self._tasks(current, partitions) if prefix == "Streams" else _assigned(current, partitions)
+                names = (
+                    self._tasks(current, partitions)
+                    if prefix == "Streams"
+                    else _assigned_partitions(current, partitions)
+                )
                 assigned = tuple(sorted(set(names)))
                 members.append(Member(number, about.get("clientId"), about.get("clientHost"), assigned))
         return Group(SYSTEM, name, PROTOCOLS[prefix], self._state(prefix), members)
 
     def _tasks(self, current: Row, partitions: Partitions) -> Iterator[str]:
-        """The partitions of a member's active tasks: of a part of the topology, so that they are those of all topics that it reads."""
+        """The partitions of a member's active tasks, of all topics that its part of the topology reads."""
         parts = {
-            one["subtopologyId"]: one for one in self.own.get("StreamsGroupTopology", {}).get("subtopologies") or ()
+            subtopology["subtopologyId"]: subtopology
+            for subtopology in self.rows.get("StreamsGroupTopology", {}).get("subtopologies") or ()
         }
         for task in current.get("activeTasks") or ():
             part = parts.get(task["subtopologyId"], {})
-            repartitioned = (one["name"] for one in part.get("repartitionSourceTopics") or ())
+            repartitioned = (source["name"] for source in part.get("repartitionSourceTopics") or ())
             for topic in (*(part.get("sourceTopics") or ()), *repartitioned):
-                known = partitions.numbers(topic)
-                yield from (f"{topic}-{one}" for one in task["partitions"] if not known or one in known)
+                numbers = partitions.numbers(topic)
+                yield from (f"{topic}-{number}" for number in task["partitions"] if not numbers or number in numbers)
 
     def _state(self, prefix: str) -> str:
         """As a coordinator names it that has read these records."""
-        current = [one.get(f"{prefix}GroupCurrentMemberAssignment") for one in self.members.values()]
-        if not any(f"{prefix}GroupMemberMetadata" in one for one in self.members.values()):
+        current = [records.get(f"{prefix}GroupCurrentMemberAssignment") for records in self.members.values()]
+        if not any(f"{prefix}GroupMemberMetadata" in records for records in self.members.values()):
             return "Empty"
         if prefix == "Share":
             return "Stable"
-        if prefix == "Streams" and "StreamsGroupTopology" not in self.own:
+        if prefix == "Streams" and "StreamsGroupTopology" not in self.rows:
             return "NotReady"
-        epoch = self.own.get(f"{prefix}GroupMetadata", {}).get("epoch", 0)
-        assigned = self.own.get(f"{prefix}GroupTargetAssignmentMetadata", {}).get("assignmentEpoch", 0)
+        epoch = self.rows.get(f"{prefix}GroupMetadata", {}).get("epoch", 0)
+        assigned = self.rows.get(f"{prefix}GroupTargetAssignmentMetadata", {}).get("assignmentEpoch", 0)
         if epoch > assigned:
             return "Assigning"
         settled = SETTLED[prefix]
-        is_settled = all(one and one.get("memberEpoch") == assigned and one.get("state") == settled for one in current)
+        is_settled = all(
+            assignment and assignment.get("memberEpoch") == assigned and assignment.get("state") == settled
+            for assignment in current
+        )
         return "Stable" if is_settled else "Reconciling"
 
 
-def _classic_member(one: Row) -> Member:
-    assignment = one.get("assignment")
+def _classic_member(row: Row) -> Member:
+    assignment = row.get("assignment")
     parts = assignment.get("assignedPartitions", ()) if isinstance(assignment, dict) else ()
     names = (f"{part['topic']}-{number}" for part in parts for number in part["partitions"])
-    return Member(one["memberId"], one["clientId"], one["clientHost"], tuple(sorted(names)))
+    return Member(row["memberId"], row["clientId"], row["clientHost"], tuple(sorted(names)))
 
 
-def _assigned(current: Row, partitions: Partitions) -> Iterator[str]:
+def _assigned_partitions(current: Row, partitions: Partitions) -> Iterator[str]:
     """The partitions that a member has, by the ids of their topics."""
     for part in current.get("assignedPartitions") or ():
         topic = partitions.topics.get(part["topicId"], part["topicId"])
-        yield from (f"{topic}-{one}" for one in part["partitions"])
+        yield from (f"{topic}-{number}" for number in part["partitions"])
 
 
 def _owner(group: Group, topic: str, partition: int) -> str | None:
-    return next((one.member for one in group.members or () if f"{topic}-{partition}" in one.assigned), None)
+    return next((member.member for member in group.members or () if f"{topic}-{partition}" in member.assigned), None)
 
 
 def _add_uncommitted(group: Group, partitions: Partitions) -> None:
-    """Partitions that a member was assigned and that the group has not committed an offset of."""
-    known = {f"{one.topic}-{one.partition}" for one in group.positions}
+    """Add the partitions that are assigned to a member and have no committed offset."""
+    committed = {f"{position.topic}-{position.partition}" for position in group.positions}
     for member in group.members or ():
         for name in member.assigned:
             topic, _, number = name.rpartition("-")
-            if name not in known:
+            if name not in committed:
                 start, end = partitions.bounds(topic, int(number))
                 group.positions.append(Position(topic, int(number), None, start, end, member=member.member))
 
 
-def _shared(files: Sequence[File], partitions: Partitions, errors: str) -> dict[str, list[Position]]:
+def _share_positions(files: Sequence[File], partitions: Partitions, errors: str) -> dict[str, list[Position]]:
     """Where share groups are: the newest update of each partition counts, and what it leaves open the snapshot before it says."""
     newest: dict[tuple[str, str, int], Row] = {}
-    for row in _current(SHARES, files, topics.shares, errors):
+    for row in _current_rows(SHARES, files, topics.shares, errors):
         key = row["group"], row["topic_id"], row["partition"]
         before = newest.get(key)
         older, newer = (row, before) if before and before["offset_in_log"] > row["offset_in_log"] else (before, row)
@@ -294,7 +305,7 @@ def _shared(files: Sequence[File], partitions: Partitions, errors: str) -> dict[
         if older and newer and newer["start_offset"] == NONE:
             merged["start_offset"] = older["start_offset"]
         newest[key] = merged
-    found: dict[str, list[Position]] = defaultdict(list)
+    positions: dict[str, list[Position]] = defaultdict(list)
     for (group, number, partition), row in newest.items():
         topic = partitions.topics.get(number, number)
         start, end = partitions.bounds(topic, partition)
@@ -302,8 +313,8 @@ def _shared(files: Sequence[File], partitions: Partitions, errors: str) -> dict[
         done = row["delivery_complete_count"]
         unread = None if at is None or end is None or done is None or done < 0 else end - at - done
         written = row.get("write_timestamp") or row["timestamp"]
-        found[group].append(Position(topic, partition, at, start, end, written, unread=unread))
-    return found
+        positions[group].append(Position(topic, partition, at, start, end, written, unread=unread))
+    return positions
 
 
 # Transactions -----------------------------------------------------------------------------------------------------------
@@ -311,34 +322,40 @@ def _shared(files: Sequence[File], partitions: Partitions, errors: str) -> dict[
 
 def transactions_of(files: Sequence[File], errors: str) -> Transactions:
     """The transactions of every partition, with what their coordinator wrote about them."""
-    found = Transactions(SYSTEM)
+    result = Transactions(SYSTEM)
     states: dict[int, Row] = {}
-    for row in _current(TRANSACTIONS, files, topics.transaction_states, errors):
-        partitions = tuple(sorted(f"{one['topic']}-{one['partition']}" for one in row["partitions"] or ()))
+    for row in _current_rows(TRANSACTIONS, files, topics.transaction_states, errors):
+        partitions = tuple(
+            sorted(f"{partition['topic']}-{partition['partition']}" for partition in row["partitions"] or ())
+        )
         states[row["producer_id"]] = {**row, "named": partitions}
         about = (row["transactional_id"], row["producer_id"], row["producer_epoch"], row["status"], row["timeout_ms"])
-        found.ids.append(TransactionalId(*about, partitions, row["start_timestamp"], row["update_timestamp"]))
+        result.ids.append(TransactionalId(*about, partitions, row["start_timestamp"], row["update_timestamp"]))
     is_known = any(file.place.topic == INTERNAL[TRANSACTIONS.name] for file in files)
     for topic, partition, store in Partitions(files):
         opened, aborted = transactions.of_store(store)
-        found.aborted += [
-            AbortedTransaction(topic, partition, one.producer_id, one.first_offset, one.last_offset + 1)
-            for one in aborted
+        result.aborted += [
+            AbortedTransaction(
+                topic, partition, transaction.producer_id, transaction.first_offset, transaction.last_offset + 1
+            )
+            for transaction in aborted
         ]
-        for number, one in sorted(opened.items()):
-            found.open.append(_open(topic, partition, number, one, states.get(number), is_known=is_known))
-    if found.open and not is_known:
-        found.notes.append("__transaction_state is not among the files: which open transactions hang is not known")
-    return found
+        for number, producer in sorted(opened.items()):
+            result.open.append(
+                _open_transaction(topic, partition, number, producer, states.get(number), is_known=is_known)
+            )
+    if result.open and not is_known:
+        result.notes.append("__transaction_state is not among the files: which open transactions hang is not known")
+    return result
 
 
-def _open(
-    topic: str, partition: int, number: int, one: Producer, state: Row | None, *, is_known: bool
+def _open_transaction(
+    topic: str, partition: int, number: int, producer: Producer, state: Row | None, *, is_known: bool
 ) -> OpenTransaction:
     knows = state is not None and f"{topic}-{partition}" in state["named"]
     status = None if state is None else state["status"]
     is_hanging = is_known and not knows
-    start = one.current_txn_first_offset
+    start = producer.current_txn_first_offset
     if is_hanging:
         advice = (
             f"{topic}-{partition}: nobody will end the transaction at offset {start:,}. With a broker: "
@@ -355,11 +372,11 @@ def _open(
         topic,
         partition,
         number,
-        one.epoch,
+        producer.epoch,
         start,
-        one.last_offset,
-        None if one.timestamp < 0 else topics.milliseconds(one.timestamp),
-        None if one.coordinator_epoch == NONE else one.coordinator_epoch,
+        producer.last_offset,
+        None if producer.timestamp < 0 else topics.milliseconds(producer.timestamp),
+        None if producer.coordinator_epoch == NONE else producer.coordinator_epoch,
         None if state is None else state["transactional_id"],
         status,
         None if state is None else state["timeout_ms"],

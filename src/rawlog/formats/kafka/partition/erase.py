@@ -54,8 +54,8 @@ KNOWN_BITS = CODEC_MASK | sum(Attributes)
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
-    """What is left: the frames end to end with their headers, and for each of them which of the given ones it was."""
+class FilterResult:
+    """The frames that are left, end to end, with their headers. `sources` are their numbers among the input frames."""
 
     frames: Frames
     head: Heads
@@ -72,7 +72,7 @@ def keep_records(
     retain: NDArray[np.bool_] | None = None,
     horizons: NDArray[np.int64] | None = None,
     limit: int = compression.DEFAULT_LIMIT,
-) -> Filtered:
+) -> FilterResult:
     """The frames with only the records that `keep` marks, by the rules of the log cleaner (kafka-log.md §6.6).
 
     `frames` are sound ones of any magic, `head` their headers. `counts` says how many records each holds (what decoding gave,
@@ -104,26 +104,26 @@ def keep_records(
     for index in np.flatnonzero(stays & ~changed & (head["magic"] == 1) & (head.codec > 0)).tolist():
         changed[index] = holds_older(frames.slice(index, index + 1), head.slice(index, index + 1), limit)
     if stays.all() and not changed.any():
-        return Filtered(frames, head, np.arange(count))
+        return FilterResult(frames, head, np.arange(count))
 
     if (large := np.flatnonzero(changed & (kept > 0) & (counts > WHOLE_ROWS))).size:
         what = f"{int(counts[large[0]]):,} records in one batch, more than the {WHOLE_ROWS:,} that can be rewritten"
         raise LimitError(what, position=int(frames.starts[large[0]]), layout=BATCH.name, field="record_count")
-    made = Heads(head.values.copy())
+    new_head = Heads(head.values.copy())
     pieces: dict[int, Any] = {}
     empty = changed & (kept == 0)
-    _make_empty(made, empty)
+    _make_empty(new_head, empty)
     pieces |= dict.fromkeys(np.flatnonzero(empty).tolist(), bytes(BATCH.size))
-    job = _Job(frames, made, firsts, keep, kept, horizons, limit)
-    for index, piece in job.rebuilt(np.flatnonzero(changed & ~empty & v2)):
+    job = _Job(frames, new_head, firsts, keep, kept, horizons, limit)
+    for index, piece in job.rebuild_batches(np.flatnonzero(changed & ~empty & v2)):
         pieces[index] = piece
     for index in np.flatnonzero(changed & ~v2).tolist():
-        pieces[index] = job.rewrapped(index)
-    return _put_together(frames, made, np.flatnonzero(stays), changed, pieces)
+        pieces[index] = job.rewrap(index)
+    return _put_together(frames, new_head, np.flatnonzero(stays), changed, pieces)
 
 
 def _make_empty(head: Heads, empty: NDArray[np.bool_]) -> None:
-    """What the header of a batch says that has lost all its records: no codec, no horizon, no base time."""
+    """Set the headers of batches without records: no codec, no horizon, no base time."""
     bits = int(Attributes.LOG_APPEND_TIME | Attributes.TRANSACTIONAL | Attributes.CONTROL)
     head["attributes"][empty] &= bits
     head["base_timestamp"][empty] = NONE
@@ -142,12 +142,12 @@ class _Job:
     horizons: NDArray[np.int64]
     limit: int
 
-    def rebuilt(self, chosen: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
+    def rebuild_batches(self, chosen: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
         """The batches of magic 2 that are rewritten, with room for their headers."""
-        for group, data, starts, stops in self.opened(chosen):
-            yield from self.filtered(group, data, starts, stops)
+        for group, data, starts, stops in self.open_batches(chosen):
+            yield from self.filter_batches(group, data, starts, stops)
 
-    def opened(self, chosen: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Any, Any, Any]]:
+    def open_batches(self, chosen: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Any, Any, Any]]:
         """The records of batches laid bare, as many batches at a time as memory is meant for."""
         frames, codecs = self.frames, self.head.codec
         plain = codecs[chosen] == 0
@@ -168,14 +168,14 @@ class _Job:
             except DataError as error:
                 raise error.at(position=start, layout=BATCH.name) from None
             if group and total + len(content) > TOTAL:
-                yield _joined(group, contents)
+                yield _join_contents(group, contents)
                 group, contents, total = [], [], 0
             group.append(index)
             contents.append(content)
             total += len(content)
-        yield _joined(group, contents)
+        yield _join_contents(group, contents)
 
-    def filtered(
+    def filter_batches(
         self, group: NDArray[np.int64], data: Any, starts: NDArray[np.int64], stops: NDArray[np.int64]
     ) -> Iterator[tuple[int, Any]]:
         head, count = self.head, group.size
@@ -184,9 +184,9 @@ class _Job:
         firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(numbers)))
         appended = head.has(Attributes.LOG_APPEND_TIME)[group]
         had = head.has(Attributes.DELETE_HORIZON)[group]
-        given = self.horizons[group]
+        horizons = self.horizons[group]
         bases = np.where(had, head["base_timestamp"][group], np.int64(filter.FIRST_KEPT))
-        bases = np.where(given != NONE, given, bases)
+        bases = np.where(horizons != NONE, horizons, bases)
         room = int((stops - starts).sum()) + (filter.GROWTH + 2) * int(self.kept[group].sum())
         out = np.empty(room + SLACK, np.uint8)
         tops, begins, ends = (np.empty(count, np.int64) for _ in range(3))
@@ -208,7 +208,7 @@ class _Job:
             at = int(self.frames.starts[group[reached]])
             raise CorruptError("records that do not fill their batch", position=at, layout=BATCH.name)
         horizon = int(Attributes.DELETE_HORIZON)
-        head["attributes"][group] = (head["attributes"][group] & KNOWN_BITS) | np.where(given != NONE, horizon, 0)
+        head["attributes"][group] = (head["attributes"][group] & KNOWN_BITS) | np.where(horizons != NONE, horizon, 0)
         head["base_timestamp"][group] = bases
         head["max_timestamp"][group] = np.where(appended, head["max_timestamp"][group], tops)
         head["record_count"][group] = self.kept[group]
@@ -219,30 +219,30 @@ class _Job:
         ):
             yield index, b"".join((header, compression.compress(CODECS[codec], window[begin:end])))
 
-    def rewrapped(self, index: int) -> bytes:
+    def rewrap(self, index: int) -> bytes:
         """A wrapper of magic 0 or 1 with only the entries that stay."""
-        one, own = self.frames.slice(index, index + 1), self.head.slice(index, index + 1)
+        frame, head = self.frames.slice(index, index + 1), self.head.slice(index, index + 1)
         try:
-            found = decode_legacy(
-                one.data, one.starts, one.stops, COLUMNS, head=own, limit=self.limit, total=self.limit
+            decoded = decode_legacy(
+                frame.data, frame.starts, frame.stops, COLUMNS, head=head, limit=self.limit, total=self.limit
             )
         except TooMuch:  # pragma: no cover - one frame always fits
             raise AssertionError from None
-        arrays = dict(found.arrays)
+        arrays = dict(decoded.arrays)
         for name in ("topic", "partition"):
-            arrays[name] = constant(None, RECORDS.column(name).type, found.count)
+            arrays[name] = constant(None, RECORDS.column(name).type, decoded.count)
         mask = self.keep[self.firsts[index] : self.firsts[index + 1]]
-        rows = Rows.of(batch(RECORDS, arrays, found.count).filter(pa.array(mask)))
-        if found.far:  # null in the column
+        rows = Rows.of(batch(RECORDS, arrays, decoded.count).filter(pa.array(mask)))
+        if decoded.far:  # null in the column
             rows = replace(rows, times=np.ascontiguousarray(milliseconds(arrays["timestamp"])[mask]))
-        batching = Batching(CODECS[int(own.codec[0])], magic=int(own["magic"][0]))
-        made = encode_legacy(rows, batching, np.array([0, rows.offsets.size], np.int64))
-        self.head.values[:, index] = made.head.values[:, 0]
-        return bytes(made.frames.data)
+        batching = Batching(CODECS[int(head.codec[0])], magic=int(head["magic"][0]))
+        wrapper = encode_legacy(rows, batching, np.array([0, rows.offsets.size], np.int64))
+        self.head.values[:, index] = wrapper.head.values[:, 0]
+        return bytes(wrapper.frames.data)
 
 
-def _joined(group: list[int], contents: list[Any]) -> tuple[NDArray[np.int64], Any, Any, Any]:
-    stops = np.cumsum(np.array([len(one) for one in contents], np.int64))
+def _join_contents(group: list[int], contents: list[Any]) -> tuple[NDArray[np.int64], Any, Any, Any]:
+    stops = np.cumsum(np.array([len(content) for content in contents], np.int64))
     starts = np.concatenate((np.zeros(1, np.int64), stops[:-1]))
     # The spare bytes let every copy out of it be a wide one.
     return np.array(group, np.int64), byte_view(b"".join((*contents, bytes(SLACK)))), starts, stops
@@ -250,7 +250,7 @@ def _joined(group: list[int], contents: list[Any]) -> tuple[NDArray[np.int64], A
 
 def _put_together(
     frames: Frames, head: Heads, chosen: NDArray[np.int64], changed: NDArray[np.bool_], pieces: dict[int, Any]
-) -> Filtered:
+) -> FilterResult:
     """All that stays end to end, runs of untouched frames in one piece; then the headers of rewritten batches."""
     window: Any = memoryview(byte_view(frames.data))  # type: ignore[arg-type]
     sizes = frames.sizes[chosen]
@@ -284,7 +284,7 @@ def _put_together(
     if status != OK:
         offset = int(left["base_offset"][fresh][sealed])
         raise EncodeError(f"offset {offset:,}: a batch longer than 2 GiB")
-    return Filtered(Frames(out, starts, stops, out.size, Status.OK), left, chosen, int(changed.sum()))
+    return FilterResult(Frames(out, starts, stops, out.size, Status.OK), left, chosen, int(changed.sum()))
 
 
 MOST_RANGES, SHOWN = 100_000, 50
@@ -315,20 +315,20 @@ def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -
     report = new_report(records=0, removed=0, batches_rewritten=0, gaps=0, bytes_lost=0)
     log = settled_log(store, report)
     for extent in log.extents:
-        for hole in extent.found.holes if extent.found is not None else ():
+        for hole in extent.sound.holes if extent.sound is not None else ():
             place = {"start": hole.start, "stop": hole.stop, "is_expected": True}
             report.add(Action.DROPPED, hole.reason, extent.file.path, **place)
             report.count("bytes_lost", 0 if hole.reason == PADDING else hole.stop - hole.start)
-    policy = Sifting(store, log, report, keep, Limits.from_options(options).index_interval_bytes)
+    policy = ErasePolicy(store, log, report, keep, Limits.from_options(options).index_interval_bytes)
     writer = rewrite(folder, policy)
     if policy.removed:
         report.add(Action.REMOVED, policy.text())
     report.counts |= {"batches": writer.batches, "bytes": writer.bytes}
-    report.facts |= {"end_offset": writer.end_offset, "offsets": [list(one) for one in policy.removed]}
+    report.facts |= {"end_offset": writer.end_offset, "offsets": [list(run) for run in policy.removed]}
     return report
 
 
-class Sifting:
+class ErasePolicy:
     """The policy of erasing: every batch, without the records that are not to stay."""
 
     limits: Limits | None = None
@@ -360,7 +360,7 @@ class Sifting:
 
     def _batches(self, piece: Piece, file: File) -> Iterator[tuple[Frames, Heads]]:
         keep, floor = self.keep, log_start(file, self.files)
-        start = max((one for one in (keep.start, floor) if one is not None), default=None)
+        start = max((offset for offset in (keep.start, floor) if offset is not None), default=None)
         for frames, head in self.log.batches(piece):
             inside = np.ones(len(frames), np.bool_)
             if start is not None:
@@ -370,40 +370,42 @@ class Sifting:
             if not inside.all():
                 frames, head = only(frames, inside), head.only(inside)
             try:
-                yield from self._sifted(frames, head, file, start)
+                yield from self._erase_records(frames, head, file, start)
             except DataError as fault:
                 fault.position = None if fault.position is None else fault.position + frames.base
                 raise fault.at(path=file.path, format="kafka.log") from None
 
-    def _sifted(self, frames: Frames, head: Heads, file: File, start: int | None) -> Iterator[tuple[Frames, Heads]]:
+    def _erase_records(
+        self, frames: Frames, head: Heads, file: File, start: int | None
+    ) -> Iterator[tuple[Frames, Heads]]:
         """The frames with what stays of them, some at a time."""
         for first, stop in pieces(frames, head):
-            some, own = frames.slice(first, stop), head.slice(first, stop)
-            counts, mask = self._chosen(some, own, file, start)
-            made = keep_records(some, own, counts, mask)
-            self.report.count("batches_rewritten", made.rebuilt)
-            yield made.frames, made.head
+            part, part_head = frames.slice(first, stop), head.slice(first, stop)
+            counts, mask = self._choose_records(part, part_head, file, start)
+            result = keep_records(part, part_head, counts, mask)
+            self.report.count("batches_rewritten", result.rebuilt)
+            yield result.frames, result.head
 
-    def _chosen(
+    def _choose_records(
         self, frames: Frames, head: Heads, file: File, start: int | None
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """How many records each frame holds, and which of all stay. Control records always do."""
         keep, control = self.keep, head.has(Attributes.CONTROL)
-        data, own = (only(frames, ~control), head.only(~control)) if control.any() else (frames, head)
+        data, data_head = (only(frames, ~control), head.only(~control)) if control.any() else (frames, head)
         counts = np.where(control, head["record_count"], 0)
         if not len(data):
             return counts, np.ones(int(counts.sum()), np.bool_)
-        own = Heads(np.ascontiguousarray(own.values))
+        data_head = Heads(np.ascontiguousarray(data_head.values))
         names = (set(keep.columns) & _OF_RECORDS) | {"offset"}
         numbers, masks = np.zeros(len(data), np.int64), []
-        for some, _, found in decode_bounded(data, own, names, keep.limit, keep.max_headers):
-            at = int(np.searchsorted(data.starts, some.starts[0]))
-            numbers[at : at + len(some)] += found.counts
-            arrays: dict[str, Any] = dict(found.arrays)
+        for part, _, decoded in decode_bounded(data, data_head, names, keep.limit, keep.max_headers):
+            at = int(np.searchsorted(data.starts, part.starts[0]))
+            numbers[at : at + len(part)] += decoded.counts
+            arrays: dict[str, Any] = dict(decoded.arrays)
             for name, value in (("topic", file.place.topic), ("partition", file.place.partition)):
-                arrays[name] = columns.constant(value, RECORDS.column(name).type, found.count)
-            offsets = found.arrays["offset"].to_numpy()
-            stays = keep.test(columns.batch(RECORDS.subset(keep.columns), arrays, found.count))
+                arrays[name] = columns.constant(value, RECORDS.column(name).type, decoded.count)
+            offsets = decoded.arrays["offset"].to_numpy()
+            stays = keep.test(columns.batch(RECORDS.subset(keep.columns), arrays, decoded.count))
             trimmed = offsets < start if start is not None else np.zeros(offsets.size, np.bool_)
             removed = ~stays & ~trimmed
             if removed.any():

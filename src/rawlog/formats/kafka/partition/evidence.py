@@ -40,8 +40,8 @@ INDEXES = ("kafka.index", "kafka.timeindex", "kafka.txnindex")
 
 
 class Trace(NamedTuple):
-    """An offset that a log began at or had reached, and what says so. `is_certain`: nothing else explains it. `is_remote`: the records are
-    in remote storage.
+    """An offset at the start or the end of a log, and the evidence for it. `is_certain`: nothing else explains it. `is_remote`: the records
+    are in remote storage.
     """
 
     offset: int
@@ -51,26 +51,28 @@ class Trace(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What says so, and what else may explain it."""
+        """The evidence, and another explanation of it."""
         return (
             self.reason if self.is_certain else f"{self.reason}; lost, or deleted by retention shortly before a crash"
         )
 
 
 def first_trace(files: Sequence[File]) -> Trace | None:
-    """Where a partition's log began, if that is before its first segment and retention does not explain it."""
-    segments = [one for one in files if one.format == "kafka.log" and one.place.state is None and one.problem is None]
+    """The start of a partition's log, if it is before its first segment and retention does not explain it."""
+    segments = [
+        file for file in files if file.format == "kafka.log" and file.place.state is None and file.problem is None
+    ]
     place = segments[0].place if segments else None
     if place is None or place.topic in (None, METADATA_TOPIC) or place.partition is None or place.group is None:
         return None
-    first = min(one.place.start_offset or 0 for one in segments)
+    first = min(file.place.start_offset or 0 for file in segments)
     folder, traces = parent_of(place.group), list[Trace]()
     # A broker renames the log first: a crash in between leaves the index.
-    deleted = {one.place.start_offset for one in files if one.place.state == "deleted"}
-    for one in files:
-        base = one.place.start_offset or 0
-        if one.format in INDEXES and one.place.state is None and base < first and base not in deleted:
-            traces.append(Trace(base, f"{split(one.path)[1]} is there without its segment"))
+    deleted = {file.place.start_offset for file in files if file.place.state == "deleted"}
+    for file in files:
+        base = file.place.start_offset or 0
+        if file.format in INDEXES and file.place.state is None and base < first and base not in deleted:
+            traces.append(Trace(base, f"{split(file.path)[1]} is there without its segment"))
     stated = {}
     start, epochs = offsets_in(folder, LOG_START).get((str(place.topic), place.partition)), epochs_in(files)
     if start is not None and start < first:
@@ -83,36 +85,36 @@ def first_trace(files: Sequence[File]) -> Trace | None:
     traces += [Trace(offset, reason, is_stopped) for offset, reason in stated.items()]
     if is_tiered_topic(folder, str(place.topic)):
         return Trace(min(traces).offset, "remote storage has them", is_remote=True)
-    return min(traces, key=lambda one: (one.offset, not one.is_certain))
+    return min(traces, key=lambda trace: (trace.offset, not trace.is_certain))
 
 
 def last_trace(files: Sequence[File]) -> Trace:
     """How far a partition's log had reached, by anything but its batches: the offset after the last one; 0 if nothing says it."""
-    segments = [one for one in files if one.format == "kafka.log" and one.place.state is None]
-    names = {one.place.start_offset or 0 for one in segments}
+    segments = [file for file in files if file.format == "kafka.log" and file.place.state is None]
+    names = {file.place.start_offset or 0 for file in segments}
     traces = [Trace(0, "")]
-    for one in files:
-        base = one.place.start_offset or 0
-        if one.place.state is not None:
+    for file in files:
+        base = file.place.start_offset or 0
+        if file.place.state is not None:
             continue
         # One of the same name as a segment may have been renamed with it.
-        if one.format == "kafka.snapshot" and base not in names:
+        if file.format == "kafka.snapshot" and base not in names:
             traces.append(Trace(base, "a snapshot of the producers was taken after them"))
-        elif one.format in INDEXES[:2] and base > max(names, default=0):
-            traces.append(Trace(base + _indexed(one), f"{split(one.path)[1]} is there without its segment"))
+        elif file.format in INDEXES[:2] and base > max(names, default=0):
+            traces.append(Trace(base + _count_indexed(file), f"{split(file.path)[1]} is there without its segment"))
     place = segments[0].place if segments else None
     if place is not None and place.topic is not None and place.partition is not None and place.group is not None:
         for name in (HIGH_WATERMARK, RECOVERY_POINT):
             offset = offsets_in(parent_of(place.group), name).get((place.topic, place.partition), 0)
             traces.append(Trace(offset, f"{name} counts them"))
-    return max(traces, key=lambda one: one.offset)
+    return max(traces, key=lambda trace: trace.offset)
 
 
 def stated_end(files: Sequence[File]) -> int | None:
     """Where a log ends by what a clean stop leaves: a snapshot of the producers at its end, or the checkpoints next to the mark of the
     stop. What a crash leaves may be older than the end.
     """
-    segments = [one for one in files if one.format == "kafka.log" and one.place.state is None]
+    segments = [file for file in files if file.format == "kafka.log" and file.place.state is None]
     if not segments:
         return None
     last_name = max(segment.place.start_offset or 0 for segment in segments)
@@ -132,8 +134,8 @@ def stated_end(files: Sequence[File]) -> int | None:
 
 
 def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
-    """Offsets that indexes without their segment have, or whose segment is empty: compaction would have deleted them with it, or made
-    them again. `segments` are the names of those with batches.
+    """Offsets of indexes whose segment is missing or empty: compaction would have deleted or rebuilt them. `segments` are the names of the
+    segments with batches.
     """
     deleted = {file.place.start_offset for file in files if file.place.state == "deleted"}
     offsets = []
@@ -141,7 +143,7 @@ def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
         base = file.place.start_offset or 0
         if file.format in INDEXES and file.place.state is None and base not in segments and base not in deleted:
             is_empty = any(other.format == "kafka.log" and other.place.start_offset == base for other in files)
-            if not is_empty or (file.format in INDEXES[:2] and _indexed(file)):
+            if not is_empty or (file.format in INDEXES[:2] and _count_indexed(file)):
                 offsets.append(base)
     return offsets
 
@@ -196,13 +198,13 @@ def _is_broken(segments: Sequence[File]) -> bool:
     from rawlog.formats.kafka import LOG
 
     producers, unmarked = Producers(), dict[int, int]()
-    for segment in sorted(segments, key=lambda one: one.place.start_offset or 0):
+    for segment in sorted(segments, key=lambda segment: segment.place.start_offset or 0):
         for frames in walk(segment, LOG, errors="skip"):
             head = heads(frames, check_crc=False)
             producers.add(frames, head, segment.path)
             if _lacks_marker(head, unmarked):
                 return True
-    return any(one.code == "sequence" for one in producers.finish().oddities)
+    return any(oddity.code == "sequence" for oddity in producers.finish().oddities)
 
 
 def _lacks_marker(head: Heads, unmarked: dict[int, int]) -> bool:
@@ -232,7 +234,7 @@ def _lacks_marker(head: Heads, unmarked: dict[int, int]) -> bool:
 
 
 def _entries(index: File) -> NDArray[np.int64]:
-    """The offsets that an index or time index names, less that of its segment; none if they do not rise."""
+    """The relative offsets in an index or time index; none if they do not rise."""
     layout = INDEX_ENTRY if index.format == "kafka.index" else TIME_INDEX_ENTRY
     data = bytes_of(index)
     frames = scan_padded(data, layout, False)
@@ -241,8 +243,8 @@ def _entries(index: File) -> NDArray[np.int64]:
     return entries if is_rising else entries[:0]
 
 
-def _indexed(index: File) -> int:
-    """How many offsets an index says its segment has at least; 0 for an empty one, and for one whose entries do not rise."""
+def _count_indexed(index: File) -> int:
+    """The least number of offsets in a segment, by its index; 0 if the index is empty or its entries do not rise."""
     return int(_entries(index).max(initial=-1)) + 1
 
 
@@ -259,7 +261,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingPartition:
     """A partition of which nothing is there: neither a segment nor, unless `has_directory`, its directory.
 
     The offsets from `first` to before `stop` are those that `checkpoint` counts; none where no checkpoint lists it.
@@ -297,59 +299,65 @@ class Missing:
         return f"{name} {what}: offsets {self.first} to {self.stop - 1} are missing, which {counted} counts"
 
 
-def missing_partitions(node: Node) -> list[Missing]:
-    """The partitions that the directories of a node should have and no segment of which is here, by path."""
-    there: set[Key] = set()
+def missing_partitions(node: Node) -> list[MissingPartition]:
+    """The partitions missing in the directories of a node, by path: no segment of them is here."""
+    present: set[Key] = set()
     for directory in node.directories:
-        filled = _with_segments(directory)
-        there |= {key for key, path in directory.loaded.items() if path in filled}
-    found: dict[Key, Missing] = {}
+        filled = _paths_with_segments(directory)
+        present |= {key for key, path in directory.loaded.items() if path in filled}
+    by_key: dict[Key, MissingPartition] = {}
     for directory in node.directories:
-        for missing in (*_counted(node, directory, there), *_assigned(node, directory)):
-            if missing.key not in there:
-                found.setdefault(missing.key, missing)
-    return sorted(found.values(), key=lambda one: one.directory)
+        for missing in (*_missing_by_checkpoint(node, directory, present), *_missing_by_metadata(node, directory)):
+            if missing.key not in present:
+                by_key.setdefault(missing.key, missing)
+    return sorted(by_key.values(), key=lambda partition: partition.directory)
 
 
-def _counted(node: Node, directory: LogDirectory, there: set[Key]) -> Iterator[Missing]:
+def _missing_by_checkpoint(node: Node, directory: LogDirectory, present: set[Key]) -> Iterator[MissingPartition]:
     """What the checkpoints of a directory list. Directories that were copied without what a log directory says of itself are a part of
     one; a partition that a broker has put aside was deleted or moved; one whose topic the cluster does not know any more is gone rightly.
     Without a metadata log only partitions with records count, and none for certain if more are gone than are there: these were copied.
     """
-    starts, known = offsets_in(directory.path, LOG_START), node.assignments
+    starts, assignments = offsets_in(directory.path, LOG_START), node.assignments
     stops: dict[Key, tuple[int, str]] = {}
     for name in COUNTING:
         for key, stop in offsets_in(directory.path, name).items():
             stops[key] = max(stops.get(key, (-1, "")), (stop, f"{directory.path}/{name}"))
     is_whole = directory.meta is not None or directory.has_metadata
-    is_part = known is None and len(stops.keys() - there) > len(stops.keys() & there)
+    is_part = assignments is None and len(stops.keys() - present) > len(stops.keys() & present)
     for key, (stop, checkpoint) in stops.items():
         topic, number = key
         has_directory = key in directory.loaded
         if topic == METADATA_TOPIC or "/" in topic or key in directory.aside:
             continue
-        if not has_directory and (not is_whole or (known is not None and not _is_replica(node, key))):
+        if not has_directory and (not is_whole or (assignments is not None and not _is_replica(node, key))):
             continue
         first = max(starts.get(key, 0), 0)
         path = f"{directory.path}/{topic}-{number}"
-        is_certain = has_directory or known is not None or (stop > first and not is_part)
+        is_certain = has_directory or assignments is not None or (stop > first and not is_part)
         is_adding = _is_adding(node, key)
-        yield Missing(key, path, checkpoint, first, max(stop, first), has_directory, is_adding, is_certain=is_certain)
+        yield MissingPartition(
+            key, path, checkpoint, first, max(stop, first), has_directory, is_adding, is_certain=is_certain
+        )
 
 
-def _assigned(node: Node, directory: LogDirectory) -> Iterator[Missing]:
+def _missing_by_metadata(node: Node, directory: LogDirectory) -> Iterator[MissingPartition]:
     """What the cluster's metadata assigns to a directory. After a clean stop checkpoints list all that the broker had: it had no other."""
     if node.assignments is None or node.id is None:
         return
-    futures = {(one.topic, one.partition) for one in directory.partitions.values() if one.state == "future"}
+    futures = {
+        (partition.topic, partition.partition)
+        for partition in directory.partitions.values()
+        if partition.state == "future"
+    }
     for key, assignment in node.assignments.names.items():
         if node.id not in assignment.replicas or key in futures:
             continue
-        own = assignment.directory_on(node.id)
-        if own is None or own == directory.id:
+        directory_id = assignment.directory_on(node.id)
+        if directory_id is None or directory_id == directory.id:
             path, is_adding = f"{directory.path}/{key[0]}-{key[1]}", _is_adding(node, key)
-            is_expected = own is not None or node.is_complete
-            yield Missing(
+            is_expected = directory_id is not None or node.is_complete
+            yield MissingPartition(
                 key,
                 path,
                 has_directory=key in directory.loaded,
@@ -370,7 +378,7 @@ def _is_adding(node: Node, key: Key) -> bool:
     return assignment is not None and node.id in assignment.adding
 
 
-def _with_segments(directory: LogDirectory) -> set[str]:
+def _paths_with_segments(directory: LogDirectory) -> set[str]:
     """The partition directories of a log directory that have a segment. A bucket is listed once: every listing is a request."""
     if is_remote(directory.path):
         return {split(entry.path)[0] for entry in listing(directory.path) if entry.path.endswith(".log")}
@@ -380,6 +388,6 @@ def _with_segments(directory: LogDirectory) -> set[str]:
 def has_segment(directory: str) -> bool:
     """Whether a partition directory has a segment that a broker would load."""
     try:
-        return any(split(one.path)[1].endswith(".log") for one in listing(directory))
+        return any(split(entry.path)[1].endswith(".log") for entry in listing(directory))
     except AccessError:
         return False

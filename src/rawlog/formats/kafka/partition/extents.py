@@ -28,7 +28,7 @@ from rawlog.formats.kafka.partition.sound_batches import (
     find_sound,
     is_misread,
     is_too_high,
-    longest,
+    longest_chain,
 )
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.storage import Source
@@ -57,15 +57,15 @@ class Extent:
     #: without another one that `is_cleaned`, it may also be that a batch is lost.
     mark: int = NONE
     is_cleaned: bool = False
-    found: SoundBatches | None = None
+    sound: SoundBatches | None = None
     #: Which batches are of the log, and where each begins; None for a segment without damage whose batches are in order and in its range.
-    chosen: Choice | None = None
+    choice: Choice | None = None
     bases: NDArray[np.int64] | None = None
     #: Batches outside of the range, by number, with their first and last offsets.
     strays: dict[int, Span] = field(default_factory=dict)
     has_batches: bool = False
     has_damage: bool = False
-    #: The leader epochs of its batches; None: to be taken from `found`.
+    #: The leader epochs of its batches; None: to be taken from `sound`.
     epochs: EpochRuns | None = None
     #: Its batches as runs, where it is without damage and in order; and the first offset of the last batch.
     runs: list[Run] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Extent:
         return not len(self.covered) or int(self.covered[-1][1]) < stop
 
     def is_beyond(self, end: int | None) -> bool:
-        """Whether its last batch leaves offsets out, and would end where the log did by what other files say if it left none out."""
+        """Whether its last batch follows a gap, and would end at the `end` of the log without that gap."""
         if not len(self.covered) or int(self.covered[-1][0]) != self.last_base:
             return False
         before = int(self.covered[-2][1]) if len(self.covered) > 1 else self.first - 1
@@ -89,39 +89,39 @@ class Extent:
         end = _gapless_end(self.file, before, self.last_base, last) if end is None else end
         return end is not None and is_too_high(before, self.last_base, last, end)
 
-    def numbered(self) -> tuple[SoundBatches, Choice]:
-        """Its sound batches, and which of them are of the log; looked for again where they are not in memory."""
-        if self.found is None:
-            self.found = find_sound(bytes_of(self.file), sealed=self.file.place.sealed)
-        if self.chosen is None:
-            self.chosen = _all_of(self.found)
-        return self.found, self.chosen
+    def sound_and_choice(self) -> tuple[SoundBatches, Choice]:
+        """Its sound batches, and the choice among them; searched again if they are not in memory."""
+        if self.sound is None:
+            self.sound = find_sound(bytes_of(self.file), sealed=self.file.place.sealed)
+        if self.choice is None:
+            self.choice = _choose_all(self.sound)
+        return self.sound, self.choice
 
     def offsets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last offsets of its sound batches, those that are set right among them."""
-        sound, choice = self.numbered()
+        sound, choice = self.sound_and_choice()
         if self.bases is None:
-            self.bases = _opened(bytes_of(self.file), sound)["base_offset"]
+            self.bases = _open_wrappers(bytes_of(self.file), sound)["base_offset"]
         return _offsets(sound, self.bases, choice)
 
     def rebase(self, firsts: Mapping[int, int]) -> None:
         """Give batches outside of the range, by number, other first offsets."""
         if not firsts:
             return
-        _, choice = self.numbered()
-        self.chosen = replace(choice, rebased={**choice.rebased, **firsts})
+        _, choice = self.sound_and_choice()
+        self.choice = replace(choice, rebased={**choice.rebased, **firsts})
         bases, lasts = self.offsets()
         self.strays |= {number: (int(bases[number]), int(lasts[number])) for number in firsts}
 
     def in_order(self, placed: set[int]) -> list[int]:
         """The batches that are of the log and follow one another in the file as they do in the log."""
         base, last = self.offsets()
-        _, chosen = self.numbered()
-        numbers = sorted(set(chosen.order).difference(chosen.moved) | placed)
-        return longest(numbers, base.tolist(), last.tolist())
+        _, choice = self.sound_and_choice()
+        numbers = sorted(set(choice.order).difference(choice.moved) | placed)
+        return longest_chain(numbers, base.tolist(), last.tolist())
 
 
-class Plain:
+class PlainExtent:
     """The extent of a segment without damage, window by window. None comes out if its batches are not in order, or before its name.
 
     A segment may be read in splits: those that do not begin with it know nothing of what comes before, and are joined in order.
@@ -160,13 +160,13 @@ class Plain:
         adjacent[0] &= self.has_batches
         mark, is_cleaned = _mark(head, base, before, adjacent)
         self.mark, self.is_cleaned = max(self.mark, mark), self.is_cleaned or is_cleaned
-        self.covered.append(_merged(base, last))
+        self.covered.append(_merge_ranges(base, last))
         self.epochs.add(head)
         extend(self.runs, runs_of(self.file, positions, positions + sizes, head, base))
         self.last_base = int(base[-1])
         self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
 
-    def join(self, following: Plain) -> None:
+    def join(self, following: PlainExtent) -> None:
         """Take in the split that follows this one."""
         self.is_plain &= following.is_plain
         if following.begins is None or not self.is_plain:
@@ -192,16 +192,16 @@ class Plain:
     def close(self) -> None:
         """Put the offsets of all windows together."""
         rows = np.concatenate(self.covered)
-        self.covered = [_merged(rows[:, 0], rows[:, 1])]
+        self.covered = [_merge_ranges(rows[:, 0], rows[:, 1])]
 
     def extent(self) -> Extent | None:
         if not self.is_plain:
             return None
         self.close()
-        made = Extent(self.file, self.first, HUGE, self.covered[0], self.mark, has_batches=self.has_batches)
-        made.epochs, made.is_cleaned, made.runs = self.epochs, self.is_cleaned, self.runs
-        made.last_base = self.last_base
-        return made
+        extent = Extent(self.file, self.first, HUGE, self.covered[0], self.mark, has_batches=self.has_batches)
+        extent.epochs, extent.is_cleaned, extent.runs = self.epochs, self.is_cleaned, self.runs
+        extent.last_base = self.last_base
+        return extent
 
 
 def runs_of(
@@ -227,42 +227,42 @@ def runs_of(
 
 
 def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
-    """The extent of any segment. `end` is where the log ends by what other files say, if it is the last segment."""
+    """The extent of any segment. `end` is the end of the log according to other files, for the last segment."""
     data = bytes_of(file)
-    found = find_sound(data, sealed=file.place.sealed)
+    sound = find_sound(data, sealed=file.place.sealed)
     first = file.place.start_offset or 0
-    damaged = any(one.reason != PADDING for one in found.holes)
+    damaged = any(hole.reason != PADDING for hole in sound.holes)
     if not damaged:
-        plain = Plain(file)
-        plain.add(Frames(data, found.starts, found.stops, data.size, Status.OK), found.head)
-        made = plain.extent()
-        if made is not None and made.is_before(stop) and not made.is_beyond(end):
-            made.found = found if file.size <= CACHED else None
-            return made
-    head = _opened(data, found)
-    if end is None and stop == HUGE and len(head) > 1 and found.stops[-2] == found.starts[-1]:
+        plain = PlainExtent(file)
+        plain.add(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
+        extent = plain.extent()
+        if extent is not None and extent.is_before(stop) and not extent.is_beyond(end):
+            extent.sound = sound if file.size <= CACHED else None
+            return extent
+    head = _open_wrappers(data, sound)
+    if end is None and stop == HUGE and len(head) > 1 and sound.stops[-2] == sound.starts[-1]:
         end = _gapless_end(
             file, int(head["last_offset"][-2]), int(head["base_offset"][-1]), int(head["last_offset"][-1])
         )
-    chosen = choose(head, first, stop, end, is_gapless=file.place.topic == METADATA_TOPIC)
-    base, last = _offsets(found, head["base_offset"], chosen)
-    order = np.array(chosen.order, np.int64)
-    sure = np.ones(len(found.head), np.bool_)
-    sure[[*chosen.moved, *chosen.rebased]] = False
+    choice = choose(head, first, stop, end, is_gapless=file.place.topic == METADATA_TOPIC)
+    base, last = _offsets(sound, head["base_offset"], choice)
+    order = np.array(choice.order, np.int64)
+    sure = np.ones(len(sound.head), np.bool_)
+    sure[[*choice.moved, *choice.rebased]] = False
     follows = (order[1:] == order[:-1] + 1) & sure[order[1:]] & sure[order[:-1]]
-    adjacent = follows & (found.starts[order[1:]] == found.stops[order[:-1]])
+    adjacent = follows & (sound.starts[order[1:]] == sound.stops[order[:-1]])
     before = np.concatenate(([first - 1], last[order][:-1]))
     adjacent = np.concatenate(([False], adjacent))[: order.size]
     mark, is_cleaned = _mark(Heads(head.values[:, order]), base[order], before, adjacent)
-    own = {number: (int(base[number]), int(last[number])) for number in chosen.dropped}
+    dropped = {number: (int(base[number]), int(last[number])) for number in choice.dropped}
     strays = {
         number: (low, high)
-        for number, (low, high) in own.items()
+        for number, (low, high) in dropped.items()
         if 0 <= low <= high < HUGE and high - low <= FARTHEST and (low < first or high >= stop)
     }
-    covered = _merged(base[order], last[order])
+    covered = _merge_ranges(base[order], last[order])
     bases = head["base_offset"]
-    return Extent(file, first, stop, covered, mark, is_cleaned, found, chosen, bases, strays, bool(len(head)), damaged)
+    return Extent(file, first, stop, covered, mark, is_cleaned, sound, choice, bases, strays, bool(len(head)), damaged)
 
 
 def _gapless_end(file: File, before: int, base: int, last: int) -> int | None:
@@ -289,31 +289,31 @@ def bytes_of(file: File) -> Bytes:
 
 def batches_of(extent: Extent, data: Bytes) -> tuple[SoundBatches, Choice]:
     """The sound batches of a segment, and which of them are of the log."""
-    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
-    return found, extent.chosen or _all_of(found)
+    sound = extent.sound if extent.sound is not None else find_sound(data, sealed=extent.file.place.sealed)
+    return sound, extent.choice or _choose_all(sound)
 
 
-def _all_of(found: SoundBatches) -> Choice:
-    return Choice(list(range(len(found.head))), {}, [], [])
+def _choose_all(sound: SoundBatches) -> Choice:
+    return Choice(list(range(len(sound.head))), {}, [], [])
 
 
 def _offsets(
-    found: SoundBatches, bases: NDArray[np.int64], chosen: Choice
+    sound: SoundBatches, bases: NDArray[np.int64], choice: Choice
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    base, last = bases.copy(), found.head["last_offset"].copy()
-    for number, new in chosen.rebased.items():
+    base, last = bases.copy(), sound.head["last_offset"].copy()
+    for number, new in choice.rebased.items():
         last[number] = new + (last[number] - base[number])  # in this order: a wrong offset may be any 64 bits
         base[number] = new
     return base, last
 
 
-def _opened(data: Bytes, sound: SoundBatches) -> Heads:
+def _open_wrappers(data: Bytes, sound: SoundBatches) -> Heads:
     """The headers of sound batches, with what the content of compressed entries of magic 0 and 1 says."""
     return opened(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
 
 
 def _bases(head: Heads, first: int) -> NDArray[np.int64]:
-    """First offsets. That of a wrapper that cannot be opened is not known: take the one after the batch before it."""
+    """First offsets. The first offset of an unreadable wrapper is unknown: take the one after the batch before it."""
     base, last = head["base_offset"].copy(), head["last_offset"]
     wrapped = head["record_count"] < 0
     if not wrapped.any():
@@ -335,7 +335,7 @@ def _mark(
     return int(last[marked].max()) if marked.any() else NONE, bool(cleaned.any())
 
 
-def _merged(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+def _merge_ranges(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ranges in order, neighbours put together."""
     if not base.size:
         return np.empty((0, 2), np.int64)
@@ -345,4 +345,4 @@ def _merged(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int6
     return np.stack([base[starts], last[stops]], axis=1)
 
 
-__all__ = ["Extent", "Plain", "Span", "batches_of", "bytes_of", "read_extent"]
+__all__ = ["Extent", "PlainExtent", "Span", "batches_of", "bytes_of", "read_extent"]

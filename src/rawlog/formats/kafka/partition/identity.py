@@ -35,8 +35,8 @@ _WARM = 8192 // INDEX_ENTRY.size
 
 
 class End(NamedTuple):
-    """Where reading ends: a byte position, and the offset that follows there; None if no batch was read. `is_fatal`: a broker that comes
-    to that position gives up, and does not start.
+    """The end of reading: a byte position and the next offset; None if no batch was read. `is_fatal`: a broker gives up at that position
+    and does not start.
     """
 
     position: int
@@ -120,7 +120,7 @@ _METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a partition's `partition.metadata` is to hold, None for no such file; `change` tells why it is not what was there."""
+    """The right content of a partition's `partition.metadata`, None for no such file. `change` is the reason for a new content."""
 
     path: str
     size: int = 0
@@ -132,28 +132,33 @@ def identity(files: Sequence[File]) -> Identity | None:
     """Whose a partition is: as its own file says, or its topic's id as the log directory around it tells. None where nothing is to
     be said: brokers without KRaft do without.
     """
-    place = next((one.place for one in files if one.place.group is not None), Place())
-    own = next((one for one in files if one.format == "kafka.partition" and one.problem is None), None)
-    path = f"{place.group}/{METADATA}" if own is None else own.path
-    if own is not None:
-        data = _text(own.path)
+    place = next((file.place for file in files if file.place.group is not None), Place())
+    metadata_file = next((file for file in files if file.format == "kafka.partition" and file.problem is None), None)
+    path = f"{place.group}/{METADATA}" if metadata_file is None else metadata_file.path
+    if metadata_file is not None:
+        data = _text(metadata_file.path)
         try:
             topic_id(data)
         except ValueError:
             pass
         else:
-            return Identity(path, own.size, data)
+            return Identity(path, metadata_file.size, data)
     source = parent_of(place.group or "")
-    if own is None and (place.topic in (None, METADATA_TOPIC) or not _is_kraft(source)):
+    if metadata_file is None and (place.topic in (None, METADATA_TOPIC) or not _is_kraft(source)):
         return None
-    found = None if place.topic is None else _told_elsewhere(source, place.topic)
-    if found is not None:
-        made = f"version: 0\ntopic_id: {uuid_text(found)}".encode()
-        what = "missing" if own is None else "damaged"
-        return Identity(path, 0 if own is None else own.size, made, f"{what}; the topic's id is known from elsewhere")
-    if own is None:
+    uuid = None if place.topic is None else _find_topic_id(source, place.topic)
+    if uuid is not None:
+        rebuilt = f"version: 0\ntopic_id: {uuid_text(uuid)}".encode()
+        what = "missing" if metadata_file is None else "damaged"
+        return Identity(
+            path,
+            0 if metadata_file is None else metadata_file.size,
+            rebuilt,
+            f"{what}; the topic's id is known from elsewhere",
+        )
+    if metadata_file is None:
         return None
-    return Identity(path, own.size, None, "damaged, and the topic's id is not known from elsewhere")
+    return Identity(path, metadata_file.size, None, "damaged, and the topic's id is not known from elsewhere")
 
 
 def parent_of(folder: str) -> str:
@@ -174,34 +179,34 @@ def _is_kraft(source: str) -> bool:
         return False
 
 
-def _told_elsewhere(source: str, topic: str) -> bytes | None:
+def _find_topic_id(source: str, topic: str) -> bytes | None:
     """The id of a topic as the metadata log in a log directory has it; else as the topic's other partitions agree on it."""
-    found = _in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic)
-    if found is not None:
-        return found
-    others = set(_in_partitions(source, topic))
+    uuid = _id_in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic)
+    if uuid is not None:
+        return uuid
+    others = set(_ids_in_partitions(source, topic))
     return others.pop() if len(others) == 1 else None
 
 
-def _in_metadata(folder: str, topic: str) -> bytes | None:
+def _id_in_metadata(folder: str, topic: str) -> bytes | None:
     """The id of a topic after all that the snapshots and the log of a metadata directory hold."""
     types = {schema.name: key for key, schema in framed_types().items()}
     created, removed = types["TopicRecord"], types["RemoveTopicRecord"]
-    found: bytes | None = None
+    uuid: bytes | None = None
     try:
         for key, message in _metadata_records(folder):
             if key == created and message["name"] == topic:
-                found = bytes(message["topicId"])
-            elif key == removed and message["topicId"] == found:
-                found = None
+                uuid = bytes(message["topicId"])
+            elif key == removed and message["topicId"] == uuid:
+                uuid = None
     except RawlogError:
         return None
-    return found
+    return uuid
 
 
 def is_known_topic(source: str, topic: str) -> bool:
     """Whether the metadata log in a log directory has a topic, and so its settings."""
-    return _in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic) is not None
+    return _id_in_metadata(f"{source}/{_METADATA_DIRECTORY}", topic) is not None
 
 
 def is_compacted_topic(source: str, topic: str) -> bool:
@@ -239,10 +244,14 @@ def _metadata_records(folder: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """All records that can be read in a metadata directory, those of its snapshots first."""
     if not exists(folder):
         return
-    entries = [one for one in listing(folder) if one.problem is None and one.path.endswith((".log", ".checkpoint"))]
+    entries = [
+        entry for entry in listing(folder) if entry.problem is None and entry.path.endswith((".log", ".checkpoint"))
+    ]
     # The log says what came after a snapshot; each kind is in the order of its offsets.
-    entries.sort(key=lambda one: (one.path.endswith(".log"), one.path))
-    files = [File(one.path, one.size, format="kafka.log", place=Place(start_offset=0, group=folder)) for one in entries]
+    entries.sort(key=lambda entry: (entry.path.endswith(".log"), entry.path))
+    files = [
+        File(entry.path, entry.size, format="kafka.log", place=Place(start_offset=0, group=folder)) for entry in entries
+    ]
     for _, batch in read_records(files, ("value", "is_control"), "skip"):
         for value, control in zip(*(batch.column(name).to_pylist() for name in ("value", "is_control")), strict=True):
             if control or not value:
@@ -254,7 +263,7 @@ def _metadata_records(folder: str) -> Iterator[tuple[int, dict[str, Any]]]:
             yield key, message
 
 
-def _in_partitions(source: str, topic: str) -> Iterator[bytes]:
+def _ids_in_partitions(source: str, topic: str) -> Iterator[bytes]:
     """The ids in the other partitions of a topic, if this is a log directory."""
     if not exists(f"{source}/{META}"):
         return
@@ -293,7 +302,7 @@ _WANTED = (
 
 
 class Assignment(NamedTuple):
-    """The nodes that have a replica of a partition, in which directory of each, and those that are still to get one."""
+    """The nodes with a replica of a partition, the directory of each, and the nodes about to get one."""
 
     replicas: tuple[int, ...]
     directories: tuple[bytes, ...]
@@ -302,8 +311,8 @@ class Assignment(NamedTuple):
     def directory_on(self, node: int) -> bytes | None:
         """The id of the directory that has the replica of a node; None if the cluster does not know it."""
         at = self.replicas.index(node)
-        found = self.directories[at] if at < len(self.directories) else None
-        return None if found in NO_DIRECTORY else found
+        directory = self.directories[at] if at < len(self.directories) else None
+        return None if directory in NO_DIRECTORY else directory
 
 
 @dataclass
@@ -319,10 +328,12 @@ class Assignments:
     @cached_property
     def names(self) -> dict[tuple[str, int], Assignment]:
         """The partitions by the name of their topic and their number, once all records are in."""
-        found = {}
+        assignments = {}
         for topic, name in self.topics.items():
-            found.update({(name, number): one for number, one in self.partitions.get(topic, {}).items()})
-        return found
+            assignments.update(
+                {(name, number): assignment for number, assignment in self.partitions.get(topic, {}).items()}
+            )
+        return assignments
 
     def apply(self, kind: str, message: dict[str, Any]) -> None:
         """Replay a record as a controller does."""
@@ -334,22 +345,22 @@ class Assignments:
             self.topics.pop(bytes(message["topicId"]), None)
             self.partitions.pop(bytes(message["topicId"]), None)
         elif kind in ("PartitionRecord", "PartitionChangeRecord"):
-            self._partition(message)
+            self._apply_partition(message)
         elif kind == "UnregisterBrokerRecord":
             self.directories.pop(message["brokerId"], None)
         elif kind in ("RegisterBrokerRecord", "BrokerRegistrationChangeRecord"):
-            found = frozenset(map(bytes, message.get("logDirs") or ()))
-            if found or kind == "RegisterBrokerRecord":
-                self.directories[message["brokerId"]] = found
+            directories = frozenset(map(bytes, message.get("logDirs") or ()))
+            if directories or kind == "RegisterBrokerRecord":
+                self.directories[message["brokerId"]] = directories
 
-    def _partition(self, message: dict[str, Any]) -> None:
-        own = self.partitions.setdefault(bytes(message["topicId"]), {})
-        before = own.get(message["partitionId"], Assignment((), (), frozenset()))
+    def _apply_partition(self, message: dict[str, Any]) -> None:
+        partitions = self.partitions.setdefault(bytes(message["topicId"]), {})
+        before = partitions.get(message["partitionId"], Assignment((), (), frozenset()))
         replicas, adding = message.get("replicas"), message.get("addingReplicas")
-        given = message.get("directories")
+        stated = message.get("directories")
         kept = before.directories if replicas is None or list(replicas) == list(before.replicas) else ()
-        directories = kept if given is None else tuple(map(bytes, given))
-        own[message["partitionId"]] = Assignment(
+        directories = kept if stated is None else tuple(map(bytes, stated))
+        partitions[message["partitionId"]] = Assignment(
             before.replicas if replicas is None else tuple(replicas),
             directories,
             before.adding if adding is None else frozenset(adding),
@@ -363,44 +374,44 @@ def assignments_in(folder: str) -> Assignments | None:
     path = f"{folder}/{METADATA_DIRECTORY}"
     if not exists(path):
         return None
-    found, pending = Assignments(), list[tuple[str, dict[str, Any]]]()
+    assignments, pending = Assignments(), list[tuple[str, dict[str, Any]]]()
     is_open = False
-    kinds = {key: one.name for key, one in framed_types().items() if one.name in _WANTED}
+    kinds = {key: schema.name for key, schema in framed_types().items() if schema.name in _WANTED}
     for kind, message in _records(path, kinds):
-        found.has_records = True
+        assignments.has_records = True
         if kind == "BeginTransactionRecord":
             is_open, pending = True, []
         elif kind in ("EndTransactionRecord", "AbortTransactionRecord"):
-            for one in pending if kind == "EndTransactionRecord" else ():
-                found.apply(*one)
+            for record in pending if kind == "EndTransactionRecord" else ():
+                assignments.apply(*record)
             is_open, pending = False, []
         elif is_open:
             pending.append((kind, message))
         else:
-            found.apply(kind, message)
-    return found
+            assignments.apply(kind, message)
+    return assignments
 
 
 def _records(folder: str, kinds: dict[int, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The records of the newest whole snapshot, and those of the log after it."""
     try:
-        entries = [one for one in listing(folder) if one.problem is None and split(one.path)[0] == folder]
+        entries = [entry for entry in listing(folder) if entry.problem is None and split(entry.path)[0] == folder]
     except RawlogError:
         return
-    snapshots = sorted((one for one in entries if one.path.endswith(".checkpoint")), key=lambda one: one.path)
+    snapshots = sorted((entry for entry in entries if entry.path.endswith(".checkpoint")), key=lambda entry: entry.path)
     start = 0
     for entry in reversed(snapshots):
         file = _file(entry.path, entry.size, 0)
         if sound_end(file).position == file.size:
             start = int(split(entry.path)[1].partition("-")[0])
-            yield from _decoded([file], kinds, 0, None)
+            yield from _decode_records([file], kinds, 0, None)
             break
-    logs = sorted((one for one in entries if one.path.endswith(".log")), key=lambda one: one.path)
+    logs = sorted((entry for entry in entries if entry.path.endswith(".log")), key=lambda entry: entry.path)
     for entry in logs:
         name = split(entry.path)[1].removesuffix(".log")
         file = _file(entry.path, entry.size, int(name) if name.isdecimal() else 0)
         end = sound_end(file)
-        yield from _decoded([file], kinds, start, end.offset)
+        yield from _decode_records([file], kinds, start, end.offset)
         if end.position < file.size:
             return
 
@@ -409,7 +420,7 @@ def _file(path: str, size: int, start: int) -> File:
     return File(path, size, format="kafka.log", place=Place(start_offset=start, group=split(path)[0]))
 
 
-def _decoded(
+def _decode_records(
     files: Sequence[File], kinds: dict[int, str], start: int, stop: int | None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The records of these kinds, of offsets from `start` to before `stop`."""

@@ -89,37 +89,43 @@ class EpochRuns:
             self.runs.append(run)
 
     def corrections(self, files: Sequence[File]) -> list[Correction]:
-        """Which epochs are wrong, and what they are to be."""
-        return self.corrected(epochs_in(tuple(files)))
+        """The wrong epochs, with the right ones."""
+        return self.corrections_with(epochs_in(tuple(files)))
 
-    def corrected(self, checkpoint: NDArray[np.int64] | Sequence[tuple[int, int]] | None) -> list[Correction]:
+    def corrections_with(self, checkpoint: NDArray[np.int64] | Sequence[tuple[int, int]] | None) -> list[Correction]:
         """The same with the rows of the epoch checkpoint, epochs and their first offsets."""
         table = None if checkpoint is None or not len(checkpoint) else np.array(checkpoint, np.int64).reshape(-1, 2)
         if table is not None and ((np.diff(table, axis=0) <= 0).any() or (table < 0).any()):
             table = None
         terms = self._terms()
-        runs = [_elected(term, table) for term in terms]
-        stated = [_stated(table, run) for run in runs]
+        runs = [_elect(term, table) for term in terms]
+        stated = [_stated_epoch(table, run) for run in runs]
         if all(run.epoch >= 0 for run in runs) and all(before.epoch <= run.epoch for before, run in pairwise(runs)):
             chain = list(range(len(runs)))
         else:
-            chain = _heaviest(runs, stated)
+            chain = _heaviest_chain(runs, stated)
         right = {index: runs[index].epoch for index in chain}
         agrees = {index: stated[index] == runs[index].epoch for index in chain}
         for at, index in enumerate(chain):
-            said = stated[index]
-            around = [chain[one] for one in (at - 1, at + 1) if 0 <= one < len(chain)]
+            stated_epoch = stated[index]
+            around = [chain[place] for place in (at - 1, at + 1) if 0 <= place < len(chain)]
             low = right[chain[at - 1]] if at else 0
-            high = runs[chain[at + 1]].epoch if at + 1 < len(chain) else said
-            if said is None or high is None or runs[index].count > 1 or agrees[index] or not low <= said <= high:
+            high = runs[chain[at + 1]].epoch if at + 1 < len(chain) else stated_epoch
+            if (
+                stated_epoch is None
+                or high is None
+                or runs[index].count > 1
+                or agrees[index]
+                or not low <= stated_epoch <= high
+            ):
                 continue
             # Alone in the log it is wrong too: a broker writes an epoch into the checkpoint before its first batch.
-            if all(agrees[one] for one in around):
-                right[index] = said
+            if all(agrees[neighbour] for neighbour in around):
+                right[index] = stated_epoch
         kept = sorted(chain)
         for index in range(len(runs)):
             if index not in right:
-                right[index] = _between(index, kept, right, stated[index])
+                right[index] = _neighbour_epoch(index, kept, right, stated[index])
         return [
             Correction(run.first, run.last, run.epoch, right[index])
             for index, term in enumerate(terms)
@@ -143,13 +149,13 @@ def _goes_on(before: Run, run: Run) -> bool:
     return before.end == run.first and not run.is_control
 
 
-def _elected(term: Sequence[Run], table: NDArray[np.int64] | None) -> Run:
-    """Runs that are of one epoch as one run: of that epoch which most of their batches have, or the lowest of several."""
+def _elect(term: Sequence[Run], table: NDArray[np.int64] | None) -> Run:
+    """Runs of one term as one run, with the epoch of most of their batches; the lowest of several."""
     if len(term) == 1:
         return term[0]
     votes: Counter[int] = Counter()
     for run in term:
-        votes[run.epoch] += run.count * (3 if _stated(table, run) == run.epoch else 2)
+        votes[run.epoch] += run.count * (3 if _stated_epoch(table, run) == run.epoch else 2)
     epoch = max(sorted(votes, key=abs), key=votes.__getitem__)
     count = sum(run.count for run in term if run.epoch == epoch)
     return Run(epoch, term[0].first, term[-1].last, count, term[-1].end, term[0].is_control)
@@ -172,25 +178,28 @@ def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
     return None
 
 
-def _stated(table: NDArray[np.int64] | None, run: Run) -> int | None:
-    """The epoch that the checkpoint has for a run's offsets; None where it says nothing, or several."""
+def _stated_epoch(table: NDArray[np.int64] | None, run: Run) -> int | None:
+    """The epoch in the checkpoint for a run's offsets; None if there is none, or several."""
     if table is None:
         return None
     first, last = (int(np.searchsorted(table[:, 1], offset, side="right")) - 1 for offset in (run.first, run.last))
     return int(table[first, 0]) if first >= 0 and (first == last or int(table[first, 0]) == run.epoch) else None
 
 
-def _heaviest(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
-    """The runs, by number, that make the heaviest sequence of epochs that never fall; the lower epochs of equal ones."""
+def _heaviest_chain(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
+    """The heaviest sequence of runs, by number, in which epochs never fall; of equal ones, the one with lower epochs."""
     offset = max(0, len(runs) - MOST_RUNS)
-    own = runs[offset:]
-    epochs = np.array([one.epoch for one in own], np.int64)
+    recent = runs[offset:]
+    epochs = np.array([run.epoch for run in recent], np.int64)
     weights = np.array(
-        [2 * one.count + (said == one.epoch) * one.count for one, said in zip(own, stated[offset:], strict=True)]
+        [
+            2 * run.count + (stated_epoch == run.epoch) * run.count
+            for run, stated_epoch in zip(recent, stated[offset:], strict=True)
+        ]
     )
-    best = np.zeros(len(own), np.int64)
-    before = np.full(len(own), NONE, np.int64)
-    for index in range(len(own)):
+    best = np.zeros(len(recent), np.int64)
+    before = np.full(len(recent), NONE, np.int64)
+    for index in range(len(recent)):
         if epochs[index] < 0:
             continue
         fits = np.flatnonzero((epochs[:index] <= epochs[index]) & (best[:index] > 0))
@@ -208,11 +217,11 @@ def _heaviest(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
     return chain[::-1]
 
 
-def _between(index: int, kept: Sequence[int], right: dict[int, int], said: int | None) -> int:
-    """The epoch of a run that is out of line: as the checkpoint says if that fits, else that of the run before it, or after it."""
+def _neighbour_epoch(index: int, kept: Sequence[int], right: dict[int, int], stated: int | None) -> int:
+    """The right epoch of a run out of line: that of the checkpoint if it fits, else that of the run before or after it."""
     at = int(np.searchsorted(np.array(kept, np.int64), index))
     low = right[kept[at - 1]] if at else None
     high = right[kept[at]] if at < len(kept) else None
-    if said is not None and (low is None or low <= said) and (high is None or said <= high):
-        return said
+    if stated is not None and (low is None or low <= stated) and (high is None or stated <= high):
+        return stated
     return low if low is not None else high if high is not None else NONE

@@ -36,9 +36,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class LogOutline:
-    """What the outline of a replica says, without its batches. `start` is the offset that the log begins at, `traced` one that it had
-    reached by what other files say.
-    """
+    """The outline of a replica, without its batches. `start` is the first offset of the log, `traced` its end according to other files."""
 
     runs: tuple[Run, ...] = ()
     damage: tuple[Damage, ...] = ()
@@ -126,7 +124,7 @@ class Copy:
         """Where the log ends, or at least ended before it was damaged."""
         started = [start for _, start in self.checkpoint]
         reached = max(self.sound_end, self.log.claimed)
-        return max([reached, *(one for one in started if one <= self.sound_end or self.damage)])
+        return max([reached, *(start for start in started if start <= self.sound_end or self.damage)])
 
     @property
     def batches(self) -> int:
@@ -159,20 +157,20 @@ class Copy:
 
 
 def _history(copy: Copy) -> Epochs:
-    made: list[tuple[int, int]] = []
+    history: list[tuple[int, int]] = []
     for run in copy.runs:
         epoch = run.lineage
-        if epoch != NONE and (not made or epoch > made[-1][0]):
-            made.append((epoch, run.first))
+        if epoch != NONE and (not history or epoch > history[-1][0]):
+            history.append((epoch, run.first))
     for epoch, start in copy.checkpoint:
-        at = bisect_right(made, (epoch, -1))
-        there = at < len(made) and made[at][0] == epoch
-        after = made[at + there][1] if at + there < len(made) else max(copy.end, copy.sound_end)
-        if there and start <= made[at][1] and (at == 0 or start >= made[at - 1][1]):
-            made[at] = (epoch, start)  # its first batches may be damaged, or were compacted
-        elif not there and start <= after and (at == 0 or start >= made[at - 1][1]):
-            made.insert(at, (epoch, start))
-    return tuple(made)
+        at = bisect_right(history, (epoch, -1))
+        has_epoch = at < len(history) and history[at][0] == epoch
+        after = history[at + has_epoch][1] if at + has_epoch < len(history) else max(copy.end, copy.sound_end)
+        if has_epoch and start <= history[at][1] and (at == 0 or start >= history[at - 1][1]):
+            history[at] = (epoch, start)  # its first batches may be damaged, or were compacted
+        elif not has_epoch and start <= after and (at == 0 or start >= history[at - 1][1]):
+            history.insert(at, (epoch, start))
+    return tuple(history)
 
 
 def _is_flipped(stored: int, expected: int) -> bool:
@@ -185,7 +183,7 @@ def _is_flipped(stored: int, expected: int) -> bool:
 
 
 def end_of_epoch(epochs: Epochs, end: int, epoch: int) -> tuple[int, int]:
-    """The largest epoch of a log that is not above one, and where it ends: what a leader answers to a follower that asks."""
+    """The largest epoch of a log up to a given one, and its end: the answer of a leader to a follower."""
     at = bisect_right(epochs, (epoch, 1 << 63)) - 1
     if at < 0:
         return epoch, epochs[0][1] if epochs else end
@@ -198,11 +196,11 @@ def common_end(leader: Epochs, leader_end: int, epochs: Epochs, end: int) -> int
         return min(leader_end, end)
     epoch = epochs[-1][0]
     while True:
-        theirs, their_end = end_of_epoch(leader, leader_end, epoch)
-        own, own_end = end_of_epoch(epochs, end, theirs)
-        if own == theirs:
-            return min(their_end, own_end)
-        epoch = own
+        leader_epoch, leader_epoch_end = end_of_epoch(leader, leader_end, epoch)
+        replica_epoch, replica_epoch_end = end_of_epoch(epochs, end, leader_epoch)
+        if replica_epoch == leader_epoch:
+            return min(leader_epoch_end, replica_epoch_end)
+        epoch = replica_epoch
 
 
 @dataclass(slots=True)
@@ -239,7 +237,7 @@ def epoch_at(epochs: Epochs, offset: int) -> int:
 # What copies cover ------------------------------------------------------------------------------------------------------
 
 
-def covered(copy: Copy, *, is_compacted: bool) -> Intervals:
+def coverage(copy: Copy, *, is_compacted: bool) -> Intervals:
     """The offsets of which a copy has all that there is. What a compacted log lacks between its batches was taken out of it; in another
     log it is missing, also before the first batch.
     """
@@ -276,16 +274,16 @@ def unite(copies: Sequence[tuple[Copy, int]], start: int, end: int, *, is_compac
     taken = Intervals()
     for doubtful in (False, True):
         for copy, limit in copies:
-            ranges = covered(copy, is_compacted=is_compacted).intersection([(start, min(limit, end))])
+            ranges = coverage(copy, is_compacted=is_compacted).intersection([(start, min(limit, end))])
             if not doubtful:
                 ranges = ranges.subtract((run.first, run.end) for run in copy.suspects)
             pieces += [Piece(copy.number, first, stop) for first, stop in ranges.subtract(taken)]
             taken = taken.union(ranges)
     pieces.sort(key=lambda piece: piece.start)
-    return Union(_joined(pieces), Intervals([(taken[0][0] if taken else start, end)]).subtract(taken))
+    return Union(_join_pieces(pieces), Intervals([(taken[0][0] if taken else start, end)]).subtract(taken))
 
 
-def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+def _join_pieces(pieces: Sequence[Piece]) -> list[Piece]:
     """Pieces in order, those of one copy that follow one another as one."""
     joined: list[Piece] = []
     for piece in pieces:

@@ -96,8 +96,12 @@ class LogDirectory:
     @cached_property
     def partitions(self) -> dict[str, PartitionName]:
         """Its partition directories by name, those that a broker has put aside among them."""
-        found = {name: partition_name(name) for name in sorted(self.folders)}
-        return {name: one for name, one in found.items() if one is not None and one.topic != METADATA_TOPIC}
+        names = {name: partition_name(name) for name in sorted(self.folders)}
+        return {
+            name: partition
+            for name, partition in names.items()
+            if partition is not None and partition.topic != METADATA_TOPIC
+        }
 
     @property
     def unknown_folders(self) -> list[str]:
@@ -108,15 +112,19 @@ class LogDirectory:
     def loaded(self) -> dict[tuple[str, int], str]:
         """The paths of the partitions that a broker would load."""
         return {
-            (one.topic, one.partition): f"{self.path}/{name}"
-            for name, one in self.partitions.items()
-            if one.state is None
+            (partition.topic, partition.partition): f"{self.path}/{name}"
+            for name, partition in self.partitions.items()
+            if partition.state is None
         }
 
     @cached_property
     def aside(self) -> set[tuple[str, int]]:
         """The partitions whose directories a broker has renamed."""
-        return {(one.topic, one.partition) for one in self.partitions.values() if one.state is not None}
+        return {
+            (partition.topic, partition.partition)
+            for partition in self.partitions.values()
+            if partition.state is not None
+        }
 
     @cached_property
     def assignments(self) -> Assignments | None:
@@ -126,7 +134,7 @@ class LogDirectory:
 
 @dataclass(frozen=True)
 class Node:
-    """The log directories of one node that are here; a directory that does not say whose it is, is alone."""
+    """The log directories of one node. A directory without an owner is a node of its own."""
 
     directories: tuple[LogDirectory, ...]
 
@@ -145,14 +153,20 @@ class Node:
     @cached_property
     def assignments(self) -> Assignments | None:
         """What the node would read of the cluster's metadata; None if none of its directories has a metadata log with any record."""
-        found = next((one.assignments for one in self.directories if one.assignments is not None), None)
-        return found if found is not None and found.has_records else None
+        assignments = next(
+            (directory.assignments for directory in self.directories if directory.assignments is not None), None
+        )
+        return assignments if assignments is not None and assignments.has_records else None
 
     @property
     def is_complete(self) -> bool:
         """Whether all log directories that the node has registered are here."""
-        known = None if self.assignments is None or self.id is None else self.assignments.directories.get(self.id)
-        return known is not None and bool(known) and known <= {one.id for one in self.directories}
+        registered = None if self.assignments is None or self.id is None else self.assignments.directories.get(self.id)
+        return (
+            registered is not None
+            and bool(registered)
+            and registered <= {directory.id for directory in self.directories}
+        )
 
     def fails_at(self, directory: LogDirectory) -> bool:
         """Whether the node ends if it cannot use one of its directories: the last one, or the one with the metadata."""
@@ -165,7 +179,7 @@ def node_of(path: str) -> Node:
     return Node((LogDirectory(path, _read_meta(meta) if exists(meta) else None),))
 
 
-def known_identity(path: str) -> bytes | None:
+def infer_identity(path: str) -> bytes | None:
     """The `meta.properties` that a log directory without one must have had; None if that is not known for certain.
 
     The directories next to it tell the id of the cluster, if its metadata has registered them. It is the only directory of a node, of those
@@ -173,25 +187,31 @@ def known_identity(path: str) -> bytes | None:
     """
     directory, above = LogDirectory(path), parent_of(path)
     others = [node_of(f"{above}/{name}").directories[0] for name in folders_in(above) if name != split(path)[1]]
-    others = [one for one in others if one.is_identified and not one.is_zookeeper and one.id is not None]
-    known = next((one.assignments for one in (directory, *others) if one.assignments is not None), None)
-    if known is None:
+    others = [other for other in others if other.is_identified and not other.is_zookeeper and other.id is not None]
+    assignments = next(
+        (candidate.assignments for candidate in (directory, *others) if candidate.assignments is not None), None
+    )
+    if assignments is None:
         return None
-    others = [one for one in others if one.id in known.directories.get(one.node if one.node is not None else -1, ())]
-    clusters = {one.cluster for one in others}
+    others = [
+        other
+        for other in others
+        if other.id in assignments.directories.get(other.node if other.node is not None else -1, ())
+    ]
+    clusters = {other.cluster for other in others}
     places: set[tuple[int, bytes]] | None = None
     for (_, number), folder in directory.loaded.items():
         topic = topic_id_in(folder)
-        assignment = None if topic is None else known.partitions.get(topic, {}).get(number)
+        assignment = None if topic is None else assignments.partitions.get(topic, {}).get(number)
         if assignment is not None:
             pairs = set(zip(assignment.replicas, assignment.directories, strict=False))
             places = pairs if places is None else places & pairs
-    places = {(node, own) for node, own in places or () if own not in NO_DIRECTORY}
-    places -= {(one.node, one.id) for one in others if one.node is not None and one.id is not None}
+    places = {(node, directory_id) for node, directory_id in places or () if directory_id not in NO_DIRECTORY}
+    places -= {(other.node, other.id) for other in others if other.node is not None and other.id is not None}
     if len(clusters) != 1 or len(places) != 1:
         return None
-    [cluster], [(node, own)] = clusters, places
-    return f"version=1\ncluster.id={cluster}\nnode.id={node}\ndirectory.id={uuid_text(own)}\n".encode()
+    [cluster], [(node, directory_id)] = clusters, places
+    return f"version=1\ncluster.id={cluster}\nnode.id={node}\ndirectory.id={uuid_text(directory_id)}\n".encode()
 
 
 def topic_id_in(folder: str) -> bytes | None:
@@ -207,30 +227,30 @@ def topic_id_in(folder: str) -> bytes | None:
 
 
 def nodes(files: Sequence[File]) -> list[Node]:
-    """The nodes whose log directories are among some files, found once for all who ask."""
+    """The nodes of the log directories among some files; computed once."""
     return Store.of(files).share(_nodes)
 
 
 def _nodes(store: Store) -> list[Node]:
-    found: dict[object, list[LogDirectory]] = {}
+    by_node: dict[object, list[LogDirectory]] = {}
     for directory in _directories(store):
         is_known = directory.is_identified and directory.cluster is not None and directory.node is not None
         key = (directory.cluster, directory.node) if is_known else directory.path
-        found.setdefault(key, []).append(directory)
-    if len(found) > 1:
-        _adopt(found)
-    return [Node(tuple(own)) for own in found.values()]
+        by_node.setdefault(key, []).append(directory)
+    if len(by_node) > 1:
+        _adopt(by_node)
+    return [Node(tuple(directories)) for directories in by_node.values()]
 
 
-def _adopt(found: dict[object, list[LogDirectory]]) -> None:
-    """Give directories whose `meta.properties` is not accepted to the node that is here, if there is only one."""
-    others = [key for key in found if isinstance(key, tuple)]
-    orphans = [key for key in found if not isinstance(key, tuple)]
+def _adopt(by_node: dict[object, list[LogDirectory]]) -> None:
+    """Give directories with an invalid `meta.properties` to the only node, if there is only one."""
+    others = [key for key in by_node if isinstance(key, tuple)]
+    orphans = [key for key in by_node if not isinstance(key, tuple)]
     for key in orphans:
-        [directory] = found[key]
+        [directory] = by_node[key]
         if len(others) == 1 and directory.meta is not None and not directory.is_zookeeper:
-            found[others[0]].append(directory)
-            del found[key]
+            by_node[others[0]].append(directory)
+            del by_node[key]
 
 
 def _directories(files: Sequence[File]) -> list[LogDirectory]:
@@ -251,14 +271,14 @@ def _directories(files: Sequence[File]) -> list[LogDirectory]:
         for folder, kinds in groups.items()
         if True in kinds and (len(kinds) == 2 or exists(f"{folder}/{BOOTSTRAP}"))
     }
-    found = []
+    directories = []
     for path in sorted(tops):
         if path in metas:
             file = metas[path]
-            found.append(LogDirectory(path, {} if file.problem is not None else _read_meta(file.path)))
+            directories.append(LogDirectory(path, {} if file.problem is not None else _read_meta(file.path)))
         elif not exists(f"{path}/{META}") and path in groups:
-            found.append(LogDirectory(path))
-    return found
+            directories.append(LogDirectory(path))
+    return directories
 
 
 def _read_meta(path: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from rawlog.formats.kafka.internal.messages import read_marker
 from rawlog.formats.kafka.log.heads import Heads, heads, take
 from rawlog.formats.kafka.log.kernels.producers import SEQUENCE_MASK
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE, Attributes, ControlType
-from rawlog.formats.kafka.partition.state import Aborted
+from rawlog.formats.kafka.partition.state import AbortedTxn
 from rawlog.formats.kafka.partition.survey import aborted_in, snapshot_rows
 from rawlog.formats.kafka.paths import directory_place, split
 from rawlog.io.checksums import crc32c, crc32c_spans
@@ -69,9 +69,9 @@ def witnesses(data: Bytes) -> Iterator[Witness]:
     while at >= 0:
         start = at - BATCH.at("length")
         if start >= 0 and len(text) - start >= MARKER_SIZE and _may_be_marker(text, start):
-            one = _witness(np.frombuffer(text[start : start + MARKER_SIZE], np.uint8))
-            if one is not None:
-                yield one
+            witness = _witness(np.frombuffer(text[start : start + MARKER_SIZE], np.uint8))
+            if witness is not None:
+                yield witness
         at = text.find(MARKER_LENGTH, at + 1)
 
 
@@ -82,7 +82,7 @@ def _may_be_marker(text: bytes, start: int) -> bool:
 
 
 def _witness(batch: NDArray[np.uint8]) -> Witness | None:
-    certain = _corrected(batch)
+    certain = _correct_byte(batch)
     batch = batch if certain is None else certain
     head = take(batch, np.zeros(1, np.int64), np.array([MARKER_SIZE], np.int64), check_crc=False)
     text = batch.tobytes()
@@ -98,7 +98,7 @@ def _witness(batch: NDArray[np.uint8]) -> Witness | None:
     return Witness(number, offset, epoch, kind, coordinator, int(head["max_timestamp"][0]), certain is not None)
 
 
-def _corrected(batch: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+def _correct_byte(batch: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     """A batch with the one byte changed that makes its checksum right; None if there is no such byte, or more than one."""
     first = BATCH.at("attributes")
     stored = int.from_bytes(batch[BATCH.at("crc") : first].tobytes(), "big")
@@ -167,27 +167,27 @@ class Ledger:
         for index in np.flatnonzero(head["producer_id"] >= 0).tolist():
             number = int(head["producer_id"][index])
             if not control[index]:
-                self._follow(head, index, number, int(gap[index]))
+                self._count_missing(head, index, number, int(gap[index]))
             if transactional[index]:
-                self._note(frames, head, index, number, int(gap[index]), bool(control[index]))
+                self._add_event(frames, head, index, number, int(gap[index]), bool(control[index]))
 
     def cut(self, data: Bytes) -> None:
         """Take in bytes that are not kept."""
         self.witnesses += witnesses(data)
 
-    def _follow(self, head: Heads, index: int, number: int, gap: int) -> None:
+    def _count_missing(self, head: Heads, index: int, number: int, gap: int) -> None:
         """Count what sequence numbers say is missing in the one gap since the producer's batch before."""
         epoch, sequence = int(head["producer_epoch"][index]), int(head["base_sequence"][index])
         if sequence < 0:
             return
-        known, following, before = self._sequences.get(number, (NONE, 0, gap))
+        last_epoch, following, before = self._sequences.get(number, (NONE, 0, gap))
         jump = (sequence - following) & SEQUENCE_MASK
-        if known == epoch and gap == before + 1 and jump:
+        if last_epoch == epoch and gap == before + 1 and jump:
             self.missing[before] += jump
         size = int(head["last_offset"][index] - head["base_offset"][index]) + 1
         self._sequences[number] = (epoch, (sequence + size) & SEQUENCE_MASK, gap)
 
-    def _note(self, frames: Frames, head: Heads, index: int, number: int, gap: int, control: bool) -> None:
+    def _add_event(self, frames: Frames, head: Heads, index: int, number: int, gap: int, control: bool) -> None:
         events = self.events[number]
         first, last = int(head["base_offset"][index]), int(head["last_offset"][index])
         epoch, time = int(head["producer_epoch"][index]), int(head["max_timestamp"][index])
@@ -196,7 +196,7 @@ class Ledger:
                 read_marker(frames, index) if head["record_count"][index] else (None, NONE, NONE)
             )
             if kind in (ControlType.ABORT, ControlType.COMMIT):
-                self._end(number, Event(first, last, epoch, gap, moment, kind, coordinator))
+                self._add_marker(number, Event(first, last, epoch, gap, moment, kind, coordinator))
             return
         before = events[-1] if events else None
         if before is not None and before.kind is None and (before.gap, before.epoch) == (gap, epoch):
@@ -204,7 +204,7 @@ class Ledger:
         else:
             events.append(Event(first, last, epoch, gap, time))
 
-    def _end(self, number: int, marker: Event) -> None:
+    def _add_marker(self, number: int, marker: Event) -> None:
         """Take in a marker. What is left without a gap up to it is decided, and need not be remembered."""
         events = self.events[number]
         start = len(events)
@@ -215,7 +215,7 @@ class Ledger:
                 self.aborts.append((number, marker.first))
             else:
                 self.raised[number].add(marker.epoch > events[-1].epoch)
-        if all(one.gap == marker.gap for one in events[start:]):
+        if all(event.gap == marker.gap for event in events[start:]):
             del events[start:]
             if len(events) == 1 or (events and events[-2].kind is not None):
                 del events[-1]
@@ -235,14 +235,14 @@ SEGMENT = 1 << 31
 
 
 class Indexes:
-    """The transaction indexes of a partition: what they name, and where they would name everything."""
+    """The transaction indexes of a partition: their entries, and the ranges in which they are complete."""
 
     def __init__(self, files: Sequence[File], kept: Iterable[tuple[int, int]]) -> None:
         """`kept` are the producers and offsets of ABORT markers that are left and end a transaction with records."""
-        self.files = [one for one in files if one.place.state is None and one.problem is None]
-        self.aborted: dict[int, list[Aborted]] = defaultdict(list)
-        self.bases = sorted({one.place.start_offset for one in self.files if one.place.start_offset is not None
-                             and one.format in ("kafka.log", "kafka.index", "kafka.timeindex", "kafka.txnindex")})  # fmt: skip
+        self.files = [file for file in files if file.place.state is None and file.problem is None]
+        self.aborted: dict[int, list[AbortedTxn]] = defaultdict(list)
+        self.bases = sorted({file.place.start_offset for file in self.files if file.place.start_offset is not None
+                             and file.format in ("kafka.log", "kafka.index", "kafka.timeindex", "kafka.txnindex")})  # fmt: skip
         self._whole: dict[int, bool] = {}
         self._reaches: dict[int, bool] = {}
         listed: set[tuple[int, int]] = set()
@@ -251,9 +251,9 @@ class Indexes:
             entries = [] if file is None else _entries_of(file, base)
             has_index = self._file(base, "kafka.index") is not None or self._file(base, "kafka.timeindex") is not None
             self._whole[base] = entries is not None and (file is not None or has_index)
-            for one in entries or ():
-                self.aborted[one.producer_id].append(one)
-                listed.add((one.producer_id, one.last_offset))
+            for entry in entries or ():
+                self.aborted[entry.producer_id].append(entry)
+                listed.add((entry.producer_id, entry.last_offset))
         for number, offset in kept:
             segment = self._base_of(offset)
             if (number, offset) not in listed and segment is not None:
@@ -267,7 +267,7 @@ class Indexes:
             yield base, base, self.bases[number + 1] if number + 1 < len(self.bases) else ENDLESS
 
     def _file(self, base: int, format: str) -> File | None:
-        return next((one for one in self.files if one.format == format and one.place.start_offset == base), None)
+        return next((file for file in self.files if file.format == format and file.place.start_offset == base), None)
 
     def _base_of(self, offset: int) -> int | None:
         at = bisect_right(self.bases, offset)
@@ -294,22 +294,22 @@ class Indexes:
         return self._reaches[base]
 
 
-def _entries_of(file: File, start: int) -> list[Aborted] | None:
+def _entries_of(file: File, start: int) -> list[AbortedTxn] | None:
     """The entries of the transaction index of a segment that begins at an offset; None if one is impossible."""
     try:
-        found = [one for _, one in aborted_in(file)]
+        entries = [entry for _, entry in aborted_in(file)]
     except RawlogError:
         return None
     before = start - 1
-    for one in found:
+    for entry in entries:
         if (
-            not before < one.last_offset < start + SEGMENT
-            or not 0 <= one.first_offset <= one.last_offset
-            or one.producer_id < 0
+            not before < entry.last_offset < start + SEGMENT
+            or not 0 <= entry.first_offset <= entry.last_offset
+            or entry.producer_id < 0
         ):
             return None
-        before = one.last_offset
-    return found
+        before = entry.last_offset
+    return entries
 
 
 def _end_of(file: File) -> int | None:
@@ -331,15 +331,15 @@ def _end_of(file: File) -> int | None:
 
 def snapshots_of(files: Sequence[File]) -> dict[int, dict[int, dict[str, int]]]:
     """The entries of every sound producer snapshot, by offset and producer."""
-    found = {}
+    snapshots = {}
     for file in files:
         if file.format == "kafka.snapshot" and file.place.state is None and file.problem is None:
             try:
                 rows = {row["producer_id"]: row for _, row in snapshot_rows(file)}
             except RawlogError:
                 continue
-            found[file.place.start_offset or 0] = rows
-    return found
+            snapshots[file.place.start_offset or 0] = rows
+    return snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,9 +358,9 @@ def states_near(folder: str | None) -> dict[int, list[State]]:
     """What `__transaction_state` in the log directory of a partition says of every producer, in order."""
     from rawlog.formats.kafka.internal.topics import transaction_states
 
-    found: dict[int, list[State]] = defaultdict(list)
+    states: dict[int, list[State]] = defaultdict(list)
     if folder is None:
-        return found
+        return states
     parent = split(folder)[0] or ("/" if folder.startswith("/") else ".")
     for path in _state_folders(parent):
         files = []
@@ -372,31 +372,31 @@ def states_near(folder: str | None) -> dict[int, list[State]]:
                 files.append(File(entry.path, entry.size, format="kafka.log", place=place))
         try:
             for batch in transaction_states(files, {"errors": "skip"}) if files else ():
-                _take_states(batch.to_pylist(), found)
+                _take_states(batch.to_pylist(), states)
         except RawlogError:
             continue
-    return found
+    return states
 
 
 def _state_folders(parent: str) -> list[str]:
     if not is_remote(parent):
         return sorted(glob.glob(f"{glob.escape(local_path(parent))}/{STATE_TOPIC}-[0-9]*"))
     named = (f"{parent}/{STATE_TOPIC}-{number}" for number in range(STATE_PARTITIONS))
-    return [one for one in named if exists(one)]
+    return [path for path in named if exists(path)]
 
 
-def _take_states(rows: list[dict[str, object]], found: dict[int, list[State]]) -> None:
+def _take_states(rows: list[dict[str, object]], states: dict[int, list[State]]) -> None:
     for row in rows:
         if row["producer_id"] is None or row["status"] is None or row["state"] != "committed":
             continue
         listed: list[dict[str, object]] = row["partitions"] or []  # type: ignore[assignment]
-        found[int(str(row["producer_id"]))].append(
+        states[int(str(row["producer_id"]))].append(
             State(
                 int(str(row["producer_epoch"])),
                 str(row["status"]),
                 _ms(row["start_timestamp"]),
                 _ms(row["update_timestamp"]),
-                tuple((str(one["topic"]), int(str(one["partition"]))) for one in listed),
+                tuple((str(partition["topic"]), int(str(partition["partition"]))) for partition in listed),
                 int(str(row["client_transaction_version"] or 0)),
             )
         )
@@ -438,15 +438,15 @@ class Transaction:
         """For people."""
         what = f"transaction of producer {self.producer_id}, epoch {self.epoch}, offsets {self.first_offset} to {self.last_offset}"
         if self.marker_offset is None:
-            known = "is not known to be committed or aborted" if self.outcome == UNKNOWN else f"was {self.outcome}"
-            return f"{what}: {known}: {self.evidence}"
+            verdict = "is not known to be committed or aborted" if self.outcome == UNKNOWN else f"was {self.outcome}"
+            return f"{what}: {verdict}: {self.evidence}"
         name = "COMMIT" if self.outcome == COMMITTED else "ABORT"
         return f"{what}: was {self.outcome}, its lost {name} marker was put back at offset {self.marker_offset}: {self.evidence}"
 
 
 @dataclass(slots=True)
 class _Boundary:
-    """Between a run of a producer's batches and what is left of it next, where lost offsets may have held the marker."""
+    """The lost offsets between a run of a producer's batches and its next event. They may have held the marker."""
 
     run: Event
     following: Event | None
@@ -465,56 +465,63 @@ class Judge:
 
     def __init__(self, ledger: Ledger, damage: Sequence[tuple[int, int | None]], files: Sequence[File]) -> None:
         self.ledger, self.damage = ledger, damage
-        self.place = next((one.place for one in files if one.place.group is not None), Place())
+        self.place = next((file.place for file in files if file.place.group is not None), Place())
         self.end = ledger.end or 0
         self.indexes = Indexes(files, ledger.aborts)
         self.snapshots = snapshots_of(files)
-        self.log_end = max([self.end, *(one for one in self.snapshots if one < self.end + FURTHEST)])
+        self.log_end = max([self.end, *(offset for offset in self.snapshots if offset < self.end + FURTHEST)])
         self._states: dict[int, list[State]] | None = None
         self._taken: set[int] = set()
         self.lost = self._lost_gaps()
 
     def decide(self) -> list[Transaction]:
-        """Every transaction whose marker may be lost and that matters to what read_committed consumers see."""
-        found = [(number, one) for number in sorted(self.ledger.events) for one in self._boundaries(number)]
+        """Every transaction whose marker may be lost, if it matters to read_committed consumers."""
+        boundaries = [
+            (number, boundary) for number in sorted(self.ledger.events) for boundary in self._boundaries(number)
+        ]
         before: tuple[int, _Boundary] | None = None
-        for number, one in found:
-            self._weigh(number, one)
+        for number, boundary in boundaries:
+            self._judge(number, boundary)
             if before is not None and before[0] == number and before[1].ended and before[1].following is not None:
-                one.first = max(one.first, before[1].following.first)
-            before = (number, one)
-            if one.marker in self._taken:
-                one.outcome, one.marker = UNKNOWN, None  # two producers cannot have had their markers at one offset
-            elif one.marker is not None:
-                self._taken.add(one.marker)
-        for _, one in found:
-            if one.ended and one.marker is None:
-                one.marker = self._room(one.stretches)
-        for _, one in found:
-            if one.ended is None and not self._has_room(one.stretches):
-                one.ended = False  # every lost offset was the marker of another producer
-        return [made for number, one in found if (made := self._result(number, one)) is not None]
+                boundary.first = max(boundary.first, before[1].following.first)
+            before = (number, boundary)
+            if boundary.marker in self._taken:
+                # Two producers cannot have had their markers at one offset.
+                boundary.outcome, boundary.marker = UNKNOWN, None
+            elif boundary.marker is not None:
+                self._taken.add(boundary.marker)
+        for _, boundary in boundaries:
+            if boundary.ended and boundary.marker is None:
+                boundary.marker = self._take_free_offset(boundary.stretches)
+        for _, boundary in boundaries:
+            if boundary.ended is None and not self._has_room(boundary.stretches):
+                boundary.ended = False  # every lost offset was the marker of another producer
+        return [
+            transaction
+            for number, boundary in boundaries
+            if (transaction := self._result(number, boundary)) is not None
+        ]
 
     def _raises_epochs(self, number: int) -> bool:
         """Whether every transaction of a producer raises its epoch (KIP-890): by its own COMMIT markers, or those of all producers."""
-        own = self.ledger.raised.get(number)
-        return (own or set().union(*self.ledger.raised.values())) == {True}
+        raised = self.ledger.raised.get(number)
+        return (raised or set().union(*self.ledger.raised.values())) == {True}
 
     def _lost_gaps(self) -> dict[int, tuple[int, int]]:
-        """The gaps that damage left and that have room for a marker, by number; the one after the last batch included."""
+        """The damaged gaps with room for a marker, by number; the one after the last batch included."""
         gaps = [(first, last + 1) for first, last in self.ledger.gaps]
-        found = {}
+        lost = {}
         for number, (start, stop) in enumerate([*gaps, (self.end, ENDLESS)]):
             if self.ledger.missing.get(number) == stop - start:
                 continue  # all of it were records of producers whose sequence numbers go on
             if any(low < stop and (high is None or high >= start) for low, high in self.damage):
-                found[number] = (start, stop)
-        return found
+                lost[number] = (start, stop)
+        return lost
 
     def _boundaries(self, number: int) -> list[_Boundary]:
         """The places where a marker of a producer may be lost, in order."""
         events = self.ledger.events[number]
-        found = []
+        boundaries = []
         first = None
         numbers = list(self.lost)
         for at, event in enumerate(events):
@@ -525,119 +532,132 @@ class Judge:
             following = events[at + 1] if at + 1 < len(events) else None
             last = len(self.ledger.gaps) + 1 if following is None else following.gap
             between = numbers[bisect_left(numbers, event.gap) : bisect_left(numbers, last)]
-            stretches = [self.lost[one] for one in between]
+            stretches = [self.lost[gap] for gap in between]
             if stretches:
-                found.append(_Boundary(event, following, first, stretches))
-        return found
+                boundaries.append(_Boundary(event, following, first, stretches))
+        return boundaries
 
-    def _weigh(self, number: int, one: _Boundary) -> None:
+    def _judge(self, number: int, boundary: _Boundary) -> None:
         """Ask all that may know: first whether the transaction ended there, then how."""
         aborted = sorted(self.indexes.aborted.get(number, ()), key=lambda entry: entry.last_offset)
         for witness in self.ledger.witnesses:
-            if witness.certain and witness.producer_id == number and self._holds(one, witness.offset):
-                one.ended, one.marker, one.witness = True, witness.offset, witness
-                one.outcome = COMMITTED if witness.kind == ControlType.COMMIT else ABORTED
-                one.reasons.append("one byte of the marker is damaged, and its checksum shows which")
+            if witness.certain and witness.producer_id == number and self._holds(boundary, witness.offset):
+                boundary.ended, boundary.marker, boundary.witness = True, witness.offset, witness
+                boundary.outcome = COMMITTED if witness.kind == ControlType.COMMIT else ABORTED
+                boundary.reasons.append("one byte of the marker is damaged, and its checksum shows which")
                 return
-        own = one.run.epoch if one.following is None or one.following.kind is None else one.run.epoch + 1
-        if one.following is not None and one.following.epoch == own and self._raises_epochs(number):
-            one.ended = False  # of the same transaction
+        expected_epoch = (
+            boundary.run.epoch
+            if boundary.following is None or boundary.following.kind is None
+            else boundary.run.epoch + 1
+        )
+        if (
+            boundary.following is not None
+            and boundary.following.epoch == expected_epoch
+            and self._raises_epochs(number)
+        ):
+            boundary.ended = False  # of the same transaction
             return
         for entry in aborted:
             marker = entry.last_offset
-            if self._holds(one, marker) and entry.first_offset <= one.run.last < marker:
-                one.ended, one.outcome, one.marker = True, ABORTED, entry.last_offset
-                one.reasons.append("the transaction index names it as aborted")
+            if self._holds(boundary, marker) and entry.first_offset <= boundary.run.last < marker:
+                boundary.ended, boundary.outcome, boundary.marker = True, ABORTED, entry.last_offset
+                boundary.reasons.append("the transaction index names it as aborted")
                 return
-        until = ENDLESS if one.following is None else one.following.first
+        until = ENDLESS if boundary.following is None else boundary.following.first
         limit = until
         for entry in aborted:
-            if entry.last_offset >= until and entry.first_offset <= one.run.last:
-                one.ended = False  # it goes on up to a marker that is left, or is lost further on
+            if entry.last_offset >= until and entry.first_offset <= boundary.run.last:
+                boundary.ended = False  # it goes on up to a marker that is left, or is lost further on
                 return
-            if one.run.last < entry.first_offset <= until:
-                one.ended, limit = True, min(limit, entry.first_offset)
-                one.reasons.append(
+            if boundary.run.last < entry.first_offset <= until:
+                boundary.ended, limit = True, min(limit, entry.first_offset)
+                boundary.reasons.append(
                     f"the transaction index has its next transaction from offset {entry.first_offset} on"
                 )
         for offset, rows in sorted(self.snapshots.items()):
             row = rows.get(number)
-            if row is None or offset <= one.run.last:
+            if row is None or offset <= boundary.run.last:
                 continue
             opened = row["current_txn_first_offset"]
-            if opened != NONE and opened <= one.run.last:
-                one.stretches = [(max(start, offset), stop) for start, stop in one.stretches if stop > offset]
-                if offset >= until or not one.stretches:
-                    one.ended = False
+            if opened != NONE and opened <= boundary.run.last:
+                boundary.stretches = [(max(start, offset), stop) for start, stop in boundary.stretches if stop > offset]
+                if offset >= until or not boundary.stretches:
+                    boundary.ended = False
                     return
-            elif offset <= until or one.run.last < opened <= until:
-                one.ended, limit = True, min(limit, max(offset, opened))
-                one.reasons.append(f"the producer snapshot at offset {offset} has it closed")
+            elif offset <= until or boundary.run.last < opened <= until:
+                boundary.ended, limit = True, min(limit, max(offset, opened))
+                boundary.reasons.append(f"the producer snapshot at offset {offset} has it closed")
                 break
-        if one.following is not None and one.following.epoch - one.run.epoch >= (
-            1 if one.following.kind is None else 2
+        if boundary.following is not None and boundary.following.epoch - boundary.run.epoch >= (
+            1 if boundary.following.kind is None else 2
         ):
-            one.ended = True
-            one.reasons.append(f"the producer went on with epoch {one.following.epoch}")
-        self._outcome(number, one, limit)
+            boundary.ended = True
+            boundary.reasons.append(f"the producer went on with epoch {boundary.following.epoch}")
+        self._outcome(number, boundary, limit)
 
-    def _holds(self, one: _Boundary, offset: int) -> bool:
+    def _holds(self, boundary: _Boundary, offset: int) -> bool:
         """Whether an offset is among the lost ones; after the end of the log, only what is near."""
         near = max(self.log_end, self.end + NEAR)
-        return any(start <= offset < (near if stop == ENDLESS else stop) for start, stop in one.stretches)
+        return any(start <= offset < (near if stop == ENDLESS else stop) for start, stop in boundary.stretches)
 
-    def _outcome(self, number: int, one: _Boundary, limit: int) -> None:
+    def _outcome(self, number: int, boundary: _Boundary, limit: int) -> None:
         """How a transaction ended that is not listed as aborted."""
-        stretches = [(start, min(stop, limit)) for start, stop in one.stretches if start < limit]
+        stretches = [(start, min(stop, limit)) for start, stop in boundary.stretches if start < limit]
         not_aborted = bool(stretches) and all(
             start < self.log_end and self.indexes.tells_all(start, min(stop, self.log_end), self.log_end)
             for start, stop in stretches
         )
-        marker = self._marker_after(number, one.run)
-        if one.ended is None and not_aborted and marker is not None and marker.kind == ControlType.COMMIT:
-            one.ended = False  # committed there or later: visible either way
+        marker = self._marker_after(number, boundary.run)
+        if boundary.ended is None and not_aborted and marker is not None and marker.kind == ControlType.COMMIT:
+            boundary.ended = False  # committed there or later: visible either way
             return
-        decided, is_exact = self._decided(number, one)
+        decided, is_exact = self._coordinator_decision(number, boundary)
         left = None if marker is None else COMMITTED if marker.kind == ControlType.COMMIT else ABORTED
-        if one.ended is None and decided is not None and decided in ("", left):
-            one.ended = False  # it goes on, or the marker that is left says the same
+        if boundary.ended is None and decided is not None and decided in ("", left):
+            boundary.ended = False  # it goes on, or the marker that is left says the same
             return
         if decided:
-            one.ended, one.outcome = True, decided
-            one.reasons.append(f"{STATE_TOPIC} has it {decided}")
-        if one.ended and not_aborted and not self._reads_abort(number, one):
-            one.reasons.append("no transaction index names it as aborted")
+            boundary.ended, boundary.outcome = True, decided
+            boundary.reasons.append(f"{STATE_TOPIC} has it {decided}")
+        if boundary.ended and not_aborted and not self._reads_abort(number, boundary):
+            boundary.reasons.append("no transaction index names it as aborted")
             if decided != ABORTED:
-                one.outcome = COMMITTED
+                boundary.outcome = COMMITTED
             elif not is_exact:
-                one.outcome = UNKNOWN
-        if one.ended and one.outcome != UNKNOWN:
-            one.stretches = stretches or one.stretches
+                boundary.outcome = UNKNOWN
+        if boundary.ended and boundary.outcome != UNKNOWN:
+            boundary.stretches = stretches or boundary.stretches
 
-    def _reads_abort(self, number: int, one: _Boundary) -> bool:
+    def _reads_abort(self, number: int, boundary: _Boundary) -> bool:
         """Whether a damaged marker says that the transaction was aborted."""
-        found = [witness for witness in self.ledger.witnesses if witness.producer_id == number]
-        return any(each.kind == ControlType.ABORT and self._holds(one, each.offset) for each in found)
+        producer_witnesses = [witness for witness in self.ledger.witnesses if witness.producer_id == number]
+        return any(
+            witness.kind == ControlType.ABORT and self._holds(boundary, witness.offset)
+            for witness in producer_witnesses
+        )
 
     def _marker_after(self, number: int, run: Event) -> Event | None:
-        return next((one for one in self.ledger.events[number] if one.kind is not None and one.first > run.last), None)
+        return next(
+            (event for event in self.ledger.events[number] if event.kind is not None and event.first > run.last), None
+        )
 
-    def _decided(self, number: int, one: _Boundary) -> tuple[str | None, bool]:
+    def _coordinator_decision(self, number: int, boundary: _Boundary) -> tuple[str | None, bool]:
         """What the coordinator decided; empty if the transaction goes on, None if nothing tells. And whether the epoch says that it is
         this transaction; else only the time does.
         """
         if self._states is None:
             self._states = states_near(self.place.group)
-        here = (self.place.topic, self.place.partition)
+        partition = (self.place.topic, self.place.partition)
         rows = self._states.get(number, [])
-        mine = [row for row in rows if not row.partitions or here in row.partitions]
-        exact = [row for row in mine if row.version >= 2 and row.epoch == one.run.epoch + 1]
+        rows_here = [row for row in rows if not row.partitions or partition in row.partitions]
+        exact = [row for row in rows_here if row.version >= 2 and row.epoch == boundary.run.epoch + 1]
         timely = [
             row
-            for row in mine
+            for row in rows_here
             if row.version < 2
-            and row.epoch in (one.run.epoch, one.run.epoch + 1)
-            and row.start <= one.run.timestamp <= row.update
+            and row.epoch in (boundary.run.epoch, boundary.run.epoch + 1)
+            and row.start <= boundary.run.timestamp <= row.update
         ]
         for chosen in (exact, timely):
             outcomes = {name for row in chosen for name, text in DECISIONS if text in row.status}
@@ -646,37 +666,48 @@ class Judge:
         latest = rows[-1] if rows else None
         if (
             latest is not None
-            and (latest.status, latest.epoch) == ("Ongoing", one.run.epoch)
-            and here in latest.partitions
-            and latest.start <= one.run.timestamp
+            and (latest.status, latest.epoch) == ("Ongoing", boundary.run.epoch)
+            and partition in latest.partitions
+            and latest.start <= boundary.run.timestamp
         ):
             return "", False
         return None, False
 
-    def _result(self, number: int, one: _Boundary) -> Transaction | None:
-        if one.ended is False:
+    def _result(self, number: int, boundary: _Boundary) -> Transaction | None:
+        if boundary.ended is False:
             return None
-        made = Transaction(number, one.run.epoch, one.first, one.run.last, one.outcome, ", and ".join(one.reasons))
-        if one.outcome == UNKNOWN or one.marker is None:
-            marker = self._marker_after(number, one.run)
+        transaction = Transaction(
+            number,
+            boundary.run.epoch,
+            boundary.first,
+            boundary.run.last,
+            boundary.outcome,
+            ", and ".join(boundary.reasons),
+        )
+        if boundary.outcome == UNKNOWN or boundary.marker is None:
+            marker = self._marker_after(number, boundary.run)
             effect = (
-                f"it stays open, and read_committed consumers stop at offset {one.first}"
+                f"it stays open, and read_committed consumers stop at offset {boundary.first}"
                 if marker is None
                 else f"it is read as if the marker at offset {marker.first} were its own"
             )
-            reasons = [*one.reasons, "its marker may be among the lost offsets", effect]
-            return replace(made, evidence="; ".join(reasons))
-        if (seen := one.witness) is not None:
+            reasons = [*boundary.reasons, "its marker may be among the lost offsets", effect]
+            return replace(transaction, evidence="; ".join(reasons))
+        if (seen := boundary.witness) is not None:
             epoch, coordinator, timestamp = seen.epoch, seen.coordinator_epoch, seen.timestamp
         else:
-            row = self._row_after(number, one)
-            epoch, coordinator = self._epoch(number, one, row), self._coordinator_epoch(number, one, row)
-            timestamp = row["timestamp"] if row is not None and row["timestamp"] >= 0 else one.run.timestamp
+            row = self._row_after(number, boundary)
+            epoch, coordinator = self._epoch(number, boundary, row), self._coordinator_epoch(number, boundary, row)
+            timestamp = row["timestamp"] if row is not None and row["timestamp"] >= 0 else boundary.run.timestamp
         return replace(
-            made, marker_offset=one.marker, marker_epoch=epoch, coordinator_epoch=coordinator, timestamp=timestamp
+            transaction,
+            marker_offset=boundary.marker,
+            marker_epoch=epoch,
+            coordinator_epoch=coordinator,
+            timestamp=timestamp,
         )
 
-    def _room(self, stretches: list[tuple[int, int]]) -> int | None:
+    def _take_free_offset(self, stretches: list[tuple[int, int]]) -> int | None:
         """A free offset in the first lost stretch that has one: the last of it."""
         for start, stop in stretches:
             if stop == ENDLESS and self.log_end > start:
@@ -693,30 +724,32 @@ class Judge:
     def _has_room(self, stretches: list[tuple[int, int]]) -> bool:
         """Whether lost stretches have an offset that no known marker had."""
         return any(
-            stop == ENDLESS or sum(start <= one < stop for one in self._taken) < stop - start
+            stop == ENDLESS or sum(start <= offset < stop for offset in self._taken) < stop - start
             for start, stop in stretches
         )
 
-    def _row_after(self, number: int, one: _Boundary) -> dict[str, int] | None:
+    def _row_after(self, number: int, boundary: _Boundary) -> dict[str, int] | None:
         """A snapshot's entry of the producer after the lost marker and before anything else of it, while no transaction was open."""
-        assert one.marker is not None
-        until = ENDLESS if one.following is None else one.following.first
+        assert boundary.marker is not None
+        until = ENDLESS if boundary.following is None else boundary.following.first
         for offset, rows in sorted(self.snapshots.items()):
-            if one.marker < offset <= until:
+            if boundary.marker < offset <= until:
                 row = rows.get(number)
                 return row if row is not None and row["current_txn_first_offset"] == NONE else None
         return None
 
-    def _epoch(self, number: int, one: _Boundary, row: dict[str, int] | None) -> int:
-        """The epoch of the lost marker: that of the records, or the next one where transactions raise it."""
-        if row is not None and row["epoch"] in (one.run.epoch, one.run.epoch + 1):
+    def _epoch(self, number: int, boundary: _Boundary, row: dict[str, int] | None) -> int:
+        """The epoch of the lost marker: that of the records, or the next one if transactions raise it."""
+        if row is not None and row["epoch"] in (boundary.run.epoch, boundary.run.epoch + 1):
             return row["epoch"]
-        return one.run.epoch + 1 if self._raises_epochs(number) else one.run.epoch
+        return boundary.run.epoch + 1 if self._raises_epochs(number) else boundary.run.epoch
 
-    def _coordinator_epoch(self, number: int, one: _Boundary, row: dict[str, int] | None) -> int:
+    def _coordinator_epoch(self, number: int, boundary: _Boundary, row: dict[str, int] | None) -> int:
         if row is not None and row["coordinator_epoch"] >= 0:
             return row["coordinator_epoch"]
-        own = [event for event in self.ledger.events[number] if event.kind is not None and event.coordinator_epoch >= 0]
-        before = [event.coordinator_epoch for event in own if event.first < one.run.first]
-        after = [event.coordinator_epoch for event in own if event.first > one.run.last]
+        markers = [
+            event for event in self.ledger.events[number] if event.kind is not None and event.coordinator_epoch >= 0
+        ]
+        before = [event.coordinator_epoch for event in markers if event.first < boundary.run.first]
+        after = [event.coordinator_epoch for event in markers if event.first > boundary.run.last]
         return before[-1] if before else after[0] if after else 0

@@ -39,9 +39,9 @@ from rawlog.formats.kafka.partition.sound_batches import (
     NEAR,
     PADDING,
     UNFINISHED,
-    longest,
-    patched,
+    longest_chain,
     rebase,
+    set_field,
 )
 from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC
 from rawlog.io.walk import walk
@@ -102,7 +102,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a sound batch that is not at its place, and why. `base` is the first offset that it says, or is to have."""
+    """The fate of a displaced sound batch, and the reason. `base` is its first offset, corrected if it is changed."""
 
     action: Action
     reason: str
@@ -128,7 +128,7 @@ class Outline:
     @property
     def undecided(self) -> list[tuple[int, int]]:
         """The same inside of segments and between them, in order."""
-        return sorted([*self.holes, *((one.first, one.last) for one in self.gaps if one.is_undecided)])
+        return sorted([*self.holes, *((gap.first, gap.last) for gap in self.gaps if gap.is_undecided)])
 
     @property
     def is_as_stored(self) -> bool:
@@ -136,22 +136,22 @@ class Outline:
         if self.placed or self.corrections:
             return False
         return all(
-            extent.chosen is None or (extent.found is not None and all(map(extent.is_crash_tail, extent.found.holes)))
+            extent.choice is None or (extent.sound is not None and all(map(extent.is_crash_tail, extent.sound.holes)))
             for extent in self.extents
         ) and not any(self.fates(number) for number in range(len(self.extents)))
 
     @property
     def aside(self) -> list[SetAside]:
         """The sound batches that are not of the log: copies of others, or of another log."""
-        found = []
+        set_aside = []
         for segment, extent in enumerate(self.extents):
             for number, fate in self.fates(segment).items():
-                if fate.action is Action.DROPPED and extent.found is not None:
-                    sound, head = extent.found, extent.found.head
+                if fate.action is Action.DROPPED and extent.sound is not None:
+                    sound, head = extent.sound, extent.sound.head
                     place = int(sound.starts[number]), int(sound.stops[number])
                     span = int(head["base_offset"][number]), int(head["last_offset"][number]) + 1
-                    found.append(SetAside(extent.file, *place, *span, fate.reason))
-        return found
+                    set_aside.append(SetAside(extent.file, *place, *span, fate.reason))
+        return set_aside
 
     @property
     def end(self) -> int:
@@ -164,13 +164,13 @@ class Outline:
         for piece in self.pieces:
             extent = self.extents[piece.segment]
             parts = extent.runs if piece.numbers is None and extent.runs else self._runs_of(piece)
-            extend(runs, chain.from_iterable(map(self._with_right_epochs, parts)))
+            extend(runs, chain.from_iterable(map(self._correct_run, parts)))
         return runs
 
     def _runs_of(self, piece: Piece) -> Iterator[Run]:
         """The batches of a piece, by number; each that has a wrong offset alone."""
         extent = self.extents[piece.segment]
-        sound, choice = extent.numbered()
+        sound, choice = extent.sound_and_choice()
         firsts, _ = extent.offsets()
         numbers = choice.order if piece.numbers is None else list(piece.numbers)
         is_rebased = [number in choice.rebased for number in numbers]
@@ -182,13 +182,17 @@ class Outline:
             for run in runs_of(extent.file, sound.starts[part], sound.stops[part], head, firsts[part]):
                 yield replace(run, stored=stored) if corrected >= 0 else run
 
-    def _with_right_epochs(self, run: Run) -> Iterator[Run]:
+    def _correct_run(self, run: Run) -> Iterator[Run]:
         right = self.right_epoch(run.first, run.lineage)
         yield run if right == run.lineage else replace(run, lineage=right, stored_lineage=run.lineage)
 
     def right_epoch(self, offset: int, epoch: int) -> int:
         """The leader epoch of a batch that begins at an offset and says an epoch."""
-        right = (one.right for one in self.corrections if one.first <= offset <= one.last and one.wrong == epoch)
+        right = (
+            correction.right
+            for correction in self.corrections
+            if correction.first <= offset <= correction.last and correction.wrong == epoch
+        )
         return next(right, epoch)
 
     def batches(self, piece: Piece) -> Iterator[tuple[Frames, Heads]]:
@@ -196,12 +200,12 @@ class Outline:
         from rawlog.formats.kafka import LOG
 
         extent = self.extents[piece.segment]
-        if piece.numbers is None and extent.chosen is None:
+        if piece.numbers is None and extent.choice is None:
             for frames in walk(extent.file, LOG, errors="skip"):
                 if len(frames):
-                    yield self._corrected(frames, heads(frames))
+                    yield self._correct_epochs(frames, heads(frames))
             return
-        sound, choice = extent.numbered()
+        sound, choice = extent.sound_and_choice()
         data = bytes_of(extent.file)
         numbers = np.array(choice.order if piece.numbers is None else piece.numbers, np.int64)
         if not numbers.size:
@@ -221,68 +225,73 @@ class Outline:
                 is_wrapper = head["magic"][0] != MAGIC_V2
                 head["last_offset"][0] = lasts[part[0]]
                 head["base_offset"][0] = lasts[part[0]] if is_wrapper else firsts[part[0]]
-                patched(piece_data, 0, "base_offset", int(head["base_offset"][0]))
-            yield self._corrected(frames, head)
+                set_field(piece_data, 0, "base_offset", int(head["base_offset"][0]))
+            yield self._correct_epochs(frames, head)
 
-    def _corrected(self, frames: Frames, head: Heads) -> tuple[Frames, Heads]:
+    def _correct_epochs(self, frames: Frames, head: Heads) -> tuple[Frames, Heads]:
         """Batches with the leader epochs that they should have."""
-        wrong = [(at, one.right) for one in self.corrections for at in np.flatnonzero(one.is_wrong(head)).tolist()]
+        wrong = [
+            (at, correction.right)
+            for correction in self.corrections
+            for at in np.flatnonzero(correction.is_wrong(head)).tolist()
+        ]
         if not wrong:
             return frames, head
         frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
         for at, epoch in wrong:
-            patched(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
+            set_field(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
             head["leader_epoch"][at] = epoch
         return frames, head
 
     def fates(self, segment: int) -> dict[int, Fate]:
         """The batches of a segment, by number, that are dropped, put elsewhere, or get another base offset."""
         extent = self.extents[segment]
-        if extent.found is None or extent.chosen is None:
+        if extent.sound is None or extent.choice is None:
             return {}
-        chosen, placed = extent.chosen, self.placed.get(segment, set())
+        choice, placed = extent.choice, self.placed.get(segment, set())
         base, last = extent.offsets()
         kept = set(extent.in_order(placed)) if placed else set()
-        made = {}
-        for number in sorted({*chosen.dropped, *chosen.moved, *chosen.rebased}):
+        fates = {}
+        for number in sorted({*choice.dropped, *choice.moved, *choice.rebased}):
             first = int(base[number])
             offsets = f"offsets {first:,} to {int(last[number]):,}"
-            if number in chosen.rebased:
-                said = int(extent.found.head["base_offset"][number])
+            if number in choice.rebased:
+                stored = int(extent.sound.head["base_offset"][number])
                 reason = (
-                    f"a base offset that does not fit: {said:,} where the batches around it leave room for {first:,}"
+                    f"a base offset that does not fit: {stored:,} where the batches around it leave room for {first:,}"
                 )
-                made[number] = Fate(Action.CHANGED, reason, first)
-            elif number in chosen.moved or (number in placed and number not in kept):
-                made[number] = Fate(Action.MOVED, f"{offsets} out of order", first)
+                fates[number] = Fate(Action.CHANGED, reason, first)
+            elif number in choice.moved or (number in placed and number not in kept):
+                fates[number] = Fate(Action.MOVED, f"{offsets} out of order", first)
             elif number not in placed:
-                made[number] = Fate(Action.DROPPED, f"{offsets} exist already, or are invalid", first)
-        return made
+                fates[number] = Fate(Action.DROPPED, f"{offsets} exist already, or are invalid", first)
+        return fates
 
 
-def outline(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Outline:
-    """Put the segments among a partition's files together. `known` are extents of segments that were read already, by path."""
-    every = files
-    files = [one for one in files if one.place.state is None and one.problem is None]
+def outline(files: Sequence[File], known_extents: Mapping[str, Extent] | None = None) -> Outline:
+    """Put the segments among a partition's files together. `known_extents` are extents of segments that were read already, by path."""
+    all_files = files
+    files = [file for file in files if file.place.state is None and file.problem is None]
     segments = sorted(
-        (one for one in files if one.format == "kafka.log"), key=lambda one: (one.place.start_offset or 0, one.path)
+        (file for file in files if file.format == "kafka.log"),
+        key=lambda file: (file.place.start_offset or 0, file.path),
     )
-    names = [one.place.start_offset or 0 for one in segments]
+    names = [file.place.start_offset or 0 for file in segments]
     extents = []
     for number, file in enumerate(segments):
-        stop = next((one for one in names[number + 1 :] if one > names[number]), HUGE)
+        stop = next((name for name in names[number + 1 :] if name > names[number]), HUGE)
         end = stated_end(files) if number + 1 == len(segments) else None
-        extent = (known or {}).get(file.path)
+        extent = (known_extents or {}).get(file.path)
         if extent is None or not extent.is_before(stop) or extent.is_beyond(end):
             extent = read_extent(file, stop, end)
         extent.stop = stop
         extents.append(extent)
-    placed = _place(extents)
+    placed = _place_strays(extents)
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
     if gaps:
         point = _cleaned_up_to(files, max(extent.mark for extent in extents))
-        shown = index_traces(every, {extent.first for extent in extents if extent.has_batches}) if point else []
+        shown = index_traces(all_files, {extent.first for extent in extents if extent.has_batches}) if point else []
         gaps = [gap for gap in gaps if gap.first >= point or any(gap.first <= offset <= gap.last for offset in shown)]
     # Of a compacted log these are as many as its batches: only those that are lost become gaps.
     holes, owners = _holes([] if any(extent.is_cleaned for extent in extents) else extents)
@@ -298,7 +307,7 @@ def outline(files: Sequence[File], known: Mapping[str, Extent] | None = None) ->
     for (first, last), owner in zip(holes[is_lost].tolist(), owners[is_lost].tolist(), strict=True):
         gaps.append(Gap(first, last, extents[owner].file, Side.INSIDE))
     undecided = [(first, last) for first, last in holes[~is_lost].tolist()]
-    gaps = [*_start_gap(every, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
+    gaps = [*_start_gap(all_files, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
     return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), undecided)
 
@@ -306,31 +315,31 @@ def outline(files: Sequence[File], known: Mapping[str, Extent] | None = None) ->
 # What is refused ---------------------------------------------------------------------------------------------------------
 
 
-def refuse_damage(whose: Identity | None, found: Outline, why: str, *, allows_tail: bool) -> None:
+def refuse_damage(owner: Identity | None, log: Outline, why: str, *, allows_tail: bool) -> None:
     """CorruptError for the first thing that repair would drop or change; `why` ends its message. With `allows_tail` this does not count
     what a crash leaves at the end of a log, unless other files say that records were there.
     """
-    if whose is not None and whose.change is not None:
-        raise CorruptError(f"{whose.change}; {why}", path=whose.path)
-    refuse_holes(found, why, allows_tail=allows_tail)
-    refuse_misplaced(found, why)
-    for gap in found.gaps:
+    if owner is not None and owner.change is not None:
+        raise CorruptError(f"{owner.change}; {why}", path=owner.path)
+    refuse_holes(log, why, allows_tail=allows_tail)
+    refuse_misplaced(log, why)
+    for gap in log.gaps:
         if gap.is_lost:
             before = " before this segment" if gap.side is Side.BETWEEN else ""
             raise CorruptError(f"{gap}{before}; {why}", path=gap.file.path)
-    for one in found.corrections[:1]:
-        what = f"leader epoch {one.wrong} at offset {one.first}, {one.right} expected"
-        raise CorruptError(f"{what}; {why}", path=found.extents[0].file.path)
+    for correction in log.corrections[:1]:
+        what = f"leader epoch {correction.wrong} at offset {correction.first}, {correction.right} expected"
+        raise CorruptError(f"{what}; {why}", path=log.extents[0].file.path)
 
 
-def refuse_misplaced(found: Outline, why: str) -> None:
+def refuse_misplaced(log: Outline, why: str) -> None:
     """CorruptError for the first batch that is not at its place, and for a segment with a wrong name."""
-    for number, extent in enumerate(found.extents):
-        batches, chosen = extent.found, extent.chosen
-        if chosen is None or batches is None:
+    for number, extent in enumerate(log.extents):
+        batches, choice = extent.sound, extent.choice
+        if choice is None or batches is None:
             continue
-        if chosen.dropped or chosen.rebased or chosen.order != list(range(len(batches.head))) or number in found.placed:
-            at = min([*chosen.dropped, *chosen.rebased, *chosen.moved], default=0)
+        if choice.dropped or choice.rebased or choice.order != list(range(len(batches.head))) or number in log.placed:
+            at = min([*choice.dropped, *choice.rebased, *choice.moved], default=0)
             raise CorruptError(
                 f"a batch at offset {int(batches.head['base_offset'][at])} out of order; {why}",
                 path=extent.file.path,
@@ -339,8 +348,8 @@ def refuse_misplaced(found: Outline, why: str) -> None:
                 layout=BATCH.name,
                 field="base_offset",
             )
-    for piece in found.pieces:
-        extent = found.extents[piece.segment]
+    for piece in log.pieces:
+        extent = log.extents[piece.segment]
         if piece.start != extent.first:
             raise CorruptError(f"a name that does not fit its offsets; {why}", path=extent.file.path)
 
@@ -348,7 +357,7 @@ def refuse_misplaced(found: Outline, why: str) -> None:
 def refuse_holes(log: Outline, why: str, *, allows_tail: bool) -> None:
     """DataError for the first bytes that are no batch."""
     for extent in log.extents:
-        holes = [hole for hole in extent.found.holes if hole.reason != PADDING] if extent.found is not None else []
+        holes = [hole for hole in extent.sound.holes if hole.reason != PADDING] if extent.sound is not None else []
         for hole in holes:
             if not (allows_tail and extent.is_crash_tail(hole)):
                 error = TruncatedError if hole.reason == UNFINISHED else CorruptError
@@ -359,7 +368,7 @@ def refuse_holes(log: Outline, why: str, *, allows_tail: bool) -> None:
 # How segments are put together -------------------------------------------------------------------------------------------
 
 
-def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
+def _place_strays(extents: Sequence[Extent]) -> dict[int, set[int]]:
     """Which batches outside their segments' ranges are placed where their offsets say: those of a segment with a wrong name.
 
     The batches of a segment follow one another in the log, with none of another segment between them. So its strays are placed if they
@@ -380,10 +389,10 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
     # The files that are displaced as a whole come first: nothing but their names says that they belong elsewhere.
     displaced = [index for index, extent in enumerate(extents) if extent.strays]
     for index in sorted(displaced, key=lambda index: (index in blocks, -len(extents[index].strays))):
-        extent, own = extents[index], blocks.get(index)
+        extent, block = extents[index], blocks.get(index)
         strays = {number: span for number, span in extent.strays.items() if span[1] <= top}
         # What is missing at the beginning of another segment is not in a file after it, unless that goes up to where the other one begins.
-        is_before = own is None and any(low < extent.first for low, _ in strays.values())
+        is_before = block is None and any(low < extent.first for low, _ in strays.values())
         reached = max((high for _, high in strays.values()), default=NONE) + 1
         claims = {
             owner
@@ -400,23 +409,23 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
             at = bisect_right(others, (low, HUGE))
             if (not at or others[at - 1][1] < low) and (at == len(others) or high < others[at][0]):
                 slots.setdefault(at, []).append(number)
-        slot = max(slots, key=lambda at: len(slots[at]), default=0) if own is None else bisect_right(others, own)
+        slot = max(slots, key=lambda at: len(slots[at]), default=0) if block is None else bisect_right(others, block)
         fitting = slots.get(slot, [])
-        start = others[slot - 1][1] + 1 if slot and own is None else None
+        start = others[slot - 1][1] + 1 if slot and block is None else None
         firsts, lasts = (offsets.tolist() for offsets in extent.offsets())
         end = max((high for _, high in blocks.values()), default=NONE)
         rising: list[int] = []
-        for number in longest(sorted(fitting), firsts, lasts, start):
-            if not (blocks or rising) or firsts[number] <= end + 1 or _in_run(extent, number, end):
+        for number in longest_chain(sorted(fitting), firsts, lasts, start):
+            if not (blocks or rising) or firsts[number] <= end + 1 or _is_in_run(extent, number, end):
                 rising.append(number)
                 end = max(end, lasts[number])
         rebased = _rebase_around(extent, rising, others) if rising else {}
         misfits = set(strays).difference(fitting, rebased)
-        if not rising or (own is None and len(misfits) > min(1, len(fitting) - 1)):
+        if not rising or (block is None and len(misfits) > min(1, len(fitting) - 1)):
             continue
         extent.rebase(rebased)
         placed[index] = {*rising, *rebased}
-        spans = [extent.strays[number] for number in placed[index]] + ([] if own is None else [own])
+        spans = [extent.strays[number] for number in placed[index]] + ([] if block is None else [block])
         blocks[index] = (min(low for low, _ in spans), max(high for _, high in spans))
     return placed
 
@@ -425,7 +434,7 @@ def _rebase_around(extent: Extent, strays: Sequence[int], others: Sequence[Span]
     """New base offsets for batches of a segment with a wrong name: the batches around them, `strays` among those, leave exactly the room.
     `others` are the offsets of the other segments.
     """
-    sound, choice = extent.numbered()
+    sound, choice = extent.sound_and_choice()
     firsts, lasts = (offsets.tolist() for offsets in extent.offsets())
     rising = extent.in_order(set(strays))
     rest = [number for number in choice.dropped if number not in set(rising)]
@@ -435,7 +444,7 @@ def _rebase_around(extent: Extent, strays: Sequence[int], others: Sequence[Span]
     return rebase(rest, rising, sound.head["crc"].tolist(), firsts, lasts, start, stop)
 
 
-def _in_run(extent: Extent, number: int, end: int) -> bool:
+def _is_in_run(extent: Extent, number: int, end: int) -> bool:
     """Whether a batch beyond the end of the log is near it, and its segment as a whole is displaced, or a run of batches in it."""
     low, high = extent.strays[number]
     if low > end + max(NEAR, end):
@@ -443,48 +452,48 @@ def _in_run(extent: Extent, number: int, end: int) -> bool:
     if not len(extent.covered):
         return True
     around = [extent.strays.get(number - 1), extent.strays.get(number + 1)]
-    return any(one is not None and (one[1] + 1 == low or high + 1 == one[0]) for one in around)
+    return any(span is not None and (span[1] + 1 == low or high + 1 == span[0]) for span in around)
 
 
 def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[Piece]:
     """The log in the order of its offsets. A segment is one piece, unless batches of others belong among its own."""
     if not placed:
         return [
-            Piece(index, None, int(one.covered[0][0]), int(one.covered[-1][1]), one.first)
-            for index, one in enumerate(extents)
-            if len(one.covered)
+            Piece(index, None, int(extent.covered[0][0]), int(extent.covered[-1][1]), extent.first)
+            for index, extent in enumerate(extents)
+            if len(extent.covered)
         ]
     edges = sorted(
-        low for index, numbers in placed.items() for low, _ in (extents[index].strays[one] for one in numbers)
+        low for index, numbers in placed.items() for low, _ in (extents[index].strays[number] for number in numbers)
     )
     parts: list[tuple[int, int, int, tuple[int, ...] | None, bool]] = []
-    for index, one in enumerate(extents):
-        if len(one.covered):
-            for low, high, numbers in _between(one, edges):
+    for index, extent in enumerate(extents):
+        if len(extent.covered):
+            for low, high, numbers in _split_at(extent, edges):
                 parts.append((low, high, index, numbers, True))
         for number in placed.get(index, ()):
-            parts.append((*one.strays[number], index, (number,), False))
+            parts.append((*extent.strays[number], index, (number,), False))
     parts.sort(key=lambda part: part[0])
     pieces: list[Piece] = []
     begun: set[int] = set()
     for index, run in groupby(parts, key=lambda part: part[2]):
-        several = list(run)
-        low, name, end = several[0][0], extents[index].first, pieces[-1].last if pieces else NONE
-        fits = several[0][4] and index not in begun and end < name <= low
+        group = list(run)
+        low, name, end = group[0][0], extents[index].first, pieces[-1].last if pieces else NONE
+        fits = group[0][4] and index not in begun and end < name <= low
         begun.add(index)
-        whole = len(several) == 1 and several[0][3] is None
-        numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in several))
-        pieces.append(Piece(index, numbers, low, several[-1][1], name if fits else low))
+        whole = len(group) == 1 and group[0][3] is None
+        numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in group))
+        pieces.append(Piece(index, numbers, low, group[-1][1], name if fits else low))
     return pieces
 
 
-def _between(extent: Extent, edges: Sequence[int]) -> Iterable[tuple[int, int, tuple[int, ...] | None]]:
+def _split_at(extent: Extent, edges: Sequence[int]) -> Iterable[tuple[int, int, tuple[int, ...] | None]]:
     """The own batches of a segment, cut where batches of others come between."""
     low, high = int(extent.covered[0][0]), int(extent.covered[-1][1])
     cuts = edges[bisect_left(edges, low) : bisect_right(edges, high)]
-    if extent.chosen is None and not cuts:
+    if extent.choice is None and not cuts:
         return [(low, high, None)]
-    order = extent.numbered()[1].order
+    order = extent.sound_and_choice()[1].order
     base, last = extent.offsets()
     parts = []
     starts = [int(base[number]) for number in order]
@@ -503,17 +512,17 @@ def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
         if piece.numbers is None and extent.epochs is not None:
             runs.join(extent.epochs)
             continue
-        found, chosen = extent.numbered()
-        order = chosen.order if piece.numbers is None else list(piece.numbers)
-        head = Heads(found.head.values[:, order].copy())
+        sound, choice = extent.sound_and_choice()
+        order = choice.order if piece.numbers is None else list(piece.numbers)
+        head = Heads(sound.head.values[:, order].copy())
         head["base_offset"][:], head["last_offset"][:] = (offsets[order] for offsets in extent.offsets())
         runs.add(head)
     return runs
 
 
 def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
-    """The ranges of offsets from `first` to before `stop` that are lost. The log is read, once, only where names, checkpoints and settings
-    do not say that compaction may have removed what is missing.
+    """The lost ranges among the offsets from `first` to before `stop`. The log is read, once, unless names, checkpoints or settings show
+    that compaction may have removed them.
     """
     filled = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
     is_named = any(first <= offset < stop for offset in index_traces(files, filled))
@@ -550,15 +559,13 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
 
 
 def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first and last offsets that are missing between batches of a segment that follow one another in the file, whatever the reason;
-    and the number of the segment.
-    """
+    """The first and last missing offsets between adjacent batches of a segment, for any reason; and the number of the segment."""
     holes = [np.empty((0, 2), np.int64)]
     for extent in extents:
-        if extent.chosen is None:
+        if extent.choice is None:
             starts, stops = extent.covered[:-1, 1] + 1, extent.covered[1:, 0] - 1
         else:
-            sound, choice = extent.numbered()
+            sound, choice = extent.sound_and_choice()
             firsts, lasts = extent.offsets()
             order = np.array(choice.order, np.int64)
             follows = sound.stops[order[:-1]] == sound.starts[order[1:]]
@@ -569,9 +576,10 @@ def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
-    """Whether bytes are no batch, or batches are not at their place: that explains what is missing, too."""
+    """Whether bytes are no batch, or batches are displaced: that explains missing offsets, too."""
     return bool(placed) or any(
-        one.has_damage or (one.chosen is not None and (one.chosen.dropped or one.chosen.rebased)) for one in extents
+        extent.has_damage or (extent.choice is not None and (extent.choice.dropped or extent.choice.rebased))
+        for extent in extents
     )
 
 
@@ -580,26 +588,26 @@ def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequenc
     trace = first_trace(files)
     if trace is None or not extents:
         return []
-    start = min([extents[0].first, *(one.first for one in pieces[:1])])
+    start = min([extents[0].first, *(piece.first for piece in pieces[:1])])
     if trace.offset >= start:
         return []
     return [Gap(trace.offset, start - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
 
 
 def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
-    """What is missing at the end, although other files say that the log had reached it."""
+    """The offsets missing at the end, according to other files."""
     if not extents:
         return []
     trace = last_trace(files)
-    end = max((one.last + 1 for one in pieces), default=extents[-1].first)
+    end = max((piece.last + 1 for piece in pieces), default=extents[-1].first)
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
     return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
 
 
 def _cleaned_up_to(files: Sequence[File], mark: int) -> int:
-    """The offset up to which compaction may have taken out what is missing; 0 if nothing shows that the topic is compacted. `mark` is the
-    last offset of a batch that shows it, or -1.
+    """The offset up to which compaction may have removed records; 0 if nothing shows compaction. `mark` is the last offset of a batch
+    that shows it, or -1.
     """
     place = files[0].place
     if place.topic == METADATA_TOPIC:
@@ -620,35 +628,37 @@ def _lost(
     extents: Sequence[Extent], pieces: Sequence[Piece], gaps: Sequence[Gap], placed: Mapping[int, set[int]]
 ) -> list[tuple[int, int | None]]:
     """The gaps, and the offsets around every place where bytes are no sound batch or a batch has no place in the log."""
-    spans: list[tuple[int, int | None]] = [(one.first, one.last) for one in gaps if one.is_lost]
+    spans: list[tuple[int, int | None]] = [(gap.first, gap.last) for gap in gaps if gap.is_lost]
     first: dict[int, int] = {}
     for at, piece in enumerate(pieces):
         first.setdefault(piece.segment, at)
-    for index, one in enumerate(extents):
-        if one.found is not None and one.chosen is not None and (one.has_damage or one.chosen.dropped):
-            spans += _around_damage(index, extents, pieces, first.get(index), placed.get(index, set()))
+    for index, extent in enumerate(extents):
+        if extent.sound is not None and extent.choice is not None and (extent.has_damage or extent.choice.dropped):
+            spans += _offsets_around_damage(index, extents, pieces, first.get(index), placed.get(index, set()))
     if not spans:
         return []
-    rows = [tuple(row) for one in extents for row in one.covered.tolist()]
+    rows = [tuple(row) for extent in extents for row in extent.covered.tolist()]
     rows += [extents[index].strays[number] for index, numbers in placed.items() for number in numbers]
-    return _without(spans, rows)
+    return _subtract(spans, rows)
 
 
-def _around_damage(
+def _offsets_around_damage(
     index: int, extents: Sequence[Extent], pieces: Sequence[Piece], at: int | None, placed: set[int]
 ) -> Iterable[tuple[int, int | None]]:
     """For each place of damage the offsets between the batches around it."""
     extent = extents[index]
-    found, chosen = extent.numbered()
-    bases, lasts = (one.tolist() for one in extent.offsets())
+    sound, choice = extent.sound_and_choice()
+    bases, lasts = (offsets.tolist() for offsets in extent.offsets())
     kept = extent.in_order(placed)
-    cut = [one.start for one in found.holes if not extent.is_crash_tail(one)]
-    cut += [int(found.starts[number]) for number in chosen.dropped if number not in placed]
-    cut += [int(found.starts[number]) for number in placed.difference(kept)]
-    edges = found.starts[kept]
+    cut = [hole.start for hole in sound.holes if not extent.is_crash_tail(hole)]
+    cut += [int(sound.starts[number]) for number in choice.dropped if number not in placed]
+    cut += [int(sound.starts[number]) for number in placed.difference(kept)]
+    edges = sound.starts[kept]
     end = max((piece.last + 1 for piece in pieces[: at or 0]), default=0)
     # Where the next segment begins, whether anything is left of it or not.
-    starts = sorted([one.start for one in pieces] + [one.first for one in extents[index + 1 :] if not len(one.covered)])
+    starts = sorted(
+        [piece.start for piece in pieces] + [extent.first for extent in extents[index + 1 :] if not len(extent.covered)]
+    )
     for position in cut:
         place = int(np.searchsorted(edges, position))
         if place:
@@ -661,15 +671,15 @@ def _around_damage(
         if place < len(kept):
             high = bases[kept[place]] - 1
         elif kept:
-            high = next((one - 1 for one in starts if one >= low), None)
+            high = next((start - 1 for start in starts if start >= low), None)
         else:
             high = None if extent.stop == HUGE else extent.stop - 1
         if high is None or low <= high:
             yield low, high
 
 
-def _without(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) -> list[tuple[int, int | None]]:
-    """Ranges joined where they touch, without the offsets that are there."""
+def _subtract(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) -> list[tuple[int, int | None]]:
+    """The ranges, joined, without the covered offsets."""
     ranges = Intervals((first, HUGE if last is None else last + 1) for first, last in spans)
     left = ranges.subtract(Intervals.closed(covered))
     return [(first, None if stop == HUGE else stop - 1) for first, stop in left]

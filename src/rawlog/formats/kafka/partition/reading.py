@@ -20,7 +20,9 @@ from rawlog.model.store import Store
 
 def reading(store: Store) -> Reading:
     """The batches that `salvage` keeps. Segments that a pass found to be without damage are not read again."""
-    segments = [one for one in store if one.format == "kafka.log" and one.place.state is None and one.problem is None]
+    segments = [
+        file for file in store if file.format == "kafka.log" and file.place.state is None and file.problem is None
+    ]
     if not segments:
         return Reading()
     log = settled_outline(store)
@@ -33,7 +35,7 @@ def reading(store: Store) -> Reading:
         settled.add(piece)
     for number in range(len(log.extents)):
         settled.report(number)
-    patches = {path: tuple(sorted(found)) for path, found in settled.patches.items()}
+    patches = {path: tuple(sorted(path_patches)) for path, path_patches in settled.patches.items()}
     return Reading(tuple(settled.pieces), patches, (*settled.entries, *lost), notes)
 
 
@@ -46,7 +48,7 @@ def _lost(log: Outline) -> Iterator[Entry]:
 
 
 class _Settlement:
-    """The pieces of a log in order, what is set in their batches, and what is reported of them."""
+    """The pieces of a log in order, the patches to their batches, and the report entries."""
 
     def __init__(self, log: Outline) -> None:
         self.log = log
@@ -85,11 +87,11 @@ class _Settlement:
                 self._entry(Action.CHANGED, reason, path, *place)
 
     def report(self, number: int) -> None:
-        """What becomes of the bytes of a segment that are not kept as they are."""
+        """Report the bytes of a segment that are dropped or changed."""
         extent = self.log.extents[number]
-        if extent.chosen is None or extent.found is None:
+        if extent.choice is None or extent.sound is None:
             return
-        sound, path = extent.found, extent.file.path
+        sound, path = extent.sound, extent.file.path
         for hole in sound.holes:
             is_tail = extent.is_crash_tail(hole)
             self.entries.append(Entry(Action.DROPPED, hole.reason, path, hole.start, hole.stop, is_expected=is_tail))

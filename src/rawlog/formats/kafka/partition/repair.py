@@ -27,7 +27,7 @@ from rawlog.formats.kafka.partition.identity import Identity, identity
 from rawlog.formats.kafka.partition.markers import COMMITTED, Judge, Ledger, Transaction
 from rawlog.formats.kafka.partition.outline import Outline, Piece, Side, outline, refuse_damage
 from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, segments_of
-from rawlog.formats.kafka.partition.sound_batches import FARTHEST, HUGE, SoundBatches, find_sound, patched
+from rawlog.formats.kafka.partition.sound_batches import FARTHEST, HUGE, SoundBatches, find_sound, set_field
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import split
 from rawlog.io import compression
@@ -62,13 +62,13 @@ class Quarantine:
         """Put bytes aside under the name of their file and their place in it, and next to them what can be read of them."""
         if not data[start:stop].any():
             return
-        own = f"{name}.{start}-{stop}"
-        self._names.append(f"{own}.cut")
+        stem = f"{name}.{start}-{stop}"
+        self._names.append(f"{stem}.cut")
         self.folder.write(self._names[-1], data[start:stop].tobytes())
-        made = [_rows(one, place) for one in readable(data[start:stop])]
-        if made:
-            table = pa.Table.from_batches(made)
-            self._names.append(f"{own}.parquet")
+        batches = [_rows(columns, place) for columns in readable(data[start:stop])]
+        if batches:
+            table = pa.Table.from_batches(batches)
+            self._names.append(f"{stem}.parquet")
             with self.folder.create(self._names[-1]) as file:
                 pq.write_table(table, file)
             self.records += table.num_rows
@@ -80,15 +80,15 @@ class Quarantine:
         self._names, self.records = [], 0
 
 
-def _rows(found: Columns, place: Place) -> pa.RecordBatch:
-    arrays = dict(found.arrays)
+def _rows(columns: Columns, place: Place) -> pa.RecordBatch:
+    arrays = dict(columns.arrays)
     for name, value in (("topic", place.topic), ("partition", place.partition)):
-        arrays[name] = constant(value, RECORDS.column(name).type, found.count)
-    return batch(RECORDS, arrays, found.count)
+        arrays[name] = constant(value, RECORDS.column(name).type, columns.count)
+    return batch(RECORDS, arrays, columns.count)
 
 
 def readable(data: Bytes) -> Iterator[Columns]:
-    """The records of a batch that begins with the data and whose checksum is wrong."""
+    """The records of a batch with a wrong checksum. The batch is at the start of the data."""
     if data.size <= OUTLINE.size:
         return
     length = int.from_bytes(data[OUTLINE.at("length") : OUTLINE.after("length")].tobytes(), "big", signed=True)
@@ -107,7 +107,7 @@ def readable(data: Bytes) -> Iterator[Columns]:
 
 
 def _survivors(payload: Bytes, head: Heads) -> Iterator[Columns]:
-    """Runs of records of a batch that are whole; one that is not is skipped, if its length is credible."""
+    """Runs of whole records of a batch. A broken record is skipped if its length is credible."""
     plain = byte_view(compression.decompress(CODECS[int(head.codec[0])], payload, limit=LIMIT))
     position = 0
     while plain.size - position >= SMALLEST_RECORD:
@@ -119,7 +119,7 @@ def _survivors(payload: Bytes, head: Heads) -> Iterator[Columns]:
         count, reached, status = locate_records_v2(
             rest, *span, wanted, base, offsets, keys, sizes, np.empty(room, np.bool_)
         )
-        yield from _decoded(rest[: int(reached) if status != OK else rest.size], head, int(count))
+        yield from _decode_runs(rest[: int(reached) if status != OK else rest.size], head, int(count))
         if status == OK:
             return
         skipped = _length(rest, int(reached))
@@ -135,32 +135,32 @@ def _length(data: Bytes, position: int) -> int | None:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             size = (value >> 1) ^ -(value & 1)
-            whole = number + 1 + size
-            return whole if 0 < size <= data.size - position - number - 1 else None
+            total = number + 1 + size
+            return total if 0 < size <= data.size - position - number - 1 else None
         shift += 7
     return None
 
 
-def _decoded(records: Bytes, head: Heads, count: int) -> Iterator[Columns]:
+def _decode_runs(records: Bytes, head: Heads, count: int) -> Iterator[Columns]:
     """So many records as columns; where one among them cannot be read, those on both sides of it."""
     if not count:
         return
-    one = Heads(head.values.copy())
-    one["attributes"][:] &= ~CODEC_MASK
-    one["record_count"][:] = count
-    whole = np.concatenate((np.zeros(BATCH.size, np.uint8), records))
-    ends = np.zeros(1, np.int64), np.array([whole.size], np.int64)
-    seal_batches(whole, *ends, one.values)
+    plain_head = Heads(head.values.copy())
+    plain_head["attributes"][:] &= ~CODEC_MASK
+    plain_head["record_count"][:] = count
+    data = np.concatenate((np.zeros(BATCH.size, np.uint8), records))
+    ends = np.zeros(1, np.int64), np.array([data.size], np.int64)
+    seal_batches(data, *ends, plain_head.values)
     try:
-        yield decode_columns(whole, *ends, COLUMNS, limit=LIMIT)
+        yield decode_columns(data, *ends, COLUMNS, limit=LIMIT)
     except DataError:
-        middle = _nth(records, count // 2)
+        middle = _position_of(records, count // 2)
         if count > 1 and middle is not None:
-            yield from _decoded(records[:middle], head, count // 2)
-            yield from _decoded(records[middle:], head, count - count // 2)
+            yield from _decode_runs(records[:middle], head, count // 2)
+            yield from _decode_runs(records[middle:], head, count - count // 2)
 
 
-def _nth(records: Bytes, number: int) -> int | None:
+def _position_of(records: Bytes, number: int) -> int | None:
     """Where a record begins, by its number."""
     position = 0
     for _ in range(number):
@@ -188,53 +188,53 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
     interval = Limits.from_options(options).index_interval_bytes
     log_start = segments_of(store)[0].place.start_offset or 0
-    whose, found = identity(store), outline(store)
+    owner, log = identity(store), outline(store)
     if policy == STRICT:
-        refuse_damage(whose, found, "the policy is strict", allows_tail=False)
-    metadata = None if whose is None else whose.data
+        refuse_damage(owner, log, "the policy is strict", allows_tail=False)
+    metadata = None if owner is None else owner.data
     quarantine = None if aside is None else Quarantine(aside)
 
     def attempt(transactions: Sequence[Transaction] = ()) -> tuple[Repair, PartitionWriter]:
         """Write everything, with the markers of these transactions."""
         if quarantine is not None:
             quarantine.discard()
-        made = Cutting if policy == BROKER else Salvage
-        work = made(found, interval, metadata, quarantine, transactions)
+        policy_class = BrokerCut if policy == BROKER else Salvage
+        work = policy_class(log, interval, metadata, quarantine, transactions)
         return work, rewrite(folder, work, log_start=log_start)
 
-    work, writer, transactions = with_markers(attempt, store)
-    return _report(work, writer, policy, transactions, whose)
+    work, writer, transactions = write_with_markers(attempt, store)
+    return _report(work, writer, policy, transactions, owner)
 
 
-def with_markers(
+def write_with_markers(
     attempt: Callable[[Sequence[Transaction]], tuple[Repair, PartitionWriter]], files: Sequence[File]
 ) -> tuple[Repair, PartitionWriter, list[Transaction]]:
     """Write a partition, and write it again with the markers of transactions that damage took, if it took some."""
     work, writer = attempt(())
     transactions = Judge(work.ledger, work.damage, files).decide() if work.damage else []
-    if isinstance(work, Salvage) and any(one.marker_offset is not None for one in transactions):
+    if isinstance(work, Salvage) and any(transaction.marker_offset is not None for transaction in transactions):
         writer.discard()
         work, writer = attempt(transactions)
     else:
-        transactions = [one.without_marker() for one in transactions]
+        transactions = [transaction.without_marker() for transaction in transactions]
     return work, writer, transactions
 
 
 def _report(
-    work: Repair, writer: PartitionWriter, policy: str, transactions: Sequence[Transaction], whose: Identity | None
+    work: Repair, writer: PartitionWriter, policy: str, transactions: Sequence[Transaction], owner: Identity | None
 ) -> Report:
     """What was done to the batches, and all the rest: the offsets that are lost, their transactions, the files around the log."""
     report = work.report
     work.report_losses(transactions)
-    if whose is not None and whose.change is not None:
-        action = Action.CHANGED if whose.data is not None else Action.DROPPED
-        report.add(action, whose.change, whose.path, start=0, stop=whose.size)
-        report.count("bytes_cut", whose.size if whose.data is None else 0)
+    if owner is not None and owner.change is not None:
+        action = Action.CHANGED if owner.data is not None else Action.DROPPED
+        report.add(action, owner.change, owner.path, start=0, stop=owner.size)
+        report.count("bytes_cut", owner.size if owner.data is None else 0)
     report.add(Action.REBUILT, f"{len(writer.derived):,} files from the log")
     report.count("bytes_kept", writer.bytes - report.counts["bytes_added"])
     report.count("batches", writer.batches)
     report.facts |= {"policy": policy, "end_offset": writer.end_offset, "rebuilt": sorted(writer.derived)}
-    report.facts["transactions"] = [asdict(one) for one in transactions]
+    report.facts["transactions"] = [asdict(transaction) for transaction in transactions]
     return report
 
 
@@ -242,20 +242,20 @@ def _report(
 
 
 class Repair:
-    """What the policies share: the report, what was cut, and what is known of transactions."""
+    """The common part of the policies: the report, the cut bytes, the transactions."""
 
     limits: Limits | None = None
     derivation: Derivation | None = None
 
     def __init__(
         self,
-        found: Outline,
+        log: Outline,
         interval: int,
         metadata: bytes | None,
         aside: Quarantine | None,
         transactions: Sequence[Transaction] = (),
     ) -> None:
-        self.found, self.interval, self.metadata, self.aside = found, interval, metadata, aside
+        self.log, self.interval, self.metadata, self.aside = log, interval, metadata, aside
         self.report = new_report(bytes_kept=0, bytes_cut=0, bytes_added=0, records_aside=0, batches=0)
         self.ledger = Ledger()
         #: Runs of offsets that damage took; those of markers that were put back.
@@ -263,7 +263,8 @@ class Repair:
         self.restored: list[int] = []
         #: Transactions whose markers are to be put back, those with the highest offsets first.
         self.markers = sorted(
-            (one for one in transactions if one.marker_offset is not None), key=lambda one: -(one.marker_offset or 0)
+            (transaction for transaction in transactions if transaction.marker_offset is not None),
+            key=lambda transaction: -(transaction.marker_offset or 0),
         )
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
@@ -271,24 +272,24 @@ class Repair:
         raise NotImplementedError
 
     def lost(self) -> list[Lost]:
-        """The offsets that are lost: all that damage took and that was not put back."""
-        lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
+        """The lost offsets: those in damage, without restored markers."""
+        lost = sorted(set(self.damage), key=lambda span: (span[0], span[1] if span[1] is not None else HUGE))
         for offset in self.restored:
-            lost = [part for one in lost for part in _without(one, offset)]
+            lost = [part for span in lost for part in _remove_offset(span, offset)]
         return lost
 
     def report_losses(self, transactions: Sequence[Transaction], end: int | None = None) -> None:
-        """Report the offsets that are lost, those of transactions too; only what is before an `end`, where the log was cut on purpose."""
-        gaps = self.found.gaps
+        """Report lost offsets and transactions; with an `end`, at which the log was cut on purpose, only losses before it."""
+        gaps = self.log.gaps
         self.report.notes += [str(gap) for gap in gaps if not gap.is_lost]
         for first, last in self.lost():
             if end is not None and (last is None or last >= end):
                 continue
             reason = next((gap.trace for gap in gaps if gap.first <= first and last == gap.last), "")
             self.report.add(Action.LOST, reason, first_offset=first, stop_offset=None if last is None else last + 1)
-        for one in transactions:
-            if one.marker_offset is None:
-                self.report.add(Action.LOST, one.line())
+        for transaction in transactions:
+            if transaction.marker_offset is None:
+                self.report.add(Action.LOST, transaction.line())
 
     def add(
         self,
@@ -315,52 +316,52 @@ class Repair:
             self.report.counts["records_aside"] = self.aside.records
 
 
-def _without(lost: Lost, offset: int) -> list[Lost]:
+def _remove_offset(lost: Lost, offset: int) -> list[Lost]:
     """A run of lost offsets without one of them."""
     first, last = lost
     if offset < first or (last is not None and offset > last):
         return [lost]
     parts: list[Lost] = [(first, offset - 1), (offset + 1, last)]
-    return [one for one in parts if one[1] is None or one[0] <= one[1]]
+    return [span for span in parts if span[1] is None or span[0] <= span[1]]
 
 
-class Cutting(Repair):
+class BrokerCut(Repair):
     """The policy `broker`: the log ends at the first damage."""
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Each segment up to the damaged one."""
         ended = False
-        extents = self.found.extents
-        self.damage += [(gap.first, gap.last) for gap in self.found.gaps if gap.trace and gap.is_lost]
+        extents = self.log.extents
+        self.damage += [(gap.first, gap.last) for gap in self.log.gaps if gap.trace and gap.is_lost]
         for number, extent in enumerate(extents):
             file, data = extent.file, bytes_of(extent.file)
             if ended:
                 self.add(Action.DROPPED, file, 0, file.size, AFTER_DAMAGE)
                 self.put_aside(file, data, 0, data.size)
                 continue
-            found = extent.found or find_sound(data, sealed=file.place.sealed)
+            sound = extent.sound or find_sound(data, sealed=file.place.sealed)
             stop = HUGE if number + 1 == len(extents) else extents[number + 1].first
-            count, end, reason = _up_to_damage(found, data.size, extent.first, stop)
+            count, end, reason = _sound_prefix(sound, data.size, extent.first, stop)
             base = self._base(file, extent.first, writer)
-            head = found.head.slice(0, count)
+            head = sound.head.slice(0, count)
             last = int(head["last_offset"][-1]) if count else extent.first - 1
             if count:
                 offsets = (int(head["base_offset"][0]), last)
-                self.add(Action.KEPT, file, 0, int(found.stops[count - 1]), offsets=offsets)
+                self.add(Action.KEPT, file, 0, int(sound.stops[count - 1]), offsets=offsets)
             if ended := end < data.size:
-                is_tail = bool(found.holes) and found.holes[0].start == end and extent.is_crash_tail(found.holes[0])
+                is_tail = bool(sound.holes) and sound.holes[0].start == end and extent.is_crash_tail(sound.holes[0])
                 self.add(Action.DROPPED, file, end, data.size, reason, is_expected=is_tail)
                 self.put_aside(file, data, end, data.size)
                 if not is_tail:
                     self.damage.append((last + 1, None))
-            frames = Frames(data, found.starts[:count], found.stops[:count], data.size, Status.OK)
+            frames = Frames(data, sound.starts[:count], sound.stops[:count], data.size, Status.OK)
             self.ledger.add(frames, head)
             yield NewSegment(base, [(frames, head)], file.modified)
 
     def _base(self, file: File, first: int, writer: PartitionWriter) -> int:
-        """Where a segment begins that a broker keeps."""
+        """The first offset of a segment that a broker keeps."""
         end = writer.end_offset
-        between = [gap for gap in self.found.gaps if gap.side is Side.BETWEEN and gap.is_lost]
+        between = [gap for gap in self.log.gaps if gap.side is Side.BETWEEN and gap.is_lost]
         is_gap = any(gap.file.path == file.path for gap in between)
         if not writer.batches or end >= first or not is_gap:
             return first
@@ -370,17 +371,17 @@ class Cutting(Repair):
         return end
 
 
-def _up_to_damage(found: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
-    """How many batches of a segment a broker keeps, where what it cuts begins, and why."""
-    end, reason = (found.holes[0].start, found.holes[0].reason) if found.holes else (size, "")
-    count = int(np.searchsorted(found.starts, end))
-    base, last = found.head["base_offset"][:count], found.head["last_offset"][:count]
+def _sound_prefix(sound: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
+    """The number of batches of a segment that a broker keeps, the start of the cut, and the reason."""
+    end, reason = (sound.holes[0].start, sound.holes[0].reason) if sound.holes else (size, "")
+    count = int(np.searchsorted(sound.starts, end))
+    base, last = sound.head["base_offset"][:count], sound.head["last_offset"][:count]
     # A broker does not start at all on such a log.
     wrong = (base < first) | (last - first > FARTHEST) | (last >= stop)
     wrong[1:] |= base[1:] <= last[:-1]
     if wrong.any():
         count = int(np.argmax(wrong))
-        return count, int(found.starts[count]), "invalid offsets"
+        return count, int(sound.starts[count]), "invalid offsets"
     return count, end, reason
 
 
@@ -392,37 +393,37 @@ class Salvage(Repair):
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """The log in the order of its offsets."""
-        extents, noted = self.found.extents, set()
-        self.damage += self.found.lost
-        for piece in self.found.pieces:
+        extents, noted = self.log.extents, set()
+        self.damage += self.log.lost
+        for piece in self.log.pieces:
             extent = extents[piece.segment]
             file, data = extent.file, bytes_of(extent.file)
-            found, chosen = batches_of(extent, data)
+            sound, choice = batches_of(extent, data)
             if piece.segment not in noted:
-                self._note(piece.segment, data)
+                self._report_segment(piece.segment, data)
                 noted.add(piece.segment)
             yield NewSegment(None, self._markers(piece.start, file))
-            order = chosen.order if piece.numbers is None else list(piece.numbers)
-            batches = self._batches(file, data, found, order, chosen.rebased, extent.bases)
+            order = choice.order if piece.numbers is None else list(piece.numbers)
+            batches = self._batches(file, data, sound, order, choice.rebased, extent.bases)
             yield NewSegment(self._base(extent, piece, writer), batches, file.modified)
         for number, extent in enumerate(extents):
             if number not in noted:
-                self._note(number, bytes_of(extent.file))
+                self._report_segment(number, bytes_of(extent.file))
         last = extents[-1]
         is_written = len(extents) - 1 in noted or last.has_batches
         if not is_written and not (writer.batches and writer.end_offset > last.first):
             # The segment to append to exists, although nothing is left in it.
-            yield NewSegment(None, self._up_to_end(last, writer))
+            yield NewSegment(None, self._fill_to_end(last, writer))
             yield NewSegment(last.first, (), last.file.modified)
         yield NewSegment(None, self._markers(HUGE, last.file))
         places = {extent.file.path: number for number, extent in enumerate(extents)}
-        self.report.entries.sort(key=lambda one: (places.get(one.path or "", -1), one.start or 0))
+        self.report.entries.sort(key=lambda entry: (places.get(entry.path or "", -1), entry.start or 0))
 
     def _base(self, extent: Extent, piece: Piece, writer: PartitionWriter) -> int:
         """Where a segment begins: with the offsets that were lost before it, else a segment seems to be missing."""
         end, name, file = writer.end_offset, extent.first, extent.file
         is_after_loss = writer.batches and any(
-            first < piece.start and (last is None or last >= end) for first, last in self.found.lost
+            first < piece.start and (last is None or last >= end) for first, last in self.log.lost
         )
         if end < piece.start and is_after_loss and piece.last - end <= FARTHEST:
             reason = f"its name is {end} now, because these offsets before it are lost"
@@ -433,22 +434,22 @@ class Salvage(Repair):
             self.add(Action.MOVED, file, reason=reason, offsets=(piece.first, piece.last))
         return piece.start
 
-    def _note(self, number: int, data: Bytes) -> None:
+    def _report_segment(self, number: int, data: Bytes) -> None:
         """Report what becomes of every byte of a segment."""
-        extent = self.found.extents[number]
-        found, fates = batches_of(extent, data)[0], self.found.fates(number)
+        extent = self.log.extents[number]
+        sound, fates = batches_of(extent, data)[0], self.log.fates(number)
         rows: list[tuple[int, int, Action, str, tuple[int, int] | None]] = []
-        rows += [(one.start, one.stop, Action.DROPPED, one.reason, None) for one in found.holes]
-        tails = {one.start for one in found.holes if extent.is_crash_tail(one)}
-        places = zip(found.starts.tolist(), found.stops.tolist(), strict=True)
-        offsets = zip(found.head["base_offset"].tolist(), found.head["last_offset"].tolist(), strict=True)
+        rows += [(hole.start, hole.stop, Action.DROPPED, hole.reason, None) for hole in sound.holes]
+        tails = {hole.start for hole in sound.holes if extent.is_crash_tail(hole)}
+        places = zip(sound.starts.tolist(), sound.stops.tolist(), strict=True)
+        offsets = zip(sound.head["base_offset"].tolist(), sound.head["last_offset"].tolist(), strict=True)
         for at, (place, held) in enumerate(zip(places, offsets, strict=True)):
             fate = fates.get(at)
             if fate is not None and fate.action is Action.CHANGED:
                 held = (fate.base, fate.base + held[1] - held[0])
             rows.append((*place, Action.KEPT, "", held) if fate is None else (*place, fate.action, fate.reason, held))
         reached = 0
-        for start, end, action, reason, span in sorted(rows, key=lambda one: one[0]):
+        for start, end, action, reason, span in sorted(rows, key=lambda row: row[0]):
             self.report.count("bytes_added", max(reached - start, 0))  # bytes that two batches share are written twice
             reached = end
             is_tail = action is Action.DROPPED and start in tails
@@ -462,7 +463,7 @@ class Salvage(Repair):
         self,
         file: File,
         data: Bytes,
-        found: SoundBatches,
+        sound: SoundBatches,
         numbers: Sequence[int],
         rebased: Mapping[int, int],
         bases: NDArray[np.int64] | None,
@@ -473,13 +474,13 @@ class Salvage(Repair):
         order = np.array(numbers, np.int64)
         if not order.size:
             return
-        starts, stops = found.starts[order], found.stops[order]
-        head = Heads(np.ascontiguousarray(found.head.values[:, order]))
+        starts, stops = sound.starts[order], sound.stops[order]
+        head = Heads(np.ascontiguousarray(sound.head.values[:, order]))
         changed = {at for at, number in enumerate(numbers) if number in rebased}
         for at in changed:
             number = numbers[at]
-            known = head["base_offset"][at] if bases is None else bases[number]
-            head["last_offset"][at] = rebased[number] + (head["last_offset"][at] - known)
+            base = head["base_offset"][at] if bases is None else bases[number]
+            head["last_offset"][at] = rebased[number] + (head["last_offset"][at] - base)
             # Of magic 0 and 1 the last offset is the one that is written.
             is_wrapper = head["magic"][at] != MAGIC_V2
             head["base_offset"][at] = head["last_offset"][at] if is_wrapper else rebased[number]
@@ -488,33 +489,33 @@ class Salvage(Repair):
         for at in sorted(changed):
             if at > done:
                 frames = Frames(data, starts[done:at], stops[done:at], data.size, Status.OK)
-                yield from self._with_markers(file, frames, head.slice(done, at))
+                yield from self._insert_markers(file, frames, head.slice(done, at))
             piece = data[starts[at] : stops[at]].copy()
-            patched(piece, 0, "base_offset", int(head["base_offset"][at]))
+            set_field(piece, 0, "base_offset", int(head["base_offset"][at]))
             if head["magic"][at] == MAGIC_V2:
-                patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
+                set_field(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
             frames = Frames(piece, np.array([0], np.int64), np.array([piece.size], np.int64), piece.size, Status.OK)
-            yield from self._with_markers(file, frames, head.slice(at, at + 1))
+            yield from self._insert_markers(file, frames, head.slice(at, at + 1))
             done = at + 1
         if done < order.size:
             frames = Frames(data, starts[done:], stops[done:], data.size, Status.OK)
-            yield from self._with_markers(file, frames, head.slice(done, order.size))
+            yield from self._insert_markers(file, frames, head.slice(done, order.size))
 
     def _set_epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
-        """Set right the leader epochs that are wrong; the batches that it changed."""
+        """Correct wrong leader epochs; returns the changed batches."""
         bases, epochs = head["base_offset"], head["leader_epoch"]
         changed = []
-        for one in self.found.corrections:
-            for at in np.flatnonzero(one.is_wrong(head)).tolist():
-                epochs[at] = one.right
+        for correction in self.log.corrections:
+            for at in np.flatnonzero(correction.is_wrong(head)).tolist():
+                epochs[at] = correction.right
                 changed.append(at)
                 offsets = (int(bases[at]), int(head["last_offset"][at]))
-                how = "by the batches around it or the epoch checkpoint"
-                reason = f"leader epoch {one.wrong} set to {one.right}, {how}"
+                basis = "by the batches around it or the epoch checkpoint"
+                reason = f"leader epoch {correction.wrong} set to {correction.right}, {basis}"
                 self.add(Action.CHANGED, file, int(starts[at]), int(stops[at]), reason, offsets)
         return changed
 
-    def _with_markers(self, file: File, frames: Frames, head: Heads) -> Iterator[tuple[Frames, Heads]]:
+    def _insert_markers(self, file: File, frames: Frames, head: Heads) -> Iterator[tuple[Frames, Heads]]:
         """Batches, with the lost markers that belong between them."""
         done = 0
         while self.markers and int(head["base_offset"][-1]) > (offset := self.markers[-1].marker_offset or 0):
@@ -531,31 +532,33 @@ class Salvage(Repair):
     def _markers(self, limit: int, file: File, leader_epoch: int | None = None) -> Iterator[tuple[Frames, Heads]]:
         """The lost transaction markers whose offsets are below a limit."""
         while self.markers and (self.markers[-1].marker_offset or 0) < limit:
-            one = self.markers.pop()
-            assert one.marker_offset is not None
-            made = encode_marker(
-                one.marker_offset,
-                one.timestamp,
-                producer_id=one.producer_id,
-                producer_epoch=one.marker_epoch,
-                commit=one.outcome == COMMITTED,
-                coordinator_epoch=one.coordinator_epoch,
+            transaction = self.markers.pop()
+            assert transaction.marker_offset is not None
+            marker = encode_marker(
+                transaction.marker_offset,
+                transaction.timestamp,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.marker_epoch,
+                commit=transaction.outcome == COMMITTED,
+                coordinator_epoch=transaction.coordinator_epoch,
                 leader_epoch=self.written_epoch if leader_epoch is None else leader_epoch,
             )
-            self.restored.append(one.marker_offset)
-            self._add_batch(file, made.frames, one.line(), (one.marker_offset, one.marker_offset))
-            yield made.frames, made.head
+            self.restored.append(transaction.marker_offset)
+            self._add_batch(
+                file, marker.frames, transaction.line(), (transaction.marker_offset, transaction.marker_offset)
+            )
+            yield marker.frames, marker.head
 
-    def _up_to_end(self, last: Extent, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
+    def _fill_to_end(self, last: Extent, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
         """The markers before an empty last segment, then an empty batch up to it: a consumer would wait for ever at a gap at the end."""
         yield from self._markers(last.first, last.file)
         start = writer.end_offset
         if not writer.batches or start >= last.first:
             return
         fields = BatchFields(base_offset=start, last_offset=last.first - 1, leader_epoch=self.written_epoch)
-        made = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
-        self._add_batch(last.file, made.frames, "an empty batch before the end of the log", (start, last.first - 1))
-        yield made.frames, made.head
+        empty = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
+        self._add_batch(last.file, empty.frames, "an empty batch before the end of the log", (start, last.first - 1))
+        yield empty.frames, empty.head
 
     def _add_batch(self, file: File, frames: Frames, reason: str, offsets: tuple[int, int]) -> None:
         self.report.count("bytes_added", int(frames.sizes.sum()))

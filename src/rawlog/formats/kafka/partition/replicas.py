@@ -44,8 +44,8 @@ META = "meta.properties"
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What the small files say of a partition directory; None where they do not."""
+class _Ids:
+    """The ids of a partition directory in its small files; None if they have none."""
 
     cluster: str | None
     topic_id: str | None
@@ -57,72 +57,72 @@ class _Known:
 
     def fits(self, facts: tuple[str | None, str | None]) -> bool:
         """Whether nothing that is known contradicts."""
-        return all(own is None or own == other for own, other in zip(self.facts, facts, strict=True))
+        return all(value is None or value == other for value, other in zip(self.facts, facts, strict=True))
 
 
-def copies(stores: Sequence[Store], known: Callable[[Store], tuple[int, int]] | None = None) -> list[Copies]:
+def copies(stores: Sequence[Store], reach: Callable[[Store], tuple[int, int]] | None = None) -> list[Copies]:
     """The sets of replicas among partition directories, each with the best first.
 
-    `known` gives an epoch and an offset that a directory is known to reach by other files than those of a partition.
+    `reach` gives an epoch and an offset that a directory is known to reach by other files than those of a partition.
     """
     owner: Callable[[str], dict[str, str]] = cache(_properties)
     offsets: Callable[[str, str], Mapping[tuple[str, int], int]] = cache(offsets_in)
     by_name: dict[tuple[str | None, int | None], list[Store]] = defaultdict(list)
     for store in stores:
         by_name[store[0].place.topic, store[0].place.partition].append(store)
-    found: list[Copies] = []
-    for (topic, partition), some in by_name.items():
-        for facts, alike in _alike(some, owner):
-            identity = Identity("kafka", f"{topic}-{partition}", tuple(one or "" for one in facts))
-            ranks = _ranks(alike, offsets, known or (lambda store: (-1, 0)))
-            found.append(Copies.ranked(identity, alike, ranks))
-    return found
+    replica_sets: list[Copies] = []
+    for (topic, partition), namesakes in by_name.items():
+        for facts, replicas in _group_alike(namesakes, owner):
+            identity = Identity("kafka", f"{topic}-{partition}", tuple(fact or "" for fact in facts))
+            ranks = _ranks(replicas, offsets, reach or (lambda store: (-1, 0)))
+            replica_sets.append(Copies.ranked(identity, replicas, ranks))
+    return replica_sets
 
 
 def facts(store: Store) -> tuple[str, ...]:
     """The ids of the cluster and the topic of a partition directory; empty where they are not known."""
-    return tuple(one or "" for one in _known(store, _properties(split(store.path)[0])).facts)
+    return tuple(fact or "" for fact in _ids_of(store, _properties(split(store.path)[0])).facts)
 
 
-def _alike(
+def _group_alike(
     stores: Sequence[Store], owner: Callable[[str], dict[str, str]]
 ) -> list[tuple[tuple[str | None, str | None], list[Store]]]:
     """Stores of one name in sets whose ids are the same. What is not known fits if it fits only one set."""
-    known = [_known(store, owner(split(store.path)[0])) for store in stores]
+    ids = [_ids_of(store, owner(split(store.path)[0])) for store in stores]
     if (
         stores[0][0].place.topic == METADATA_TOPIC
     ):  # there is one of each cluster: without the cluster's id, it may be of any
-        named = [at for at, one in enumerate(known) if one.cluster is not None]
-        stores, known = [stores[at] for at in named], [known[at] for at in named]
-    whole = {one.facts for one in known if None not in one.facts}
+        named = [at for at, store_ids in enumerate(ids) if store_ids.cluster is not None]
+        stores, ids = [stores[at] for at in named], [ids[at] for at in named]
+    complete = {store_ids.facts for store_ids in ids if None not in store_ids.facts}
     sets: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-    for at, one in enumerate(known):
-        fitting = [facts for facts in whole if one.fits(facts)]
-        sets[fitting[0] if len(fitting) == 1 else one.facts].append(at)
+    for at, store_ids in enumerate(ids):
+        fitting = [facts for facts in complete if store_ids.fits(facts)]
+        sets[fitting[0] if len(fitting) == 1 else store_ids.facts].append(at)
     result = []
     for facts, members in sets.items():
-        nodes = [known[at].node for at in members if known[at].node is not None]
+        nodes = [ids[at].node for at in members if ids[at].node is not None]
         unsure = facts == (None, None) and len(set(nodes)) < len(nodes)
         if len(members) > 1 and not unsure:
             result.append((facts, [stores[at] for at in members]))
     return result
 
 
-def _known(store: Store, owner: dict[str, str]) -> _Known:
+def _ids_of(store: Store, owner: dict[str, str]) -> _Ids:
     node = owner.get("node.id", owner.get("broker.id"))
     if store[0].place.topic == METADATA_TOPIC:
-        return _Known(owner.get("cluster.id"), "", node)
-    own = next((file for file in store if file.format == "kafka.partition" and file.problem is None), None)
-    found: str | None = None
+        return _Ids(owner.get("cluster.id"), "", node)
+    partition_file = next((file for file in store if file.format == "kafka.partition" and file.problem is None), None)
+    hex_id: str | None = None
     remote = remote_directory(store.path)
     try:
-        if own is not None:
-            found = topic_id(_text(own.path)).hex()
+        if partition_file is not None:
+            hex_id = topic_id(_text(partition_file.path)).hex()
         elif remote is not None:
-            found = uuid_bytes(remote.topic_id).hex()
+            hex_id = uuid_bytes(remote.topic_id).hex()
     except (RawlogError, ValueError):
-        found = None
-    return _Known(owner.get("cluster.id"), found, node)
+        hex_id = None
+    return _Ids(owner.get("cluster.id"), hex_id, node)
 
 
 def _properties(folder: str) -> dict[str, str]:
@@ -141,7 +141,7 @@ def _text(path: str) -> bytes:
 def _ranks(
     stores: Sequence[Store],
     offsets: Callable[[str, str], Mapping[tuple[str, int], int]],
-    known: Callable[[Store], tuple[int, int]],
+    reach: Callable[[Store], tuple[int, int]],
 ) -> list[tuple[tuple[int, ...], str]]:
     """How far each replica is: by its last leader epoch, then by its end, then by its high watermark.
 
@@ -152,21 +152,23 @@ def _ranks(
     key = (str(place.topic), int(place.partition or 0))
     logs = [_logs(store) for store in stores]
     folders = [split(store.path)[0] for store in stores]
-    common = max(set.intersection(*({file.place.start_offset or 0 for file in own} for own in logs)), default=None)
-    is_last = all(own and own[-1].place.start_offset == common for own in logs)
+    common = max(
+        set.intersection(*({file.place.start_offset or 0 for file in segments} for segments in logs)), default=None
+    )
+    is_last = all(segments and segments[-1].place.start_offset == common for segments in logs)
     by_bytes = common is not None and (is_last or not any(key in offsets(folder, CLEANER) for folder in folders))
     ranks: list[tuple[tuple[int, ...], str]] = []
-    for store, own, folder in zip(stores, logs, folders, strict=True):
+    for store, segments, folder in zip(stores, logs, folders, strict=True):
         mark = offsets(folder, HIGH_WATERMARK).get(key, -1)
-        epoch, reached = known(store)
+        epoch, reached = reach(store)
         epoch, reached = max(epoch, _last_epoch(store)), max(reached, mark)
-        if own:
-            reached = max(reached, own[-1].place.start_offset or 0)
+        if segments:
+            reached = max(reached, segments[-1].place.start_offset or 0)
         if by_bytes:
-            end = (sum(file.size for file in own if (file.place.start_offset or 0) >= (common or 0)), reached)
+            end = (sum(file.size for file in segments if (file.place.start_offset or 0) >= (common or 0)), reached)
         else:
-            reached = max(reached, last_indexed(own[-1], store)) if own else reached
-            end = (reached, own[-1].size if own else 0)
+            reached = max(reached, last_indexed(segments[-1], store)) if segments else reached
+            end = (reached, segments[-1].size if segments else 0)
         is_readable = not any(file.problem for file in store)
         ranks.append(((int(is_readable), epoch, *end, mark), _evidence(epoch, reached)))
     return ranks
@@ -184,10 +186,14 @@ def _logs(store: Store) -> list[File]:
 
 
 def _last_epoch(store: Store) -> int:
-    """The last leader epoch in which a replica got records; -1 if that is not known."""
-    own = next((file for file in store if file.format == "kafka.epochs" and file.problem is None), None)
+    """The last leader epoch with records of a replica; -1 if unknown."""
+    epochs_file = next((file for file in store if file.format == "kafka.epochs" and file.problem is None), None)
     try:
-        return max((epoch for epoch, _ in parse_epochs(_text(own.path)) or ()), default=-1) if own is not None else -1
+        return (
+            max((epoch for epoch, _ in parse_epochs(_text(epochs_file.path)) or ()), default=-1)
+            if epochs_file is not None
+            else -1
+        )
     except RawlogError:
         return -1
 
@@ -211,7 +217,7 @@ PLURAL = {"batch": "batches", "record": "records"}
 
 @dataclass(slots=True)
 class _Side:
-    """The segments of one replica that a broker would load, and the offsets that they cover."""
+    """The segments of one replica that a broker would load, and their offsets."""
 
     segments: list[File]
     start: int | None = None
@@ -220,7 +226,7 @@ class _Side:
     covers: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The heads of sound batches, in order; those that overlap what came before are the business of other rules."""
+        """The heads of sound batches, in order, without those that overlap earlier ones: other rules report them."""
         reached = -1
         for file in self.segments:
             for frames in walk(file, LOG, errors="skip"):
@@ -269,9 +275,9 @@ class _Side:
 
 @dataclass(slots=True)
 class _Comparison:
-    """What two replicas do not agree on, in the offsets that both cover."""
+    """The differences of two replicas in their common offsets."""
 
-    mine: _Side
+    this: _Side
     other: _Side
     epochs: list[Difference]
     records: Tally
@@ -280,30 +286,34 @@ class _Comparison:
     unlisted: int
 
     @property
-    def both(self) -> bool:
-        return self.mine.start is not None and self.other.start is not None
+    def has_both(self) -> bool:
+        return self.this.start is not None and self.other.start is not None
 
 
 def compare(replicas: Replicas) -> _Comparison:
     """Batch by batch, and record by record where batches are unlike."""
-    mine, other = (_Side(_segments(files)) for files in (replicas.a, replicas.b))
+    this, other = (_Side(_segments(files)) for files in (replicas.a, replicas.b))
     batches = Tally(MOST)
-    compare_ordered(mine.batches(), other.batches(), "base_offset", HEAD, batches, "batch", replicas.name)
-    result = _Comparison(mine, other, [], Tally(MOST), [], batches.unlisted)
-    if mine.start is None or other.start is None:
+    compare_ordered(this.batches(), other.batches(), "base_offset", HEAD, batches, "batch", replicas.name)
+    result = _Comparison(this, other, [], Tally(MOST), [], batches.unlisted)
+    if this.start is None or other.start is None:
         return result
-    start, stop = max(mine.start, other.start), min(mine.end, other.end)
+    start, stop = max(this.start, other.start), min(this.end, other.end)
     unlike: list[Difference] = []
-    for one in batches.items:
-        assert one.start is not None
-        assert one.stop is not None
-        if EPOCH in one.columns:
-            result.epochs.append(one)
-        if one.columns != (EPOCH,) and one.start < stop and (one.stop > start or one.change is Change.DIFFERS):
-            unlike.append(one)
+    for difference in batches.items:
+        assert difference.start is not None
+        assert difference.stop is not None
+        if EPOCH in difference.columns:
+            result.epochs.append(difference)
+        if (
+            difference.columns != (EPOCH,)
+            and difference.start < stop
+            and (difference.stop > start or difference.change is Change.DIFFERS)
+        ):
+            unlike.append(difference)
     if unlike or batches.unlisted:
-        first = max(start, min((one.start or 0 for one in unlike), default=start))
-        sides = (side.records(first, stop) for side in (mine, other))
+        first = max(start, min((difference.start or 0 for difference in unlike), default=start))
+        sides = (side.records(first, stop) for side in (this, other))
         compare_ordered(*sides, "offset", RECORD, result.records, "record", replicas.name)  # type: ignore[call-arg,arg-type]
         if result.records.is_same:
             result.rewritten = unlike
@@ -315,15 +325,15 @@ def _segments(files: Sequence[File]) -> list[File]:
     return sorted(logs, key=lambda file: file.place.start_offset or 0)
 
 
-def _mark(compared: _Comparison, one: Difference, message: str, **more: Any) -> Mark:
-    side = compared.other if one.change is Change.ONLY_B else compared.mine
-    return Mark(message, offset=one.start, path=side.file_at(one.start), **more)
+def _mark(comparison: _Comparison, difference: Difference, message: str, **more: Any) -> Mark:
+    side = comparison.other if difference.change is Change.ONLY_B else comparison.this
+    return Mark(message, offset=difference.start, path=side.file_at(difference.start), **more)
 
 
-def _span(one: Difference) -> str:
-    assert one.stop is not None
-    many = f"{one.count:,} {one.what if one.count == 1 else PLURAL[one.what]}"
-    return many if one.count == 1 else f"{many} up to offset {one.stop - 1:,}"
+def _span(difference: Difference) -> str:
+    assert difference.stop is not None
+    amount = f"{difference.count:,} {difference.what if difference.count == 1 else PLURAL[difference.what]}"
+    return amount if difference.count == 1 else f"{amount} up to offset {difference.stop - 1:,}"
 
 
 @rule("kafka.replica.record", Severity.ERROR)
@@ -334,18 +344,20 @@ def record(replicas: Replicas) -> Iterator[Mark]:
     A consumer reads one or the other, depending on which replica leads. Look at both with `rawlog diff`, and restore the wrong one from the
     right one.
     """
-    found = replicas.share(compare)
-    for one in found.records.items:
-        if one.change is Change.DIFFERS:
+    comparison = replicas.share(compare)
+    for difference in comparison.records.items:
+        if difference.change is Change.DIFFERS:
             yield _mark(
-                found,
-                one,
-                f"{_span(one)} unlike the other replica's: {', '.join(one.columns)}",
-                expected=one.b,
-                found=one.a,
+                comparison,
+                difference,
+                f"{_span(difference)} unlike the other replica's: {', '.join(difference.columns)}",
+                expected=difference.b,
+                found=difference.a,
             )
-    if found.records.unlisted:
-        yield Mark(f"{found.records.unlisted:,} more differences of records", path=found.mine.segments[0].path)
+    if comparison.records.unlisted:
+        yield Mark(
+            f"{comparison.records.unlisted:,} more differences of records", path=comparison.this.segments[0].path
+        )
 
 
 @rule("kafka.replica.missing", Severity.WARNING)
@@ -354,11 +366,11 @@ def missing(replicas: Replicas) -> Iterator[Mark]:
 
     That is normal in a compacted topic, since each broker compacts by itself; in any other one records are lost.
     """
-    found = replicas.share(compare)
-    for one in found.records.items:
-        if one.change is not Change.DIFFERS:
-            who = "the other replica lacks" if one.change is Change.ONLY_A else "this replica lacks"
-            yield _mark(found, one, f"{who} {_span(one)}")
+    comparison = replicas.share(compare)
+    for difference in comparison.records.items:
+        if difference.change is not Change.DIFFERS:
+            subject = "the other replica lacks" if difference.change is Change.ONLY_A else "this replica lacks"
+            yield _mark(comparison, difference, f"{subject} {_span(difference)}")
 
 
 @rule("kafka.replica.epoch", Severity.ERROR)
@@ -367,10 +379,16 @@ def epoch(replicas: Replicas) -> Iterator[Mark]:
 
     Replicas find out by epochs where their logs part. With wrong ones they keep records that no leader acknowledged, or cut others.
     """
-    found = replicas.share(compare)
-    for one in found.epochs:
-        a, b = ((side or {}).get(EPOCH) for side in (one.a, one.b))
-        yield _mark(found, one, f"{_span(one)} of another leader epoch on the other replica", expected=b, found=a)
+    comparison = replicas.share(compare)
+    for difference in comparison.epochs:
+        a, b = ((side or {}).get(EPOCH) for side in (difference.a, difference.b))
+        yield _mark(
+            comparison,
+            difference,
+            f"{_span(difference)} of another leader epoch on the other replica",
+            expected=b,
+            found=a,
+        )
 
 
 @rule("kafka.replica.batches", Severity.INFO)
@@ -379,11 +397,11 @@ def batches(replicas: Replicas) -> Iterator[Mark]:
 
     Nothing is lost by it.
     """
-    found = replicas.share(compare)
-    for one in found.rewritten[:1]:
-        more = len(found.rewritten) - 1 + found.unlisted
+    comparison = replicas.share(compare)
+    for difference in comparison.rewritten[:1]:
+        more = len(comparison.rewritten) - 1 + comparison.unlisted
         rest = f", and {more:,} more stretches" if more else ""
-        yield _mark(found, one, f"the same records in other batches from here on{rest}")
+        yield _mark(comparison, difference, f"the same records in other batches from here on{rest}")
 
 
 @rule("kafka.replica.range", Severity.INFO)
@@ -392,24 +410,28 @@ def extent(replicas: Replicas) -> Iterator[Mark]:
 
     A follower that lags is normal; what only the longer log holds cannot be compared with anything.
     """
-    found = replicas.share(compare)
-    if not found.mine.segments or not found.other.segments:
+    comparison = replicas.share(compare)
+    if not comparison.this.segments or not comparison.other.segments:
         return
-    for what, mine, other in (
-        ("begins", found.mine.start, found.other.start),
-        ("ends", found.mine.end if found.both else None, found.other.end if found.both else None),
+    for what, this, other in (
+        ("begins", comparison.this.start, comparison.other.start),
+        (
+            "ends",
+            comparison.this.end if comparison.has_both else None,
+            comparison.other.end if comparison.has_both else None,
+        ),
     ):
-        if mine != other:
+        if this != other:
             yield Mark(
-                f"the log {what} at offset {_or_none(mine)}, the other replica's at {_or_none(other)}",
-                path=found.mine.segments[0].path,
-                offset=mine,
+                f"the log {what} at offset {_offset_text(this)}, the other replica's at {_offset_text(other)}",
+                path=comparison.this.segments[0].path,
+                offset=this,
                 expected=other,
-                found=mine,
+                found=this,
             )
 
 
-def _or_none(offset: int | None) -> str:
+def _offset_text(offset: int | None) -> str:
     return "none" if offset is None else f"{offset:,}"
 
 
@@ -432,7 +454,7 @@ NOT_ASSIGNED, NOT_LOADED, FUTURE = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the cluster knew of a partition at death: its leader (-1 if none), the leader epoch, who was in sync, who has replicas."""
+    """The state of a partition in the metadata at death: leader (-1 if none), leader epoch, in-sync replicas, replicas."""
 
     leader: int
     epoch: int
@@ -459,23 +481,23 @@ def brokers(nodes: Iterable[int]) -> str:
 def decide(
     name: str,
     copies: Sequence[Copy],
-    known: Assignment | None,
+    assignment: Assignment | None,
     *,
     is_compacted: bool | None = False,
     left_out: Sequence[CopyPlan] = (),
     unknown: Sequence[str] = (),
     nodes: Collection[int] = (),
 ) -> Decision:
-    """Decide on a partition. `known` is None where no metadata tells of it; `left_out` are copies that are only listed. `is_compacted` is
-    None where nothing tells. `nodes` are the brokers of which a disk is here.
+    """Decide on a partition. `assignment` is None without metadata, `is_compacted` is None if nothing says it. `left_out` are copies that
+    are only listed. `nodes` are the brokers with a disk among the sources.
     """
-    usable = [one for one in copies if not one.is_blank] or list(copies)
+    usable = [copy for copy in copies if not copy.is_blank] or list(copies)
     if not usable:
         lost = (Span(0, None, "no replica of it is here"),)
         return Decision(
             UnitPlan(name, "lost", 0, 0, "no replica was found", tuple(left_out), lost=lost, unknown=tuple(unknown))
         )
-    return _Decider(name, usable, known, is_compacted, list(unknown), nodes).decide(copies, left_out)
+    return _Decider(name, usable, assignment, is_compacted, list(unknown), nodes).decide(copies, left_out)
 
 
 class _Decider:
@@ -485,82 +507,87 @@ class _Decider:
         self,
         name: str,
         copies: Sequence[Copy],
-        known: Assignment | None,
+        assignment: Assignment | None,
         is_compacted: bool | None,
         unknown: list[str],
         nodes: Collection[int],
     ) -> None:
         self.name, self.copies, self.is_compacted, self.unknown = name, copies, is_compacted, unknown
         self.nodes = nodes
-        newest = max(one.written_epoch for one in copies)
-        self.is_outdated = known is not None and newest > known.epoch
-        self.known = None if self.is_outdated else known
-        self.said = known
+        newest = max(copy.written_epoch for copy in copies)
+        self.is_outdated = assignment is not None and newest > assignment.epoch
+        self.assignment = None if self.is_outdated else assignment
+        self.recorded = assignment
         self.winner, self.reason = self._winner()
         self.others = sorted(
-            (one for one in copies if one is not self.winner), key=lambda one: (one.rank, -one.last_epoch, -one.end)
+            (copy for copy in copies if copy is not self.winner),
+            key=lambda copy: (copy.rank, -copy.last_epoch, -copy.end),
         )
         self.lineage = Lineage(self.winner.epochs, self.winner.end)
-        while any(self.lineage.extend(one) for one in self.others):
+        while any(self.lineage.extend(copy) for copy in self.others):
             pass
-        self.limits = {one.number: min(self.lineage.common(one), one.end) for one in copies}
+        self.limits = {copy.number: min(self.lineage.common(copy), copy.end) for copy in copies}
         #: The copies without what contradicts the result: only these tell times.
         self.agreeing = [
             replace(
-                one, log=replace(one.log, runs=tuple(run for run in one.runs if run.first < self.limits[one.number]))
+                copy,
+                log=replace(copy.log, runs=tuple(run for run in copy.runs if run.first < self.limits[copy.number])),
             )
-            for one in copies
+            for copy in copies
         ]
 
     # Who decides --------------------------------------------------------------------------------------------------------
 
     def _winner(self) -> tuple[Copy, str]:
-        known, plain = self.known, [one for one in self.copies if one.rank < NOT_LOADED] or list(self.copies)
-        if known is None:
+        assignment, plain = (
+            self.assignment,
+            [copy for copy in self.copies if copy.rank < NOT_LOADED] or list(self.copies),
+        )
+        if assignment is None:
             best = _furthest(plain)
-            why = _why(best, plain)
-            if self.is_outdated and self.said is not None:
-                text = f"the metadata knows leader epoch {self.said.epoch}, the logs a later one: it is older than they are"
+            why = _reason_for(best, plain)
+            if self.is_outdated and self.recorded is not None:
+                text = f"the metadata knows leader epoch {self.recorded.epoch}, the logs a later one: it is older than they are"
                 self.unknown.append(f"{text}; who was in sync at death is not known")
                 return best, f"{why}; the metadata is older than the logs"
             return best, why
-        leaders = [one for one in plain if one.node == known.leader and known.leader >= 0]
+        leaders = [copy for copy in plain if copy.node == assignment.leader and assignment.leader >= 0]
         if leaders:
-            return _furthest(leaders), f"broker {known.leader} led at death, epoch {known.epoch}"
-        synced = [one for one in plain if one.node in known.isr]
+            return _furthest(leaders), f"broker {assignment.leader} led at death, epoch {assignment.epoch}"
+        synced = [copy for copy in plain if copy.node in assignment.isr]
         if synced:
             best = _furthest(synced)
-            gone = f"; the leader: {self._absent([known.leader])}" if known.leader >= 0 else ""
-            return best, f"broker {best.node} was in sync at death, epoch {known.epoch}{gone}"
+            absent = f"; the leader: {self._explain_absence([assignment.leader])}" if assignment.leader >= 0 else ""
+            return best, f"broker {best.node} was in sync at death, epoch {assignment.epoch}{absent}"
         best = _furthest(plain)
-        return best, f"no in-sync replica is here ({brokers(known.isr)}): {_why(best, plain)}"
+        return best, f"no in-sync replica is here ({brokers(assignment.isr)}): {_reason_for(best, plain)}"
 
     # What is lost, and what is not known -----------------------------------------------------------------------------------
 
-    def decide(self, every: Sequence[Copy], left_out: Sequence[CopyPlan]) -> Decision:
+    def decide(self, all_copies: Sequence[Copy], left_out: Sequence[CopyPlan]) -> Decision:
         """Put the decision together."""
         end, members = (
             self.lineage.end,
-            [one for one in self.copies if self.limits[one.number] > one.start or not one.runs],
+            [copy for copy in self.copies if self.limits[copy.number] > copy.start or not copy.runs],
         )
-        floors = [one.log_start for one in members if one.log_start is not None and one.log_start <= end]
+        floors = [copy.log_start for copy in members if copy.log_start is not None and copy.log_start <= end]
         floor = max(floors, default=None)
-        begin = min((one.start for one in members), default=self.winner.start)
+        begin = min((copy.start for copy in members), default=self.winner.start)
         if floor is not None:
             bases = [
                 base
-                for one in members
-                for run in one.runs
+                for copy in members
+                for run in copy.runs
                 if (base := min(run.file.place.start_offset or 0, run.first)) <= floor < run.end
             ]
             begin = max(begin, min(bases, default=floor))
-        ranked = [(one, self.limits[one.number]) for one in (self.winner, *self.others)]
+        ranked = [(copy, self.limits[copy.number]) for copy in (self.winner, *self.others)]
         union = unite(ranked, begin, end, is_compacted=bool(self.is_compacted))
-        taken = [(one.start, one.stop) for one in union.pieces]
+        taken = [(piece.start, piece.stop) for piece in union.pieces]
         lost = [*self._lost_start(begin, floor), *self._lost(Intervals([(begin, end)]).subtract(taken))]
         lost += self._lost_tail(members)
         self._note_filled(union.pieces)
-        pieces = [self._explained(one) for one in union.pieces]
+        pieces = [self._explain(piece) for piece in union.pieces]
         start, stop = (pieces[0].start, pieces[-1].stop) if pieces else (end, end)
         plan = UnitPlan(
             self.name,
@@ -568,17 +595,17 @@ class _Decider:
             max(start, floor or 0),
             stop,
             self.reason,
-            (*(self._copy_plan(one, pieces) for one in every), *left_out),
-            tuple(PiecePlan(one.copy, one.start, one.stop, one.reason) for one in pieces),
+            (*(self._copy_plan(copy, pieces) for copy in all_copies), *left_out),
+            tuple(PiecePlan(piece.copy, piece.start, piece.stop, piece.reason) for piece in pieces),
             tuple(lost),
-            tuple(self._undecided(start, stop)),
-            tuple(self._divergent()),
+            tuple(self._undecided_spans(start, stop)),
+            tuple(self._divergent_ends()),
             tuple(self.unknown),
         )
         return Decision(plan, pieces, begin if pieces else end, floor)
 
     def _lost_start(self, begin: int, floor: int | None) -> Iterable[Span]:
-        """What the replica that decides had before all logs that are here."""
+        """The lost offsets of the winner before the start of all logs."""
         trace = self.winner.first_trace
         if trace is None or max(trace.offset, floor or 0) >= begin:
             return
@@ -592,7 +619,7 @@ class _Decider:
 
     def _lost(self, missing: Sequence[tuple[int, int]]) -> list[Span]:
         """Offsets that no replica has. Those before the first segment of the replica that decides were perhaps deleted by retention."""
-        made = []
+        spans = []
         for start, stop in missing:
             trace = self.winner.first_trace
             older = min(stop, self.winner.start if trace is None or trace.is_remote else trace.offset)
@@ -606,30 +633,30 @@ class _Decider:
                 )
             elif max(start, older) < stop:
                 damaged = any(
-                    one.first < stop and (one.end is None or one.end > start)
+                    stretch.first < stop and (stretch.end is None or stretch.end > start)
                     for copy in self.copies
-                    for one in copy.damage
+                    for stretch in copy.damage
                 )
                 reason = "damaged, and no other replica has them" if damaged else "no replica has them"
-                made.append(span(self.agreeing, max(start, older), stop, reason))
-        return made
+                spans.append(span(self.agreeing, max(start, older), stop, reason))
+        return spans
 
     def _is_head(self, start: int, stop: int) -> bool:
         """Whether offsets are those before the first batch of a log, in a segment that has nothing else there."""
         runs, damage = self.winner.runs, self.winner.damage
         is_first = bool(runs) and start == self.winner.start and stop == runs[0].first and runs[0].start == 0
-        return is_first and not any(one.first < stop for one in damage)
+        return is_first and not any(stretch.first < stop for stretch in damage)
 
     def _is_undecided(self, start: int, stop: int) -> bool:
-        """Whether every copy that reaches over offsets lacks them between two segments, and has nothing that contradicts compaction."""
-        around = [one for one in self.copies if one.start < stop and one.end > start]
-        return all(any(a <= start and stop <= b + 1 for a, b in one.log.undecided) for one in around) and bool(around)
+        """Whether every copy around these offsets lacks them between two segments, and nothing contradicts compaction."""
+        around = [copy for copy in self.copies if copy.start < stop and copy.end > start]
+        return all(any(a <= start and stop <= b + 1 for a, b in copy.log.undecided) for copy in around) and bool(around)
 
     def _note_filled(self, pieces: Sequence[Piece]) -> None:
         """Say where a compacted log was put together: replicas are compacted by themselves, so that one may lack the end of a key."""
-        filled = [one for one in pieces if one.copy != self.winner.number and one.start < self.winner.sound_end]
+        filled = [piece for piece in pieces if piece.copy != self.winner.number and piece.start < self.winner.sound_end]
         if self.is_compacted and filled:
-            shown = ", ".join(f"{one.start:,} to {one.stop - 1:,}" for one in filled[:SHOWN])
+            shown = ", ".join(f"{piece.start:,} to {piece.stop - 1:,}" for piece in filled[:SHOWN])
             more = f" and {len(filled) - SHOWN:,} more ranges" if len(filled) > SHOWN else ""
             self.unknown.append(
                 f"offsets {shown}{more} are from another replica, which was compacted by itself: a key whose last record "
@@ -638,19 +665,19 @@ class _Decider:
 
     def _lost_tail(self, members: Sequence[Copy]) -> list[Span]:
         """What was after the end of all logs."""
-        end, known = self.lineage.end, self.known
-        whole = [one for one in members if self.limits[one.number] >= one.end]
-        traced = max((one.log.traced for one in whole), default=0)
-        marked = max((one.high_watermark or 0 for one in whole), default=0)
+        end, assignment = self.lineage.end, self.assignment
+        consistent = [copy for copy in members if self.limits[copy.number] >= copy.end]
+        traced = max((copy.log.traced for copy in consistent), default=0)
+        marked = max((copy.high_watermark or 0 for copy in consistent), default=0)
         if max(traced, marked) > end:
             what = f"committed up to offset {marked - 1:,}" if marked >= traced else "other files say that they existed"
             return [span(self.agreeing, end, max(traced, marked), f"{what}; no replica has them")]
-        synced = [] if known is None else [one for one in whole if one.node in known.isr]
-        if known is not None and known.isr and not synced:
-            reason = f"in sync at death: {self._absent(known.isr)}; how much was there is not known"
+        synced = [] if assignment is None else [copy for copy in consistent if copy.node in assignment.isr]
+        if assignment is not None and assignment.isr and not synced:
+            reason = f"in sync at death: {self._explain_absence(assignment.isr)}; how much was there is not known"
             return [span(self.agreeing, end, None, reason)]
-        cut = [one for one in whole if one.sound_end == end and one.log.is_open]
-        is_sure = any(not one.damage for one in synced)
+        cut = [copy for copy in consistent if copy.sound_end == end and copy.log.is_open]
+        is_sure = any(not copy.damage for copy in synced)
         if cut and not is_sure:
             return [span(self.agreeing, end, None, "damaged at the end of the log; how much was there is not known")]
         if cut:
@@ -659,58 +686,61 @@ class _Decider:
             )
         return []
 
-    def _undecided(self, start: int, end: int) -> Iterable[Span]:
-        """Records that are kept although nothing tells that they were committed."""
-        known = self.known
-        whole = [one for one in self.copies if self.limits[one.number] > one.start]
-        committed = max((min(one.high_watermark or 0, self.limits[one.number]) for one in whole), default=0)
+    def _undecided_spans(self, start: int, end: int) -> Iterable[Span]:
+        """The kept records that may not have been committed."""
+        assignment = self.assignment
+        overlapping = [copy for copy in self.copies if self.limits[copy.number] > copy.start]
+        committed = max((min(copy.high_watermark or 0, self.limits[copy.number]) for copy in overlapping), default=0)
         reason = "no high watermark covers them, and who was in sync is not known"
-        if known is not None:
-            synced = [one for one in whole if one.node in known.isr and one.rank < NOT_LOADED]
+        if assignment is not None:
+            synced = [copy for copy in overlapping if copy.node in assignment.isr and copy.rank < NOT_LOADED]
             ends = {
-                node: max(self.limits[one.number] for one in synced if one.node == node)
-                for node in {one.node for one in synced}
+                node: max(self.limits[copy.number] for copy in synced if copy.node == node)
+                for node in {copy.node for copy in synced}
             }
-            absent = set(known.isr) - set(ends)
+            absent = set(assignment.isr) - set(ends)
             if ends and not absent:
                 committed = max(committed, min(ends.values()))
                 reason = "not on all in-sync replicas: acknowledged with acks=1 at most"
             elif absent:
-                reason = f"no high watermark covers them; in sync at death: {self._absent(absent)}"
+                reason = f"no high watermark covers them; in sync at death: {self._explain_absence(absent)}"
         if committed < end and end > start:
             first = max(committed, start)
-            inside = [run for one in self.agreeing for run in one.runs if run.end > first and run.since >= 0]
+            inside = [run for copy in self.agreeing for run in copy.runs if run.end > first and run.since >= 0]
             since, until = (
                 min((run.since for run in inside), default=None),
                 max((run.until for run in inside), default=None),
             )
             yield Span(first, end, reason, since, until)
 
-    def _divergent(self) -> Iterable[tuple[int, Span]]:
+    def _divergent_ends(self) -> Iterable[tuple[int, Span]]:
         """The ends of logs that contradict the result."""
-        for one in (self.winner, *self.others):
-            limit = self.limits[one.number]
-            if one.sound_end <= limit:
+        for copy in (self.winner, *self.others):
+            limit = self.limits[copy.number]
+            if copy.sound_end <= limit:
                 continue
-            inside = [run for run in one.runs if run.end > limit]
+            inside = [run for run in copy.runs if run.end > limit]
             epoch = inside[-1].lineage
             reason = (
                 f"epoch {epoch}, contradicted by epoch {self.lineage.epochs[-1][0] if self.lineage.epochs else NONE}"
             )
-            marked = one.high_watermark or 0
+            marked = copy.high_watermark or 0
             if marked > limit:
                 reason += f"; committed up to offset {marked - 1:,} before an unclean election"
-            yield one.number, Span(limit, one.sound_end, reason, inside[0].since, max(run.until for run in inside))
+            yield copy.number, Span(limit, copy.sound_end, reason, inside[0].since, max(run.until for run in inside))
 
-    def _absent(self, nodes: Iterable[int]) -> str:
+    def _explain_absence(self, nodes: Iterable[int]) -> str:
         """Why these brokers have no copy: their disks are not here, or the directory is missing on them."""
-        empty, gone = [one for one in nodes if one in self.nodes], [one for one in nodes if one not in self.nodes]
+        empty, absent = (
+            [node for node in nodes if node in self.nodes],
+            [node for node in nodes if node not in self.nodes],
+        )
         texts = [f"the directory is missing on the disk of {brokers(empty)}"] if empty else []
-        return ", and ".join(texts + ([f"no disk of {brokers(gone)} is here"] if gone else []))
+        return ", and ".join(texts + ([f"no disk of {brokers(absent)} is here"] if absent else []))
 
     # In words ------------------------------------------------------------------------------------------------------------
 
-    def _explained(self, piece: Piece) -> Piece:
+    def _explain(self, piece: Piece) -> Piece:
         if piece.copy == self.winner.number:
             return Piece(piece.copy, piece.start, piece.stop, self.reason)
         if piece.start >= self.winner.sound_end:
@@ -722,13 +752,13 @@ class _Decider:
         return Piece(piece.copy, piece.start, piece.stop, why)
 
     def _copy_plan(self, copy: Copy, pieces: Sequence[Piece]) -> CopyPlan:
-        taken = [one for one in pieces if one.copy == copy.number]
+        taken = [piece for piece in pieces if piece.copy == copy.number]
         limit = self.limits.get(copy.number, copy.end)
         if copy is self.winner:
             use = "decides"
         elif taken:
-            many = sum(one.stop - one.start for one in taken)
-            use = f"{counted(many, 'offset')} used"
+            count = sum(piece.stop - piece.start for piece in taken)
+            use = f"{counted(count, 'offset')} used"
         elif copy.sound_end <= limit:
             use = "not needed"
         else:
@@ -744,8 +774,12 @@ def copy_plan(copy: Copy, use: str) -> CopyPlan:
     """A copy as the plan lists it."""
     lineage = ", ".join(f"{epoch} from {start:,}" for epoch, start in copy.epochs)
     damage = tuple(
-        Span(one.first, one.end, f"bytes {one.start:,} to {one.stop:,} of {one.path.rpartition('/')[2]}")
-        for one in copy.damage
+        Span(
+            stretch.first,
+            stretch.end,
+            f"bytes {stretch.start:,} to {stretch.stop:,} of {stretch.path.rpartition('/')[2]}",
+        )
+        for stretch in copy.damage
     )
     damage += tuple(
         Span(run.first, run.end, f"a wrong offset at byte {run.start:,} of {run.file.path.rpartition('/')[2]}")
@@ -763,13 +797,13 @@ def _furthest(copies: Sequence[Copy]) -> Copy:
     return max(copies, key=lambda copy: (-copy.rank, copy.last_epoch, copy.end, -len(copy.damage), copy.batches))
 
 
-def _why(best: Copy, copies: Sequence[Copy]) -> str:
+def _reason_for(best: Copy, copies: Sequence[Copy]) -> str:
     """Why a copy is the furthest."""
     if len(copies) == 1:
         return "the only replica here"
     if best.last_epoch == NONE:
         return "the longest log; it has no leader epochs"
-    if all(one.last_epoch == best.last_epoch for one in copies):
-        same = all(one.end == best.end for one in copies)
+    if all(copy.last_epoch == best.last_epoch for copy in copies):
+        same = all(copy.end == best.end for copy in copies)
         return f"all replicas end in epoch {best.last_epoch}{'' if same else '; the longest log'}"
     return f"the highest leader epoch, {best.last_epoch}"

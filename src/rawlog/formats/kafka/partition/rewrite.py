@@ -24,9 +24,9 @@ from rawlog.formats.kafka.partition.identity import (
     is_tiered_topic,
 )
 from rawlog.formats.kafka.partition.leader_epochs import Correction
-from rawlog.formats.kafka.partition.log_directories import known_identity, node_of, topic_id_in
+from rawlog.formats.kafka.partition.log_directories import infer_identity, node_of, topic_id_in
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline, refuse_damage, refuse_holes
-from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, patched
+from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, set_field
 from rawlog.formats.kafka.partition.tiers import has_remote
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import (
@@ -89,7 +89,7 @@ class Policy(Protocol):
 def rewrite(
     folder: Folder, policy: Policy, *, log_start: int = 0, corrections: Sequence[Correction] = ()
 ) -> PartitionWriter:
-    """Fill an empty directory with the partition that a policy makes; the writer, which knows what it wrote.
+    """Fill an empty directory with the partition of a policy; returns the writer.
 
     `log_start` names the only segment of a partition without batches. `corrections` are the leader epochs to set right.
     """
@@ -113,20 +113,24 @@ def rewrite(
                 if not is_begun and segment.base is not None:
                     writer.begin(segment.base, segment.modified)
                     is_begun = True
-                writer.append(*_with_right_epochs(frames, head, corrections))
+                writer.append(*_correct_epochs(frames, head, corrections))
         writer.close()
     finally:
         writer.abandon()
     return writer
 
 
-def _with_right_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction]) -> tuple[Frames, Heads]:
+def _correct_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction]) -> tuple[Frames, Heads]:
     """Batches with the leader epochs that they should have."""
-    wrong = [(at, one.right) for one in corrections for at in np.flatnonzero(one.is_wrong(head)).tolist()]
+    wrong = [
+        (at, correction.right)
+        for correction in corrections
+        for at in np.flatnonzero(correction.is_wrong(head)).tolist()
+    ]
     if wrong:
         frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
         for at, epoch in wrong:
-            patched(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
+            set_field(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
             head["leader_epoch"][at] = epoch
     return frames, head
 
@@ -136,13 +140,13 @@ def _with_right_epochs(frames: Frames, head: Heads, corrections: Sequence[Correc
 
 def segments_of(files: Sequence[File]) -> list[File]:
     """The log segments among a partition's files that a broker would load, in order. AccessError if there is none."""
-    found = [one for one in files if one.format == "kafka.log" and one.place.state is None]
-    if not found:
+    segments = [file for file in files if file.format == "kafka.log" and file.place.state is None]
+    if not segments:
         raise AccessError("no log segment is there to rebuild anything from")
-    for one in found:
-        if one.problem is not None:
-            raise AccessError(f"{one.path}: {one.problem}")
-    return sorted(found, key=lambda one: one.place.start_offset or 0)
+    for segment in segments:
+        if segment.problem is not None:
+            raise AccessError(f"{segment.path}: {segment.problem}")
+    return sorted(segments, key=lambda segment: segment.place.start_offset or 0)
 
 
 def whole_batches(
@@ -202,8 +206,8 @@ def settled_log(files: Sequence[File], report: Report) -> Outline:
             report.add(Action.LOST, "no batch has them", files[0].place.group, first_offset=first, stop_offset=stop)
     for number, extent in enumerate(log.extents):
         for at, fate in log.fates(number).items():
-            assert extent.found is not None
-            sound, head = extent.found, extent.found.head
+            assert extent.sound is not None
+            sound, head = extent.sound, extent.sound.head
             place = {"start": int(sound.starts[at]), "stop": int(sound.stops[at])}
             span = {"first_offset": int(head["base_offset"][at]), "stop_offset": int(head["last_offset"][at]) + 1}
             report.add(fate.action, fate.reason, extent.file.path, **place, **span)
@@ -212,9 +216,14 @@ def settled_log(files: Sequence[File], report: Report) -> Outline:
         if piece.start != extent.first:
             reason = f"offsets {piece.first} to {piece.last} of it are in a segment named {piece.start} now"
             report.add(Action.MOVED, reason, extent.file.path, first_offset=piece.first, stop_offset=piece.last + 1)
-    for one in log.corrections:
-        reason = f"leader epoch {one.wrong} set to {one.right} where batches are kept, by the batches around them or the epoch checkpoint"
-        report.add(Action.CHANGED, reason, files[0].place.group, first_offset=one.first, stop_offset=one.last + 1)
+    for correction in log.corrections:
+        reason = (
+            f"leader epoch {correction.wrong} set to {correction.right} where batches are kept, "
+            "by the batches around them or the epoch checkpoint"
+        )
+        report.add(
+            Action.CHANGED, reason, files[0].place.group, first_offset=correction.first, stop_offset=correction.last + 1
+        )
     return log
 
 
@@ -254,7 +263,7 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 
 
 def new_report(**counts: int) -> Report:
-    """A report with counts that machines find in it also where they are 0."""
+    """A report with these counts, also those that are 0."""
     return Report(counts=counts)
 
 
@@ -274,20 +283,20 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
     for file in files:
         if file.place.group is not None:
             groups.setdefault(file.place.group, []).append(file)
-    found = [
+    stores = [
         Store(group, _name(folder))
         for folder, group in sorted(groups.items())
         if any(file.format == "kafka.log" and file.place.state is None for file in group)
     ]
-    parents = {split(str(store.path))[0] for store in found if store[0].place.topic is not None}
-    found = [store for store in found if store[0].place.topic is not None or split(str(store.path))[0] not in parents]
-    if any(map(has_remote, found)):
-        found = [store for store in found if not _is_list(store)]
-    if not found:
+    parents = {split(str(store.path))[0] for store in stores if store[0].place.topic is not None}
+    stores = [store for store in stores if store[0].place.topic is not None or split(str(store.path))[0] not in parents]
+    if any(map(has_remote, stores)):
+        stores = [store for store in stores if not _is_list(store)]
+    if not stores:
         raise UnknownFormatError("no partition directory is here")
-    if len({store.name for store in found}) < len(found):
+    if len({store.name for store in stores}) < len(stores):
         raise OptionError("partitions of the same name are here; name the log directory of one of them")
-    return found
+    return stores
 
 
 def _is_list(store: Store) -> bool:
@@ -306,7 +315,7 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
 
     The mark of a clean stop is left out: a broker then looks at everything once. A log start after the end would delete the log.
     """
-    report = Report(parts={store.name: one for store, one in zip(stores, reports, strict=True)})
+    report = Report(parts={store.name: part for store, part in zip(stores, reports, strict=True)})
     if any(map(has_remote, stores)):
         report.notes.append(
             f"segments of remote storage are part of the logs now; the records of {INTERNAL['kafka.remote']}, which list them, are "
@@ -328,36 +337,40 @@ def _empty_lists(source: str, folder: Folder) -> None:
     """Write the partitions of the list of remote segments without a record: the cluster's metadata assigns them to the directory."""
     for (topic, _), path in node_of(source).directories[0].loaded.items():
         if topic == INTERNAL["kafka.remote"]:
-            own = topic_id_in(path)
-            PartitionWriter(folder.folder(split(path)[1]), None, topic_id=uuid_text(own) if own else None).close()
+            topic_id = topic_id_in(path)
+            PartitionWriter(
+                folder.folder(split(path)[1]), None, topic_id=uuid_text(topic_id) if topic_id else None
+            ).close()
 
 
 def _report_missing(source: str, stores: Sequence[Store], report: Report) -> None:
     """Report what the checkpoints count and no log has: the result's own are made to fit, and this is the only trace of the loss."""
-    known = {str(store[0].place.group) for store in stores}
-    for one in missing_partitions(node_of(source)):
-        if one.directory in known or not one.is_expected:
+    directories = {str(store[0].place.group) for store in stores}
+    for missing in missing_partitions(node_of(source)):
+        if missing.directory in directories or not missing.is_expected:
             continue
-        if not one.is_lost:
-            report.notes.append(str(one))
+        if not missing.is_lost:
+            report.notes.append(str(missing))
         else:
-            offsets = {"first_offset": one.first, "stop_offset": one.stop} if one.stop > one.first else {}
-            report.add(Action.LOST, str(one), one.checkpoint or one.directory, **offsets)
+            offsets = (
+                {"first_offset": missing.first, "stop_offset": missing.stop} if missing.stop > missing.first else {}
+            )
+            report.add(Action.LOST, str(missing), missing.checkpoint or missing.directory, **offsets)
     for name in COUNTING:
         for (topic, partition), offset in sorted(offsets_in(source, name).items()):
-            own = report.parts.get(f"{topic}-{partition}")
-            if own is None or own.with_action(Action.REMOVED):
+            part = report.parts.get(f"{topic}-{partition}")
+            if part is None or part.with_action(Action.REMOVED):
                 continue
-            lost = [one for one in own.with_action(Action.LOST) if one.first_offset is not None]
-            reached = max([own.facts["end_offset"], *(one.stop_offset or FARTHEST for one in lost)])
+            lost = [entry for entry in part.with_action(Action.LOST) if entry.first_offset is not None]
+            reached = max([part.facts["end_offset"], *(entry.stop_offset or FARTHEST for entry in lost)])
             if offset > reached:
                 reason = f"{name} counts them, and no segment has them"
-                own.add(Action.LOST, reason, f"{source}/{name}", first_offset=reached, stop_offset=offset)
+                part.add(Action.LOST, reason, f"{source}/{name}", first_offset=reached, stop_offset=offset)
 
 
 def _keep_checkpoints(source: str, done: Mapping[str, Report], bases: Mapping[str, int], folder: Folder) -> None:
-    """Write the checkpoints as far as they are true of the result. A log start before the first segment says that records are missing,
-    which was reported, or that remote storage has them.
+    """Write the checkpoints, limited to the result. A log start before the first segment means missing records, already reported, or
+    records in remote storage.
     """
     for name in OFFSET_CHECKPOINTS:
         offsets = {}
@@ -393,7 +406,7 @@ def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
             folder.write(name, data)
         else:
             report.add(Action.DROPPED, "damaged, left out", path, start=0, stop=len(data))
-    if not (folder.path / META).exists() and (identity := known_identity(source)) is not None:
+    if not (folder.path / META).exists() and (identity := infer_identity(source)) is not None:
         folder.write(META, identity)
         reason = "missing or damaged; written as the metadata log and the directories next to it say whose it is"
         report.add(Action.ADDED, reason, f"{source}/{META}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rawlog.formats.kafka.checkpoints import parse
 from rawlog.formats.kafka.log.heads import heads
-from rawlog.formats.kafka.partition.evidence import Missing, has_segment, missing_partitions
+from rawlog.formats.kafka.partition.evidence import MissingPartition, has_segment, missing_partitions
 from rawlog.formats.kafka.partition.log_directories import nodes
 from rawlog.formats.kafka.partition.survey import survey
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
@@ -194,7 +194,7 @@ def _text(file: File) -> bytes:
 
 def _partitions(files: Files) -> dict[str, list[File]]:
     """The segments of every partition directory that a broker would load, by directory, in order."""
-    found: dict[str, list[File]] = defaultdict(list)
+    by_directory: dict[str, list[File]] = defaultdict(list)
     for file in files:
         if (
             file.format == "kafka.log"
@@ -202,10 +202,10 @@ def _partitions(files: Files) -> dict[str, list[File]]:
             and file.place.topic is not None
             and file.problem is None
         ):
-            found[str(file.place.group)].append(file)
-    for segments in found.values():
-        segments.sort(key=lambda one: one.place.start_offset or 0)
-    return found
+            by_directory[str(file.place.group)].append(file)
+    for segments in by_directory.values():
+        segments.sort(key=lambda file: file.place.start_offset or 0)
+    return by_directory
 
 
 def end_offset(segments: Sequence[File], files: Files = ()) -> int:
@@ -283,17 +283,17 @@ def no_segment(files: Files) -> Iterator[Mark]:
 
     A broker makes an empty log in its place, without a message. Look for the partition in a backup or on another replica.
     """
-    known = _partitions(files)
+    partitions = _partitions(files)
     reported = set()
-    for gone in _missing(files):
-        if gone.has_directory and gone.directory not in known:
-            reported.add(gone.directory)
-            yield Mark(str(gone), offset=gone.first, path=gone.directory)
+    for missing in _missing(files):
+        if missing.has_directory and missing.directory not in partitions:
+            reported.add(missing.directory)
+            yield Mark(str(missing), offset=missing.first, path=missing.directory)
     for file in files:
         place, group = file.place, str(file.place.group)
         if place.topic in (None, METADATA_TOPIC) or place.partition is None or place.state is not None or place.remote:
             continue
-        if group not in known and group not in reported and file.system == "kafka":
+        if group not in partitions and group not in reported and file.system == "kafka":
             reported.add(group)
             if not has_segment(group):
                 yield Mark(f"{place.topic}-{place.partition} has no segment: its records are gone", path=group)
@@ -310,19 +310,19 @@ def missing_partition(files: Files) -> Iterator[Mark]:
     directories that were copied without `meta.properties` and metadata log, and of partitions that are assigned to another directory of
     the node.
     """
-    for gone in _missing(files):
-        if not gone.has_directory and gone.is_expected:
-            severity = None if gone.is_lost else Severity.INFO
-            offset = None if gone.checkpoint is None else gone.first
-            yield Mark(str(gone), offset=offset, path=gone.directory, severity=severity)
+    for missing in _missing(files):
+        if not missing.has_directory and missing.is_expected:
+            severity = None if missing.is_lost else Severity.INFO
+            offset = None if missing.checkpoint is None else missing.first
+            yield Mark(str(missing), offset=offset, path=missing.directory, severity=severity)
 
 
-def _missing(files: Files) -> list[Missing]:
+def _missing(files: Files) -> list[MissingPartition]:
     return Store.of(files).share(_missing_in)
 
 
-def _missing_in(store: Store) -> list[Missing]:
-    return [one for node in nodes(store) for one in missing_partitions(node)]
+def _missing_in(store: Store) -> list[MissingPartition]:
+    return [missing for node in nodes(store) for missing in missing_partitions(node)]
 
 
 def absent(files: Files) -> list[Account]:
@@ -330,22 +330,22 @@ def absent(files: Files) -> list[Account]:
     return [
         Account(
             system="kafka",
-            topic=gone.key[0],
-            partition=gone.key[1],
-            path=gone.directory,
-            start=gone.first,
-            stop=gone.stop,
+            topic=missing.key[0],
+            partition=missing.key[1],
+            path=missing.directory,
+            start=missing.first,
+            stop=missing.stop,
             present=0,
             control=0,
             aborted=0,
             compacted=0,
-            expired=gone.first,
-            unexplained=gone.stop - gone.first,
+            expired=missing.first,
+            unexplained=missing.stop - missing.first,
             broken_sequences=0,
             open_transactions=0,
         )
-        for gone in _missing(files)
-        if gone.is_lost
+        for missing in _missing(files)
+        if missing.is_lost
     ]
 
 
@@ -361,20 +361,20 @@ def topic_ids(files: Files) -> Iterator[Mark]:
         if file.format != "kafka.partition" or file.place.state is not None or file.place.topic is None:
             continue
         try:
-            found = topic_id(_text(file))
+            uuid = topic_id(_text(file))
         except (ValueError, RawlogError):
             continue
         folder = split(str(file.place.group))[0]
-        by_topic[(folder, file.place.topic)].setdefault(found, file)
-        by_id[(folder, found)].setdefault(file.place.topic, file)
+        by_topic[(folder, file.place.topic)].setdefault(uuid, file)
+        by_id[(folder, uuid)].setdefault(file.place.topic, file)
     for (_, topic), ids in by_topic.items():
         if len(ids) > 1:
-            values = sorted(one.hex() for one in ids)
+            values = sorted(uuid.hex() for uuid in ids)
             yield Mark(f"topic {topic} has several ids", found=", ".join(values), path=list(ids.values())[-1].path)
-    for (_, one), topics in by_id.items():
+    for (_, uuid), topics in by_id.items():
         if len(topics) > 1:
             names = ", ".join(sorted(topics))
-            yield Mark(f"topics {names} share an id", found=one.hex(), path=list(topics.values())[-1].path)
+            yield Mark(f"topics {names} share an id", found=uuid.hex(), path=list(topics.values())[-1].path)
 
 
 @rule("kafka.partition.no-topic-id", Severity.WARNING)
@@ -408,12 +408,12 @@ def duplicate_partitions(files: Files) -> Iterator[Mark]:
     for file in files:
         if file.format == "kafka.meta" and file.problem is None:
             try:
-                found = properties(_text(file))
+                meta = properties(_text(file))
             except (ValueError, RawlogError):
                 continue
-            number = found.get("node.id", found.get("broker.id"))
-            if number is not None and "cluster.id" in found:
-                owner[split(file.path)[0]] = f"{found['cluster.id']}/{number}"
+            number = meta.get("node.id", meta.get("broker.id"))
+            if number is not None and "cluster.id" in meta:
+                owner[split(file.path)[0]] = f"{meta['cluster.id']}/{number}"
     places: dict[tuple[str, str | None, int | None], list[str]] = defaultdict(list)
     for folder, segments in sorted(_partitions(files).items()):
         broker = owner.get(split(folder)[0])
@@ -456,10 +456,10 @@ def no_metadata(files: Files) -> Iterator[Mark]:
     on this directory alone. A warning if several directories of one node are here, and none of them has it.
     """
     for node in nodes(files):
-        if not node.is_kraft or node.is_zookeeper or not any(one.loaded for one in node.directories):
+        if not node.is_kraft or node.is_zookeeper or not any(directory.loaded for directory in node.directories):
             continue
-        if node.assignments is None and all(one.meta is not None for one in node.directories):
-            is_there = any(one.has_metadata for one in node.directories)
+        if node.assignments is None and all(directory.meta is not None for directory in node.directories):
+            is_there = any(directory.has_metadata for directory in node.directories)
             what = "has no record" if is_there else "is not here"
             message = f"__cluster_metadata-0 {what}: a broker that has it nowhere else renames all partition directories to -stray"
             severity = Severity.WARNING if len(node.directories) > 1 or is_there else Severity.INFO
@@ -484,7 +484,7 @@ def directory_rules() -> Sequence[Rule[Files]]:
     from rawlog.formats.kafka.partition import tiers
     from rawlog.formats.kafka.partition.complete import committed_out_of_range
 
-    own = (
+    directory_only = (
         no_metadata,
         no_identity,
         unknown_name,
@@ -496,4 +496,4 @@ def directory_rules() -> Sequence[Rule[Files]]:
         no_topic_id,
         duplicate_partitions,
     )
-    return (*own, *tiers.rules(), committed_out_of_range)
+    return (*directory_only, *tiers.rules(), committed_out_of_range)

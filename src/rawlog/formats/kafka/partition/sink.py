@@ -61,8 +61,8 @@ KEEP, NEW = "keep", "new"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What the caller asked for."""
+class SinkSettings:
+    """The settings of a sink, from options."""
 
     batching: Batching
     limits: Limits
@@ -74,7 +74,7 @@ class Choice:
     renumbers: bool = False
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Choice:
+    def from_options(cls, options: Mapping[str, str]) -> SinkSettings:
         """OptionError for unknown options, or invalid values."""
         for name in options:
             if name not in OPTIONS:
@@ -136,9 +136,9 @@ def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[st
     rise, or that no batch can hold; AccessError if a partition directory exists already and may not be replaced. Partitions are staged
     next to the log directory: a broker would refuse to start on a directory whose name it does not know.
     """
-    choice = Choice.from_options(options)
+    settings = SinkSettings.from_options(options)
     with output.additions() as stage:
-        sink = Sink(stage, choice, output)
+        sink = Sink(stage, settings, output)
         try:
             for batch in batches:
                 sink.add(batch)
@@ -150,60 +150,60 @@ def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[st
 class TopicIds:
     """The id of every topic that is written."""
 
-    def __init__(self, choice: Choice) -> None:
-        self.chosen = choice.topic_id
-        self.known: dict[str, str] = {}
+    def __init__(self, settings: SinkSettings) -> None:
+        self.requested = settings.topic_id
+        self.ids: dict[str, str] = {}
 
     def of(self, topic: str, target: Path) -> str:
-        """The id that was asked for, or that the topic has already at the target, or a new one."""
-        if self.chosen is not None:
-            if self.known and topic not in self.known:
-                raise OptionError(f"one topic_id for several topics: {', '.join(self.known)}, {topic}")
-            self.known[topic] = self.chosen
-        elif topic not in self.known:
-            self.known[topic] = topic_id_in(target, topic) or new_topic_id()
-        return self.known[topic]
+        """The requested id, the id of the topic at the target, or a new one."""
+        if self.requested is not None:
+            if self.ids and topic not in self.ids:
+                raise OptionError(f"one topic_id for several topics: {', '.join(self.ids)}, {topic}")
+            self.ids[topic] = self.requested
+        elif topic not in self.ids:
+            self.ids[topic] = topic_id_in(target, topic) or new_topic_id()
+        return self.ids[topic]
 
 
 class Sink:
     """All partitions that rows were seen of."""
 
-    def __init__(self, stage: Folder, choice: Choice, output: Output | None = None) -> None:
+    def __init__(self, stage: Folder, settings: SinkSettings, output: Output | None = None) -> None:
         """`output` is the log directory that partitions will be in. Without it, the caller looks at what exists and at topic ids."""
-        self.stage, self.choice, self.output = stage, choice, output
+        self.stage, self.settings, self.output = stage, settings, output
         self.partitions: dict[tuple[str, int], Partition] = {}
-        self.topic_ids = TopicIds(choice)
+        self.topic_ids = TopicIds(settings)
         self.rows = self.waiting = 0
-        if choice.topic is not None and choice.partition is not None:
-            self.partition(choice.topic, choice.partition)
+        if settings.topic is not None and settings.partition is not None:
+            self.partition(settings.topic, settings.partition)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in rows, each to its partition."""
         if not batch.num_rows:
             return
         for topic, number, part in self.split(batch):
-            one = self.partition(topic, number)
-            most = max(PENDING_BYTES, 2 * self.choice.batching.bytes)
+            partition = self.partition(topic, number)
+            most = max(PENDING_BYTES, 2 * self.settings.batching.bytes)
             step = max(1, most * part.num_rows // max(part.nbytes, 1))
             for at in range(0, part.num_rows, step):
                 piece = part.slice(at, step)
-                one.pending.append(piece)
-                one.waiting += piece.nbytes
+                partition.pending.append(piece)
+                partition.waiting += piece.nbytes
                 self.waiting += piece.nbytes
-                if one.waiting >= most:
-                    self.flush(one)
+                if partition.waiting >= most:
+                    self.flush(partition)
         if self.waiting >= PENDING_TOTAL:
-            for one in self.partitions.values():
-                self.flush(one)
+            for partition in self.partitions.values():
+                self.flush(partition)
         self.rows += batch.num_rows
 
     def split(self, batch: pa.RecordBatch) -> Iterable[tuple[str, int, pa.RecordBatch]]:
         """The rows of every partition in a batch, in order."""
-        choice = self.choice
-        topic: Any = batch.column("topic") if choice.topic is None else pa.repeat(choice.topic, batch.num_rows)
+        settings = self.settings
+        topic: Any = batch.column("topic") if settings.topic is None else pa.repeat(settings.topic, batch.num_rows)
         number: Any = batch.column("partition")
-        if choice.partition is not None:
-            number = pa.repeat(pa.scalar(choice.partition, pa.int32()), batch.num_rows)
+        if settings.partition is not None:
+            number = pa.repeat(pa.scalar(settings.partition, pa.int32()), batch.num_rows)
         for name, column in (("topic", topic), ("partition", number)):
             if column.null_count:
                 row = self.rows + int(pc.index(column.is_null(), True).as_py())
@@ -213,8 +213,8 @@ class Sink:
         for code in np.unique(codes).tolist():
             chosen = codes == code
             part = batch if chosen.all() else batch.filter(pa.array(chosen))
-            found = code & 0xFFFFFFFF
-            yield topics.dictionary[code >> 32].as_py(), found - (1 << 32) if found > INT32 else found, part
+            bits = code & 0xFFFFFFFF
+            yield topics.dictionary[code >> 32].as_py(), bits - (1 << 32) if bits > INT32 else bits, part
 
     def partition(self, topic: str, number: int) -> Partition:
         """The partition of that name, begun when it is first met."""
@@ -227,73 +227,73 @@ class Sink:
             name = f"{topic}-{number}"
             if self.output is not None:
                 self.output.refuse_existing(name)
-            folder, choice = self.stage.folder(name), self.choice
+            folder, settings = self.stage.folder(name), self.settings
             writer = PartitionWriter(
                 folder,
-                choice.limits,
+                settings.limits,
                 topic_id=None if self.output is None else self.topic_ids.of(topic, Path(self.output.path)),
-                log_start=choice.start_offset,
+                log_start=settings.start_offset,
             )
             self.partitions[key] = Partition(writer)
         return self.partitions[key]
 
-    def flush(self, one: Partition, *, whole: bool = False) -> None:
+    def flush(self, partition: Partition, *, whole: bool = False) -> None:
         """Encode what waits; without `whole` the rows of an unfilled last batch go on waiting."""
-        if not one.pending:
+        if not partition.pending:
             return
-        batch = one.pending[0] if len(one.pending) == 1 else pa.concat_batches(one.pending)
-        self.waiting -= one.waiting
+        batch = partition.pending[0] if len(partition.pending) == 1 else pa.concat_batches(partition.pending)
+        self.waiting -= partition.waiting
         first = None
-        if one.numbered is None:
-            one.numbered = not self.choice.renumbers and batch.column("offset").null_count < batch.num_rows
+        if partition.numbered is None:
+            partition.numbered = not self.settings.renumbers and batch.column("offset").null_count < batch.num_rows
         try:
-            if not one.numbered:
-                if batch.column("offset").null_count < batch.num_rows and not self.choice.renumbers:
+            if not partition.numbered:
+                if batch.column("offset").null_count < batch.num_rows and not self.settings.renumbers:
                     raise EncodeError("some rows have an offset, others have none; give all or none")
-                first = max(one.last_offset + 1, self.choice.start_offset)
-            made = encode_rows(Rows.of(batch, first), self.choice.batching, one.last_offset, whole=whole)
-            self.check_sizes(made)
+                first = max(partition.last_offset + 1, self.settings.start_offset)
+            encoded = encode_rows(Rows.of(batch, first), self.settings.batching, partition.last_offset, whole=whole)
+            self.check_sizes(encoded)
         except EncodeError as error:
-            raise EncodeError(f"{one.writer.folder.path.name}: {error}") from None
-        one.writer.append(made.frames, made.head)
-        if len(made.head):
-            if not one.rows:
-                one.first_offset = int(made.head["base_offset"][0])
-            one.last_offset = int(made.head["last_offset"][-1])
-            one.rows += made.rows
+            raise EncodeError(f"{partition.writer.folder.path.name}: {error}") from None
+        partition.writer.append(encoded.frames, encoded.head)
+        if len(encoded.head):
+            if not partition.rows:
+                partition.first_offset = int(encoded.head["base_offset"][0])
+            partition.last_offset = int(encoded.head["last_offset"][-1])
+            partition.rows += encoded.rows
         # A copy, so that the few rows left do not keep all that came with them in memory.
-        rest = batch.take(pa.array(np.arange(made.rows, batch.num_rows)))
-        one.pending = [rest] if rest.num_rows else []
-        one.waiting = rest.nbytes if rest.num_rows else 0
-        self.waiting += one.waiting
+        rest = batch.take(pa.array(np.arange(encoded.rows, batch.num_rows)))
+        partition.pending = [rest] if rest.num_rows else []
+        partition.waiting = rest.nbytes if rest.num_rows else 0
+        self.waiting += partition.waiting
 
-    def check_sizes(self, made: Any) -> None:
+    def check_sizes(self, encoded: Any) -> None:
         """EncodeError for a batch above what the topic would take."""
-        sizes, most = made.frames.sizes, self.choice.max_message_bytes
+        sizes, most = encoded.frames.sizes, self.settings.max_message_bytes
         if sizes.size and int(sizes.max()) > most:
             at = int(np.argmax(sizes))
-            offset = int(made.head["base_offset"][at])
+            offset = int(encoded.head["base_offset"][at])
             raise EncodeError(f"offset {offset:,}: a batch of {int(sizes[at]):,} bytes, max_message_bytes is {most:,}")
 
     def close(self) -> int:
-        for one in self.partitions.values():
-            self.flush(one, whole=True)
-            one.writer.close()
+        for partition in self.partitions.values():
+            self.flush(partition, whole=True)
+            partition.writer.close()
         return self.rows
 
     def abandon(self) -> None:
-        for one in self.partitions.values():
-            one.writer.abandon()
+        for partition in self.partitions.values():
+            partition.writer.abandon()
 
 
 def losses(options: Mapping[str, str]) -> Judge:
     """What rows of `records` would read back otherwise than they are. OptionError for unknown options."""
-    choice = Choice.from_options(options)
-    magic = choice.batching.magic
+    settings = SinkSettings.from_options(options)
+    magic = settings.batching.magic
 
     def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
         lost = of_columns(batch)
-        if choice.renumbers:
+        if settings.renumbers:
             lost["offset"] = batch.column("offset").is_valid().to_numpy(zero_copy_only=False)
         return lost
 
@@ -325,7 +325,7 @@ ADVICE = 'df.repartition("topic", "partition").sortWithinPartitions("topic", "pa
 
 @dataclass(frozen=True, slots=True)
 class SharedPartition:
-    """What one share holds of a partition; `numbered` says that its rows came with offsets."""
+    """The part of a partition in one share. `numbered`: its rows came with offsets."""
 
     topic: str
     partition: int
@@ -341,24 +341,26 @@ class SharedPartition:
 
 def write_share(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapping[str, str]) -> list[SharedPartition]:
     """Write rows as partition directories below an empty directory; what it then holds. Raises as `write`."""
-    sink = Sink(folder, Choice.from_options(options))
+    sink = Sink(folder, SinkSettings.from_options(options))
     try:
         for batch in batches:
             sink.add(batch)
         sink.close()
     except EncodeError as error:
         if "offsets must rise" in str(error):
-            how = (
+            advice = (
                 f"sort them (in Spark: {ADVICE}), leave out what no transaction committed with isolation=read_committed, "
                 "or number them again with offsets=new"
             )
-            raise EncodeError(f"{error}; {how}") from None
+            raise EncodeError(f"{error}; {advice}") from None
         raise
     finally:
         sink.abandon()
     return [
-        SharedPartition(topic, number, one.rows, one.first_offset, one.last_offset, bool(one.numbered))
-        for (topic, number), one in sink.partitions.items()
+        SharedPartition(
+            topic, number, partition.rows, partition.first_offset, partition.last_offset, bool(partition.numbered)
+        )
+        for (topic, number), partition in sink.partitions.items()
     ]
 
 
@@ -368,14 +370,14 @@ def join_shares(shares: Sequence[tuple[str, list[SharedPartition]]], output: Out
     The rows of a partition that came in several shares are put together by their offsets, or, if they have none, in the order of the
     shares. EncodeError if their ranges of offsets overlap.
     """
-    choice, final = Choice.from_options(options), Path(output.path)
-    found: dict[str, list[tuple[Path, SharedPartition]]] = {}
+    settings, final = SinkSettings.from_options(options), Path(output.path)
+    by_name: dict[str, list[tuple[Path, SharedPartition]]] = {}
     for folder, pieces in shares:
         for piece in pieces:
-            found.setdefault(piece.name, []).append((Path(folder) / piece.name, piece))
-    ids = TopicIds(choice)
+            by_name.setdefault(piece.name, []).append((Path(folder) / piece.name, piece))
+    ids = TopicIds(settings)
     with output.additions() as stage:
-        for name, parts in sorted(found.items()):
+        for name, parts in sorted(by_name.items()):
             output.refuse_existing(name)
             metadata = metadata_file(ids.of(parts[0][1].topic, final))
             filled = [part for part in parts if part[1].rows] or parts[:1]
@@ -383,20 +385,24 @@ def join_shares(shares: Sequence[tuple[str, list[SharedPartition]]], output: Out
                 stage.take(filled[0][0], name)
                 stage.write(f"{name}/{METADATA}", metadata)
             else:
-                rewrite(stage.folder(name), Joining(_in_order(filled), choice, metadata), log_start=choice.start_offset)
+                rewrite(
+                    stage.folder(name),
+                    Joining(_sort_parts(filled), settings, metadata),
+                    log_start=settings.start_offset,
+                )
     return sum(piece.rows for _, pieces in shares for piece in pieces)
 
 
-def _in_order(parts: list[tuple[Path, SharedPartition]]) -> list[tuple[Path, SharedPartition]]:
+def _sort_parts(parts: list[tuple[Path, SharedPartition]]) -> list[tuple[Path, SharedPartition]]:
     if any(piece.numbered != parts[0][1].numbered for _, piece in parts):
         raise EncodeError(f"{parts[0][1].name}: some rows have an offset, others have none; give all or none")
     if not parts[0][1].numbered:
         return parts
     parts = sorted(parts, key=lambda part: part[1].first_offset)
-    for (_, one), (_, other) in pairwise(parts):
-        if other.first_offset <= one.last_offset:
+    for (_, piece), (_, other) in pairwise(parts):
+        if other.first_offset <= piece.last_offset:
             raise EncodeError(
-                f"{one.name}: offsets {one.first_offset} to {one.last_offset} and {other.first_offset} to {other.last_offset} "
+                f"{piece.name}: offsets {piece.first_offset} to {piece.last_offset} and {other.first_offset} to {other.last_offset} "
                 f"came in different tasks; bring them together: {ADVICE}"
             )
     return parts
@@ -408,9 +414,9 @@ class Joining:
     interval = 0
     derivation: Derivation | None = None
 
-    def __init__(self, parts: list[tuple[Path, SharedPartition]], choice: Choice, metadata: bytes) -> None:
+    def __init__(self, parts: list[tuple[Path, SharedPartition]], settings: SinkSettings, metadata: bytes) -> None:
         self.parts = parts
-        self.limits: Limits | None = choice.limits
+        self.limits: Limits | None = settings.limits
         self.metadata: bytes | None = metadata
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
@@ -428,7 +434,7 @@ class Joining:
                 file = File(str(path), path.stat().st_size, None, LOG.name)
                 for frames in walk(file, LOG, errors="raise"):
                     if len(frames):
-                        frames, head = _shifted(frames, heads(frames, check_crc=False), shift)
+                        frames, head = _shift(frames, heads(frames, check_crc=False), shift)
                         start = piece.first_offset + shift if last == NONE else last + 1
                         yield frames, _from_first_offset(head, start)
                         last = int(head["last_offset"][-1])
@@ -442,13 +448,13 @@ def _from_first_offset(head: Heads, start: int) -> Heads:
     is_wrapper = (head["magic"] < MAGIC_V2) & (head.codec > 0)
     if not is_wrapper.any():
         return head
-    made, last = Heads(head.values.copy()), head["last_offset"]
+    corrected, last = Heads(head.values.copy()), head["last_offset"]
     after = np.concatenate(([start], last[:-1] + 1))
-    made["base_offset"][:] = np.where(is_wrapper, after, head["base_offset"])
-    return made
+    corrected["base_offset"][:] = np.where(is_wrapper, after, head["base_offset"])
+    return corrected
 
 
-def _shifted(frames: Frames, head: Heads, shift: int) -> tuple[Frames, Heads]:
+def _shift(frames: Frames, head: Heads, shift: int) -> tuple[Frames, Heads]:
     """The same batches at offsets so many further on: no checksum covers the first offset of a batch."""
     if not shift:
         return frames, head

@@ -57,18 +57,18 @@ def find_sound(data: Bytes, *, sealed: bool = False) -> SoundBatches:
     data = byte_view(data)
     starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     stops: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    found: list[NDArray[np.int64]] = []
+    parts: list[NDArray[np.int64]] = []
     holes: list[Hole] = []
     for frames, head, hole in _runs(data, sealed):
         if len(frames):
             starts.append(frames.positions)
             stops.append(frames.stops + frames.base)
-            found.append(head.values)
+            parts.append(head.values)
         if hole is not None:
             holes.append(hole)
     from rawlog.formats.kafka.log.kernels.heads import NAMES
 
-    values = np.concatenate([np.empty((len(NAMES), 0), np.int64), *found], axis=1)
+    values = np.concatenate([np.empty((len(NAMES), 0), np.int64), *parts], axis=1)
     return SoundBatches(np.concatenate(starts), np.concatenate(stops), Heads(values), holes)
 
 
@@ -86,11 +86,11 @@ def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | Non
             start, stop = int(frames.positions[bad]), int(frames.stops[bad]) + position
             reason = {Status.BAD_CRC: "checksum", Status.BAD_MAGIC: "magic"}.get(Status(head["state"][bad]), "length")
             # Its length is trusted if it leads to another batch; else it may have swallowed some.
-            near = _near(data, frames, bad)
+            near = _batch_near(data, frames, bad)
             if near is not None:
                 stop = near
             elif stop < size and not is_batch(data, stop):
-                stop = _next(data, start + 1)
+                stop = _next_batch(data, start + 1)
             hole = Hole(start, stop, reason) if stop > start else None
             yield frames.slice(0, bad), head.slice(0, bad), hole
             position = stop
@@ -104,12 +104,12 @@ def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | Non
             window = WINDOW if len(frames) else window * 2
             position = reached
             continue
-        near = _near(data, frames, len(frames))
+        near = _batch_near(data, frames, len(frames))
         if near is not None:
             yield frames, head, None
             position = near
             continue
-        stop = _next(data, reached + 1)
+        stop = _next_batch(data, reached + 1)
         zeros = stop == size and not sealed and not data[reached:].any()
         tail = PADDING if zeros else UNFINISHED if stop == size else "length"
         yield frames, head, Hole(reached, stop, tail)
@@ -125,7 +125,7 @@ def _is_long(data: Bytes, position: int, size: int) -> bool:
     return length < SMALLEST_LENGTH or position + OUTLINE.after("length") + length > size
 
 
-def _near(data: Bytes, frames: Frames, count: int) -> int | None:
+def _batch_near(data: Bytes, frames: Frames, count: int) -> int | None:
     """Where a sound batch begins inside the last bytes of the one before it: both had zeros there, and some of them are gone."""
     if not count:
         return None
@@ -134,10 +134,10 @@ def _near(data: Bytes, frames: Frames, count: int) -> int | None:
     return next((at for at in range(first, end) if is_batch(data, at)), None)
 
 
-def _next(data: Bytes, position: int) -> int:
+def _next_batch(data: Bytes, position: int) -> int:
     """Where the next sound batch begins, or the end."""
-    found = int(find_batch(data, position))
-    return data.size if found < 0 else found
+    following = int(find_batch(data, position))
+    return data.size if following < 0 else following
 
 
 def is_batch(data: Bytes, position: int) -> bool:
@@ -182,7 +182,7 @@ def choose(head: Heads, first: int, stop: int, end: int | None = None, *, is_gap
     if usable.all() and (base[1:] > last[:-1]).all():
         chain = list(range(base.size))
     else:
-        chain = longest(
+        chain = longest_chain(
             [number for number in range(base.size) if usable[number]],
             bases,
             lasts,
@@ -221,7 +221,7 @@ def choose(head: Heads, first: int, stop: int, end: int | None = None, *, is_gap
 Offsets = Sequence[int] | Mapping[int, int]
 
 
-def longest(
+def longest_chain(
     numbers: Sequence[int], bases: Offsets, lasts: Offsets, first: int | None = None, stop: int | None = None
 ) -> list[int]:
     """The most batches, in the order of the file, of which each begins after the one before; of equally many, those with the most that
@@ -309,7 +309,7 @@ def rebase(
     return rebased
 
 
-def patched(data: NDArray[np.uint8], position: int, field: str, value: int) -> None:
+def set_field(data: NDArray[np.uint8], position: int, field: str, value: int) -> None:
     """Set a field that no checksum covers."""
     size = BATCH.after(field) - BATCH.at(field)
     at = position + BATCH.at(field)

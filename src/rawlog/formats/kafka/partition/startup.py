@@ -50,7 +50,7 @@ def predictions(files: Sequence[File]) -> list[Prediction]:
     """What a broker would do with the log of a partition: cut it, empty it, take it for shorter than it is, or not start."""
     store = Store.of(files)
     place = store[0].place
-    if place.topic is None or place.group is None or place.remote or any(one.place.state for one in store[:1]):
+    if place.topic is None or place.group is None or place.remote or any(file.place.state for file in store[:1]):
         return []
     if is_remote(place.group):
         return []
@@ -70,8 +70,10 @@ class _Load:
         place = store[0].place
         self.key = (str(place.topic), int(place.partition or 0))
         self.is_metadata = place.topic == METADATA_TOPIC
-        logs = [one for one in store if one.format == "kafka.log" and one.place.state is None and one.problem is None]
-        self.segments = sorted(logs, key=lambda one: one.place.start_offset or 0)
+        logs = [
+            file for file in store if file.format == "kafka.log" and file.place.state is None and file.problem is None
+        ]
+        self.segments = sorted(logs, key=lambda file: file.place.start_offset or 0)
         #: A controller checks its whole log at every start.
         self.is_clean = not self.is_metadata and exists(f"{self.folder}/{MARK}")
         self.start = 0 if self.is_metadata else offsets_in(self.folder, LOG_START).get(self.key, 0)
@@ -85,17 +87,17 @@ class _Load:
         if self._damaged_abort() is not None:
             yield Prediction(Effect.REFUSES, self.path, f"{self.name}: {self._damaged_abort()}")
             return
-        found, end = self._recover()
-        yield from found
-        if any(one.effect is Effect.REFUSES for one in found):
+        predictions, end = self._recover()
+        yield from predictions
+        if any(prediction.effect is Effect.REFUSES for prediction in predictions):
             return
         if end < self.start:
             message = f"{self.name} ends at offset {end}, and {LOG_START} says that it starts at {self.start}: a broker deletes all of it"
             yield Prediction(Effect.EMPTIES, self.path, message, self.start)
 
     def _recover(self) -> tuple[list[Prediction], int]:
-        """What loading does to the segments, and the offset at which the log then ends."""
-        first, found = self._first_unflushed(), list[Prediction]()
+        """The effects of loading on the segments, and the end of the log after it."""
+        first, predictions = self._first_unflushed(), list[Prediction]()
         end = self.segments[-1].place.start_offset or 0
         for number, segment in enumerate(self.segments):
             is_last = number == len(self.segments) - 1
@@ -104,8 +106,8 @@ class _Load:
             is_checked = index is None or (not self.is_clean and number >= first)
             if not is_checked:
                 if is_last:
-                    more, end = self._trusted(segment, index)
-                    found += more
+                    more, end = self._trust_index(segment, index)
+                    predictions += more
                 continue
             if self._is_misnamed(segment):
                 message = f"{self.name}: {split(segment.path)[1]} holds offsets before {base}, the one in its name: a broker ends there"
@@ -117,23 +119,23 @@ class _Load:
                 later = 0 if self.is_clean else len(self.segments) - number - 1
                 message = f"{self.name} is cut at offset {end}: no sound batch in {counted(cut, 'byte')} after it"
                 message += f", and {counted(later, 'later segment')} deleted" if later else ""
-                found.append(Prediction(Effect.CUTS, self.path, message, end))
+                predictions.append(Prediction(Effect.CUTS, self.path, message, end))
                 if not self.is_clean:
                     break
-        return found, end
+        return predictions, end
 
     def _first_unflushed(self) -> int:
         """The number of the segment that has the recovery point: recovery begins with it."""
         point = 0 if self.is_metadata else offsets_in(self.folder, RECOVERY_POINT).get(self.key, 0)
-        starts = [one.place.start_offset or 0 for one in self.segments]
+        starts = [segment.place.start_offset or 0 for segment in self.segments]
         return max((number for number, start in enumerate(starts) if start <= point), default=0)
 
-    def _trusted(self, segment: File, index: File | None) -> tuple[list[Prediction], int]:
+    def _trust_index(self, segment: File, index: File | None) -> tuple[list[Prediction], int]:
         """The last segment of a log that is not checked: its end is found from the last entry of its index on."""
-        base, whole = segment.place.start_offset or 0, self._sound_end(segment)
+        base, sound = segment.place.start_offset or 0, self._sound_end(segment)
         fold = self.store.summaries.get(segment.path)
-        if whole.position == segment.size and isinstance(fold, SegmentFold) and "index" not in fold.marks:
-            return [], base if whole.offset is None else whole.offset
+        if sound.position == segment.size and isinstance(fold, SegmentFold) and "index" not in fold.marks:
+            return [], base if sound.offset is None else sound.offset
         reached = trusted_end(segment, index)
         if reached.is_fatal:
             message = (
@@ -142,10 +144,10 @@ class _Load:
             )
             return [Prediction(Effect.REFUSES, self.path, message)], base
         end = base if reached.offset is None else reached.offset
-        if reached.offset is None and whole.offset is not None:
+        if reached.offset is None and sound.offset is not None:
             message = (
                 f"{self.name}: the offset index leads to no batch, so that a broker takes the log to end at offset {base}: records up to "
-                f"{whole.offset - 1} are there and not served"
+                f"{sound.offset - 1} are there and not served"
             )
             return [Prediction(Effect.HIDES, self.path, message, base)], base
         if reached.position < segment.size:
@@ -182,19 +184,21 @@ def startups(files: Sequence[File]) -> list[Startup]:
     """For the log directories of each node, what a broker would do besides what it does with single logs. No broker starts on a bucket."""
     local = [file for file in files if not is_remote(file.path)]
     return [
-        Startup("kafka", tuple(one.path for one in node.directories), node.id, tuple(_node_predictions(node)))
+        Startup(
+            "kafka", tuple(directory.path for directory in node.directories), node.id, tuple(_node_predictions(node))
+        )
         for node in nodes(local)
     ]
 
 
 def _node_predictions(node: Node) -> Iterator[Prediction]:
-    yield from _identity(node)
-    yield from _names(node)
+    yield from _predict_identity(node)
+    yield from _predict_names(node)
     for directory in node.directories:
-        yield from _texts(node, directory)
-    if not node.is_zookeeper and all(one.meta is not None for one in node.directories):
-        yield from _bootstrap(node)
-        yield from _metadata(node)
+        yield from _predict_texts(node, directory)
+    if not node.is_zookeeper and all(directory.meta is not None for directory in node.directories):
+        yield from _predict_bootstrap(node)
+        yield from _predict_metadata(node)
     for directory in node.directories:
         logs = len(directory.loaded)
         if not directory.is_marked and logs:
@@ -202,9 +206,9 @@ def _node_predictions(node: Node) -> Iterator[Prediction]:
             yield Prediction(Effect.RECOVERS, directory.path, message)
 
 
-def _identity(node: Node) -> Iterator[Prediction]:
+def _predict_identity(node: Node) -> Iterator[Prediction]:
     """Whether a broker accepts who the directories are."""
-    ids = Counter(one.id for one in node.directories if one.id is not None)
+    ids = Counter(directory.id for directory in node.directories if directory.id is not None)
     for directory in node.directories:
         if directory.meta is None:
             if directory.is_kraft:
@@ -218,12 +222,12 @@ def _identity(node: Node) -> Iterator[Prediction]:
         elif directory.id is not None and ids[directory.id] > 1:
             message = f"another directory has the same directory.id {(directory.meta or {}).get('directory.id')}: a broker does not start"
             yield Prediction(Effect.REFUSES, f"{directory.path}/{META}", message)
-    for directory in [one for one in node.directories if one.has_metadata][1:]:
+    for directory in [directory for directory in node.directories if directory.has_metadata][1:]:
         message = f"a second {METADATA_DIRECTORY}: a broker does not start"
         yield Prediction(Effect.REFUSES, f"{directory.path}/{METADATA_DIRECTORY}", message)
 
 
-def _names(node: Node) -> Iterator[Prediction]:
+def _predict_names(node: Node) -> Iterator[Prediction]:
     """Directories that a broker does not know, or knows twice."""
     places: dict[tuple[str, int], str] = {}
     for directory in node.directories:
@@ -237,7 +241,7 @@ def _names(node: Node) -> Iterator[Prediction]:
             places.setdefault(key, path)
 
 
-def _texts(node: Node, directory: LogDirectory) -> Iterator[Prediction]:
+def _predict_texts(node: Node, directory: LogDirectory) -> Iterator[Prediction]:
     """Small files that a broker cannot read: it then stops using the directory, and ends if that has the metadata."""
     ends = node.fails_at(directory)
     effect = Effect.REFUSES if ends else Effect.OFFLINE
@@ -282,9 +286,9 @@ def _check_epochs(data: bytes) -> None:
         raise ValueError(EPOCHS)
 
 
-def _bootstrap(node: Node) -> Iterator[Prediction]:
+def _predict_bootstrap(node: Node) -> Iterator[Prediction]:
     """What a new cluster would start from: it is read at every start, also where there is a metadata log. No checksum is looked at."""
-    has_metadata = any(one.has_metadata for one in node.directories)
+    has_metadata = any(directory.has_metadata for directory in node.directories)
     for directory in node.directories:
         path = f"{directory.path}/{BOOTSTRAP}"
         if directory.has_metadata == has_metadata and not _is_readable(path, _check_bootstrap):
@@ -298,13 +302,15 @@ def _check_bootstrap(data: bytes) -> None:
         raise ValueError(BOOTSTRAP)
 
 
-def _metadata(node: Node) -> Iterator[Prediction]:
-    """What a broker does with partition directories by what the cluster's metadata says of them."""
-    known = node.assignments
-    loaded = {key: path for one in node.directories for key, path in one.loaded.items()}
-    if known is None:
+def _predict_metadata(node: Node) -> Iterator[Prediction]:
+    """The effects of the cluster's metadata on partition directories."""
+    assignments = node.assignments
+    loaded = {key: path for directory in node.directories for key, path in directory.loaded.items()}
+    if assignments is None:
         if loaded:
-            where = "is not here" if not any(one.has_metadata for one in node.directories) else "has no record"
+            where = (
+                "is not here" if not any(directory.has_metadata for directory in node.directories) else "has no record"
+            )
             message = (
                 f"{METADATA_DIRECTORY} {where}: unless metadata.log.dir or another controller has it, a broker renames "
                 f"{'all ' if len(loaded) > 1 else ''}{counted(len(loaded), 'partition directory', 'partition directories')} to -stray"
@@ -313,28 +319,28 @@ def _metadata(node: Node) -> Iterator[Prediction]:
         return
     for key, path in loaded.items():
         topic = topic_id_in(path)  # one that cannot be read fails before anything is done with it
-        why = _stray(topic, key[1], node, known)
-        if why is None and topic and known.topics[topic] != key[0]:
-            message = f"{split(path)[1]} has the topic id of {known.topics[topic]}: a broker does not serve it"
+        why = _stray_reason(topic, key[1], node, assignments)
+        if why is None and topic and assignments.topics[topic] != key[0]:
+            message = f"{split(path)[1]} has the topic id of {assignments.topics[topic]}: a broker does not serve it"
             yield Prediction(Effect.OFFLINE, path, message)
         elif why is not None:
-            again = ", and serves an empty partition in its place" if _is_replica(key, node, known) else ""
+            again = ", and serves an empty partition in its place" if _is_replica(key, node, assignments) else ""
             yield Prediction(Effect.RENAMES, path, f"{split(path)[1]}: {why}: {STRAY}{again}")
-    for gone in missing_partitions(node):
-        if not gone.has_directory and _is_replica(gone.key, node, known):
-            message = f"{split(gone.directory)[1]} is not here: a broker makes an empty one"
-            yield Prediction(Effect.CREATES, gone.directory, message, 0)
+    for missing in missing_partitions(node):
+        if not missing.has_directory and _is_replica(missing.key, node, assignments):
+            message = f"{split(missing.directory)[1]} is not here: a broker makes an empty one"
+            yield Prediction(Effect.CREATES, missing.directory, message, 0)
 
 
-def _is_replica(key: tuple[str, int], node: Node, known: Assignments) -> bool:
-    return key in known.names and node.id in known.names[key].replicas
+def _is_replica(key: tuple[str, int], node: Node, assignments: Assignments) -> bool:
+    return key in assignments.names and node.id in assignments.names[key].replicas
 
 
-def _stray(topic: bytes | None, number: int, node: Node, known: Assignments) -> str | None:
+def _stray_reason(topic: bytes | None, number: int, node: Node, assignments: Assignments) -> str | None:
     """Why a broker takes a partition directory for a stray; None if it does not."""
     if topic is None:
         return f"no {METADATA}"
-    partition = known.partitions.get(topic, {}).get(number)
+    partition = assignments.partitions.get(topic, {}).get(number)
     if not topic:
         return None
     if partition is None:

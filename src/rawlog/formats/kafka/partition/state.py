@@ -38,7 +38,7 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Aborted:
+class AbortedTxn:
     """A transaction that was aborted, as an entry of the transaction index has it."""
 
     producer_id: int
@@ -86,11 +86,11 @@ class Producers:
     @classmethod
     def of(cls, states: Mapping[int, Producer], *, transactional_only: bool = False) -> Producers:
         """The producers of a snapshot, to which the log after it is added."""
-        made = cls(transactional_only)
-        made._rows(np.array(list(states), np.int64))
+        producers = cls(transactional_only)
+        producers._rows(np.array(list(states), np.int64))
         for number, state in states.items():
-            made.table[made.rows[number], : kernels.HAS_DATA] = astuple(state)
-        return made
+            producers.table[producers.rows[number], : kernels.HAS_DATA] = astuple(state)
+        return producers
 
     # Adding ---------------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Producers:
         )
         self._keep(frames, path, chosen, rows)
         if count:
-            self.aborts.append(self._named(aborts[:count]))
+            self.aborts.append(self._with_producer_ids(aborts[:count]))
         for at in np.flatnonzero(odd).tolist():
             index = int(chosen[at])
             place = (path, int(frames.positions[index]), int(frames.sizes[index]))
@@ -141,11 +141,11 @@ class Producers:
     def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each producer in the table, which grows as needed."""
         distinct, inverse = np.unique(ids, return_inverse=True)
-        known = len(self.rows)
+        count = len(self.rows)
         rows = np.array([self.rows.setdefault(number, len(self.rows)) for number in distinct.tolist()], np.int64)
         if len(self.rows) > len(self.table):
             grown = _empty_states(max(len(self.rows), 2 * len(self.table)))
-            grown[:known] = self.table[:known]
+            grown[:count] = self.table[:count]
             self.table = grown
         return rows[inverse]
 
@@ -158,7 +158,7 @@ class Producers:
                 self.places[row] = (path, int(frames.positions[index]), int(frames.sizes[index]))
                 self.table[row, kernels.FIRST_PLACE] = NONE
 
-    def _named(self, aborts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _with_producer_ids(self, aborts: NDArray[np.int64]) -> NDArray[np.int64]:
         """The same aborts with the ids of their producers instead of rows."""
         ids = np.fromiter(self.rows, np.int64, len(self.rows))
         return np.concatenate([ids[aborts[:, :1]], aborts[:, 1:]], axis=1)
@@ -166,7 +166,7 @@ class Producers:
     # Merging --------------------------------------------------------------------------------------------------------
 
     def merge(self, following: Producers) -> None:
-        """Take in the fold of the stretch that follows this one, which is used up."""
+        """Take in the fold of the next stretch, which is used up."""
         opened = self.open_transactions()
         met = {number for number, row in self.rows.items() if self.table[row, kernels.HAS_MARKER]}
         for rows in following.aborts:
@@ -175,18 +175,18 @@ class Producers:
         self.oddities += following.oddities
         for number, row in following.rows.items():
             right = following.table[row]
-            mine = self.rows.get(number)
-            if mine is None:
-                mine = int(self._rows(np.array([number]))[0])
-                self.table[mine] = right
+            own_row = self.rows.get(number)
+            if own_row is None:
+                own_row = int(self._rows(np.array([number]))[0])
+                self.table[own_row] = right
                 if row in following.places:
-                    self.places[mine] = following.places[row]
+                    self.places[own_row] = following.places[row]
                 continue
-            self._join(mine, right, following.places.get(row))
+            self._join(own_row, right, following.places.get(row))
 
-    def _join(self, mine: int, right: NDArray[np.int64], place: tuple[str, int, int] | None) -> None:
-        """One producer: what it was at the end of this stretch, then what the next one says of it."""
-        left = self.table[mine]
+    def _join(self, row: int, right: NDArray[np.int64], place: tuple[str, int, int] | None) -> None:
+        """Join the states of one producer at the end of this stretch and in the next one."""
+        left = self.table[row]
         if right[kernels.LEAD]:
             _mark(left, right)
         if right[kernels.HAS_DATA]:
@@ -196,7 +196,7 @@ class Producers:
                 for name in (kernels.HAS_DATA, kernels.FIRST_EPOCH, kernels.FIRST_SEQUENCE, kernels.FIRST_OFFSET):
                     left[name] = right[name]
                 if place is not None:
-                    self.places[mine] = place
+                    self.places[row] = place
             left[: kernels.COORDINATOR_EPOCH] = right[: kernels.COORDINATOR_EPOCH]
         if right[kernels.HAS_MARKER]:
             left[kernels.COORDINATOR_EPOCH], left[kernels.OPEN] = right[kernels.COORDINATOR_EPOCH], right[kernels.OPEN]
@@ -208,15 +208,15 @@ class Producers:
     def _compare(self, left: NDArray[np.int64], right: NDArray[np.int64], place: tuple[str, int, int] | None) -> None:
         """The first batch of data of a stretch against the state before it, as within one stretch."""
         epoch, sequence = int(right[kernels.FIRST_EPOCH]), int(right[kernels.FIRST_SEQUENCE])
-        known, before = int(left[kernels.EPOCH]), int(left[kernels.LAST_SEQUENCE])
+        last_epoch, before = int(left[kernels.EPOCH]), int(left[kernels.LAST_SEQUENCE])
         odd, expected = kernels.NOT_ODD, 0
-        if known == NONE:
+        if last_epoch == NONE:
             return
-        if epoch < known:
-            odd, expected = kernels.EPOCH_BACK, known
-        elif epoch > known and sequence > 0:
+        if epoch < last_epoch:
+            odd, expected = kernels.EPOCH_BACK, last_epoch
+        elif epoch > last_epoch and sequence > 0:
             odd = kernels.NEW_EPOCH_SEQUENCE
-        elif epoch == known and sequence >= 0 and before >= 0:
+        elif epoch == last_epoch and sequence >= 0 and before >= 0:
             expected = (before + 1) & kernels.SEQUENCE_MASK
             odd = kernels.SEQUENCE if sequence != expected else odd
         if odd:
@@ -241,9 +241,9 @@ class Producers:
         return {number: Producer(*self.table[row, : kernels.HAS_DATA].tolist()) for number, row in self.rows.items()}
 
     @property
-    def aborted(self) -> list[Aborted]:
+    def aborted(self) -> list[AbortedTxn]:
         """The transactions that were aborted, in the order of their markers."""
-        return [Aborted(*row[:4]) for rows in self.aborts for row in rows.tolist() if row[1] != NONE]
+        return [AbortedTxn(*row[:4]) for rows in self.aborts for row in rows.tolist() if row[1] != NONE]
 
     def open_transactions(self) -> dict[int, int]:
         """The first offsets of transactions without a marker, by producer."""
@@ -257,8 +257,8 @@ def _mark(left: NDArray[np.int64], right: NDArray[np.int64]) -> None:
         left[[kernels.LAST_SEQUENCE, kernels.LAST_OFFSET]] = NONE
         left[kernels.OFFSET_DELTA] = 0
     if not left[kernels.HAS_DATA]:
-        several = left[kernels.LEAD] and left[kernels.LEAD_EPOCH] != right[kernels.LEAD_EPOCH]
-        left[kernels.LEAD] = kernels.MIXED if several else max(left[kernels.LEAD], right[kernels.LEAD])
+        differs = left[kernels.LEAD] and left[kernels.LEAD_EPOCH] != right[kernels.LEAD_EPOCH]
+        left[kernels.LEAD] = kernels.MIXED if differs else max(left[kernels.LEAD], right[kernels.LEAD])
         for name in (kernels.LEAD_EPOCH, kernels.LEAD_TIMESTAMP, kernels.LEAD_COORDINATOR):
             left[name] = right[name]
     left[kernels.EPOCH], left[kernels.TIMESTAMP] = right[kernels.LEAD_EPOCH], right[kernels.LEAD_TIMESTAMP]
@@ -266,10 +266,10 @@ def _mark(left: NDArray[np.int64], right: NDArray[np.int64]) -> None:
 
 
 def _continue_aborts(rows: NDArray[np.int64], opened: dict[int, int], met: set[int], following: Producers) -> None:
-    """Give aborts what the stretch before them knows: where their transactions began, and what else was open."""
+    """Complete aborts with the state before them: the starts of their transactions, and other open transactions."""
     table = following.table
     rows_of = ((number, table[following.rows[number]]) for number in opened if number in following.rows)
-    markers = {number: int(one[kernels.FIRST_MARKER]) for number, one in rows_of if one[kernels.HAS_MARKER]}
+    markers = {number: int(state[kernels.FIRST_MARKER]) for number, state in rows_of if state[kernels.HAS_MARKER]}
     for row in rows:
         number, offset = int(row[0]), int(row[2])
         if row[4]:
@@ -300,12 +300,12 @@ def _oddity(odd: int, expected: int, epoch: int, sequence: int, offset: int, pla
     return Oddity("sequence", f"sequence {sequence} after {before}", *place, offset, expected, sequence)
 
 
-def merged(folds: Iterable[Producers]) -> Producers:
+def merge_folds(folds: Iterable[Producers]) -> Producers:
     """The fold of neighbouring stretches from the start of the log on."""
-    whole = Producers()
+    producers = Producers()
     for fold in folds:
-        whole.merge(fold)
-    return whole.finish()
+        producers.merge(fold)
+    return producers.finish()
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -319,9 +319,9 @@ MOST_SPANS = 20
 
 
 @dataclass(slots=True)
-class Ended:
-    """The transactional records of one producer: how many come before its first marker, of which type that is, how many are of aborted
-    transactions between markers, and how many come after the last one.
+class TransactionCounts:
+    """The numbers of transactional records of one producer: before its first marker (`lead`; `first` is the type of that marker), in
+    aborted transactions between markers, and after the last marker (`tail`).
     """
 
     lead: int = 0
@@ -329,7 +329,7 @@ class Ended:
     aborted: int = 0
     tail: int = 0
 
-    def join(self, following: Ended) -> None:
+    def join(self, following: TransactionCounts) -> None:
         """Take in the stretch that follows."""
         if self.first == NONE:
             self.lead += following.lead
@@ -354,41 +354,41 @@ class Tally:
     places: list[tuple[int, int]] = field(default_factory=list)
     #: The last offset of a batch that only compaction writes so.
     cleaned: int = NONE
-    producers: dict[int, Ended] = field(default_factory=dict)
+    producers: dict[int, TransactionCounts] = field(default_factory=dict)
 
     def add(self, frames: Frames, head: Heads) -> None:
         """Take in a window's sound batches."""
         last = head["last_offset"]
-        own = head.sound & (head["magic"] == MAGIC_V2) & (last >= self.floor)
-        if not own.any():
+        counted = head.sound & (head["magic"] == MAGIC_V2) & (last >= self.floor)
+        if not counted.any():
             return
         span = last - np.maximum(head["base_offset"], self.floor) + 1
         count = np.clip(head["record_count"], 0, np.maximum(span, 0))
-        empty = own & (head["record_count"] == 0) & (head["producer_id"] == NONE) & (head["max_timestamp"] == NONE)
+        empty = counted & (head["record_count"] == 0) & (head["producer_id"] == NONE) & (head["max_timestamp"] == NONE)
         if empty.any():
             self.kept_places += int(span[empty].sum())
             rows = zip(head["base_offset"][empty].tolist(), last[empty].tolist(), strict=True)
             self.places = [*self.places, *rows][:MOST_SPANS]
-        thin = own & ~empty & (count < span)
-        marked = thin | (own & head.has(Attributes.DELETE_HORIZON))
+        thin = counted & ~empty & (count < span)
+        marked = thin | (counted & head.has(Attributes.DELETE_HORIZON))
         if marked.any():
             self.removed += int((span - count)[thin].sum())
             self.cleaned = max(self.cleaned, int(last[marked].max()))
-        control = own & head.has(Attributes.CONTROL)
+        control = counted & head.has(Attributes.CONTROL)
         self.control += int(count[control].sum())
         if head.any(Attributes.TRANSACTIONAL):
-            self._transactions(frames, head, own, control, count)
+            self._transactions(frames, head, counted, control, count)
 
     def _transactions(
         self,
         frames: Frames,
         head: Heads,
-        own: NDArray[np.bool_],
+        counted: NDArray[np.bool_],
         control: NDArray[np.bool_],
         count: NDArray[np.int64],
     ) -> None:
         """Count the records of every transaction in the window by how it ends."""
-        chosen = np.flatnonzero(own & head.has(Attributes.TRANSACTIONAL) & ~(control & (head["record_count"] == 0)))
+        chosen = np.flatnonzero(counted & head.has(Attributes.TRANSACTIONAL) & ~(control & (head["record_count"] == 0)))
         if not chosen.size:
             return
         chosen = chosen[np.argsort(head["producer_id"][chosen], kind="stable")]
@@ -409,31 +409,31 @@ class Tally:
         ends = kinds[np.concatenate((starts[1:], [chosen.size])) - 1]
         firsts = np.flatnonzero(others[starts])
         for first, stop in zip(firsts.tolist(), [*firsts[1:].tolist(), starts.size], strict=True):
-            made = Ended(int(sums[first]), int(ends[first]))
-            if made.first != NONE and stop - first > 1:
+            counts = TransactionCounts(int(sums[first]), int(ends[first]))
+            if counts.first != NONE and stop - first > 1:
                 is_open = ends[stop - 1] == NONE
-                made.tail = int(sums[stop - 1]) if is_open else 0
-                made.aborted = int(sums[first + 1 : stop][ends[first + 1 : stop] == ABORT].sum())
-            self._join(int(number[starts[first]]), made)
+                counts.tail = int(sums[stop - 1]) if is_open else 0
+                counts.aborted = int(sums[first + 1 : stop][ends[first + 1 : stop] == ABORT].sum())
+            self._join(int(number[starts[first]]), counts)
 
-    def _join(self, number: int, ended: Ended) -> None:
-        mine = self.producers.get(number)
-        if mine is None:
-            self.producers[number] = ended
+    def _join(self, number: int, following: TransactionCounts) -> None:
+        counts = self.producers.get(number)
+        if counts is None:
+            self.producers[number] = following
         else:
-            mine.join(ended)
+            counts.join(following)
 
     def merge(self, following: Tally) -> None:
-        """Take in the stretch that follows this one, which is used up."""
+        """Take in the next stretch, which is used up."""
         self.control += following.control
         self.removed += following.removed
         self.kept_places += following.kept_places
         self.places = [*self.places, *following.places][:MOST_SPANS]
         self.cleaned = max(self.cleaned, following.cleaned)
-        for number, ended in following.producers.items():
-            self._join(number, ended)
+        for number, counts in following.producers.items():
+            self._join(number, counts)
 
     @property
     def aborted(self) -> int:
         """The records of aborted transactions, if nothing comes before this stretch."""
-        return sum(one.aborted + (one.lead if one.first == ABORT else 0) for one in self.producers.values())
+        return sum(counts.aborted + (counts.lead if counts.first == ABORT else 0) for counts in self.producers.values())

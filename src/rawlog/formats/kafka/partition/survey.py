@@ -25,7 +25,7 @@ from rawlog.formats.kafka.log.layouts import (
 )
 from rawlog.formats.kafka.log.legacy import opened
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
-from rawlog.formats.kafka.partition.extents import Extent, Plain
+from rawlog.formats.kafka.partition.extents import Extent, PlainExtent
 from rawlog.formats.kafka.partition.leader_epochs import Correction, epochs_in
 from rawlog.formats.kafka.partition.outline import (
     UNDECIDED,
@@ -33,7 +33,7 @@ from rawlog.formats.kafka.partition.outline import (
     Side,
     outline,
 )
-from rawlog.formats.kafka.partition.state import Aborted, Producers, Tally
+from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, Tally
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists
 from rawlog.io.walk import walk
@@ -52,36 +52,38 @@ from rawlog.model.text import counted
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
     """All findings on a partition's files together, by code. Segments whose folds the store does not have yet are read."""
-    look = surveyed(files)
-    if look is None:
+    survey = survey_of(files)
+    if survey is None:
         return {}
-    return {code: [mark for few in by_path.values() for mark in few] for code, by_path in look.found.items()}
+    return {code: [mark for few in by_path.values() for mark in few] for code, by_path in survey.marks.items()}
 
 
-def surveyed(files: Sequence[File]) -> Survey | None:
+def survey_of(files: Sequence[File]) -> Survey | None:
     """A partition's segments put together, computed once for everybody who asks; None if it has none."""
     return Store.of(files).share(_survey)
 
 
 def settled_outline(store: Store) -> Outline:
     """The outline of a partition that has segments. Those of which the store has folds without damage are not read again."""
-    look = store.shared(_survey)
-    if look is not None and look.whole is not None:
-        return look.whole
-    folds = [one for one in store.summaries.values() if isinstance(one, SegmentFold)]
-    return outline(store.files, {one.file.path: extent for one in folds if (extent := one.extent()) is not None})
+    survey = store.shared(_survey)
+    if survey is not None and survey.log is not None:
+        return survey.log
+    folds = [fold for fold in store.summaries.values() if isinstance(fold, SegmentFold)]
+    return outline(store.files, {fold.file.path: extent for fold in folds if (extent := fold.extent()) is not None})
 
 
 def _survey(store: Store) -> Survey | None:
-    segments = [one for one in store if one.format == "kafka.log" and one.place.state is None and one.problem is None]
+    segments = [
+        file for file in store if file.format == "kafka.log" and file.place.state is None and file.problem is None
+    ]
     if not segments:
         return None
-    look = Survey(store)
-    for segment in sorted(segments, key=lambda one: one.place.start_offset or 0):
+    survey = Survey(store)
+    for segment in sorted(segments, key=lambda file: file.place.start_offset or 0):
         fold = store.summaries.get(segment.path)
-        look.segment(segment, fold if isinstance(fold, SegmentFold) else fold_segment(segment, store))
-    look.end()
-    return look
+        survey.segment(segment, fold if isinstance(fold, SegmentFold) else fold_segment(segment, store))
+    survey.end()
+    return survey
 
 
 # One segment, or a split of it ----------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ def fold_segment(file: File, files: Sequence[File], floor: int = 0) -> SegmentFo
     return fold.close()
 
 
-class First(NamedTuple):
+class FirstBatch(NamedTuple):
     """The first sound batch of a split. Of a wrapper that cannot be opened, `base` is the last offset."""
 
     base: int
@@ -120,8 +122,8 @@ class SegmentFold:
         store = Store.of(files)
         self.file, self.start, self.stop = file, start, stop
         self.producers, self.tally = Producers(), Tally(floor)
-        self.plain: Plain | None = Plain(file, inside=start > 0)
-        self.first: First | None = None
+        self.plain: PlainExtent | None = PlainExtent(file, inside=start > 0)
+        self.first: FirstBatch | None = None
         self.last_offset = NONE
         self.latest = NONE
         #: Where an unfinished last batch begins.
@@ -167,7 +169,7 @@ class SegmentFold:
         else:
             self.plain = None
         if self.is_sound:
-            self._reach(frames, head)
+            self._follow_sound(frames, head)
         if len(frames):
             self._batches(frames, head)
         self.unfinished = frames.reached_in_file if unfinished else None
@@ -176,7 +178,7 @@ class SegmentFold:
             message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
             self._mark("truncated", Mark(message, frames.reached_in_file, left, path=file.path))
 
-    def _reach(self, frames: Frames, head: Heads) -> None:
+    def _follow_sound(self, frames: Frames, head: Heads) -> None:
         """Follow the sound batches up to the first that is not."""
         good = len(frames) if head.all_sound else int(np.argmin(head.sound))
         if frames.base > self.sound_position:
@@ -201,7 +203,7 @@ class SegmentFold:
             at = int(np.argmax(sound))
             base[at] = head["base_offset"][at]
             fields = int(base[at]), int(last[at]), int(head["max_timestamp"][at]), int(head["magic"][at])
-            self.first = First(*fields, bool(wrapped[at]))
+            self.first = FirstBatch(*fields, bool(wrapped[at]))
             before[: at + 1] = NONE
         # What is missing between segments is for the outline to judge; what is missing inside of one was taken out of it.
         self.compacted |= bool((sound & (base > before + 1) & (before >= 0)).any())
@@ -222,19 +224,22 @@ class SegmentFold:
         table, epoch = self._epochs, head["leader_epoch"]
         if table is None or not len(table):
             return
-        known = np.flatnonzero((epoch >= 0) & (head["magic"] == MAGIC_V2) & head.sound)
-        base = head["base_offset"][known]
+        stamped = np.flatnonzero((epoch >= 0) & (head["magic"] == MAGIC_V2) & head.sound)
+        base = head["base_offset"][stamped]
         at = np.searchsorted(table[:, 1], base, side="right") - 1
         stated = np.where(at >= 0, table[np.maximum(at, 0), 0], NONE)
-        trimmed = (base < table[0, 1]) & (epoch[known] == table[0, 0])
-        for one in np.flatnonzero((stated != epoch[known]) & ~trimmed).tolist():
-            index = int(known[one])
-            found, said = int(epoch[index]), int(stated[one])
-            message = f"a batch at offset {int(base[one])} is of epoch {found}, the checkpoint says {said if said >= 0 else 'none'}"
-            place = int(frames.positions[index]), int(frames.sizes[index]), int(base[one])
+        trimmed = (base < table[0, 1]) & (epoch[stamped] == table[0, 0])
+        for hit in np.flatnonzero((stated != epoch[stamped]) & ~trimmed).tolist():
+            index = int(stamped[hit])
+            stored, expected = int(epoch[index]), int(stated[hit])
+            message = (
+                f"a batch at offset {int(base[hit])} is of epoch {stored}, "
+                f"the checkpoint says {expected if expected >= 0 else 'none'}"
+            )
+            place = int(frames.positions[index]), int(frames.sizes[index]), int(base[hit])
             if len(self.epochs_named) < MOST:
-                self.epochs_named.add((int(base[one]), found))
-            self._mark("epochs", Mark(message, *place, said, found, self.file.path))
+                self.epochs_named.add((int(base[hit]), stored))
+            self._mark("epochs", Mark(message, *place, expected, stored, self.file.path))
 
     def close(self) -> SegmentFold:
         """Compare the indexes with the batches that were seen, and forget the batches."""
@@ -249,14 +254,14 @@ class SegmentFold:
 
     def _offset_index(self, table: NDArray[np.int64]) -> None:
         """Every entry points at a batch, and names an offset of what was appended there."""
-        every = self._index_rows
-        mine = every[:, 1] >= self.start
+        entries = self._index_rows
+        inside = entries[:, 1] >= self.start
         if self.stop is not None:
-            mine &= every[:, 1] < self.stop
-        own = np.flatnonzero(mine)
-        if self._index is None or not own.size:
+            inside &= entries[:, 1] < self.stop
+        numbers = np.flatnonzero(inside)
+        if self._index is None or not numbers.size:
             return
-        rows = every[own]
+        rows = entries[numbers]
         position, base, last = table[0], table[1], table[2]
         at = np.searchsorted(position, rows[:, 1])
         hits = np.zeros(at.size, np.bool_)
@@ -268,19 +273,19 @@ class SegmentFold:
         final = (
             last[np.clip(np.minimum(until, position.size) - 1, at, max(position.size - 1, 0))] if position.size else at
         )
-        is_last = own == len(every) - 1
+        is_last = numbers == len(entries) - 1
         wrong = ~hits | (rows[:, 0] < first) | (rows[:, 0] > final) | is_last
         size, path = INDEX_ENTRY.size, self._index.path
         for index in np.flatnonzero(wrong).tolist():
             offset, target = rows[index].tolist()
             if not hits[index]:
                 message = f"the entry for offset {offset} points at byte {target}, where no sound batch begins"
-                mark = Mark(message, int(own[index]) * size, size, offset, found=target, path=path)
+                mark = Mark(message, int(numbers[index]) * size, size, offset, found=target, path=path)
                 self._mark("index", mark)
                 continue
             begins = self.start and self.first is not None and self.first.is_wrapper and not at[index]
             start, stop = None if begins else int(first[index]), None if is_last[index] else int(final[index])
-            self._entry(int(own[index]), offset, target, start, stop)
+            self._entry(int(numbers[index]), offset, target, start, stop)
 
     def _entry(self, number: int, offset: int, target: int, first: int | None, final: int | None) -> None:
         """Report an entry whose offset is not one of its batches; keep it if those are not known yet."""
@@ -304,8 +309,8 @@ class SegmentFold:
         inside[inside] = base[at[inside]] <= self._time_rows[inside, 1]
         edges = np.flatnonzero(np.diff(np.concatenate(([0], inside.view(np.int8), [0])))).tolist()
         self.held = list(zip(edges[::2], edges[1::2], strict=True))
-        known = inside.copy()
-        known[inside] = magic[at[inside]] != 0  # such a broker took the time from the producer and stored none
+        has_time = inside.copy()
+        has_time[inside] = magic[at[inside]] != 0  # such a broker took the time from the producer and stored none
         is_new = np.zeros(at.size, np.bool_)
         is_new[inside] = magic[at[inside]] == MAGIC_V2
         wrong = is_new.copy()
@@ -313,7 +318,7 @@ class SegmentFold:
         for index in np.flatnonzero(wrong).tolist():
             self._wrong_time(index, self._time_rows, f"that batch has {int(times[at[index]])}")
         # Old brokers named the last offset of what they appended, not that of the record with the time.
-        old = np.flatnonzero(known & ~is_new)
+        old = np.flatnonzero(has_time & ~is_new)
         self.old_times = list(zip(old.tolist(), largest[at[old]].tolist(), times[at[old]].tolist(), strict=True))
 
     def _wrong_time(self, index: int, entries: NDArray[np.int64], what: str, code: str = "timeindex") -> None:
@@ -380,7 +385,7 @@ class SegmentFold:
 
     def _finish_times(self, entries: NDArray[np.int64], held: NDArray[np.bool_]) -> None:
         held = held[: len(entries)]
-        old = [one for one in self.old_times if one[0] < len(entries)]
+        old = [entry for entry in self.old_times if entry[0] < len(entries)]
         for low, high, top, time, magic in self.wrappers:
             inside = ~held & (entries[:, 1] > low) & (entries[:, 1] <= high)
             held |= inside
@@ -408,9 +413,9 @@ class Survey:
         self.store = store
         #: The counts of each segment, in order; and the segments put together, at the end.
         self.tallies: list[tuple[File, Tally]] = []
-        self.whole: Outline | None = None
+        self.log: Outline | None = None
         #: By code, then by path.
-        self.found: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
+        self.marks: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
         self.producers = Producers()
         self.epochs_named: set[tuple[int, int]] = set()
         #: The segments by the base offset of their first sound batch.
@@ -421,13 +426,13 @@ class Survey:
         #: What segments without damage cover, by path.
         self.extents: dict[str, Extent] = {}
         self.compacted = False
-        self.snapshots = {one.place.start_offset: one for one in store if _is(one, "kafka.snapshot")}
+        self.snapshots = {file.place.start_offset: file for file in store if _is_loaded(file, "kafka.snapshot")}
         #: Where the batches of the last segment end, if it is without damage.
         self.end_position: int | None = None
         self.unfinished: int | None = None
 
     def mark(self, code: str, mark: Mark) -> None:
-        self.found[code][mark.path].append(mark)
+        self.marks[code][mark.path].append(mark)
 
     def segment(self, file: File, fold: SegmentFold) -> None:
         """One segment: compared with those before it, then with the files of the same name."""
@@ -451,14 +456,14 @@ class Survey:
         for code, marks in fold.marks.items():
             path = next((mark.path for mark in marks), None)
             if code != "absent" or not self.compacted:
-                self.found["timeindex" if code == "absent" else code][path].join(marks)
+                self.marks["timeindex" if code == "absent" else code][path].join(marks)
         self.epochs_named |= fold.epochs_named
         self.tallies.append((file, fold.tally))
         if fold.first is not None:
             self.bases.append((fold.first.base, file.path))
-        known = len(self.producers.aborts)
+        count = len(self.producers.aborts)
         self.producers.merge(fold.producers)
-        rows = [row for part in self.producers.aborts[known:] for row in part.tolist()]
+        rows = [row for part in self.producers.aborts[count:] for row in part.tolist()]
         self.transaction_index(file, rows)
         self.last_file = file
         self.unfinished = fold.unfinished
@@ -468,12 +473,12 @@ class Survey:
         """Every abort of the segment is listed, and nothing else."""
         index = self.store.find("kafka.txnindex", file.place.start_offset)
         listed = list(aborted_in(index)) if index is not None else []
-        known = {(row[0], row[2]): Aborted(*row[:4]) for row in aborts if row[1] != NONE}
+        expected = {(row[0], row[2]): AbortedTxn(*row[:4]) for row in aborts if row[1] != NONE}
         abort_markers = {(row[0], row[2]) for row in aborts}
         size = TXN_INDEX_ENTRY.size
         for position, entry in listed:
             key = (entry.producer_id, entry.last_offset)
-            seen = known.pop(key, None)
+            seen = expected.pop(key, None)
             assert index is not None
             if seen is None and key not in abort_markers:
                 message = f"producer {entry.producer_id} has no abort marker at offset {entry.last_offset}"
@@ -482,11 +487,11 @@ class Survey:
                 if entry.first_offset < (self.start_offset or 0):
                     continue
                 message = f"the transaction begins at offset {seen.first_offset}"
-                said = seen.first_offset, entry.first_offset
-                self.mark("txnindex", Mark(message, position, size, entry.last_offset, *said, index.path))
+                offsets = seen.first_offset, entry.first_offset
+                self.mark("txnindex", Mark(message, position, size, entry.last_offset, *offsets, index.path))
         if index is None and self.store.find("kafka.index", file.place.start_offset) is None:
             return  # the log alone was asked for: what is next to it is not known
-        for missing in known.values():
+        for missing in expected.values():
             message = (
                 f"producer {missing.producer_id}'s transaction from offset {missing.first_offset} was aborted at "
                 f"{missing.last_offset}, and is not listed"
@@ -513,42 +518,46 @@ class Survey:
                 size = SNAPSHOT_ENTRY.size
                 self.mark("snapshot", Mark(message, position, size, row["last_offset"], path=file.path))
 
-    def fallen_epochs(self, corrections: Sequence[Correction]) -> None:
-        """Epochs that the batches around them contradict, where the checkpoint is missing or says nothing of them."""
-        for one in corrections:
-            if (one.first, one.wrong) in self.epochs_named:
+    def mark_fallen_epochs(self, corrections: Sequence[Correction]) -> None:
+        """Mark epochs contradicted by the batches around them, if the checkpoint does not have them."""
+        for correction in corrections:
+            if (correction.first, correction.wrong) in self.epochs_named:
                 continue
-            path = next((path for base, path in reversed(self.bases) if base <= one.first), None)
+            path = next((path for base, path in reversed(self.bases) if base <= correction.first), None)
             message = (
-                f"a batch at offset {one.first} is of epoch {one.wrong}, the batches around it of epoch {one.right}"
+                f"a batch at offset {correction.first} is of epoch {correction.wrong}, "
+                f"the batches around it of epoch {correction.right}"
             )
-            self.mark("epochs", Mark(message, offset=one.first, expected=one.right, found=one.wrong, path=path))
+            self.mark(
+                "epochs",
+                Mark(message, offset=correction.first, expected=correction.right, found=correction.wrong, path=path),
+            )
 
-    def undecided(self, whole: Outline) -> None:
-        """What is missing inside of the log, and was perhaps compacted away: one mark for all of it."""
-        if whole.undecided:
-            [(first, last), *others] = whole.undecided
+    def mark_undecided(self, log: Outline) -> None:
+        """Mark missing offsets inside the log that compaction may have removed: one mark for all of them."""
+        if log.undecided:
+            [(first, last), *others] = log.undecided
             more = f", and {counted(len(others), 'more range')} after them" if others else ""
             message = f"offsets {first} to {last} are missing{more}: {UNDECIDED}"
             path = self.last_file.path if self.last_file is not None else None
             self.mark("gap", Mark(message, offset=first, path=path, severity=Severity.INFO))
 
-    def displaced(self, whole: Outline) -> None:
-        """Sound batches that are not where their offsets belong."""
-        for number, extent in enumerate(whole.extents):
-            for at, fate in whole.fates(number).items():
-                assert extent.found is not None
-                start, stop = int(extent.found.starts[at]), int(extent.found.stops[at])
+    def mark_displaced(self, log: Outline) -> None:
+        """Mark sound batches that are not at their place."""
+        for number, extent in enumerate(log.extents):
+            for at, fate in log.fates(number).items():
+                assert extent.sound is not None
+                start, stop = int(extent.sound.starts[at]), int(extent.sound.stops[at])
                 mark = Mark(fate.reason, start, stop - start, fate.base, path=extent.file.path)
                 self.mark("displaced", mark)
-        for piece in whole.pieces:
-            extent = whole.extents[piece.segment]
+        for piece in log.pieces:
+            extent = log.extents[piece.segment]
             if piece.start != extent.first:
                 message = f"offsets {piece.first} to {piece.last} belong to a segment named {piece.start}"
                 names = piece.start, extent.first
                 self.mark("displaced", Mark(message, 0, None, piece.first, *names, path=extent.file.path))
 
-    def zeros(self) -> None:
+    def mark_zeros(self) -> None:
         """Zeros after the last batch of the log: preallocated, or left by a crash, unless the broker was stopped cleanly."""
         file, position = self.last_file, self.end_position
         if file is None or position is None or position >= file.size or file.place.topic is None:
@@ -564,7 +573,7 @@ class Survey:
         message = f"{counted(size, 'zero byte')} after the last batch, {what}"
         self.mark("zeros", Mark(message, position, size, path=file.path, severity=severity))
 
-    def tail(self) -> None:
+    def mark_tail(self) -> None:
         """An unfinished batch at the end of a log whose broker was stopped cleanly."""
         file, position = self.last_file, self.unfinished
         if file is None or position is None or file.place.sealed or file.place.topic in (None, METADATA_TOPIC):
@@ -576,37 +585,45 @@ class Survey:
 
     def end(self) -> None:
         """What only the whole log tells."""
-        self.zeros()
-        self.tail()
+        self.mark_zeros()
+        self.mark_tail()
         end = self.last_offset + 1
-        for offset in sorted(one for one in self.snapshots if one is not None):
+        for offset in sorted(offset for offset in self.snapshots if offset is not None):
             if offset == end:
                 self.snapshot(offset)
-        self.whole = whole = outline(self.store.files, self.extents)
-        for gap in whole.gaps:
+        self.log = log = outline(self.store.files, self.extents)
+        for gap in log.gaps:
             if not gap.is_undecided:
                 position = gap.file.size if gap.side is Side.END else 0
                 severity = Severity.INFO if gap.is_remote else None
                 self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path, severity=severity))
-        self.undecided(whole)
-        self.displaced(whole)
+        self.mark_undecided(log)
+        self.mark_displaced(log)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.
         if not self.compacted and not (self.last_file.place.topic or "").startswith("__"):
-            for odd in sorted(self.producers.finish().oddities, key=lambda one: (one.offset, one.position)):
-                mark = Mark(odd.message, odd.position, odd.size, odd.offset, odd.expected, odd.found, odd.path)
-                self.mark(odd.code, mark)
-        self.fallen_epochs(whole.corrections)
+            for oddity in sorted(self.producers.finish().oddities, key=lambda oddity: (oddity.offset, oddity.position)):
+                mark = Mark(
+                    oddity.message,
+                    oddity.position,
+                    oddity.size,
+                    oddity.offset,
+                    oddity.expected,
+                    oddity.found,
+                    oddity.path,
+                )
+                self.mark(oddity.code, mark)
+        self.mark_fallen_epochs(log.corrections)
         for number, first in sorted(self.producers.open_transactions().items()):
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
             self.mark("open-transaction", Mark(message, offset=first, path=self.last_file.path))
 
 
-def _is(file: File, format: str) -> bool:
+def _is_loaded(file: File, format: str) -> bool:
     return file.format == format and file.place.state is None and file.problem is None
 
 
-def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
+def aborted_in(file: File) -> Iterator[tuple[int, AbortedTxn]]:
     """The entries of a transaction index, each with its position, up to the first that is invalid."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
 
@@ -616,7 +633,7 @@ def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
             fields = [
                 int(raw[name][index]) for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset")
             ]
-            yield int(frames.positions[index]), Aborted(*fields)
+            yield int(frames.positions[index]), AbortedTxn(*fields)
 
 
 def snapshot_rows(file: File) -> Iterator[tuple[int, dict[str, int]]]:

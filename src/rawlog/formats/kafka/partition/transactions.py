@@ -26,7 +26,7 @@ from rawlog.formats.kafka.log.seek import (
 )
 from rawlog.formats.kafka.log.segment import only
 from rawlog.formats.kafka.partition import state as folds
-from rawlog.formats.kafka.partition.state import Aborted
+from rawlog.formats.kafka.partition.state import AbortedTxn
 from rawlog.formats.kafka.paths import segment_file
 from rawlog.io.storage import listing
 from rawlog.model.errors import CorruptError, RawlogError
@@ -70,13 +70,13 @@ class Transactions:
             return result
         base, producer = head["base_offset"][candidates], head["producer_id"][candidates]
         for number in np.unique(producer).tolist():
-            own, mine = producer == number, self.producers == number
-            ends, firsts = self.ends[mine], self.firsts[mine]
+            rows, ranges = producer == number, self.producers == number
+            ends, firsts = self.ends[ranges], self.firsts[ranges]
             # Ranges of one producer do not overlap: the first that ends after the batch decides.
-            later = np.searchsorted(ends, base[own], side="right")
+            later = np.searchsorted(ends, base[rows], side="right")
             inside = later < ends.size
-            inside[inside] = firsts[later[inside]] <= base[own][inside]
-            result[candidates[own]] = inside
+            inside[inside] = firsts[later[inside]] <= base[rows][inside]
+            result[candidates[rows]] = inside
         return result
 
     def undecided(self, head: Heads) -> NDArray[np.bool_]:
@@ -101,7 +101,7 @@ class LookAhead:
     more: bool = False
     start: int = 0
     stop: int | None = None
-    _found: Transactions | None = None
+    _cached: Transactions | None = None
 
     def for_part(self, start: int | None, stop: int | None) -> LookAhead:
         """The same for the part of the file from byte `start` to `stop`."""
@@ -113,64 +113,64 @@ class LookAhead:
 
     def aborted(self, head: Heads) -> NDArray[np.bool_]:
         """Which batches belong to a transaction that was aborted."""
-        found = self._transactions(head)
-        return np.zeros(len(head), np.bool_) if found is None else found.aborted(head)
+        transactions = self._transactions(head)
+        return np.zeros(len(head), np.bool_) if transactions is None else transactions.aborted(head)
 
     def undone(self, frames: Frames) -> NDArray[np.int64]:
         """The first and the last offset of each batch of a transaction that was aborted or has no marker; 1 if it has none, else 0."""
         head = heads(frames)
-        found = self._transactions(head)
-        if found is None:
+        transactions = self._transactions(head)
+        if transactions is None:
             return np.zeros((0, 3), np.int64)
-        undecided = found.undecided(head)
-        own = found.aborted(head) | undecided
-        return np.stack([head["base_offset"][own], head["last_offset"][own], undecided[own]], axis=1)
+        undecided = transactions.undecided(head)
+        is_undone = transactions.aborted(head) | undecided
+        return np.stack([head["base_offset"][is_undone], head["last_offset"][is_undone], undecided[is_undone]], axis=1)
 
     def _transactions(self, head: Heads) -> Transactions | None:
         """The transactions of the part; None as long as no batch is of one."""
-        if self._found is None and head.any(Attributes.TRANSACTIONAL):
-            self._found = self._look()
-        return self._found
+        if self._cached is None and head.any(Attributes.TRANSACTIONAL):
+            self._cached = self._look_ahead()
+        return self._cached
 
-    def _look(self) -> Transactions:
+    def _look_ahead(self) -> Transactions:
         state = folds.Producers(transactional_only=True)
         for window in skim(self.file, self.start, self.stop):
-            _take(state, self.file, window)
+            _take_window(state, self.file, window)
         waiting = state.open_transactions()
-        for file, start in self._ahead():
+        for file, start in self._parts_ahead():
             for window in skim(file, start) if waiting else ():
-                _take(state, file, window)
+                _take_window(state, file, window)
                 now = state.open_transactions()
                 waiting = {number: first for number, first in waiting.items() if now.get(number) == first}
                 if not waiting:
                     break
         return _transactions(state.open_transactions(), state.aborted)
 
-    def _ahead(self) -> Iterator[tuple[File, int]]:
+    def _parts_ahead(self) -> Iterator[tuple[File, int]]:
         """What comes after the part, as long as anybody asks."""
         if self.stop is not None:
             yield self.file, self.stop
         yield from ((file, 0) for file in self.following)
         if self.more:
-            yield from ((file, 0) for file in _later(self.following[-1]))
+            yield from ((file, 0) for file in _later_segments(self.following[-1]))
 
 
-def _later(file: File) -> list[File]:
+def _later_segments(file: File) -> list[File]:
     """The segments of a partition that come after one, as the directory has them now."""
-    match, found = segment_file("log"), []
+    match, segments = segment_file("log"), []
     for entry in listing(str(file.place.group)):
         place = match(entry.path)
         if place is not None and place.state == file.place.state and entry.problem is None:
-            found.append(File(entry.path, entry.size, entry.modified, file.format, place))
-    later = (one for one in found if (one.place.start_offset or 0) > (file.place.start_offset or 0))
-    return sorted(later, key=lambda one: one.place.start_offset or 0)
+            segments.append(File(entry.path, entry.size, entry.modified, file.format, place))
+    later = (segment for segment in segments if (segment.place.start_offset or 0) > (file.place.start_offset or 0))
+    return sorted(later, key=lambda segment: segment.place.start_offset or 0)
 
 
 def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Transactions | LookAhead | None:
-    """The partition's transactions, where what is asked for depends on them."""
+    """The partition's transactions, if the options depend on them."""
     if options.get("isolation") == "read_committed":
-        found = _of_group(Store.of(group), file)
-        return replace(found, committed_only=True)
+        transactions = _of_group(Store.of(group), file)
+        return replace(transactions, committed_only=True)
     return undone(file, group) if "aborted" in options.get("columns", "").split(",") else None
 
 
@@ -178,22 +178,22 @@ def undone(file: File, group: Sequence[File]) -> LookAhead:
     """The aborted and open transactions in a segment."""
     store = Store.of(group)
     segments = store.share(_sorted_logs).get(file.place.state, [])
-    at = bisect_right(segments, file.place.start_offset or 0, key=lambda one: one.place.start_offset or 0)
+    at = bisect_right(segments, file.place.start_offset or 0, key=lambda segment: segment.place.start_offset or 0)
     # Those after the near ones are listed when somebody asks, unless some are elsewhere, in remote storage.
     near = at + NEAR
-    if store.share(_has_remote) and any(one.place.remote is not None for one in segments[near:]):
+    if store.share(_has_remote) and any(segment.place.remote is not None for segment in segments[near:]):
         near = len(segments)
     return LookAhead(file, tuple(segments[at:near]), more=len(segments) > near)
 
 
 def _has_remote(store: Store) -> bool:
-    return any(one.place.remote is not None for one in store)
+    return any(file.place.remote is not None for file in store)
 
 
 def _sorted_logs(store: Store) -> dict[str | None, list[File]]:
     """The segments of a partition in order, by what a broker would do with them."""
     logs: dict[str | None, list[File]] = {}
-    for file in sorted(store, key=lambda one: one.place.start_offset or 0):
+    for file in sorted(store, key=lambda file: file.place.start_offset or 0):
         if file.format == "kafka.log" and file.problem is None:
             logs.setdefault(file.place.state, []).append(file)
     return logs
@@ -201,52 +201,52 @@ def _sorted_logs(store: Store) -> dict[str | None, list[File]]:
 
 def _of_group(store: Store, file: File) -> Transactions:
     """The transactions of all segments that are in the state of one."""
-    found = store.share(_of_loaded) if file.place.state is None else None
-    return found or _walk(tuple(store.share(_sorted_logs).get(file.place.state, ())))
+    transactions = store.share(_of_files) if file.place.state is None else None
+    return transactions or _walk(tuple(store.share(_sorted_logs).get(file.place.state, ())))
 
 
-def _of_loaded(store: Store) -> Transactions | None:
-    return _indexed(store.files)
+def _of_files(store: Store) -> Transactions | None:
+    return _read_indexes(store.files)
 
 
 def of_partition(segments: Sequence[File]) -> tuple[Transactions, dict[int, int]]:
     """The transactions of a whole partition, by its log alone; and the first offsets of those without a marker, by producer."""
-    found, pending = _walked(tuple(one for one in segments if one.format == "kafka.log"))
-    return found, dict(pending)
+    transactions, pending = _fold_log(tuple(file for file in segments if file.format == "kafka.log"))
+    return transactions, dict(pending)
 
 
-def of_store(store: Store) -> tuple[dict[int, folds.Producer], list[Aborted]]:
+def of_store(store: Store) -> tuple[dict[int, folds.Producer], list[AbortedTxn]]:
     """The producers of a partition with a transaction that no marker ends, and the aborted transactions, by its log alone."""
     state = _state_of(store.share(_sorted_logs).get(None, ()))
     opened = state.open_transactions()
-    return {number: one for number, one in state.states.items() if number in opened}, state.aborted
+    return {number: producer for number, producer in state.states.items() if number in opened}, state.aborted
 
 
 def _walk(segments: tuple[File, ...]) -> Transactions:
-    return _walked(segments)[0]
+    return _fold_log(segments)[0]
 
 
 @lru_cache(maxsize=4)
-def _walked(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, int], ...]]:
+def _fold_log(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, int], ...]]:
     state = _state_of(segments)
     opened = state.open_transactions()
     return _transactions(opened, state.aborted), tuple(opened.items())
 
 
 def _state_of(segments: Sequence[File]) -> folds.Producers:
-    """From headers alone; from checked batches where one that would hold everything back is damaged."""
-    ordered = sorted(segments, key=lambda one: one.place.start_offset or 0)
+    """The producers by headers alone; by checked batches if the first batch of an open transaction is damaged."""
+    ordered = sorted(segments, key=lambda segment: segment.place.start_offset or 0)
     state = folds.Producers(transactional_only=True)
     places: dict[int, tuple[File, int, int]] = {}
     for segment in ordered:
         for window in skim(segment):
-            _take(state, segment, window, places)
+            _take_window(state, segment, window, places)
     if not all(is_sound(*places[first]) for first in state.open_transactions().values()):
-        state = _checked(ordered)
+        state = _fold_sound(ordered)
     return state
 
 
-def _checked(segments: Sequence[File]) -> folds.Producers:
+def _fold_sound(segments: Sequence[File]) -> folds.Producers:
     """The fold of sound batches."""
     from rawlog.formats.kafka import LOG
     from rawlog.io.walk import walk
@@ -258,7 +258,7 @@ def _checked(segments: Sequence[File]) -> folds.Producers:
     return state
 
 
-def _take(
+def _take_window(
     state: folds.Producers, file: File, window: Skimmed, places: dict[int, tuple[File, int, int]] | None = None
 ) -> None:
     """Take in the transactional batches of a window of headers, and of its markers those whose checksums are right."""
@@ -269,22 +269,24 @@ def _take(
     markers = np.flatnonzero(wanted & head.has(Attributes.CONTROL))
     if markers.size:
         frames = window.frames
-        whole = frames.sizes[markers] == window.sizes[markers]
+        is_whole = frames.sizes[markers] == window.sizes[markers]
         checked = take(frames.data, frames.starts[markers], frames.stops[markers])
-        right = checked.sound & whole
-        for at in np.flatnonzero(~whole).tolist():
+        right = checked.sound & is_whole
+        for at in np.flatnonzero(~is_whole).tolist():
             right[at] = is_sound(file, int(window.positions[markers[at]]), int(window.sizes[markers[at]]))
         wanted[markers] = right
     state.add(only(window.frames, wanted), head.only(wanted))
     if places is not None:
         for number, first in state.open_transactions().items():
-            own = np.flatnonzero(wanted & (head["base_offset"] == first) & (head["producer_id"] == number))
-            if first not in places and own.size:
-                places[first] = (file, int(window.positions[own[0]]), int(window.sizes[own[0]]))
+            batches = np.flatnonzero(wanted & (head["base_offset"] == first) & (head["producer_id"] == number))
+            if first not in places and batches.size:
+                places[first] = (file, int(window.positions[batches[0]]), int(window.sizes[batches[0]]))
 
 
-def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted]) -> Transactions:
-    ranges = sorted(((one.producer_id, one.first_offset, one.last_offset) for one in aborted), key=lambda r: r[2])
+def _transactions(opened: Mapping[int, int], aborted: Iterable[AbortedTxn]) -> Transactions:
+    ranges = sorted(
+        ((entry.producer_id, entry.first_offset, entry.last_offset) for entry in aborted), key=lambda r: r[2]
+    )
     table = np.array(ranges, np.int64).reshape(-1, 3)
     stable = min(opened.values(), default=NO_OFFSET)
     return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable, opened=opened)
@@ -294,8 +296,8 @@ def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted]) -> Tran
 
 
 @lru_cache(maxsize=4)
-def _indexed(group: tuple[File, ...]) -> Transactions | None:
-    """The same without reading the log up to the newest snapshot; None where the files next to it do not tell everything.
+def _read_indexes(group: tuple[File, ...]) -> Transactions | None:
+    """The same without reading the log up to the newest snapshot; None if the files next to it are not enough.
 
     A segment without abort has no transaction index, so that none at all may as well mean that they were not kept; where some are there,
     a segment without one is looked through for a marker of an abort.
@@ -319,8 +321,8 @@ def _indexed(group: tuple[File, ...]) -> Transactions | None:
 
 
 def _by_offset(group: Sequence[File], format: str) -> dict[int, File]:
-    chosen = (one for one in group if one.format == format and one.place.state is None and one.problem is None)
-    return {one.place.start_offset: one for one in chosen if one.place.start_offset is not None}
+    chosen = (file for file in group if file.format == format and file.place.state is None and file.problem is None)
+    return {file.place.start_offset: file for file in chosen if file.place.start_offset is not None}
 
 
 def _state_at(snapshot: File) -> folds.Producers:
@@ -337,8 +339,8 @@ def _state_at(snapshot: File) -> folds.Producers:
     return folds.Producers.of(states, transactional_only=True)
 
 
-def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterator[Aborted]:
-    """What the transaction indexes say up to an offset; DataError where an entry cannot be one of its segment."""
+def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterator[AbortedTxn]:
+    """The entries of the transaction indexes up to an offset; DataError for an entry that cannot be of its segment."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
     from rawlog.io.walk import walk
 
@@ -349,7 +351,7 @@ def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterato
         for frames in walk(indexes[base], TXN_INDEX_FILE, errors="raise"):
             raw = TXN_INDEX_ENTRY.take(frames.data, frames.starts)
             for _, *fields in raw.tolist():
-                entry = Aborted(*fields)
+                entry = AbortedTxn(*fields)
                 if not before < entry.last_offset < following or not 0 <= entry.first_offset <= entry.last_offset:
                     raise CorruptError("an entry of no transaction of the segment", path=indexes[base].path)
                 before = entry.last_offset
@@ -369,7 +371,7 @@ def _has_abort(segment: File, end: int) -> bool:
 
 
 def _replay(state: folds.Producers, active: File, group: Sequence[File], start: int) -> int:
-    """Take in what the last segment holds from an offset on; the offset where the log ends."""
+    """Take in the batches of the last segment from an offset on; returns the end of the log."""
     from rawlog.formats.kafka import LOG
     from rawlog.io.walk import walk
 

@@ -30,7 +30,7 @@ from rawlog.formats.kafka.log.layouts import (
     TXN_INDEX_ENTRY,
 )
 from rawlog.formats.kafka.log.segment import sound
-from rawlog.formats.kafka.partition.state import Aborted, Producer, Producers
+from rawlog.formats.kafka.partition.state import AbortedTxn, Producer, Producers
 from rawlog.formats.kafka.paths import directory_place, segment_file
 from rawlog.formats.kafka.properties import topic_id as read_topic_id
 from rawlog.io.checksums import crc32c
@@ -62,15 +62,17 @@ class Limits:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Limits:
-        """The limits that options of these names say. OptionError for what is not a number, or not one that a broker takes."""
+        """The limits in the options. OptionError for an invalid number."""
         least = {"segment_bytes": 14, "segment_ms": 1, "segment_index_bytes": 24, "index_interval_bytes": 0}
         changed = {
-            one.name: whole_number(options, one.name, least[one.name]) for one in fields(cls) if one.name in options
+            limit.name: whole_number(options, limit.name, least[limit.name])
+            for limit in fields(cls)
+            if limit.name in options
         }
-        made = replace(cls(), **changed)
-        if made.segment_bytes > kernels.MOST:
-            raise OptionError(f"segment_bytes {made.segment_bytes:,}, at most {kernels.MOST:,} expected")
-        return made
+        limits = replace(cls(), **changed)
+        if limits.segment_bytes > kernels.MOST:
+            raise OptionError(f"segment_bytes {limits.segment_bytes:,}, at most {kernels.MOST:,} expected")
+        return limits
 
     @property
     def array(self) -> NDArray[np.int64]:
@@ -119,9 +121,9 @@ class SegmentIndex:
     def index(self) -> bytes:
         """The offset index, trimmed to its entries."""
         rows = np.concatenate([np.empty((2, 0), np.int64), *self._offsets], axis=1)
-        made = np.empty(rows.shape[1], INDEX_ENTRY.dtype)
-        made["relative_offset"], made["position"] = rows
-        return made.tobytes()
+        entries = np.empty(rows.shape[1], INDEX_ENTRY.dtype)
+        entries["relative_offset"], entries["position"] = rows
+        return entries.tobytes()
 
     def timeindex(self) -> bytes:
         """The time index, with the closing entry of a segment that will not grow."""
@@ -129,9 +131,9 @@ class SegmentIndex:
         time, offset = int(self.state[kernels.MAX_TIME]), int(self.state[kernels.MAX_TIME_OFFSET]) - self.base
         if time > self.state[kernels.LAST_TIME]:
             rows = np.concatenate([rows, [[time], [offset]]], axis=1)
-        made = np.empty(rows.shape[1], TIME_INDEX_ENTRY.dtype)
-        made["timestamp"], made["relative_offset"] = rows
-        return made.tobytes()
+        entries = np.empty(rows.shape[1], TIME_INDEX_ENTRY.dtype)
+        entries["timestamp"], entries["relative_offset"] = rows
+        return entries.tobytes()
 
 
 class LeaderEpochs:
@@ -141,8 +143,8 @@ class LeaderEpochs:
         self.rows: list[tuple[int, int]] = []
 
     def add(self, head: Heads) -> None:
-        known = (head["magic"] == MAGIC_V2) & (head["leader_epoch"] >= 0)
-        epochs, bases = head["leader_epoch"][known], head["base_offset"][known]
+        has_epoch = (head["magic"] == MAGIC_V2) & (head["leader_epoch"] >= 0)
+        epochs, bases = head["leader_epoch"][has_epoch], head["base_offset"][has_epoch]
         if not epochs.size:
             return
         latest = self.rows[-1][0] if self.rows else NONE
@@ -155,9 +157,12 @@ class LeaderEpochs:
         return f"0\n{len(self.rows)}\n{lines}".encode()
 
 
-def txnindex(aborted: Iterable[Aborted]) -> bytes:
+def txnindex(aborted: Iterable[AbortedTxn]) -> bytes:
     """The file of the transactions whose abort markers a segment holds."""
-    rows = [(0, one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset) for one in aborted]
+    rows = [
+        (0, transaction.producer_id, transaction.first_offset, transaction.last_offset, transaction.last_stable_offset)
+        for transaction in aborted
+    ]
     return np.array(rows, TXN_INDEX_ENTRY.dtype).tobytes()
 
 
@@ -166,18 +171,18 @@ def snapshot(states: Mapping[int, Producer]) -> bytes:
     rows = [
         (
             number,
-            one.epoch,
-            one.last_sequence,
-            one.last_offset,
-            one.offset_delta,
-            one.timestamp,
-            one.coordinator_epoch,
-            one.current_txn_first_offset,
+            state.epoch,
+            state.last_sequence,
+            state.last_offset,
+            state.offset_delta,
+            state.timestamp,
+            state.coordinator_epoch,
+            state.current_txn_first_offset,
         )
-        for number, one in sorted(states.items())
+        for number, state in sorted(states.items())
     ]
-    made = np.array(rows, SNAPSHOT_ENTRY.dtype).tobytes()
-    covered = len(rows).to_bytes(SNAPSHOT_HEADER.size - SNAPSHOT_HEADER.at("count"), "big") + made
+    entries = np.array(rows, SNAPSHOT_ENTRY.dtype).tobytes()
+    covered = len(rows).to_bytes(SNAPSHOT_HEADER.size - SNAPSHOT_HEADER.at("count"), "big") + entries
     return b"\0\1" + crc32c(covered).to_bytes(4, "big") + covered
 
 
@@ -201,7 +206,7 @@ class Derivation:
         return txnindex(aborted[before:])
 
     def snapshot(self, offset: int) -> bytes:
-        """The snapshot of the producers up to an offset, which is where the batches so far end."""
+        """The snapshot of the producers at an offset, the end of the batches so far."""
         return snapshot(self.producers.states)
 
     def epochs_file(self) -> bytes:
@@ -280,10 +285,10 @@ class PartitionWriter:
             if self._index is None:
                 self.begin(int(head["base_offset"][done]))
             assert self._index is not None
-            rest, own = frames.slice(done, len(frames)), head.slice(done, len(head))
-            taken = self._index.add(rest.sizes, own)
+            rest, rest_head = frames.slice(done, len(frames)), head.slice(done, len(head))
+            taken = self._index.add(rest.sizes, rest_head)
             if taken:
-                self._take(rest.slice(0, taken), own.slice(0, taken))
+                self._take(rest.slice(0, taken), rest_head.slice(0, taken))
                 done += taken
             if done < len(frames):
                 base = int(head["base_offset"][done])
@@ -379,10 +384,10 @@ def topic_id_in(target: Path, topic: str) -> str | None:
         if place.topic != topic or place.state is not None:
             continue
         try:
-            found = topic_id(read_regular(folder / METADATA))
+            uuid = topic_id(read_regular(folder / METADATA))
         except (OSError, ValueError):
             continue
-        return base64.urlsafe_b64encode(found).decode().rstrip("=")
+        return base64.urlsafe_b64encode(uuid).decode().rstrip("=")
     return None
 
 
@@ -412,7 +417,7 @@ DERIVED = ("index", "timeindex", "txnindex")
 
 
 class GrowingPartition(PartitionWriter):
-    """A PartitionWriter whose directory may have content already, which it continues. `start` names the first segment of an empty one.
+    """A PartitionWriter that continues the content of its directory. `start` names the first segment of an empty one.
 
     OptionError if the directory belongs to another topic; DataError if it is damaged before its end.
     """
@@ -450,18 +455,18 @@ class GrowingPartition(PartitionWriter):
 
     def append(self, frames: Frames, head: Heads) -> None:
         """As always; the epochs are written as soon as there are new ones, as a broker does."""
-        known = len(self.derivation.epochs.rows)
+        count = len(self.derivation.epochs.rows)
         super().append(frames, head)
-        if len(self.derivation.epochs.rows) > known or EPOCHS not in self.derived:
+        if len(self.derivation.epochs.rows) > count or EPOCHS not in self.derived:
             self._write(EPOCHS, self.derivation.epochs_file())
 
     def _check_id(self, wanted: bytes) -> None:
         path = self.folder.path / METADATA
         try:
-            found = read_topic_id(read_regular(path))
+            uuid = read_topic_id(read_regular(path))
         except (OSError, ValueError) as error:
             raise AccessError(f"{path}: {error}") from None
-        if any(wanted) and any(found) and found != wanted:
+        if any(wanted) and any(uuid) and uuid != wanted:
             raise OptionError(
                 f"{self.folder.named}: it holds another topic of the same name, which was deleted since; record to another place"
             )
