@@ -42,8 +42,8 @@ class Current:
     @property
     def topic(self) -> str | None:
         """The topic that a commit is of."""
-        found = self.record.key.get("topic")
-        return None if found is None else str(found)
+        topic = self.record.key.get("topic")
+        return None if topic is None else str(topic)
 
 
 def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool = False) -> list[Current]:
@@ -67,7 +67,7 @@ def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool 
 
 
 def committed_again(
-    found: Iterable[Current],
+    commits: Iterable[Current],
     now: int,
     rename: Callable[[str], str | None],
     ends: Mapping[tuple[str, int], int] | None = None,
@@ -78,20 +78,20 @@ def committed_again(
     settings for an offset out of range send it.
     """
     key_schema, value_schema = key_types(CONSUMER_OFFSETS)[OFFSET_TYPE]
-    for one in found:
-        record, value = one.record, dict(one.record.value or {})
+    for commit in commits:
+        record, value = commit.record, dict(commit.record.value or {})
         assert record.value_codec is not None
-        if one.topic is None:
+        if commit.topic is None:
             if "currentStateTimestamp" in value:
-                yield replace(one, record=replace(record, value={**value, "currentStateTimestamp": now}))
+                yield replace(commit, record=replace(record, value={**value, "currentStateTimestamp": now}))
             continue
-        name = rename(one.topic)
+        name = rename(commit.topic)
         if name is None:
             continue
         version = record.version or 0
         if ends is not None:
             value["offset"] = min(value["offset"], ends.get((name, record.key["partition"]), value["offset"]))
-        made = codec(value_schema, max(version, VALUE_VERSION))
+        value_codec = codec(value_schema, max(version, VALUE_VERSION))
         if version < VALUE_VERSION:
             value.pop("expireTimestamp", None)
             value.setdefault("leaderEpoch", NONE)
@@ -100,16 +100,16 @@ def committed_again(
             record.name,
             {**record.key, "topic": name},
             codec(key_schema, OFFSET_TYPE),
-            made.version,
+            value_codec.version,
             {**value, "commitTimestamp": now},
-            made,
+            value_codec,
         )
-        yield replace(one, record=record)
+        yield replace(commit, record=record)
 
 
 def moved(before: Current, after: Current) -> str | None:
     """A sentence on a commit that is not where it was; None if it is."""
-    old, new = ((one.record.value or {}).get("offset") for one in (before, after))
+    old, new = ((commit.record.value or {}).get("offset") for commit in (before, after))
     if old == new or before.topic is None:
         return None
     place = f"{before.topic}-{before.record.key['partition']}"
@@ -126,9 +126,9 @@ def partition_of(group: str, count: int) -> int:
     return 0 if value == -(1 << 31) else abs(value) % count
 
 
-def append(writer: PartitionWriter, found: Iterable[Current], now: int) -> int:
+def append(writer: PartitionWriter, commits: Iterable[Current], now: int) -> int:
     """Write records after those of a partition; how many."""
-    return append_rows(writer, (encode_keyed(one.record) for one in found), now)
+    return append_rows(writer, (encode_keyed(commit.record) for commit in commits), now)
 
 
 def append_rows(writer: PartitionWriter, pairs: Iterable[tuple[bytes, bytes | None]], now: int) -> int:
@@ -144,6 +144,6 @@ def append_rows(writer: PartitionWriter, pairs: Iterable[tuple[bytes, bytes | No
     batch = pa.RecordBatch.from_pylist(rows, schema=RECORDS.schema)
     epochs = writer.derivation.epochs.rows
     batching = Batching(leader_epoch=epochs[-1][0] if epochs else 0)
-    made = encode_rows(Rows.of(batch), batching, writer.end_offset - 1)
-    writer.append(made.frames, made.head)
+    batches = encode_rows(Rows.of(batch), batching, writer.end_offset - 1)
+    writer.append(batches.frames, batches.head)
     return len(rows)

@@ -209,12 +209,12 @@ class PartitionCopy:
         control = head.has(Attributes.CONTROL)
         self.report.count("records_cut", int(np.count_nonzero(~keep & ~control[decoded.batch_index])))
         retain = (head["magic"] == MAGIC_V2) & (head["producer_id"] >= 0) & ~control
-        left = keep_records(frames, head, counts, keep, retain=retain)
-        self.report.count("batches_rewritten", left.rebuilt)
+        rewritten = keep_records(frames, head, counts, keep, retain=retain)
+        self.report.count("batches_rewritten", rewritten.rebuilt)
         self.has_cut |= not bool(keep.all())
-        for index in range(len(left.frames)):
-            batch, batch_head = left.frames.slice(index, index + 1), left.head.slice(index, index + 1)
-            if batch_head["record_count"][0] == 0 and counts[left.sources[index]] > 0:
+        for index in range(len(rewritten.frames)):
+            batch, batch_head = rewritten.frames.slice(index, index + 1), rewritten.head.slice(index, index + 1)
+            if batch_head["record_count"][0] == 0 and counts[rewritten.sources[index]] > 0:
                 self.emptied.append((*place, batch, batch_head))
             else:
                 yield from self.put(place, batch, batch_head)
@@ -259,7 +259,7 @@ def copy_directory(
     """
     segments = segments_of(files)
     start = segments[0].place.start_offset or 0
-    floor = max((offset for one in segments if (offset := log_start(one, files)) is not None), default=None)
+    floor = max((offset for segment in segments if (offset := log_start(segment, files)) is not None), default=None)
     plain = PlainBatches(segments)
     copy = PartitionCopy(folder, options, plain, advance, closing)
     try:
@@ -411,7 +411,7 @@ class Merged:
     @property
     def size(self) -> int:
         logs = sum(file.size for file in self.files if file.format == "kafka.log")
-        return logs + sum(one.stop - one.start for one in self.stretches)
+        return logs + sum(stretch.stop - stretch.start for stretch in self.stretches)
 
 
 def stretches_of(copy: Copy, start: int, stop: int) -> Iterator[Stretch]:
@@ -445,7 +445,7 @@ def stretches_of(copy: Copy, start: int, stop: int) -> Iterator[Stretch]:
 
 def pieces_of(copies: dict[int, Copy], pieces: list[Piece]) -> tuple[Stretch, ...]:
     """The stretches of the pieces of a result, in order."""
-    return tuple(one for piece in pieces for one in stretches_of(copies[piece.copy], piece.start, piece.stop))
+    return tuple(stretch for piece in pieces for stretch in stretches_of(copies[piece.copy], piece.start, piece.stop))
 
 
 def copy_union(

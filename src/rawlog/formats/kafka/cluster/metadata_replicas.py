@@ -65,9 +65,9 @@ class ClusterMetadata:
     def partitions(self) -> dict[tuple[str, int], Message]:
         """Every partition that the cluster has, with the fields of a PartitionRecord (`replicas`, `isr`, `leader`, `leaderEpoch` …)."""
         return {
-            (name, number): one
+            (name, number): partition
             for name, key in self.state.topic_ids.items()
-            for number, one in self.state.topics[key].partitions.items()
+            for number, partition in self.state.topics[key].partitions.items()
         }
 
     def verdict(self, topic: str, topic_id: bytes | None) -> str:
@@ -163,19 +163,19 @@ def elect(files: Sequence[File], disks: Disks) -> ClusterMetadata:
     return cluster
 
 
-def _from_bootstrap(every: Iterable[MetadataStore], notes: list[str]) -> ClusterMetadata:
+def _from_bootstrap(stores: Iterable[MetadataStore], notes: list[str]) -> ClusterMetadata:
     """The metadata of a cluster that was restored and not started yet, if there is any."""
-    for one in every:
-        if one.bootstrap is None:
+    for store in stores:
+        if store.bootstrap is None:
             continue
         state = State()
         try:
-            one.load(state, one.bootstrap, "skip")
+            store.load(state, store.bootstrap, "skip")
         except RawlogError as error:
             notes.append(str(error))
             continue
         if state.topic_ids:
-            return ClusterMetadata(state, one.folder, is_newest=True, notes=notes)
+            return ClusterMetadata(state, store.folder, is_newest=True, notes=notes)
     return ClusterMetadata(State(), notes=notes)
 
 
@@ -234,10 +234,10 @@ def _replay(
         batch.replay(state)
         if batch.file not in best.store.segments:
             borrowed.setdefault(batch.file.path, []).append(batch)
-    for path, several in borrowed.items():
-        many = counted(len(several), "batch", "batches")
+    for path, batches_of_file in borrowed.items():
+        many = counted(len(batches_of_file), "batch", "batches")
         cluster.notes.append(
-            f"{best.store.folder} is damaged: {many} from offset {several[0].first:,} on are taken from {path}"
+            f"{best.store.folder} is damaged: {many} from offset {batches_of_file[0].first:,} on are taken from {path}"
         )
 
 
@@ -281,18 +281,20 @@ def _recall_removed(cluster: ClusterMetadata, replicas: Sequence[MetadataReplica
 def _voters(state: State, files: Sequence[File], disks: Disks) -> set[int]:
     """The controllers that vote, as the log says, or the files with the state of the election; those also tell of later elections."""
     if state.voters:
-        return {int(one["voterId"]) for one in state.voters}
-    found = (_quorum_state(file) for file in files if file.format == QUORUM_FORMAT and disks.of(file) is not None)
-    return {int(one["voterId"]) for fields in found for one in fields.get("currentVoters") or ()}
+        return {int(voter["voterId"]) for voter in state.voters}
+    quorum_states = (
+        _quorum_state(file) for file in files if file.format == QUORUM_FORMAT and disks.of(file) is not None
+    )
+    return {int(voter["voterId"]) for fields in quorum_states for voter in fields.get("currentVoters") or ()}
 
 
 def _quorum_state(file: File) -> dict[str, list[dict[str, int]]]:
     try:
         with Source(file.path) as source:
-            found = json.loads(source.read(0, LARGEST_TEXT))
+            fields = json.loads(source.read(0, LARGEST_TEXT))
     except (RawlogError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _judge(

@@ -135,13 +135,13 @@ class Restorer:
         """
         if not any(file.format == LOG.name and file.place.topic is not None for file in files):
             return None
-        made = offered(files, stores, self.options)
-        if made.state is not None and self.options.until is None:
-            wanted = {key: one for key, one in made.partitions.items() if self.wants(key[0], made)}
-            stale = stale_replicas(wanted, made.state)
-            made.notes += stale_notes(stale)
+        offer = offered(files, stores, self.options)
+        if offer.state is not None and self.options.until is None:
+            wanted = {key: content for key, content in offer.partitions.items() if self.wants(key[0], offer)}
+            stale = stale_replicas(wanted, offer.state)
+            offer.notes += stale_notes(stale)
             self.report.facts |= {"stale": sorted(stale)} if stale else {}
-        return made
+        return offer
 
     def add_topics(self, offer: Offer, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take over what rows of `kraft.topics` say, if they are of one cluster."""
@@ -183,19 +183,19 @@ class Restorer:
             raise OptionError(
                 f"topic {name!r}: Kafka takes no such name; `restore --rename` gives it another, --topic leaves it out"
             )
-        known = offer.known.get(source, TopicFacts({}, {}))
-        found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
-        count = max(found, default=-1) + 1
-        if count > len(found) + MOST_MISSING:
-            raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(found):,}")
+        facts = offer.known.get(source, TopicFacts({}, {}))
+        numbers = {number for topic, number in offer.partitions if topic == source} | set(facts.epochs)
+        count = max(numbers, default=-1) + 1
+        if count > len(numbers) + MOST_MISSING:
+            raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(numbers):,}")
         there = topic_id_in(self.target, name) if options.partitions_only else None
-        own = uuid_bytes(there) if there is not None else offer.ids.get(source) or new_id()
-        made = Topic(name, source, own, count, {}, dict(known.epochs))
-        copies = place_replicas(made, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
-        configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
-        made.configs, notes = safe_configs(name, configs, keep_retention=options.keep_retention, replicas=copies)
+        topic_id = uuid_bytes(there) if there is not None else offer.ids.get(source) or new_id()
+        new_topic = Topic(name, source, topic_id, count, {}, dict(facts.epochs))
+        copies = place_replicas(new_topic, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
+        configs = {**INTERNAL_CONFIGS.get(source, {}), **facts.configs}
+        new_topic.configs, notes = safe_configs(name, configs, keep_retention=options.keep_retention, replicas=copies)
         self.report.notes += notes
-        return made
+        return new_topic
 
     def _splits(self, topic: Topic, offer: Offer) -> Iterator[RestoreSplit]:
         carries_state = self.options.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
@@ -245,28 +245,34 @@ class Restorer:
         place = folder.folder(split.name).path
         return copy_directory(split.content.files, place, how.copying, advance, self.closing(how))
 
-    def closing(self, how: PartitionOptions) -> Closing:
+    def closing(self, options: PartitionOptions) -> Closing:
         """What appends to a partition, after its records, that which the new cluster needs: committed offsets, ended transactions."""
 
         def close(writer: PartitionWriter, report: Report) -> None:
-            if not how.commits_again and not how.completes:
+            if not options.commits_again and not options.completes:
                 return
             writer.flush()
             written = list(files_in(str(writer.folder.path)))
-            if how.completes:
+            if options.completes:
                 complete(writer, written, self.now)
                 return
             again: list[consumer_offsets.Current] = []
             reached: dict[str, int] = report.facts.setdefault("reached", {})
-            for one in consumer_offsets.current(written, skip_pending=True):
-                if one.topic is not None:
-                    name = f"{one.topic}-{one.record.key['partition']}"
-                    reached[name] = max(reached.get(name, 0), (one.record.value or {})["offset"])
-                new = list(consumer_offsets.committed_again([one], self.now, lambda topic: topic, how.ends))
-                again += new
-                report.notes += [note for other in new if (note := consumer_offsets.moved(one, other)) is not None]
+            for commit in consumer_offsets.current(written, skip_pending=True):
+                if commit.topic is not None:
+                    name = f"{commit.topic}-{commit.record.key['partition']}"
+                    reached[name] = max(reached.get(name, 0), (commit.record.value or {})["offset"])
+                new_commits = list(
+                    consumer_offsets.committed_again([commit], self.now, lambda topic: topic, options.ends)
+                )
+                again += new_commits
+                report.notes += [
+                    note
+                    for new_commit in new_commits
+                    if (note := consumer_offsets.moved(commit, new_commit)) is not None
+                ]
             consumer_offsets.append(writer, again, self.now)
-            report.count("offsets_committed", sum(one.topic is not None for one in again))
+            report.count("offsets_committed", sum(commit.topic is not None for commit in again))
 
         return close
 
@@ -285,12 +291,15 @@ class Restorer:
     def finish(self, done: Sequence[RestoredPartition], folder: Folder) -> None:
         """Write the committed offsets, where logs start, and, unless only partitions are wanted, the cluster's metadata."""
         report = self.report
-        kept = [one for one in done if not one.split.is_scratch]
-        report.parts |= {one.split.name: one.report for one in kept}
-        report.counts |= {name: sum(one.report.counts.get(name, 0) for one in kept) for name in SUMS}
+        kept = [partition for partition in done if not partition.split.is_scratch]
+        report.parts |= {partition.split.name: partition.report for partition in kept}
+        report.counts |= {name: sum(partition.report.counts.get(name, 0) for partition in kept) for name in SUMS}
         self._note_passed_ends(kept)
-        parts = [Part.of(one.split.topic, one.split.partition, str(folder.path), one.report) for one in kept]
-        parts += self._write_offsets([one for one in done if one.split.is_scratch], kept, folder)
+        parts = [
+            Part.of(partition.split.topic, partition.split.partition, str(folder.path), partition.report)
+            for partition in kept
+        ]
+        parts += self._write_offsets([partition for partition in done if partition.split.is_scratch], kept, folder)
         if self.options.partitions_only:
             self._write_log_starts(folder, kept, offsets_in(str(self.target), LOG_START))
         else:
@@ -299,9 +308,9 @@ class Restorer:
 
     def _note_passed_ends(self, done: Sequence[RestoredPartition]) -> None:
         """Note the logs that end before an offset that a group has committed: unless topics are made again, they lack records."""
-        ends = {one.split.name: one.report.facts["end_offset"] for one in done}
-        for one in done:
-            reached = one.report.facts.pop("reached", {})
+        ends = {partition.split.name: partition.report.facts["end_offset"] for partition in done}
+        for partition in done:
+            reached = partition.report.facts.pop("reached", {})
             if self.ends is None:
                 passed = ((name, offset) for name, offset in sorted(reached.items()) if offset > ends.get(name, offset))
                 self.report.notes += [passed_end(name, offset, ends[name]) for name, offset in passed]
@@ -310,17 +319,17 @@ class Restorer:
         """The new cluster, with no epoch or producer id below those in the logs."""
         old: State | None = self._offer.state
         by_name = {topic.name: topic for topic in self.topics}
-        for one in done:
-            epochs, number = by_name[one.split.topic].epochs, one.split.partition
-            epochs[number] = max(epochs.get(number, 0), one.report.facts.get("largest_epoch", 0))
+        for partition in done:
+            epochs, number = by_name[partition.split.topic].epochs, partition.split.partition
+            epochs[number] = max(epochs.get(number, 0), partition.report.facts.get("largest_epoch", 0))
         largest = max(
             [
                 0 if old is None else (old.next_producer_id or 0) - 1,
                 self.largest_producer,
-                *(one.report.facts.get("largest_producer", NONE) for one in done),
+                *(partition.report.facts.get("largest_producer", NONE) for partition in done),
             ]
         )
-        made = Blueprint(
+        blueprint = Blueprint(
             self.nodes,
             self.options.cluster_id or uuid_text(new_id()),
             self.topics,
@@ -338,23 +347,23 @@ class Restorer:
                 f"settings of brokers are not taken over: {', '.join(names)}; put them into server.properties, or set them again"
             )
         if isinstance(self.options.level, int):
-            made.level = self.options.level
+            blueprint.level = self.options.level
         elif old is not None:
-            made.level = max(old.level, LEAST_LEVEL)
+            blueprint.level = max(old.level, LEAST_LEVEL)
         if old is not None:
-            self._report_uncarried(old, made.level)
-        release = level_text(METADATA_VERSION, made.level)
+            self._report_uncarried(old, blueprint.level)
+        release = level_text(METADATA_VERSION, blueprint.level)
         facts: dict[str, Any] = {
-            "cluster_id": made.cluster_id,
-            "node_id": made.nodes[0].id,
-            "metadata_version": made.level,
+            "cluster_id": blueprint.cluster_id,
+            "node_id": blueprint.nodes[0].id,
+            "metadata_version": blueprint.level,
         }
         if self.report.verb != "restore":
-            facts["nodes"] = [node.id for node in made.nodes]
-            facts["server_properties"] = server_properties(made, str(self.target))
+            facts["nodes"] = [node.id for node in blueprint.nodes]
+            facts["server_properties"] = server_properties(blueprint, str(self.target))
             self.report.notes += start_notes(facts["nodes"], str(self.target))
         self.report.facts |= {**facts, **({} if release is None else {"release": release})}
-        return made
+        return blueprint
 
     def _report_uncarried(self, old: State, level: int) -> None:
         """Report settings of newer releases that the new cluster does not get, or gets unchecked."""
@@ -363,7 +372,7 @@ class Restorer:
                 f"metadata.version {level} is newer than {LEVELS[-1]}, the newest that is known here: records are written as that one has "
                 "them. Start a broker of the same release as before, or choose a known one with --metadata-version"
             )
-        ranges = sorted({one["host"] for one in old.acls.values() if "/" in one["host"]})
+        ranges = sorted({acl["host"] for acl in old.acls.values() if "/" in acl["host"]})
         if ranges and level < CIDR_LEVEL and self._takes_settings:
             self.report.notes.append(
                 f"access rules name ranges of addresses ({', '.join(ranges[:3])}), which brokers below {LEVELS[CIDR_LEVEL]} do not match: "
@@ -385,24 +394,29 @@ class Restorer:
         if not scratch:
             return []
         names = {topic.source: topic.name for topic in self.topics}
-        ends = {(one.split.topic, one.split.partition): one.report.facts["end_offset"] for one in done}
-        current = consumer_offsets.current([file for one in scratch for file in files_in(one.folder)])
+        ends = {
+            (partition.split.topic, partition.split.partition): partition.report.facts["end_offset"]
+            for partition in done
+        }
+        current = consumer_offsets.current([file for partition in scratch for file in files_in(partition.folder)])
         again = [
-            one for one in consumer_offsets.committed_again(current, self.now, names.get, ends) if one.topic is not None
+            commit
+            for commit in consumer_offsets.committed_again(current, self.now, names.get, ends)
+            if commit.topic is not None
         ]
-        known = self._offer.known.get(CONSUMER_OFFSETS, TopicFacts({}, {}))
-        count = max(len(known.epochs), *(one.split.partition + 1 for one in scratch))
+        facts = self._offer.known.get(CONSUMER_OFFSETS, TopicFacts({}, {}))
+        count = max(len(facts.epochs), *(partition.split.partition + 1 for partition in scratch))
         topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
         place_replicas(topic, [node.id for node in self.nodes], replicas_of(CONSUMER_OFFSETS, self._offer.state))
         self.topics.append(topic)
         parts: list[Part] = []
         self.report.count("offsets_committed", len(again))
         for number in range(count):
-            made = folder.folder(f"{CONSUMER_OFFSETS}-{number}")
-            writer = PartitionWriter(made.path, None, topic_id=uuid_text(topic.id))
+            partition_folder = folder.folder(f"{CONSUMER_OFFSETS}-{number}")
+            writer = PartitionWriter(partition_folder.path, None, topic_id=uuid_text(topic.id))
             try:
-                mine = (one for one in again if consumer_offsets.partition_of(one.group, count) == number)
-                consumer_offsets.append(writer, mine, self.now)
+                commits = (commit for commit in again if consumer_offsets.partition_of(commit.group, count) == number)
+                consumer_offsets.append(writer, commits, self.now)
                 writer.close()
             finally:
                 writer.abandon()
@@ -414,11 +428,11 @@ class Restorer:
     ) -> None:
         """Write the first offsets that consumers get; an old line for a new log would make a broker delete its records."""
         lines = dict(there)
-        for one in done:
-            key = (one.split.topic, one.split.partition)
+        for partition in done:
+            key = (partition.split.topic, partition.split.partition)
             lines.pop(key, None)
-            if "log_start" in one.report.facts:
-                lines[key] = one.report.facts["log_start"]
+            if "log_start" in partition.report.facts:
+                lines[key] = partition.report.facts["log_start"]
         if lines or there:
             text = "".join(f"{topic} {number} {offset}\n" for (topic, number), offset in sorted(lines.items()))
             folder.write(LOG_START, f"0\n{len(lines)}\n{text}")
@@ -440,12 +454,12 @@ def metadata_level(text: str) -> int:
     """A level of metadata.version by its number, by its name, or by a release, which means its last level: 21, 3.9-IV0, 3.9."""
     if text.isdecimal() and LEAST_LEVEL <= int(text) <= NEWEST_LEVEL:
         return int(text)
-    found = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
-    if not found or max(found) < LEAST_LEVEL:
+    levels = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
+    if not levels or max(levels) < LEAST_LEVEL:
         raise OptionError(
             f"metadata version {text}: a release such as 3.9-IV0 or 4.4 expected; the newest known one is {LEVELS[-1]}"
         )
-    return max(found)
+    return max(levels)
 
 
 def _has_batches(offer: Offer) -> bool:
@@ -476,19 +490,19 @@ def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance
         return rows_kept(table, offsets, content, copying.until)
 
     out = Sink(folder, choice)
-    one = out.partition(split.topic, split.partition)
-    one.writer.topic_id = copying.topic_id
+    partition = out.partition(split.topic, split.partition)
+    partition.writer.topic_id = copying.topic_id
     try:
         for batch in content.batches(keeps, advance):
             out.add(batch)
         out.close()
     finally:
         out.abandon()
-    report, writer = partition_report(), one.writer
+    report, writer = partition_report(), partition.writer
     report.counts |= {
         "segments": writer.segments,
         "batches": writer.batches,
-        "records": one.rows,
+        "records": partition.rows,
         "bytes": writer.bytes,
     }
     report.facts["end_offset"] = writer.end_offset
@@ -507,9 +521,9 @@ def rows_kept(table: pa.Table, offsets: NDArray[np.int64], content: RowContent, 
     part = pc.fill_null(table.column("is_transactional"), False).to_numpy()
     producers = pc.fill_null(table.column("producer_id"), NONE).to_numpy()
     for producer in np.unique(producers[part]).tolist():
-        ends = [one for one in content.marks if one[1] == producer]
-        places = np.array([one[0] for one in ends], np.int64)
-        good = np.array([one[2] and (until is None or one[3] < until) for one in ends] + [False], np.bool_)
-        mine = np.flatnonzero(part & (producers == producer))
-        keep[mine] &= good[np.searchsorted(places, offsets[mine])]
+        ends = [mark for mark in content.marks if mark[1] == producer]
+        places = np.array([mark[0] for mark in ends], np.int64)
+        good = np.array([mark[2] and (until is None or mark[3] < until) for mark in ends] + [False], np.bool_)
+        row_indexes = np.flatnonzero(part & (producers == producer))
+        keep[row_indexes] &= good[np.searchsorted(places, offsets[row_indexes])]
     return keep

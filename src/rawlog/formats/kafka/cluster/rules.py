@@ -58,9 +58,9 @@ class Records:
         names = {"key", "value", "offset"}
         for index in range(len(sound)):
             position, control = int(sound.positions[index]), bool(head.has(Attributes.CONTROL)[index])
-            one, own = sound.slice(index, index + 1), head.slice(index, index + 1)
+            batch, batch_head = sound.slice(index, index + 1), head.slice(index, index + 1)
             with contextlib.suppress(DataError):  # Kafka's own rules report it
-                for _, _, columns in decode_bounded(one, own, names, seen.limit, seen.max_headers):
+                for _, _, columns in decode_bounded(batch, batch_head, names, seen.limit, seen.max_headers):
                     arrays = [columns.arrays[name].to_pylist() for name in ("offset", "key", "value")]
                     for offset, key, value in zip(*arrays, strict=True):
                         yield position, offset, control, key, value
@@ -150,10 +150,10 @@ def snapshot_epoch(seen: Inspection) -> Iterator[Mark]:
         return
     head = heads(seen.frames)
     for index in range(len(seen.frames)):
-        found = int(head["leader_epoch"][index])
-        if head.sound[index] and found != named[1]:
+        epoch = int(head["leader_epoch"][index])
+        if head.sound[index] and epoch != named[1]:
             seen.memory["is_reported"] = True
-            yield Mark(f"epoch {found}", int(seen.frames.positions[index]), expected=named[1], found=found)
+            yield Mark(f"epoch {epoch}", int(seen.frames.positions[index]), expected=named[1], found=epoch)
             return
 
 
@@ -192,8 +192,10 @@ def snapshot_level(seen: Inspection) -> Iterator[Mark]:
             what = f"{schema} version {version} under metadata.version {memory['level']}"
             yield Mark(what, position, offset=offset, expected=f"at least {least}", found=memory["level"])
     if seen.frames.last and is_bootstrap(seen.file.path) and memory.get("level", 0) < LEAST_BOOTSTRAP:
-        found = f"metadata.version {memory['level']}" if "level" in memory else "no metadata.version"
-        yield Mark(found, 0, expected=f"at least {LEAST_BOOTSTRAP}", found=memory.get("level"), severity=Severity.ERROR)
+        level_text = f"metadata.version {memory['level']}" if "level" in memory else "no metadata.version"
+        yield Mark(
+            level_text, 0, expected=f"at least {LEAST_BOOTSTRAP}", found=memory.get("level"), severity=Severity.ERROR
+        )
 
 
 def _schema(value: bytes) -> str | None:
@@ -203,16 +205,16 @@ def _schema(value: bytes) -> str | None:
         return None
 
 
-def _renamed(one: Rule[Inspection]) -> Rule[Inspection]:
-    return replace(one, code=one.code.replace("kafka.log.", "kraft.checkpoint."))
+def _renamed(log_rule: Rule[Inspection]) -> Rule[Inspection]:
+    return replace(log_rule, code=log_rule.code.replace("kafka.log.", "kraft.checkpoint."))
 
 
 def checkpoint_rules() -> Sequence[Rule[Inspection]]:
     """Those of every log, under this format's name, and a snapshot's own."""
     kept = (
-        one for one in kafka_checks.rules() if one.code != "kafka.log.base"
+        log_rule for log_rule in kafka_checks.rules() if log_rule.code != "kafka.log.base"
     )  # offsets begin at 0 whatever the name says
-    return (*(_renamed(one) for one in kept), incomplete, record, snapshot_epoch, content, snapshot_level)
+    return (*(_renamed(log_rule) for log_rule in kept), incomplete, record, snapshot_epoch, content, snapshot_level)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -227,24 +229,31 @@ def accounts(files: Sequence[File]) -> list[Account]:
 
 
 def _accounted(files: Store) -> list[tuple[Account, Intervals, MetadataStore]]:
-    readable = Store(one for one in files if one.problem is None)
+    readable = Store(file for file in files if file.problem is None)
     readable.summaries = files.summaries
-    found = []
-    for store in (every.settled for every in stores(readable)):
+    accounts = []
+    for store in (directory.settled for directory in stores(readable)):
         if store.segments:
-            found.append((_account(store, store.missing), store.missing, store))
-    return found
+            accounts.append((_account(store, store.missing), store.missing, store))
+    return accounts
 
 
 def _account(store: MetadataStore, missing: Intervals) -> Account:
-    ends = [(snapshot_id(one.path) or (0, 0))[0] for one in store.snapshots if store.is_whole(one)]
+    ends = [(snapshot_id(snapshot.path) or (0, 0))[0] for snapshot in store.snapshots if store.is_whole(snapshot)]
     start = min([store.first, *(first for first, _ in missing)])
     stop = max([store.end[1], *ends, *(last for _, last in missing)])
     log_end = max(
-        [start, *(one for one in (store.contents(each).following for each in store.segments) if one is not None)]
+        [
+            start,
+            *(
+                following
+                for following in (store.contents(segment).following for segment in store.segments)
+                if following is not None
+            ),
+        ]
     )
     inside = missing.intersection([(0, log_end)]).total
-    control = sum(store.contents(one).controls for one in store.segments)
+    control = sum(store.contents(segment).controls for segment in store.segments)
     return Account(
         system="kraft",
         topic=METADATA_TOPIC,
@@ -300,19 +309,19 @@ _BEGIN, _FEATURE = 23, 12
 
 def _survey(files: Store) -> dict[str, Few]:
     """The findings on the metadata directories among some files, by the rule that reports them."""
-    readable = Store(one for one in files if one.problem is None)
+    readable = Store(file for file in files if file.problem is None)
     readable.summaries = files.summaries
-    found: dict[str, Few] = defaultdict(Few)
+    marks: dict[str, Few] = defaultdict(Few)
     for store in stores(readable):
         if store.segments or store.snapshots:
             for path, reason in store.foreign.items():
-                found["refused"].append(Mark(f"a segment of another metadata log: {reason}", 0, path=path))
+                marks["refused"].append(Mark(f"a segment of another metadata log: {reason}", 0, path=path))
             store = store.settled
-            _Survey(store, found).run()
+            _Survey(store, marks).run()
             for file in readable:
                 if file.format == QUORUM_FORMAT:
-                    _quorum(file, store, found)
-    return found
+                    _quorum(file, store, marks)
+    return marks
 
 
 def _found(files: Files, code: str) -> Iterable[Mark]:
@@ -322,8 +331,8 @@ def _found(files: Files, code: str) -> Iterable[Mark]:
 class _Survey:
     """A metadata log replayed from what passes over its files found, with the state as it grows."""
 
-    def __init__(self, store: MetadataStore, found: dict[str, Few]) -> None:
-        self.store, self.found = store, found
+    def __init__(self, store: MetadataStore, marks: dict[str, Few]) -> None:
+        self.store, self.marks = store, marks
         self.state = State()
         self.level: int | None = None
         self.early: Mark | None = None
@@ -331,9 +340,9 @@ class _Survey:
         self.ends: dict[int, tuple[File, int | None]] = {}
 
     def run(self) -> None:
-        self.found["gap"].join(self.store.gaps)
+        self.marks["gap"].join(self.store.gaps)
         for segment in self.store.segments:
-            self.found["shape"].join(self.store.contents(segment).shapes)
+            self.marks["shape"].join(self.store.contents(segment).shapes)
         self.snapshots()
         for segment in self.store.segments:
             self.segment(segment)
@@ -342,7 +351,7 @@ class _Survey:
             mark = Mark(
                 "a metadata transaction has not ended: its records do not count", offset=began, severity=Severity.INFO
             )
-            self.found["transaction"].append(mark)
+            self.marks["transaction"].append(mark)
         self.epochs()
         self.partitions()
 
@@ -357,21 +366,23 @@ class _Survey:
         """Whether a controller could start, and from what; the replay begins from what it would load for the log's start."""
         store = self.store
         start, (last_epoch, end) = store.start, store.end
-        whole = [one for one in store.newest_first if store.is_whole(one)]
-        ids = {one.path: snapshot_id(one.path) or (0, 0) for one in whole}
-        self.ends = {ids[one.path][0] - 1: (one, last_time(one, store)) for one in whole}
+        whole = [snapshot for snapshot in store.newest_first if store.is_whole(snapshot)]
+        ids = {snapshot.path: snapshot_id(snapshot.path) or (0, 0) for snapshot in whole}
+        self.ends = {ids[snapshot.path][0] - 1: (snapshot, last_time(snapshot, store)) for snapshot in whole}
         if store.first > 0 and not any(offset >= store.first for offset, _ in ids.values()):
             message = f"the log begins at offset {store.first}, and no whole snapshot leads up to it"
-            self.found["no-snapshot"].append(Mark(message, offset=store.first, path=store.segments[0].path))
+            self.marks["no-snapshot"].append(Mark(message, offset=store.first, path=store.segments[0].path))
         if whole and store.segments:
             offset, epoch = ids[whole[0].path]
             if epoch > last_epoch or (epoch == last_epoch and offset > end):
                 message = f"ends at offset {offset} of epoch {epoch}, the log at {end} of {last_epoch}: the log would be emptied"
-                self.found["ahead"].append(
+                self.marks["ahead"].append(
                     Mark(message, offset=end, expected=f"at most {end}", found=offset, path=whole[0].path)
                 )
         first = min(
-            (one for one in whole if ids[one.path][0] >= start > 0), key=lambda one: ids[one.path], default=None
+            (snapshot for snapshot in whole if ids[snapshot.path][0] >= start > 0),
+            key=lambda snapshot: ids[snapshot.path],
+            default=None,
         )
         if first is not None:
             store.load(self.state, first, "skip")
@@ -384,17 +395,17 @@ class _Survey:
         """Compare every snapshot that the log and an older snapshot lead up to with what they lead to."""
         store = self.store
         end = store.end[1]
-        for one in whole:
-            offset, _ = snapshot_id(one.path) or (0, 0)
+        for snapshot in whole:
+            offset, _ = snapshot_id(snapshot.path) or (0, 0)
             if not max(store.start, 1) <= offset <= end:
                 continue
-            others = [other for other in store.snapshots if (snapshot_id(other.path) or (0, 0))[0] < offset]
-            if store.start > 0 and not any((snapshot_id(other.path) or (0, 0))[0] >= store.start for other in others):
+            older = [file for file in store.snapshots if (snapshot_id(file.path) or (0, 0))[0] < offset]
+            if store.start > 0 and not any((snapshot_id(file.path) or (0, 0))[0] >= store.start for file in older):
                 continue
             try:
-                before = MetadataStore([*store.segments, *others], store.folder, store.summaries)
+                before = MetadataStore([*store.segments, *older], store.folder, store.summaries)
                 grown = before.fold(At(offset=offset - 1))
-                loaded = MetadataStore([one], store.folder, store.summaries).fold()
+                loaded = MetadataStore([snapshot], store.folder, store.summaries).fold()
             except RawlogError:
                 continue  # reported elsewhere
             if grown.open_transaction is not None or grown.image_lines() == loaded.image_lines():
@@ -403,7 +414,7 @@ class _Survey:
             message = (
                 f"{len(here - there)} of its records are not what the log leads to, and {len(there - here)} are missing"
             )
-            self.found["differs"].append(Mark(message, offset=offset, path=one.path))
+            self.marks["differs"].append(Mark(message, offset=offset, path=snapshot.path))
 
     def segment(self, file: File) -> None:
         for rows in self.store.rows([file], "skip"):
@@ -418,11 +429,11 @@ class _Survey:
 
     def name(self, offset: int, time: int | None) -> None:
         """Compare the time that the snapshot of an offset has of its last record with that of the record in the log."""
-        snapshot, own = self.ends[offset]
-        if time is not None and is_misnamed(offset + 1, own, time // 1000):
-            message = f"its last record is of time {own}, the one at offset {offset} of {time // 1000}"
-            mark = Mark(message, offset=offset + 1, expected=time // 1000, found=own, path=snapshot.path)
-            self.found["name"].append(mark)
+        snapshot, snapshot_time = self.ends[offset]
+        if time is not None and is_misnamed(offset + 1, snapshot_time, time // 1000):
+            message = f"its last record is of time {snapshot_time}, the one at offset {offset} of {time // 1000}"
+            mark = Mark(message, offset=offset + 1, expected=time // 1000, found=snapshot_time, path=snapshot.path)
+            self.marks["name"].append(mark)
 
     def replay(self, file: File, position: int, offset: int, value: bytes) -> None:
         try:
@@ -441,7 +452,7 @@ class _Survey:
         if key == _FEATURE and message["name"] == METADATA_VERSION:
             self.level = message["featureLevel"]
             if self.early is not None and self.level > 1:
-                self.found["level"].append(self.early)
+                self.marks["level"].append(self.early)
             self.early = None
             return
         schema = framed_types()[key].name
@@ -459,12 +470,12 @@ class _Survey:
         """What holds of every partition at the end of the log."""
         for key, topic in self.state.topics.items():
             if not any(key):
-                self.found["partition"].append(Mark(f"topic {topic.name} has an id of zeros"))
-            for number, one in topic.partitions.items():
-                for what in _oddities(one):
+                self.marks["partition"].append(Mark(f"topic {topic.name} has an id of zeros"))
+            for number, partition in topic.partitions.items():
+                for what in _oddities(partition):
                     path = self.store.segments[-1].path if self.store.segments else self.store.folder
                     text = f"{topic.name}-{number} ({uuid_text(key)}): {what}"
-                    self.found["partition"].append(Mark(text, offset=self.state.end_offset, path=path))
+                    self.marks["partition"].append(Mark(text, offset=self.state.end_offset, path=path))
 
     def mark(
         self,
@@ -474,9 +485,9 @@ class _Survey:
         position: int,
         offset: int,
         expected: object = None,
-        found: object = None,
+        value: object = None,
     ) -> None:
-        self.found[code].append(Mark(message, position, offset=offset, expected=expected, found=found, path=file.path))
+        self.marks[code].append(Mark(message, position, offset=offset, expected=expected, found=value, path=file.path))
 
 
 def _oddities(partition: Message) -> Iterator[str]:
@@ -496,7 +507,7 @@ def _oddities(partition: Message) -> Iterator[str]:
         yield f"{len(partition['directories'])} directories for {len(partition['replicas'])} replicas"
 
 
-def _quorum(file: File, store: MetadataStore, found: dict[str, Few]) -> None:
+def _quorum(file: File, store: MetadataStore, marks: dict[str, Few]) -> None:
     try:
         with Source(file.path) as source:
             epoch = parse_quorum(source.read(0, 1 << 20))["leaderEpoch"]
@@ -504,7 +515,7 @@ def _quorum(file: File, store: MetadataStore, found: dict[str, Few]) -> None:
         return
     if isinstance(epoch, int) and epoch < store.end[0]:
         message = f"epoch {epoch}, although the log reaches {store.end[0]}"
-        found["quorum"].append(Mark(message, expected=f"at least {store.end[0]}", found=epoch, path=file.path))
+        marks["quorum"].append(Mark(message, expected=f"at least {store.end[0]}", found=epoch, path=file.path))
 
 
 @rule("kraft.metadata.gap", Severity.ERROR)

@@ -153,7 +153,7 @@ class State:
         if kind == ControlType.LEADER_CHANGE:
             self.leader = message["leaderId"]
             if not self.kraft_version:
-                self.voters = [{"voterId": one["voterId"]} for one in message["voters"]]
+                self.voters = [{"voterId": voter["voterId"]} for voter in message["voters"]]
         elif kind == ControlType.KRAFT_VERSION:
             self.kraft_version = message["kRaftVersion"]
         else:
@@ -242,7 +242,7 @@ class State:
             raise Refused(f"partition {message['partitionId']} of the unknown topic {uuid_text(message['topicId'])}")
         count = len(message["replicas"])
         directories = message.get("directories")
-        if not directories or all(one == MIGRATING for one in directories):
+        if not directories or all(directory == MIGRATING for directory in directories):
             message["directories"] = [MIGRATING] * count
         elif len(directories) != count:
             raise Refused(f"{topic.name}-{message['partitionId']}: {len(directories)} directories for {count} replicas")
@@ -271,7 +271,7 @@ class State:
                 partition[name] = value
         if directories is not None:
             partition["directories"] = directories
-        elif replicas is not None and all(one == MIGRATING for one in partition["directories"]):
+        elif replicas is not None and all(directory == MIGRATING for directory in partition["directories"]):
             partition["directories"] = [MIGRATING] * len(replicas)
         if change["leader"] != SAME_LEADER:
             partition["leader"] = change["leader"]
@@ -302,7 +302,7 @@ class State:
 
     def _quota(self, message: Message) -> None:
         entity = tuple(
-            sorted(((one["entityType"], one["entityName"]) for one in message["entity"]), key=lambda e: e[0])
+            sorted(((part["entityType"], part["entityName"]) for part in message["entity"]), key=lambda e: e[0])
         )
         if not message["remove"]:
             self.quotas.setdefault(entity, {})[message["key"]] = message["value"]
@@ -357,9 +357,9 @@ class State:
 
     def uncarried_tags(self, carried: Collection[str]) -> str | None:
         """The tagged fields that no schema knows and that are not among the records of these types, in words; None if there are none."""
-        found = sorted((key, count) for key, count in self.unknown_tags.items() if key[0] not in carried)
-        named = ", ".join(f"{name} tag {tag} ({counted(count, 'record')})" for (name, tag), count in found)
-        return f"tagged fields that are not known are lost: {named}" if found else None
+        tags = sorted((key, count) for key, count in self.unknown_tags.items() if key[0] not in carried)
+        named = ", ".join(f"{name} tag {tag} ({counted(count, 'record')})" for (name, tag), count in tags)
+        return f"tagged fields that are not known are lost: {named}" if tags else None
 
     def image(self) -> Iterator[tuple[str, int, Message]]:
         """The state as the records of a snapshot (name, version, message).
@@ -386,7 +386,11 @@ class State:
         for name, key in sorted(self.topic_ids.items()):
             yield record("TopicRecord", {"name": name, "topicId": key})
             for _, partition in sorted(self.topics[key].partitions.items()):
-                shown = {one: value for one, value in partition.items() if value != [] or one not in _LISTS[4:]}
+                shown = {
+                    field_name: value
+                    for field_name, value in partition.items()
+                    if value != [] or field_name not in _LISTS[4:]
+                }
                 yield record("PartitionRecord", _at_level(shown, "PartitionRecord", level))
         for (kind, resource), settings in sorted(self.configs.items()):
             for name, value in sorted(settings.items()):
@@ -411,7 +415,7 @@ class State:
 
 def _sorted(message: Message) -> Message:
     """A registration with its endpoints and features in the order of their names: a controller keeps them in none."""
-    named = {name: sorted(message[name], key=lambda one: str(one["name"])) for name in ("endPoints", "features")}
+    named = {name: sorted(message[name], key=lambda part: str(part["name"])) for name in ("endPoints", "features")}
     return {**message, **named}
 
 
@@ -419,27 +423,27 @@ def _at_level(message: Message, name: str, level: int) -> Message:
     """A message without the fields that its version at this level does not have."""
     version = record_version(name, level)
     fields = next(schema for schema in framed_types().values() if schema.name == name).fields
-    there = {one.name for one in fields if version in one.versions}
+    there = {schema_field.name for schema_field in fields if version in schema_field.versions}
     return {key: value for key, value in message.items() if key in there or key == UNKNOWN}
 
 
 def _unknown_tags(message: Message) -> set[int]:
     """The tags of a record, and of the structures in it, that its schema does not know."""
-    found = {tag for tag, _ in message.get(UNKNOWN, ())}
+    tags = {tag for tag, _ in message.get(UNKNOWN, ())}
     for value in message.values():
-        for one in value if isinstance(value, list) else ():
-            found |= _unknown_tags(one) if isinstance(one, dict) else set()
-    return found
+        for item in value if isinstance(value, list) else ():
+            tags |= _unknown_tags(item) if isinstance(item, dict) else set()
+    return tags
 
 
 def _known_fields(message: Message) -> Message:
     """A record without the tagged fields that its schema does not know."""
-    made = {}
+    fields = {}
     for name, value in message.items():
         if name != UNKNOWN:
             is_list = isinstance(value, list) and value and isinstance(value[0], dict)
-            made[name] = [_known_fields(one) for one in value] if is_list else value
-    return made
+            fields[name] = [_known_fields(item) for item in value] if is_list else value
+    return fields
 
 
 _REPLAY: dict[int, Callable[[State, Any], None]] = {

@@ -103,7 +103,7 @@ def encode_controls(
     base_offset: int, epoch: int, timestamp: int, controls: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> bytes:
     """A batch of control records, each by its type and message."""
-    return encode_batch(base_offset, epoch, timestamp, [encode_control(*one) for one in controls], control=True)
+    return encode_batch(base_offset, epoch, timestamp, [encode_control(*control) for control in controls], control=True)
 
 
 def encode_data(base_offset: int, epoch: int, timestamp: int, records: Iterable[Framed]) -> Iterator[bytes]:
