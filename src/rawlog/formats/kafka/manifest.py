@@ -92,10 +92,10 @@ def parse(data: bytes) -> Manifest:
         raise ValueError(f"not a segment manifest: {error}") from None
 
 
-def _manifest(found: dict[str, Any]) -> Manifest:
-    if str(found["version"]) != "1":
-        raise ValueError(f"version {found['version']}, 1 is known")
-    index = found["chunkIndex"]
+def _manifest(fields: dict[str, Any]) -> Manifest:
+    if str(fields["version"]) != "1":
+        raise ValueError(f"version {fields['version']}, 1 is known")
+    index = fields["chunkIndex"]
     chunk, size = _number(index, "originalChunkSize", least=1), _number(index, "originalFileSize")
     count = -(-size // chunk)
     each = last = 0
@@ -108,25 +108,25 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         ends = np.cumsum(chunk_sizes(base64.b64decode(index["transformedChunks"], validate=True), count))
     else:
         raise ValueError(f"a chunk index of type {index['type']}")
-    listed = found.get("segmentIndexes") or {}
+    listed = fields.get("segmentIndexes") or {}
     spans = {
         INDEXES[name]: (_number(place, "position"), _number(place, "size"))
         for name, place in listed.items()
         if place is not None
     }
-    is_encrypted = found.get("encryption") is not None
+    is_encrypted = fields.get("encryption") is not None
     return Manifest(
-        chunk, size, count, each, last, ends, bool(found["compression"]), is_encrypted, spans, _partition(found)
+        chunk, size, count, each, last, ends, bool(fields["compression"]), is_encrypted, spans, _partition(fields)
     )
 
 
-def _partition(found: dict[str, Any]) -> tuple[str, int, str] | None:
+def _partition(fields: dict[str, Any]) -> tuple[str, int, str] | None:
     """Whose segment it is, as the manifest says for information; None if it does not."""
     try:
-        own = found["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["topicIdPartition"]
-        topic, number = own["topicPartition"]["topic"], own["topicPartition"]["partition"]
-        is_named = isinstance(topic, str) and isinstance(number, int) and isinstance(own["topicId"], str)
-        return (topic, number, own["topicId"]) if is_named else None
+        partition_id = fields["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["topicIdPartition"]
+        topic, number = partition_id["topicPartition"]["topic"], partition_id["topicPartition"]["partition"]
+        is_named = isinstance(topic, str) and isinstance(number, int) and isinstance(partition_id["topicId"], str)
+        return (topic, number, partition_id["topicId"]) if is_named else None
     except (KeyError, TypeError):
         return None
 

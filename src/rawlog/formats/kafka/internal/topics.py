@@ -51,7 +51,7 @@ def partitions(files: Sequence[File]) -> list[list[File]]:
             raise AccessError(f"{file.path}: {file.problem}")
         groups.setdefault(file.place.group or file.path, []).append(file)
     for segments in groups.values():
-        segments.sort(key=lambda one: one.place.start_offset or 0)
+        segments.sort(key=lambda segment: segment.place.start_offset or 0)
     return list(groups.values())
 
 
@@ -142,11 +142,11 @@ def _fold(
         for _, entry in entries(segments, topic, errors, wanted):
             if entry.state == "committed":
                 newest[entry.raw_key] = entry.offset
-                for other in replaces(entry):
-                    newest.pop(other, None)
-        made: list[dict[str, Any]] = []
+                for replaced_key in replaces(entry):
+                    newest.pop(replaced_key, None)
+        rows: list[dict[str, Any]] = []
         for file, entry in entries(segments, topic, errors, wanted):
-            made.append(
+            rows.append(
                 {
                     "offset_in_log": entry.offset,
                     "timestamp": entry.timestamp,
@@ -158,11 +158,11 @@ def _fold(
                     **row(entry),
                 }
             )
-            if len(made) == ROWS:
-                yield as_batch(table, made)
-                made = []
-        if made:
-            yield as_batch(table, made)
+            if len(rows) == ROWS:
+                yield as_batch(table, rows)
+                rows = []
+        if rows:
+            yield as_batch(table, rows)
 
 
 def as_batch(table: Table, rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -225,9 +225,9 @@ def group_json(record: Keyed) -> dict[str, Any]:
                 ("subscription", "ConsumerProtocolSubscription"),
                 ("assignment", "ConsumerProtocolAssignment"),
             ):
-                found = embedded(schema, raw[name])
-                if found is not None:
-                    member[name] = found
+                decoded = embedded(schema, raw[name])
+                if decoded is not None:
+                    member[name] = decoded
     return shown
 
 
@@ -246,7 +246,9 @@ def transaction_states(files: Sequence[File], options: Mapping[str, str]) -> Ite
             "timeout_ms": value.get("transactionTimeoutMs"),
             "partitions": None
             if listed is None
-            else [{"topic": one["topic"], "partition": number} for one in listed for number in one["partitionIds"]],
+            else [
+                {"topic": topic["topic"], "partition": number} for topic in listed for number in topic["partitionIds"]
+            ],
             "start_timestamp": milliseconds(value.get("transactionStartTimestampMs")),
             "update_timestamp": milliseconds(value.get("transactionLastUpdateTimestampMs")),
             "previous_producer_id": value.get("previousProducerId"),
@@ -279,7 +281,7 @@ def shares(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
             "delivery_complete_count": value.get("deliveryCompleteCount"),
             "batches": None
             if batches is None
-            else [{ours: one.get(theirs) for ours, theirs in names.items()} for one in batches],
+            else [{column: batch.get(kafka_name) for column, kafka_name in names.items()} for batch in batches],
             "create_timestamp": milliseconds(value.get("createTimestamp")),
             "write_timestamp": milliseconds(value.get("writeTimestamp")),
         }
@@ -308,11 +310,11 @@ def remote(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
                     "path": file.path,
                 }
                 try:
-                    found = decode_framed(value, "remote")
+                    framed = decode_framed(value, "remote")
                 except DataError:
                     continue
-                shown = json.dumps(found.to_json(), ensure_ascii=False)
-                rows.append({**place, "type": found.codec.schema.name, "version": found.version, "value": shown})
+                shown = json.dumps(framed.to_json(), ensure_ascii=False)
+                rows.append({**place, "type": framed.codec.schema.name, "version": framed.version, "value": shown})
             if rows:
                 yield as_batch(REMOTE, rows)
 

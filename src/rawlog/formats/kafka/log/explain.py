@@ -80,7 +80,7 @@ def message_nodes(codec: Codec, data: Bytes, start: int, stop: int, base: int) -
 
 def hides(node: Node) -> bool:
     """Whether something below a node is not to be shown."""
-    return any(one.secret is not None for _, one in node.walk())
+    return any(part.secret is not None for _, part in node.walk())
 
 
 class _Walk:
@@ -101,12 +101,12 @@ class _Walk:
         plain, tagged = present(fields, self.version, self.flexible)
         nodes: list[Node] = []
         seen: Message = {}
-        for one in plain:
-            made, at = self.field(one, at, seen)
-            nodes += made
+        for field in plain:
+            field_nodes, at = self.field(field, at, seen)
+            nodes += field_nodes
         if self.flexible:
-            made, at = self.tags(tagged, at, seen)
-            nodes += made
+            field_nodes, at = self.tags(tagged, at, seen)
+            nodes += field_nodes
         return nodes, at
 
     def tags(self, tagged: dict[int, SchemaField], at: int, seen: Message) -> tuple[list[Node], int]:
@@ -124,10 +124,10 @@ class _Walk:
                 self.leaf(behind_tag, inside, "size", "uvarint", size),
             ]
             if tag in tagged:
-                made, end = self.field(tagged[tag], inside, seen, in_tag=True)
+                field_nodes, end = self.field(tagged[tag], inside, seen, in_tag=True)
                 if end != stop:
                     raise CorruptError(f"tag {tag}: ends at {end}, its size says {stop}")
-                children += made
+                children += field_nodes
             elif size:
                 children.append(self.leaf(inside, stop, "content", "bytes", self.message[inside:stop], "kept as it is"))
             name = f"tagged field {tagged[tag].name}" if tag in tagged else f"unknown tagged field {tag}"
@@ -135,18 +135,18 @@ class _Walk:
             at = stop
         return nodes, at
 
-    def field(self, one: SchemaField, at: int, seen: Message, *, in_tag: bool = False) -> tuple[list[Node], int]:
-        nullable = self.version in one.nullable
-        if one.is_array:
-            return self.array(one, at, seen)
-        if one.struct is not None:
-            return self.structure(one, at, nullable, in_tag)
-        if one.type in FIXED:
-            return self.fixed(one, at, seen)
-        return self.text(one, at, seen)
+    def field(self, field: SchemaField, at: int, seen: Message, *, in_tag: bool = False) -> tuple[list[Node], int]:
+        nullable = self.version in field.nullable
+        if field.is_array:
+            return self.array(field, at, seen)
+        if field.struct is not None:
+            return self.structure(field, at, nullable, in_tag)
+        if field.type in FIXED:
+            return self.fixed(field, at, seen)
+        return self.text(field, at, seen)
 
-    def structure(self, one: SchemaField, at: int, nullable: bool, in_tag: bool) -> tuple[list[Node], int]:
-        assert one.struct is not None
+    def structure(self, field: SchemaField, at: int, nullable: bool, in_tag: bool) -> tuple[list[Node], int]:
+        assert field.struct is not None
         first, children = at, []
         if nullable:
             mark = self.message[at]
@@ -154,24 +154,24 @@ class _Walk:
             children.append(self.leaf(at, at + 1, "present", "int8", mark, "null" if absent else "follows"))
             at += 1
             if absent:
-                return [self.node(first, at, one.name, one.type, children, "null")], at
-        made, at = self.struct(one.struct, at)
-        return [self.node(first, at, one.name, one.type, children + made)], at
+                return [self.node(first, at, field.name, field.type, children, "null")], at
+        struct_nodes, at = self.struct(field.struct, at)
+        return [self.node(first, at, field.name, field.type, children + struct_nodes)], at
 
-    def fixed(self, one: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
-        packed = struct.Struct(">" + FIXED[one.type])
+    def fixed(self, field: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
+        packed = struct.Struct(">" + FIXED[field.type])
         value = packed.unpack_from(self.message, at)[0]
         stop = at + packed.size
-        text = meaning(self.name, one.name, value, seen)
-        if one.type == "uuid":
+        text = meaning(self.name, field.name, value, seen)
+        if field.type == "uuid":
             number = int.from_bytes(value, "big")
-            text = DIRECTORY_WORDS.get(number, "") if "irector" in one.name or "Dir" in one.name else ""
+            text = DIRECTORY_WORDS.get(number, "") if "irector" in field.name or "Dir" in field.name else ""
             value = uuid_text(value)
-        elif one.type == "int64" and "imestamp" in one.name and value >= 0:
+        elif field.type == "int64" and "imestamp" in field.name and value >= 0:
             text = milliseconds(value)
         if name is None:
-            seen[one.name] = value
-        return [self.leaf(at, stop, name or one.name, one.type, value, text)], stop
+            seen[field.name] = value
+        return [self.leaf(at, stop, name or field.name, field.type, value, text)], stop
 
     def length(self, at: int, name: str, wide: bool, what: str) -> tuple[int, Node, int]:
         """A length or count, -1 for null."""
@@ -185,42 +185,42 @@ class _Walk:
         text = "null" if size < 0 else f"{size:,} {what}" + (", stored one higher" if self.flexible else "")
         return size, self.leaf(at, stop, name, type, raw, text), stop
 
-    def text(self, one: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
-        called = name or one.name
-        size, node, at = self.length(at, f"{called} length", one.type != "string", "bytes")
+    def text(self, field: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
+        called = name or field.name
+        size, node, at = self.length(at, f"{called} length", field.type != "string", "bytes")
         if size < 0:
-            seen[one.name] = None
+            seen[field.name] = None
             return [node], at
         stop = at + size
         if stop > len(self.message):
             raise TruncatedError(f"{called}: {size} bytes, {len(self.message) - at} are left")
         raw = self.message[at:stop]
-        if is_secret(self.name, one.name, seen):
-            return [node, Node(self.base + self.start + at, size, called, one.type, MASK, "secret", secret=raw)], stop
+        if is_secret(self.name, field.name, seen):
+            return [node, Node(self.base + self.start + at, size, called, field.type, MASK, "secret", secret=raw)], stop
         value: Any = raw
-        if one.type == "string":
+        if field.type == "string":
             value = read_text(raw)
-        seen[one.name] = value
-        return [node, self.leaf(at, stop, called, one.type, value)], stop
+        seen[field.name] = value
+        return [node, self.leaf(at, stop, called, field.type, value)], stop
 
-    def array(self, one: SchemaField, at: int, seen: Message) -> tuple[list[Node], int]:
+    def array(self, field: SchemaField, at: int, seen: Message) -> tuple[list[Node], int]:
         first = at
         count, node, at = self.length(at, "count", True, "elements")
         if count > len(self.message) - at:
-            raise CorruptError(f"{one.name}: {count} elements, {len(self.message) - at} bytes are left")
+            raise CorruptError(f"{field.name}: {count} elements, {len(self.message) - at} bytes are left")
         children = [node]
         for number in range(max(count, 0)):
-            name = f"{one.name}[{number}]"
+            name = f"{field.name}[{number}]"
             begun = at
-            if one.struct is not None:
-                made, at = self.struct(one.struct, at)
-                made = [self.node(begun, at, name, one.type, made)]
-            elif one.type in FIXED:
-                made, at = self.fixed(one, at, {}, name)
+            if field.struct is not None:
+                element_nodes, at = self.struct(field.struct, at)
+                element_nodes = [self.node(begun, at, name, field.type, element_nodes)]
+            elif field.type in FIXED:
+                element_nodes, at = self.fixed(field, at, {}, name)
             else:
-                made, at = self.text(one, at, {}, name)
-            children += made
-        return [self.node(first, at, one.name, f"array of {one.type}", children, "null" if count < 0 else "")], at
+                element_nodes, at = self.text(field, at, {}, name)
+            children += element_nodes
+        return [self.node(first, at, field.name, f"array of {field.type}", children, "null" if count < 0 else "")], at
 
 
 def try_nodes(codec: Codec, data: Bytes, start: int, stop: int, base: int) -> list[Node] | None:
@@ -340,8 +340,8 @@ class _Records:
                 )
         if self.inside:
             for node in nodes:
-                for _, one in node.walk():
-                    one.inside = self.inside
+                for _, part in node.walk():
+                    part.inside = self.inside
         return nodes
 
     def record(self, start: int, number: int) -> tuple[Node, int]:
@@ -466,10 +466,10 @@ class _Records:
         """The fields of a control record's value; its key came before."""
         value = bytes(self.data[position : position + size])
         try:
-            _, found = control_codec(-1 if self.control_kind is None else self.control_kind, value)
+            _, schema_codec = control_codec(-1 if self.control_kind is None else self.control_kind, value)
         except DataError:
             return []
-        return try_nodes(found, self.data, position, position + size, self.base) or []
+        return try_nodes(schema_codec, self.data, position, position + size, self.base) or []
 
     def internal(self, position: int, size: int, name: str) -> list[Node]:
         """Key or value of a record of an internal topic: a number, and the fields of what it names."""
@@ -482,10 +482,10 @@ class _Records:
             return []
         schema = self.key_schemas[name == "value"]
         try:
-            found = codec(schema, number)
+            schema_codec = codec(schema, number)
             if name == "value":
-                found, _ = value_codec(schema, number, bytes(self.data[position : position + size]))
-            nodes = message_nodes(found, self.data, position + 2, position + size, self.base)
+                schema_codec, _ = value_codec(schema, number, bytes(self.data[position : position + size]))
+            nodes = message_nodes(schema_codec, self.data, position + 2, position + size, self.base)
         except DataError:
             return []
         kind = "key type" if name == "key" else "version"

@@ -134,7 +134,7 @@ def _cut(spans: Spans) -> list[Spans]:
 
 def _decode(spans: Spans, starts: NDArray[np.int64], columns: AbstractSet[str], head: Heads) -> Columns:
     room = int(spans.counts.sum())
-    made = _Buffers(columns, room, int((spans.stops - spans.starts).sum()))
+    buffers = _Buffers(columns, room, int((spans.stops - spans.starts).sum()))
     append = head.has(Attributes.LOG_APPEND_TIME) & (head["magic"] == 1)
     count, position, status = kernels.decode_entries(
         spans.data,
@@ -146,20 +146,20 @@ def _decode(spans: Spans, starts: NDArray[np.int64], columns: AbstractSet[str], 
         np.where(append, head["max_timestamp"], np.int64(NO_APPEND_TIME)),
         np.int64(NO_APPEND_TIME),
         True,
-        made.with_key,
-        made.with_value,
-        *made.numbers,
-        *made.payloads,
+        buffers.with_key,
+        buffers.with_value,
+        *buffers.numbers,
+        *buffers.payloads,
     )
     if status != Status.OK:
         frame = int(np.searchsorted(np.cumsum(spans.counts), count, side="right"))
         begin = int(spans.starts[frame]) if spans.begin is None else spans.begin
         raise _fault(frame, int(position) - begin, Status(status), starts, head)
-    arrays = made.arrays(room)
+    arrays = buffers.arrays(room)
     if "timestampType" in columns:
         kinds = np.where(head["magic"] == 0, kernels.NO_TIMESTAMP_TYPE, append.astype(np.int64))
         arrays["timestampType"] = timestamp_types(kinds, spans.counts, room)
-    return Columns(arrays, room, spans.counts, first=spans.first, far=int(made.nulls[3]))
+    return Columns(arrays, room, spans.counts, first=spans.first, far=int(buffers.nulls[3]))
 
 
 def starts_plain(data: Bytes, starts: NDArray[np.int64]) -> bool:
@@ -179,22 +179,22 @@ def decode_plain(
     frame apart, which for entries of a hundred bytes would cost more than reading them.
     """
     room = starts.size
-    made = _Buffers(columns, room, int((stops - starts).sum()))
+    buffers = _Buffers(columns, room, int((stops - starts).sum()))
     types = np.empty(room, np.int32)
-    offsets, times, times_valid = made.numbers
+    offsets, times, times_valid = buffers.numbers
     count = kernels.decode_plain_entries(
         byte_view(data),
         starts,
         stops,
-        made.with_key,
-        made.with_value,
+        buffers.with_key,
+        buffers.with_value,
         offsets,
         times,
         times_valid,
         types,
-        *made.payloads,
+        *buffers.payloads,
     )
-    arrays = made.arrays(count)
+    arrays = buffers.arrays(count)
     if "timestampType" in columns:
         arrays["timestampType"] = pa.array(types[:count])
     return Columns(arrays, count, np.ones(count, np.int64))
@@ -227,19 +227,19 @@ class _Buffers:
     def arrays(self, count: int) -> dict[str, pa.Array]:
         """The first `count` rows as columns; entries of magic 0 and 1 have no headers."""
         null_times, null_keys, null_values, _ = self.nulls.tolist()
-        made: dict[str, pa.Array] = {}
+        arrays: dict[str, pa.Array] = {}
         if "offset" in self.columns:
-            made["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, self.offset_buffer], 0)
+            arrays["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, self.offset_buffer], 0)
         if "timestamp" in self.columns:
             valid = pa.py_buffer(self.times_valid) if null_times else None
-            made["timestamp"] = pa.Array.from_buffers(TIMESTAMP, count, [valid, self.time_buffer], null_times)
+            arrays["timestamp"] = pa.Array.from_buffers(TIMESTAMP, count, [valid, self.time_buffer], null_times)
         if self.with_key:
-            made["key"] = self.keys.array(count, null_keys)
+            arrays["key"] = self.keys.array(count, null_keys)
         if self.with_value:
-            made["value"] = self.values.array(count, null_values)
+            arrays["value"] = self.values.array(count, null_values)
         if "headers" in self.columns:
-            made["headers"] = make.empty_headers(count)
-        return made
+            arrays["headers"] = make.empty_headers(count)
+        return arrays
 
 
 def unwrap(
@@ -253,14 +253,14 @@ def unwrap(
     if wrapped.any():
         pieces: list[Any] = []
         sizes = stops - starts
-        made = 0
+        unwrapped_size = 0
         window: Any = memoryview(source)  # type: ignore[arg-type]
         for index in range(starts.size):
             piece: Any = window[int(starts[index]) : int(stops[index])]
             if wrapped[index]:
                 piece = _unwrapped(piece, int(head["magic"][index]), int(codec[index]), int(starts[index]), limit)
-            made += len(piece)
-            if made > total and index > 0:
+            unwrapped_size += len(piece)
+            if unwrapped_size > total and index > 0:
                 raise TooMuch(index)
             sizes[index] = len(piece)
             pieces.append(piece)

@@ -81,8 +81,8 @@ class Decoded:
         times = milliseconds(columns.arrays["timestamp"])
         far = (times > LAST_DAY // 1000) | (times < FIRST_DAY // 1000)
         for index in np.unique(row[far]).tolist() if far.any() else ():
-            found = int(times[far & (row == index)][0])
-            mark = _mark(frames, index, f"a record of the time {plain_time(found * 1000)}", found=found)
+            time = int(times[far & (row == index)][0])
+            mark = _mark(frames, index, f"a record of the time {plain_time(time * 1000)}", found=time)
             _add_once(self.far_times, mark)
         if len(frames) == 1:
             top = int(times.max())
@@ -133,11 +133,11 @@ def _add_once(marks: list[Mark], mark: Mark) -> None:
 
 
 def _decoded(seen: Inspection) -> Decoded:
-    found = Decoded()
-    for part in _parts(seen, {"offset", "timestamp", "headers"}, found.faults):
-        found.look(*part)
-    found.close()
-    return found
+    decoded = Decoded()
+    for part in _parts(seen, {"offset", "timestamp", "headers"}, decoded.faults):
+        decoded.look(*part)
+    decoded.close()
+    return decoded
 
 
 def _parts(
@@ -164,8 +164,8 @@ def magic(seen: Inspection) -> Iterator[Mark]:
     """
     head, frames = seen.share(_heads), seen.frames
     for index in np.flatnonzero(head["state"] == Status.BAD_MAGIC).tolist():
-        found = int(head["magic"][index])
-        yield _mark(frames, index, f"magic {found}", expected="0 to 2", found=found)
+        stored_magic = int(head["magic"][index])
+        yield _mark(frames, index, f"magic {stored_magic}", expected="0 to 2", found=stored_magic)
     for index in np.flatnonzero(head["state"] == Status.BAD_LENGTH).tolist():
         size, magic = int(frames.sizes[index]), int(head["magic"][index])
         least = BATCH.size if magic == MAGIC_V2 else SMALLEST_V1 if magic else SMALLEST_V0
@@ -195,8 +195,10 @@ def codec(seen: Inspection) -> Iterator[Mark]:
     """The attributes name a compression that does not exist, so the records cannot be read."""
     sound = seen.share(_sound)
     for index in np.flatnonzero(sound.head.codec >= len(CODECS)).tolist():
-        found = int(sound.head.codec[index])
-        yield _mark(sound.frames, index, f"codec {found}", expected=f"0 to {len(CODECS) - 1}", found=found)
+        stored_codec = int(sound.head.codec[index])
+        yield _mark(
+            sound.frames, index, f"codec {stored_codec}", expected=f"0 to {len(CODECS) - 1}", found=stored_codec
+        )
 
 
 @rule("kafka.log.records", Severity.ERROR)
@@ -264,14 +266,14 @@ def base(seen: Inspection) -> Iterator[Mark]:
         return
     low, high = sound.head["base_offset"] < start, sound.head["last_offset"] - start > 0x7FFF_FFFF
     for index in np.flatnonzero(low | high).tolist():
-        found = int(sound.head["base_offset"][index])
+        offset = int(sound.head["base_offset"][index])
         yield _mark(
             sound.frames,
             index,
-            f"offset {found} in a segment that begins at {start}",
-            offset=found,
+            f"offset {offset} in a segment that begins at {start}",
+            offset=offset,
             expected=f"{start} to {start + 0x7FFF_FFFF}",
-            found=found,
+            found=offset,
         )
 
 

@@ -49,11 +49,11 @@ def _next_to(file: File, group: Sequence[File], format: str) -> File | None:
 
 def _index_bytes(file: File, group: Sequence[File], format: str) -> NDArray[np.uint8]:
     """The bytes of an index of a segment; none if it does not exist, is too large or cannot be read."""
-    found = _next_to(file, group, format)
-    if found is None or found.size > LARGEST_INDEX:
+    index = _next_to(file, group, format)
+    if index is None or index.size > LARGEST_INDEX:
         return np.empty(0, np.uint8)
     try:
-        with Source(found.path) as source:
+        with Source(index.path) as source:
             return np.frombuffer(source.read(0, source.size), np.uint8)
     except RawlogError:
         return np.empty(0, np.uint8)
@@ -82,11 +82,11 @@ def last_indexed(file: File, group: Sequence[File]) -> int:
     a segment that is being written are followed by zeros, and the last one is searched for.
     """
     first = file.place.start_offset or 0
-    found = _next_to(file, group, "kafka.index")
-    if found is None:
+    index = _next_to(file, group, "kafka.index")
+    if index is None:
         return first
     try:
-        with Source(found.path) as source:
+        with Source(index.path) as source:
             low, high = 0, source.size // INDEX_ENTRY.size
             middle = high - 1
             while low < high:

@@ -218,8 +218,8 @@ def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
 
 
 def _micros(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    known = (milliseconds != NONE) & (np.abs(milliseconds) <= MOST_MS) & (milliseconds != NO_TIME)
-    return np.where(known, np.where(known, milliseconds, 0) * 1000, NO_TIME)
+    valid = (milliseconds != NONE) & (np.abs(milliseconds) <= MOST_MS) & (milliseconds != NO_TIME)
+    return np.where(valid, np.where(valid, milliseconds, 0) * 1000, NO_TIME)
 
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
@@ -278,11 +278,11 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
     for start, stop in pieces(frames, head):
         try:
             run = decode_bounded(frames.slice(start, stop), head.slice(start, stop), names, limit, max_headers)
-            for some, own, decoded in run:
-                first = some.first - frames.first
-                end = int(numbers[first + len(some) - 1]) + 1
+            for part, part_head, decoded in run:
+                first = part.first - frames.first
+                end = int(numbers[first + len(part) - 1]) + 1
                 rows = [
-                    _rows(some, own, want, decoded, keep[first : first + len(some)])
+                    _rows(part, part_head, want, decoded, keep[first : first + len(part)])
                     for want, keep in zip(wants, keeps, strict=True)
                 ]
                 yield end - done, rows
@@ -364,14 +364,14 @@ def decode_bounded(
         start, stop = rest.pop()
         if start == stop:
             continue
-        some, own = frames.slice(start, stop), head.slice(start, stop)
+        part, part_head = frames.slice(start, stop), head.slice(start, stop)
         try:
-            for decoded in _slices(some, own, names, limit, max_headers):
-                yield some, own, decoded
+            for decoded in _slices(part, part_head, names, limit, max_headers):
+                yield part, part_head, decoded
         except TooMuch as full:
             rest += [(start + full.fits, stop), (start, start + full.fits)]
         except DataError as error:
-            bad = int(np.searchsorted(some.starts, error.position or 0, side="right")) - 1
+            bad = int(np.searchsorted(part.starts, error.position or 0, side="right")) - 1
             failure, rest = error, [(start, start + bad)]
     if failure is not None:
         raise failure
@@ -396,9 +396,9 @@ def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch
     """The records of sound batches; before an error, those of the batches in front of the one that has it."""
     needed = _record_columns(set(want.table.names))
     try:
-        for some, own, decoded in decode_bounded(frames, head, needed, want.limit, want.max_headers):
+        for part, part_head, decoded in decode_bounded(frames, head, needed, want.limit, want.max_headers):
             if decoded.count:
-                yield _rows(some, own, want, decoded)
+                yield _rows(part, part_head, want, decoded)
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
         error.position = int(frames.positions[bad])
@@ -410,10 +410,10 @@ def _rows(
 ) -> pa.RecordBatch:
     """Decoded records as rows of a table: all of them, or those of the batches that `keep` says."""
     names = set(want.table.names)
-    made = columns.batch(want.table, _with_batch_columns(frames, head, want, names, decoded), decoded.count)
+    batch = columns.batch(want.table, _with_batch_columns(frames, head, want, names, decoded), decoded.count)
     marks = columns.Marks(_replaced(decoded), far=decoded.far > 0 and "timestamp" in names)
-    made = columns.marked(made, marks)
-    return made if keep is None or keep.all() else made.filter(pa.array(np.repeat(keep, decoded.counts)))
+    batch = columns.marked(batch, marks)
+    return batch if keep is None or keep.all() else batch.filter(pa.array(np.repeat(keep, decoded.counts)))
 
 
 def _replaced(decoded: Columns) -> frozenset[str]:
@@ -436,48 +436,48 @@ def _with_batch_columns(
     frames: Frames, head: Heads, want: Want, names: set[str], decoded: Columns
 ) -> dict[str, pa.Array]:
     """The decoded columns, and what file and batch say of every record."""
-    made = decoded.arrays | _from_file(want, names, decoded.count)
-    missing = names - made.keys()
-    return made | _from_batches(frames, head, want, missing, decoded) if missing else made
+    arrays = decoded.arrays | _from_file(want, names, decoded.count)
+    missing = names - arrays.keys()
+    return arrays | _from_batches(frames, head, want, missing, decoded) if missing else arrays
 
 
 def _from_file(want: Want, names: set[str], count: int) -> dict[str, pa.Array]:
     """What the file's place says of all of its records."""
     place = want.file.place
-    said = {"topic": place.topic, "partition": place.partition, "path": want.file.path}
+    file_values = {"topic": place.topic, "partition": place.partition, "path": want.file.path}
     return {
         name: columns.constant(value, want.table.column(name).type, count, compact=want.compact)
-        for name, value in said.items()
+        for name, value in file_values.items()
         if name in names
     }
 
 
 def _from_batches(frames: Frames, head: Heads, want: Want, names: set[str], decoded: Columns) -> dict[str, pa.Array]:
     row = decoded.batch_index
-    made: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     if "batch_position" in names:
-        made["batch_position"] = columns.integers(frames.positions[row], "bigint")
+        arrays["batch_position"] = columns.integers(frames.positions[row], "bigint")
     for name in names & {"magic", "leader_epoch", "producer_id", "producer_epoch"}:
-        made[name] = _repeated(head[name], want.table.column(name).type, row)
+        arrays[name] = _repeated(head[name], want.table.column(name).type, row)
     if "codec" in names:
         codecs = head.codec
         if (codecs == codecs[0]).all():
             name = CODEC_NAMES[int(codecs[0])].as_py()
-            made["codec"] = columns.constant(name, "string", decoded.count, compact=want.compact)
+            arrays["codec"] = columns.constant(name, "string", decoded.count, compact=want.compact)
         else:
-            made["codec"] = CODEC_NAMES.take(pa.array(codecs[row]))
+            arrays["codec"] = CODEC_NAMES.take(pa.array(codecs[row]))
     if "sequence" in names:
-        made["sequence"] = columns.integers(_sequences(head, row, decoded.arrays["offset"]), "int")
+        arrays["sequence"] = columns.integers(_sequences(head, row, decoded.arrays["offset"]), "int")
     for name, bit in (("is_transactional", Attributes.TRANSACTIONAL), ("is_control", Attributes.CONTROL)):
         if name in names:
-            made[name] = _repeated(head.has(bit), "boolean", row)
+            arrays[name] = _repeated(head.has(bit), "boolean", row)
     if "control_type" in names:
         control = head.has(Attributes.CONTROL)[row]
-        made["control_type"] = _control_types(decoded.arrays["key"], control)
+        arrays["control_type"] = _control_types(decoded.arrays["key"], control)
     if "aborted" in names:
         aborted = want.context.aborted(head) if want.context is not None else np.zeros(len(frames), np.bool_)
-        made["aborted"] = _repeated(aborted, "boolean", row)
-    return made
+        arrays["aborted"] = _repeated(aborted, "boolean", row)
+    return arrays
 
 
 def _repeated(values: NDArray[Any], type: str, row: NDArray[np.int64]) -> pa.Array:
@@ -502,10 +502,10 @@ def _control_types(keys: pa.Array, control: NDArray[np.bool_]) -> pa.Array:
 
     types = [control_type(keys[index].as_py()) for index in np.flatnonzero(control).tolist()]
     values = np.zeros(control.size, np.int64)
-    known = np.zeros(control.size, np.bool_)
-    values[control] = [0 if one is None else one for one in types]
-    known[control] = [one is not None for one in types]
-    return columns.integers(values, "int", known)
+    has_type = np.zeros(control.size, np.bool_)
+    values[control] = [0 if kind is None else kind for kind in types]
+    has_type[control] = [kind is not None for kind in types]
+    return columns.integers(values, "int", has_type)
 
 
 def _batches(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
@@ -526,7 +526,7 @@ def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Arra
     horizon = head.has(Attributes.DELETE_HORIZON)
     base, top = _micros(head["base_timestamp"]), _micros(head["max_timestamp"])
     append = head.has(Attributes.LOG_APPEND_TIME).astype(np.int64)
-    made = {
+    arrays = {
         "topic": columns.constant(want.file.place.topic, "string", count),
         "partition": columns.constant(want.file.place.partition, "int", count),
         "path": columns.constant(want.file.path, "string", count),
@@ -544,9 +544,9 @@ def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Arra
         "crc_ok": columns.booleans(head.sound),
     }
     for column in want.table.columns:
-        if column.name not in made:
-            made[column.name] = columns.integers(head[column.name], column.type)
-    return made
+        if column.name not in arrays:
+            arrays[column.name] = columns.integers(head[column.name], column.type)
+    return arrays
 
 
 def _unwrapped_counts(frames: Frames, head: Heads, want: Want) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -562,9 +562,11 @@ def unwrapped_counts(
     """First offset and number of records of every batch; -1 for a wrapper that cannot be opened."""
     base, count = head["base_offset"].copy(), head["record_count"].copy()
     for index in np.flatnonzero((count < 0) & (head["magic"] != MAGIC_V2) & head.sound).tolist():
-        one = frames.slice(index, index + 1)
+        wrapper = frames.slice(index, index + 1)
         try:
-            inside = unwrap(one.data, one.starts, one.stops, head.slice(index, index + 1), limit=limit, total=TOTAL)
+            inside = unwrap(
+                wrapper.data, wrapper.starts, wrapper.stops, head.slice(index, index + 1), limit=limit, total=TOTAL
+            )
         except DataError:
             continue
         count[index] = inside.counts[0]
@@ -592,15 +594,15 @@ def tally(frames: Frames, file: File) -> dict[str, Rows]:
     idempotent = (head["producer_id"] != NONE) & (head["magic"] == 2) & ~control & ~transactional
     kinds = np.select([control, transactional, idempotent], [3, 2, 1], 0)
     names = ("without producer id", "idempotent", "transactional", "control batches")
-    found = {
+    tallies = {
         "codec": _counted(head.codec, sizes, codecs),
         "kind of producer": _counted(kinds, sizes, names),
         "format version": _counted(head["magic"], sizes, ("v0", "v1", "v2")),
     }
-    known = np.flatnonzero(idempotent | transactional)
-    if known.size:
-        found["producer id"] = _by_producer(head["producer_id"][known], sizes[known])
-    return {aspect: rows for aspect, rows in found.items() if rows}
+    of_producer = np.flatnonzero(idempotent | transactional)
+    if of_producer.size:
+        tallies["producer id"] = _by_producer(head["producer_id"][of_producer], sizes[of_producer])
+    return {aspect: rows for aspect, rows in tallies.items() if rows}
 
 
 def _counted(values: NDArray[np.int64], sizes: NDArray[np.int64], names: list[str] | tuple[str, ...]) -> Rows:

@@ -116,8 +116,8 @@ class Rows:
         micros: Any = batch.column("timestamp").cast(pa.int64())
         times = np.full(count, NONE, np.int64)
         if micros.null_count:
-            known = ~_nulls(micros)
-            times[known] = micros.fill_null(0).to_numpy()[known] // 1000
+            has_time = ~_nulls(micros)
+            times[has_time] = micros.fill_null(0).to_numpy()[has_time] // 1000
         else:
             times = micros.to_numpy() // 1000
         kinds = batch.column("timestampType").fill_null(0).to_numpy().astype(np.int64)
@@ -148,17 +148,17 @@ class Rows:
 
     def breaks(self) -> NDArray[np.bool_]:
         """Rows that cannot share a batch with the one before: of another kind of time, or, with log append time, another time."""
-        made = np.zeros(self.offsets.size, np.bool_)
+        breaks = np.zeros(self.offsets.size, np.bool_)
         append = self.kinds == 1
-        made[1:] = (append[1:] != append[:-1]) | (append[1:] & (self.times[1:] != self.times[:-1]))
-        return made
+        breaks[1:] = (append[1:] != append[:-1]) | (append[1:] & (self.times[1:] != self.times[:-1]))
+        return breaks
 
 
 def _nulls(array: Any) -> NDArray[np.bool_]:
     if not array.null_count:
         return np.zeros(len(array), np.bool_)
-    found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return found
+    nulls: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
 
 
 def _binary(array: Any) -> tuple[NDArray[np.int32], NDArray[np.bool_], Bytes]:
