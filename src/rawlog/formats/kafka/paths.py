@@ -257,13 +257,13 @@ def settle(files: Sequence[File]) -> Sequence[File]:
     settled: dict[str, File] = {}
     for group in groups.values():
         if any(file.place.state == "swap" for file in group):
-            group = _swapped(group)
+            group = _finish_swap(group)
             settled |= {file.path: file for file in group}
-        settled |= {file.path: file for file in _sealed(group)}
+        settled |= {file.path: file for file in _seal(group)}
     return [settled.get(file.path, file) for file in files]
 
 
-def _sealed(group: list[File]) -> list[File]:
+def _seal(group: list[File]) -> list[File]:
     """The segments of a directory that others follow: a broker appends only to the last one."""
     logs = [file for file in group if file.format == "kafka.log" and file.place.state is None]
     last = max((file.place.start_offset or 0 for file in logs), default=0)
@@ -271,7 +271,7 @@ def _sealed(group: list[File]) -> list[File]:
     return [replace(file, place=replace(file.place, sealed=True)) for file in followed]
 
 
-def _swapped(group: list[File]) -> list[File]:
+def _finish_swap(group: list[File]) -> list[File]:
     """A directory in which a compaction had come as far as its last step."""
     from rawlog.formats.kafka.partition.rules import end_offset
 

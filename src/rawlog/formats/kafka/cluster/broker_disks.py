@@ -88,7 +88,7 @@ def find_disks(roots: Sequence[str], files: Sequence[File]) -> Disks:
     _refuse_copies(disks.values())
     for path in disks:
         refuse_locked(path, LOCK)
-    notes += _doubled(disks, files)
+    notes += _double_notes(disks, files)
     ids = {disk.cluster_id for disk in disks.values() if disk.cluster_id is not None}
     return Disks(disks, next(iter(ids), None), notes)
 
@@ -160,7 +160,7 @@ def _refuse_copies(disks: Iterable[Disk]) -> None:
         by_id[disk.directory_id] = disk.path
 
 
-def _doubled(disks: Mapping[str, Disk], files: Sequence[File]) -> Iterator[str]:
+def _double_notes(disks: Mapping[str, Disk], files: Sequence[File]) -> Iterator[str]:
     """A note on every two disks of one node that have the same partition, which no broker would start on."""
     paths: dict[tuple[int, str], str] = {}
     noted: set[tuple[str, str]] = set()
@@ -228,7 +228,7 @@ LARGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class DiskMismatch:
     """A partition that is on disk and should not be, or that should be and is not. `kind` is `stray` or `missing`."""
 
     kind: str
@@ -286,7 +286,7 @@ def _state_of(folder: str) -> str | None:
     return next((word for word in ("delete", "stray", "future") if name.endswith(f"-{word}")), None)
 
 
-def compare(files: Sequence[File], state: State, cluster_id: str | None) -> list[Odd]:
+def compare(files: Sequence[File], state: State, cluster_id: str | None) -> list[DiskMismatch]:
     """What does not fit, in the log directories of the cluster that are among the files."""
     directories = _directories(files, cluster_id)
     mismatches = [odd for directory in directories.values() for odd in _strays(directory, state)]
@@ -294,7 +294,7 @@ def compare(files: Sequence[File], state: State, cluster_id: str | None) -> list
     return sorted(mismatches, key=lambda odd: (odd.kind, odd.topic, odd.partition, odd.path))
 
 
-def _strays(directory: _Directory, state: State) -> Iterator[Odd]:
+def _strays(directory: _Directory, state: State) -> Iterator[DiskMismatch]:
     for (topic, number), (folder, word) in directory.partitions.items():
         why = None
         if word == "stray":
@@ -314,10 +314,10 @@ def _strays(directory: _Directory, state: State) -> Iterator[Odd]:
             if directory.node is not None and directory.node not in replicas:
                 why = f"its replicas are on {replicas}, not on {directory.node}"
         if why is not None:
-            yield Odd("stray", topic, number, folder, why)
+            yield DiskMismatch("stray", topic, number, folder, why)
 
 
-def _missing(directories: dict[str, _Directory], state: State) -> Iterator[Odd]:
+def _missing(directories: dict[str, _Directory], state: State) -> Iterator[DiskMismatch]:
     """Replicas that a given directory should have. Where the cluster does not say which directory, all of the node's must be given."""
     nodes = {directory.node for directory in directories.values()} - {None}
     for node in sorted(nodes, key=str):
@@ -339,7 +339,7 @@ def _missing(directories: dict[str, _Directory], state: State) -> Iterator[Odd]:
                 else:
                     continue
                 if not any(_has(own_directories[path], topic.name, number) for path in places):
-                    yield Odd("missing", topic.name, number, places[0], f"node {node} should have it")
+                    yield DiskMismatch("missing", topic.name, number, places[0], f"node {node} should have it")
 
 
 def _has(directory: _Directory, topic: str, number: int) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rawlog.formats.kafka.internal.codec import codec
 from rawlog.formats.kafka.internal.messages import (
     CONSUMER_OFFSETS,
-    Keyed,
+    KeyedRecord,
     encode_keyed,
     key_types,
 )
@@ -33,11 +33,11 @@ DEFAULT_PARTITIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Current:
+class GroupRecord:
     """A current record of `__consumer_offsets`: a commit, or the state of a classic group."""
 
     group: str
-    record: Keyed
+    record: KeyedRecord
 
     @property
     def topic(self) -> str | None:
@@ -46,13 +46,13 @@ class Current:
         return None if topic is None else str(topic)
 
 
-def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool = False) -> list[Current]:
+def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool = False) -> list[GroupRecord]:
     """The current commits and classic groups at the end of partitions of `__consumer_offsets`.
 
     With `skip_pending` those are left out for which a transaction that is still open has another commit: it may be committed later, and a
     commit that is written again now would replace it.
     """
-    latest: dict[tuple[Any, ...], Current] = {}
+    latest: dict[tuple[Any, ...], GroupRecord] = {}
     for segments in partitions(files):
         for _, entry in entries(segments, CONSUMER_OFFSETS, errors, lambda kind: kind <= GROUP_TYPE):
             if entry.state == "aborted" or (entry.state == "pending" and not skip_pending):
@@ -62,16 +62,16 @@ def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool 
             if entry.record.value is None or entry.state == "pending":
                 latest.pop(name, None)
             else:
-                latest[name] = Current(key["group"], entry.record)
+                latest[name] = GroupRecord(key["group"], entry.record)
     return list(latest.values())
 
 
-def committed_again(
-    commits: Iterable[Current],
+def recommit(
+    commits: Iterable[GroupRecord],
     now: int,
     rename: Callable[[str], str | None],
     ends: Mapping[tuple[str, int], int] | None = None,
-) -> Iterator[Current]:
+) -> Iterator[GroupRecord]:
     """The same as if they had been committed now (ms): topics under their new names; those without one are left out.
 
     `ends` are the end offsets of logs that are shorter than before: a consumer that had read further starts there, not where its
@@ -95,7 +95,7 @@ def committed_again(
         if version < VALUE_VERSION:
             value.pop("expireTimestamp", None)
             value.setdefault("leaderEpoch", NONE)
-        record = Keyed(
+        record = KeyedRecord(
             OFFSET_TYPE,
             record.name,
             {**record.key, "topic": name},
@@ -107,7 +107,7 @@ def committed_again(
         yield replace(commit, record=record)
 
 
-def moved(before: Current, after: Current) -> str | None:
+def move_note(before: GroupRecord, after: GroupRecord) -> str | None:
     """A sentence on a commit that is not where it was; None if it is."""
     old, new = ((commit.record.value or {}).get("offset") for commit in (before, after))
     if old == new or before.topic is None:
@@ -126,7 +126,7 @@ def partition_of(group: str, count: int) -> int:
     return 0 if value == -(1 << 31) else abs(value) % count
 
 
-def append(writer: PartitionWriter, commits: Iterable[Current], now: int) -> int:
+def append(writer: PartitionWriter, commits: Iterable[GroupRecord], now: int) -> int:
     """Write records after those of a partition; how many."""
     return append_rows(writer, (encode_keyed(commit.record) for commit in commits), now)
 

@@ -330,7 +330,7 @@ class PlainBatches:
             before = plain.following - 1
             plain.add(frames, head)
             if not plain.is_plain or (following is not None and plain.has_batches and plain.following > following):
-                raise _misplaced(frames, head, before, following).at(path=segment.path, format=LOG.name)
+                raise _misplaced_error(frames, head, before, following).at(path=segment.path, format=LOG.name)
             if len(frames):
                 span = (int(head["base_offset"][-1]), int(head["last_offset"][-1]) + 1)
                 self.last_batch = (int(frames.positions[-1]), *span)
@@ -342,7 +342,7 @@ class PlainBatches:
             self.extents[segment.path] = extent
 
 
-def _misplaced(frames: Frames, head: Heads, before: int, following: int | None) -> CorruptError:
+def _misplaced_error(frames: Frames, head: Heads, before: int, following: int | None) -> CorruptError:
     """The first batch whose offset does not follow those before it, or is after the beginning of the next segment."""
     last = head["last_offset"]
     ends = np.concatenate(([before], last[:-1]))
@@ -396,7 +396,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class PartitionUnion:
     """What a partition is put together from. `floor` is the first offset that consumers get, if the log begins before it; `aside` are
     stretches that contradict the result, by the name of their disk.
     """
@@ -449,7 +449,7 @@ def pieces_of(copies: dict[int, Copy], pieces: list[Piece]) -> tuple[Stretch, ..
 
 
 def copy_union(
-    content: Merged,
+    content: PartitionUnion,
     folder: Path,
     options: CopyOptions,
     advance: Callable[[int], None] = lambda size: None,
@@ -464,7 +464,7 @@ def copy_union(
 class UnionBatches:
     """The batches of stretches of several replicas, one after the other."""
 
-    def __init__(self, content: Merged) -> None:
+    def __init__(self, content: PartitionUnion) -> None:
         self.content, self.report = content, Report()
         #: The offset in the name of the segment that is being written, and its size so far.
         self.base, self.size = NONE, 0
@@ -485,7 +485,7 @@ class UnionBatches:
         self.report_corrections(stretch)
         is_read = False
         for frames in walk(stretch.file, LOG, start=stretch.start, stop=stretch.stop, errors="skip"):
-            whole, head = wanted(corrected(frames, stretch), stretch, writer.end_offset)
+            whole, head = select_batches(correct_offsets(frames, stretch), stretch, writer.end_offset)
             if len(whole):
                 is_read = True
                 yield whole, head
@@ -520,7 +520,7 @@ class UnionBatches:
         return max(end, min(first, end)) if is_full else None
 
 
-def corrected(frames: Frames, stretch: Stretch) -> Frames:
+def correct_offsets(frames: Frames, stretch: Stretch) -> Frames:
     """The batches of a window with the offset and epoch that they must have; neither is covered by their checksums."""
     if not stretch.is_corrected:
         return frames
@@ -534,7 +534,7 @@ def corrected(frames: Frames, stretch: Stretch) -> Frames:
     return frames
 
 
-def wanted(frames: Frames, stretch: Stretch, end: int) -> tuple[Frames, Heads]:
+def select_batches(frames: Frames, stretch: Stretch, end: int) -> tuple[Frames, Heads]:
     """The sound batches of a window whose offsets are in a stretch, and after the `end` of what is written; one that is only partly there
     is not.
     """

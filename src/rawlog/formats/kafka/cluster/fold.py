@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rawlog.formats.kafka.cluster import metadata, tables
-from rawlog.formats.kafka.cluster.metadata_log import At, clusters
+from rawlog.formats.kafka.cluster.metadata_log import Moment, clusters
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal import messages
 from rawlog.formats.kafka.internal.codec import Message, bytes_text, uuid_text
@@ -23,14 +23,14 @@ Rows = Iterator[dict[str, Any]]
 
 
 @lru_cache(maxsize=2)
-def _folded(files: tuple[File, ...], at: At, errors: str) -> tuple[tuple[str | None, State], ...]:
+def _fold_clusters(files: tuple[File, ...], at: Moment, errors: str) -> tuple[tuple[str | None, State], ...]:
     """Kept, since several tables of one tree are often asked for in turn."""
     return tuple((store.cluster_id, store.fold(at, errors)) for store in clusters(files))
 
 
 def states(files: Sequence[File], options: Mapping[str, str]) -> tuple[tuple[str | None, State], ...]:
     """The state of every cluster among the files, with its id, at the moment that the options name."""
-    return _folded(tuple(files), At.of(options), options.get("errors", "raise"))
+    return _fold_clusters(tuple(files), Moment.of(options), options.get("errors", "raise"))
 
 
 def _table(table: Table, rows: Callable[[State, bool], Rows]) -> Callable[..., Iterator[pa.RecordBatch]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rawlog.formats.kafka.cluster.fold import ROWS_OF, level_text
 from rawlog.formats.kafka.cluster.metadata import NO_LEADER, SAME_LEADER, option
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
 from rawlog.formats.kafka.cluster.paths import METADATA_DIRECTORY
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import Message, uuid_text
@@ -249,8 +249,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
 def differences(before: State, after: State, *, show_secrets: bool = False) -> Iterator[Difference]:
     """What happened between two states, table by table. Secrets are compared even where they are masked."""
     for table, keys in _KEYS.items():
-        old, new = (_keyed(ROWS_OF[table](state, True), keys) for state in (before, after))
-        old_shown, new_shown = (_keyed(ROWS_OF[table](state, show_secrets), keys) for state in (before, after))
+        old, new = (_rows_by_key(ROWS_OF[table](state, True), keys) for state in (before, after))
+        old_shown, new_shown = (_rows_by_key(ROWS_OF[table](state, show_secrets), keys) for state in (before, after))
         for key in sorted({*old, *new}):
             if old.get(key) == new.get(key):
                 continue
@@ -258,7 +258,7 @@ def differences(before: State, after: State, *, show_secrets: bool = False) -> I
             yield Difference(table, key, change, old_shown.get(key), new_shown.get(key))
 
 
-def _keyed(rows: Iterator[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _rows_by_key(rows: Iterator[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     by_key = {}
     for row in rows:
         parts = []
@@ -290,7 +290,7 @@ def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[co
             change = core.Change.ONLY_B if store_a is None else core.Change.ONLY_A
             yield core.Difference(change, CLUSTER, only_store.cluster_id or only_store.folder)
         return
-    at = At.of(selection.options)
+    at = Moment.of(selection.options)
     before, after = (store.fold(at, selection.errors) for store in (store_a, store_b))
     shown = (option(selection.options, "showSecrets") or "").lower() in ("true", "1", "yes")
     unlike = 0
@@ -301,13 +301,15 @@ def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[co
             continue  # settings have rows of their own
         unlike += difference.before is not None
         columns = tuple(difference.fields) if difference.change == "changed" else ()
-        sides = [None if side is None else _shown(side, columns) for side in (difference.before, difference.after)]
+        sides = [
+            None if side is None else _shown_columns(side, columns) for side in (difference.before, difference.after)
+        ]
         yield core.Difference(
             CHANGES[difference.change], difference.table, difference.key, columns=columns, a=sides[0], b=sides[1]
         )
     rows = sum(_wanted(table, row, selection) for table, make in ROWS_OF.items() for row in make(before, False))
     yield max(0, rows - unlike)
-    if at == At() and not _narrowed(selection) and store_a.cluster_id == store_b.cluster_id:
+    if at == Moment() and not _narrowed(selection) and store_a.cluster_id == store_b.cluster_id:
         yield from _lost_records(store_a.settled, store_b.settled, core.Change.ONLY_B)
         yield from _lost_records(store_b.settled, store_a.settled, core.Change.ONLY_A)
 
@@ -338,5 +340,5 @@ def _wanted(table: str, row: dict[str, Any], selection: Any) -> bool:
     return topic is not None and any(fnmatchcase(topic, glob) for glob in selection.topics)
 
 
-def _shown(row: dict[str, Any], columns: tuple[str, ...]) -> dict[str, Any]:
+def _shown_columns(row: dict[str, Any], columns: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if (not columns or name in columns) and name != "configs"}

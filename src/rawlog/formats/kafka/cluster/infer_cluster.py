@@ -73,7 +73,7 @@ def rebuild(
     ]
     if nameless:
         metadata.unknown.append(
-            f"ids of {counted(len(nameless), 'topic')} ({_some(nameless)}): no directory tells them, so they get new ones"
+            f"ids of {counted(len(nameless), 'topic')} ({_few(nameless)}): no directory tells them, so they get new ones"
         )
     if metadata.is_rebuilt:
         metadata.state.features[METADATA_VERSION] = DEFAULT_LEVEL
@@ -89,7 +89,7 @@ def rebuild(
         ]
     elif by_topic:
         metadata.unknown.append(
-            f"{counted(len(by_topic), 'topic')} not in the metadata, which may be older than they are ({_some(by_topic)}): kept, with "
+            f"{counted(len(by_topic), 'topic')} not in the metadata, which may be older than they are ({_few(by_topic)}): kept, with "
             "default settings; perhaps the cluster had deleted them"
         )
     _note_compacted(metadata, by_topic, disks)
@@ -112,8 +112,8 @@ def _replaces(
     used, left_out = (new_directories, known_directories) if is_newer else (known_directories, new_directories)
     metadata.unknown.append(
         f"which topic {topic} existed last: the metadata, which may be older than the topic, knows it with another id than "
-        f"{_some(x.path for x in new_directories)}. Used is {_some(x.path for x in used)}, whose records are the newest; left out: "
-        f"{_some(x.path for x in left_out) or 'none'}"
+        f"{_few(x.path for x in new_directories)}. Used is {_few(x.path for x in used)}, whose records are the newest; left out: "
+        f"{_few(x.path for x in left_out) or 'none'}"
     )
     if is_newer:
         state.removed[rival] = topic
@@ -130,7 +130,7 @@ def _add_topic(
     state = metadata.state
     known_id = _newest_id(metadata, topic, directories)
     used = [directory for directory in directories if directory.topic_id in (None, known_id)]
-    topic_id = made_id(cluster_id, topic) if known_id is None else known_id
+    topic_id = derive_topic_id(cluster_id, topic) if known_id is None else known_id
     numbers = {directory.partition for directory in used}
     count = partition_count(topic, [(directory.partition, directory.names) for directory in used])
     if count is None:
@@ -141,7 +141,7 @@ def _add_topic(
     missing = sorted(set(range(min(count, len(numbers) + MOST_PARTITIONS))) - numbers)
     if missing:
         metadata.notes.append(
-            f"{topic}: {counted(len(missing), 'partition')} on no disk ({_some(missing)}); empty in the result"
+            f"{topic}: {counted(len(missing), 'partition')} on no disk ({_few(missing)}); empty in the result"
         )
     topic_state = Topic(topic)
     for number in [*sorted(numbers), *missing]:
@@ -181,12 +181,12 @@ def _newest_id(metadata: ClusterMetadata, topic: str, directories: Sequence[Part
     if left_out:
         metadata.unknown.append(
             f"which topic {topic} existed last: it was found with {len(by_id)} ids, as if it was deleted and created again. "
-            f"{uuid_text(best)} is used, whose records are the newest; left out: {_some(directory.path for directory in left_out)}"
+            f"{uuid_text(best)} is used, whose records are the newest; left out: {_few(directory.path for directory in left_out)}"
         )
     return best
 
 
-def made_id(cluster_id: str, topic: str) -> bytes:
+def derive_topic_id(cluster_id: str, topic: str) -> bytes:
     """An id for a topic that has none, the same in every run."""
     for salt in range(256):
         raw = hashlib.blake2b(f"{cluster_id}/{topic}/{salt}".encode(), digest_size=16).digest()
@@ -235,11 +235,11 @@ def _note_compacted(metadata: ClusterMetadata, topics: Mapping[str, object], dis
     compacted = sorted(topic for topic in cleaned & set(topics) if topic not in INTERNAL_CONFIGS)
     if compacted:
         metadata.unknown.append(
-            f"settings of {_some(compacted)}, of which only cleanup.policy=compact is certain: nothing is compacted until you set it again"
+            f"settings of {_few(compacted)}, of which only cleanup.policy=compact is certain: nothing is compacted until you set it again"
         )
 
 
-def _some(names: Iterable[object]) -> str:
+def _few(names: Iterable[object]) -> str:
     """The first few of many names."""
     texts = [str(name) for name in names]
     more = f" and {len(texts) - SHOWN:,} more" if len(texts) > SHOWN else ""

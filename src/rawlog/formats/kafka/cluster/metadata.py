@@ -55,7 +55,7 @@ DIRECTORIES = {MIGRATING: "MIGRATING", UNASSIGNED: "UNASSIGNED", LOST: "LOST"}
 NO_LEADER, SAME_LEADER = -1, -2
 
 
-def masked(schema: str, shown: Message) -> Message:
+def mask_secrets(schema: str, shown: Message) -> Message:
     """A record's JSON without its secrets."""
     hidden = [name for name in SECRETS.get(schema, ()) if name in shown]
     if schema == "ConfigRecord" and is_secret_config(str(shown.get("name"))) and shown.get("value") is not None:
@@ -160,7 +160,7 @@ def record_row(value: bytes | None, show_secrets: bool) -> dict[str, Any]:
     framed = decode_framed(value or b"")
     fields = framed.to_json()
     if not show_secrets:
-        fields = masked(framed.codec.schema.name, fields)
+        fields = mask_secrets(framed.codec.schema.name, fields)
     return {"type": framed.name, "version": framed.version, "value": json.dumps(fields, ensure_ascii=False)}
 
 

@@ -308,14 +308,14 @@ LARGEST_TEXT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Moment:
     """A moment: up to an offset or a time (microseconds), both included; the end if neither is given."""
 
     offset: int | None = None
     time: int | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> At:
+    def of(cls, options: Mapping[str, str]) -> Moment:
         """The moment that the options atOffset and atTimestamp name. OptionError if they are invalid, or both are given."""
         offset, time = option(options, "atOffset"), option(options, "atTimestamp")
         if offset is not None and time is not None:
@@ -644,11 +644,11 @@ class MetadataStore(Store):
 
     # The state ---------------------------------------------------------------------------------------------------------
 
-    def fold(self, at: At | None = None, errors: str = "raise") -> State:
+    def fold(self, at: Moment | None = None, errors: str = "raise") -> State:
         """The state at a moment. DataError at damage unless `errors` says otherwise; OptionError for a moment that is not known any
         more. Segments of another log do not count; they are looked for only where records do not fit.
         """
-        at = at or At()
+        at = at or Moment()
         state = State()
         base = self._base(at)
         if base is not None:
@@ -666,7 +666,7 @@ class MetadataStore(Store):
         fits = self._replay(state, at, errors) and not state.problems and not state.replaced
         return state if fits or self.settled is self else self.settled.fold(at, errors)
 
-    def _base(self, at: At) -> File | None:
+    def _base(self, at: Moment) -> File | None:
         """The newest snapshot that is not after the moment."""
         for snapshot in self.newest_first:
             offset, _ = snapshot_id(snapshot.path) or (0, 0)
@@ -717,7 +717,7 @@ class MetadataStore(Store):
             if state.leader is not None:
                 return
 
-    def _replay(self, state: State, at: At, errors: str) -> bool:
+    def _replay(self, state: State, at: Moment, errors: str) -> bool:
         """Take in the log from the end of a state on; whether its epochs never fall."""
         start, epoch, rises = state.end_offset, state.epoch, True
         last = at.offset if at.offset is not None else (1 << 63) - 1

@@ -155,7 +155,7 @@ def elect(files: Sequence[File], disks: Disks) -> ClusterMetadata:
     if not has_logs and not any(snapshot_id(file.path) != (0, 0) for file in snapshots):
         return _from_bootstrap(directories, notes)
     best = max(replicas, key=lambda replica: (replica.end, not replica.is_damaged))
-    cluster = _folded(best, [replica for replica in replicas if replica is not best])
+    cluster = _fold_logs(best, [replica for replica in replicas if replica is not best])
     cluster.notes[:0] = notes
     _judge(cluster, best, replicas, _voters(cluster.state, files, disks))
     if not cluster.is_newest:
@@ -179,7 +179,7 @@ def _from_bootstrap(stores: Iterable[MetadataStore], notes: list[str]) -> Cluste
     return ClusterMetadata(State(), notes=notes)
 
 
-def _folded(best: MetadataReplica, others: Sequence[MetadataReplica]) -> ClusterMetadata:
+def _fold_logs(best: MetadataReplica, others: Sequence[MetadataReplica]) -> ClusterMetadata:
     """The state after the furthest log, from the newest whole snapshot on any disk."""
     store, cluster = best.store, ClusterMetadata(State(), best.store.folder)
     snapshots = [file for replica in (best, *others) for file in replica.store.snapshots]

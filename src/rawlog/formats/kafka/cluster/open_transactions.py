@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from rawlog.formats.kafka.cluster.consumer_offsets import GROUP_TYPE, append_rows
-from rawlog.formats.kafka.internal.messages import TRANSACTION_STATE, Keyed, encode_keyed
+from rawlog.formats.kafka.internal.messages import TRANSACTION_STATE, KeyedRecord, encode_keyed
 from rawlog.formats.kafka.internal.topics import entries
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.layouts import NONE
@@ -124,7 +124,7 @@ class Endings:
 # What the log of the coordinator says ------------------------------------------------------------------------------------
 
 
-def states_in(segments: Sequence[File]) -> Iterator[tuple[TransactionState, Keyed]]:
+def states_in(segments: Sequence[File]) -> Iterator[tuple[TransactionState, KeyedRecord]]:
     """The states in segments of a partition of `__transaction_state`, in order; damaged records are skipped."""
     for _, entry in entries(segments, TRANSACTION_STATE, "skip", lambda kind: True):
         value = entry.record.value
@@ -157,7 +157,7 @@ def last_states(segments: Sequence[File]) -> tuple[TransactionState, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class InternalLook:
+class InternalContents:
     """What a copy of a partition of an internal topic says of others: the names of groups or transactional ids in it, and the last states
     of transactions.
     """
@@ -166,13 +166,13 @@ class InternalLook:
     states: tuple[TransactionState, ...] = ()
 
 
-def look(topic: str, segments: Sequence[File]) -> InternalLook:
+def look(topic: str, segments: Sequence[File]) -> InternalContents:
     """Look into segments of `__consumer_offsets` or `__transaction_state`."""
     if topic == TRANSACTION_STATE:
         states = last_states(segments)
-        return InternalLook(frozenset(state.id for state in states), states)
+        return InternalContents(frozenset(state.id for state in states), states)
     records = entries(segments, topic, "skip", lambda kind: kind <= GROUP_TYPE)
-    return InternalLook(frozenset(str(entry.record.key["group"]) for _, entry in records))
+    return InternalContents(frozenset(str(entry.record.key["group"]) for _, entry in records))
 
 
 def largest_producer(states: Iterable[TransactionState]) -> int:
@@ -182,14 +182,14 @@ def largest_producer(states: Iterable[TransactionState]) -> int:
 
 def complete(writer: PartitionWriter, segments: Sequence[File], now: int) -> int:
     """Append to a partition of `__transaction_state`, whose segments these are, that every open transaction has ended; how many."""
-    newest: dict[str, tuple[TransactionState, Keyed]] = {}
+    newest: dict[str, tuple[TransactionState, KeyedRecord]] = {}
     for state, record in states_in(segments):
         newest[state.id] = state, record
-    completed = [_completed(state, record, now) for state, record in newest.values() if state.status in OPEN]
+    completed = [_completed_record(state, record, now) for state, record in newest.values() if state.status in OPEN]
     return append_rows(writer, map(encode_keyed, completed), now)
 
 
-def _completed(state: TransactionState, record: Keyed, now: int) -> Keyed:
+def _completed_record(state: TransactionState, record: KeyedRecord, now: int) -> KeyedRecord:
     value = dict(record.value or {})
     commit = state.status == Status.PREPARE_COMMIT
     value |= {

@@ -23,7 +23,7 @@ from rawlog.formats.kafka.cluster.broker_disks import (
     infer_nodes,
 )
 from rawlog.formats.kafka.cluster.copy_partition import (
-    Merged,
+    PartitionUnion,
     PlainBatches,
     copy_directory,
     copy_union,
@@ -42,7 +42,7 @@ from rawlog.formats.kafka.cluster.new_cluster import (
 )
 from rawlog.formats.kafka.cluster.open_transactions import (
     Endings,
-    InternalLook,
+    InternalContents,
     TransactionState,
     largest_producer,
     look,
@@ -112,7 +112,7 @@ class ReplicaFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InternalReplica:
     """Segments of a copy of an internal topic, to learn what it says of other partitions."""
 
     group: str
@@ -199,7 +199,9 @@ class Rescuer:
             raise UnknownFormatError(f"{', '.join(roots)}: no partition is here")
         used = [replica for replica in self.replicas if replica.why is None]
         looks = [
-            SurveySplit(replica.name, replica.size, Look(replica.group, replica.key[0], tuple(replica.segments)))
+            SurveySplit(
+                replica.name, replica.size, InternalReplica(replica.group, replica.key[0], tuple(replica.segments))
+            )
             for replica in used
             if replica.key[0] in HASHED
         ]
@@ -285,9 +287,9 @@ class Rescuer:
         synced = record["isr"] or record.get("eligibleLeaderReplicas") or record.get("lastKnownElr") or ()
         return Assignment(record["leader"], record["leaderEpoch"], tuple(synced), tuple(record["replicas"]))
 
-    def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> LogOutline | InternalLook:
+    def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> LogOutline | InternalContents:
         """Read a replica."""
-        if isinstance(split.content, Look):
+        if isinstance(split.content, InternalReplica):
             return look(split.content.topic, split.content.files)
         return outline_replica(split.content, advance)
 
@@ -297,9 +299,11 @@ class Rescuer:
         """Decide on every partition, and plan the cluster around them."""
         assert self.cluster is not None
         looks = {
-            result.split.content.group: result.found for result in results if isinstance(result.split.content, Look)
+            result.split.content.group: result.found
+            for result in results
+            if isinstance(result.split.content, InternalReplica)
         }
-        results = [result for result in results if not isinstance(result.split.content, Look)]
+        results = [result for result in results if not isinstance(result.split.content, InternalReplica)]
         refuse_changed(file for result in results for file in result.split.content.files if file.format == LOG.name)
         surveyed: dict[str, LogOutline] = {result.split.content.group: result.found for result in results}
         self._rebuild(surveyed, looks)
@@ -312,7 +316,7 @@ class Rescuer:
         left_out: dict[Key, list[CopyPlan]] = {}
         for replica in self.replicas:
             if replica.why is not None:
-                left_out.setdefault(replica.key, []).append(_left_out(replica))
+                left_out.setdefault(replica.key, []).append(_left_out_plan(replica))
         for key in keys:
             name = f"{key[0]}-{key[1]}"
             decision = self.decisions[name] = self._decide(key, copies.get(key, []), left_out.get(key, []))
@@ -351,7 +355,7 @@ class Rescuer:
         nodes = self.disks.nodes
         return decide(name, copies, assignment, is_compacted=is_compacted, left_out=left_out, nodes=nodes)
 
-    def _rebuild(self, surveyed: Mapping[str, LogOutline], looks: Mapping[str, InternalLook]) -> None:
+    def _rebuild(self, surveyed: Mapping[str, LogOutline], looks: Mapping[str, InternalContents]) -> None:
         """Complete the metadata by what only directories tell, and leave out those of topics that were created again."""
         assert self.cluster is not None
         used = [replica for replica in self.replicas if replica.why is None]
@@ -359,7 +363,7 @@ class Rescuer:
         for replica in used:
             runs = surveyed.get(replica.group, LogOutline()).runs
             times = [*(run.until for run in runs), *(int((file.modified or 0) * 1000) for file in replica.segments)]
-            look = looks.get(replica.group, InternalLook())
+            look = looks.get(replica.group, InternalContents())
             directories.append(
                 PartitionDirectory(
                     *replica.key,
@@ -376,7 +380,7 @@ class Rescuer:
             if self.cluster.verdict(replica.key[0], replica.topic_id) == "replaced":
                 replica.why = "of another topic of the same name, with older records"
 
-    def _end_transactions(self, looks: Mapping[str, InternalLook], copies: Mapping[Key, Sequence[Copy]]) -> None:
+    def _end_transactions(self, looks: Mapping[str, InternalContents], copies: Mapping[Key, Sequence[Copy]]) -> None:
         """Decide how open transactions end, by the states in those parts of the coordinators' logs that are used."""
         assert self.cluster is not None
         used: list[TransactionState] = []
@@ -385,7 +389,7 @@ class Rescuer:
                 continue
             paths = {copy.number: copy.path for copy in partition_copies}
             for piece in self.decisions[f"{key[0]}-{key[1]}"].pieces:
-                states = looks.get(paths[piece.copy], InternalLook()).states
+                states = looks.get(paths[piece.copy], InternalContents()).states
                 used += [state for state in states if piece.start <= state.offset < piece.stop]
         self.restorer.endings = Endings.of(used)
         self.restorer.largest_producer = largest_producer(used)
@@ -451,7 +455,7 @@ class Rescuer:
                 offer.known[name] = TopicFacts(epochs, state.configs.get((TOPIC, name), {}))
         return offer
 
-    def _content(self, decision: Decision, copies: Sequence[Copy]) -> Merged:
+    def _content(self, decision: Decision, copies: Sequence[Copy]) -> PartitionUnion:
         by_number = {copy.number: copy for copy in copies}
         aside = tuple(
             (
@@ -462,8 +466,8 @@ class Rescuer:
         )
         if len(copies) == 1 and not copies[0].state and not aside and copies[0].log.is_readable:
             [files] = [replica.files for replica in self.replicas if replica.group == copies[0].path]
-            return Merged((), decision.start, decision.floor, files=tuple(files))
-        return Merged(pieces_of(by_number, decision.pieces), decision.start, decision.floor, aside)
+            return PartitionUnion((), decision.start, decision.floor, files=tuple(files))
+        return PartitionUnion(pieces_of(by_number, decision.pieces), decision.start, decision.floor, aside)
 
     def _disk_number(self, copy: Copy) -> int:
         return 1 + list(self.disks.by_path).index(split(copy.path)[0])
@@ -517,7 +521,7 @@ class Rescuer:
         options: PartitionOptions = restore_split.how
         for label, stretches in restore_split.content.aside:
             copying = replace(options.copying, abort_open=False)
-            parts = Merged(stretches, stretches[0].first if stretches else 0)
+            parts = PartitionUnion(stretches, stretches[0].first if stretches else 0)
             copy_union(parts, aside.folder(f"{label}/{restore_split.name}").path, copying, advance)
         place = folder.folder(restore_split.name).path
         closing = self.restorer.closing(options)
@@ -736,7 +740,7 @@ def _with_times(span: Span, first: str = "from", last: str = "to") -> str:
     return f"{span.reason} ({' '.join(times)})" if times else span.reason
 
 
-def _left_out(replica: Replica) -> CopyPlan:
+def _left_out_plan(replica: Replica) -> CopyPlan:
     """A directory that is not used, as the plan lists it: what is in it is known only by the names of its files."""
     bases = [segment.place.start_offset or 0 for segment in replica.segments]
     id_text = "" if replica.topic_id is None else f" (topic id {uuid_text(replica.topic_id)})"

@@ -42,7 +42,7 @@ from rawlog.formats.kafka.cluster.new_cluster import (
     write_directories,
 )
 from rawlog.formats.kafka.cluster.open_transactions import Endings, complete
-from rawlog.formats.kafka.cluster.restore_sources import Directory, offered, passed_end, stale_notes, stale_replicas
+from rawlog.formats.kafka.cluster.restore_sources import Directory, passed_end, read_offer, stale_notes, stale_replicas
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, NEWEST_LEVEL, TRANSACTION_STATE
@@ -109,7 +109,7 @@ class Restorer:
 
     def __init__(self, options: RestoreOptions, target: Path) -> None:
         """OptionError for options that are invalid for Kafka."""
-        self.options, self.target = checked(options), target
+        self.options, self.target = check_options(options), target
         self.now = int(time.time() * 1000)
         self.report = Report("restore", target=str(target))
         self.topics: list[Topic] = []
@@ -135,7 +135,7 @@ class Restorer:
         """
         if not any(file.format == LOG.name and file.place.topic is not None for file in files):
             return None
-        offer = offered(files, stores, self.options)
+        offer = read_offer(files, stores, self.options)
         if offer.state is not None and self.options.until is None:
             wanted = {key: content for key, content in offer.partitions.items() if self.wants(key[0], offer)}
             stale = stale_replicas(wanted, offer.state)
@@ -256,20 +256,18 @@ class Restorer:
             if options.completes:
                 complete(writer, written, self.now)
                 return
-            again: list[consumer_offsets.Current] = []
+            again: list[consumer_offsets.GroupRecord] = []
             reached: dict[str, int] = report.facts.setdefault("reached", {})
             for commit in consumer_offsets.current(written, skip_pending=True):
                 if commit.topic is not None:
                     name = f"{commit.topic}-{commit.record.key['partition']}"
                     reached[name] = max(reached.get(name, 0), (commit.record.value or {})["offset"])
-                new_commits = list(
-                    consumer_offsets.committed_again([commit], self.now, lambda topic: topic, options.ends)
-                )
+                new_commits = list(consumer_offsets.recommit([commit], self.now, lambda topic: topic, options.ends))
                 again += new_commits
                 report.notes += [
                     note
                     for new_commit in new_commits
-                    if (note := consumer_offsets.moved(commit, new_commit)) is not None
+                    if (note := consumer_offsets.move_note(commit, new_commit)) is not None
                 ]
             consumer_offsets.append(writer, again, self.now)
             report.count("offsets_committed", sum(commit.topic is not None for commit in again))
@@ -401,7 +399,7 @@ class Restorer:
         current = consumer_offsets.current([file for partition in scratch for file in files_in(partition.folder)])
         again = [
             commit
-            for commit in consumer_offsets.committed_again(current, self.now, names.get, ends)
+            for commit in consumer_offsets.recommit(current, self.now, names.get, ends)
             if commit.topic is not None
         ]
         facts = self._offer.known.get(CONSUMER_OFFSETS, TopicFacts({}, {}))
@@ -438,7 +436,7 @@ class Restorer:
             folder.write(LOG_START, f"0\n{len(lines)}\n{text}")
 
 
-def checked(options: RestoreOptions) -> RestoreOptions:
+def check_options(options: RestoreOptions) -> RestoreOptions:
     """The same with the number of its metadata.version. OptionError for names, ids or releases that are invalid."""
     for old, new in options.rename.items():
         if not is_topic(new) or new in INTERNAL_CONFIGS or new in NEVER:
@@ -487,7 +485,7 @@ def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance
     )
 
     def keeps(table: pa.Table, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return rows_kept(table, offsets, content, copying.until)
+        return select_rows(table, offsets, content, copying.until)
 
     out = Sink(folder, choice)
     partition = out.partition(split.topic, split.partition)
@@ -509,7 +507,9 @@ def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance
     return report
 
 
-def rows_kept(table: pa.Table, offsets: NDArray[np.int64], content: RowContent, until: int | None) -> NDArray[np.bool_]:
+def select_rows(
+    table: pa.Table, offsets: NDArray[np.int64], content: RowContent, until: int | None
+) -> NDArray[np.bool_]:
     """Which rows are restored: records before the time (ms) that are of no transaction, or of one that was committed before it."""
     keep = offsets >= content.floor
     if until is not None:

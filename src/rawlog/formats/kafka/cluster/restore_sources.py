@@ -9,7 +9,7 @@ from typing import Any
 
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.cluster.broker_disks import read_disk
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
 from rawlog.formats.kafka.cluster.new_cluster import TOPIC
 from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
@@ -44,7 +44,7 @@ class Directory:
         return sum(file.size for file in self.files if file.format == LOG.name)
 
 
-def offered(files: Sequence[File], stores: Sequence[Sequence[File]], options: RestoreOptions) -> Offer:
+def read_offer(files: Sequence[File], stores: Sequence[Sequence[File]], options: RestoreOptions) -> Offer:
     """The partitions of log directories and the state of their cluster, as of a time. Topics asked for by name are always included.
 
     OptionError for a partition that was found more than once, or for several clusters.
@@ -150,7 +150,7 @@ def _state(files: Sequence[File], options: RestoreOptions, offer: Offer) -> Stat
     if options.until is None:
         return filled_stores[0].fold(errors=errors)
     try:
-        return filled_stores[0].fold(At(time=options.until - 1), errors)
+        return filled_stores[0].fold(Moment(time=options.until - 1), errors)
     except OptionError:
         offer.notes.append(
             "the metadata log does not reach back to that time: topics and settings are those at its end"

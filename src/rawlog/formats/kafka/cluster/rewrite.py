@@ -377,15 +377,15 @@ class _Repair:
         report, policy = self.report, self.policy
         snapshots, log = self.place()
         stretches = find_stretches(log.batches)
-        snapshots = self.rightly_named(snapshots, log.batches)
+        snapshots = self.rename_snapshots(snapshots, log.batches)
         whole = [snapshot for snapshot in snapshots if snapshot.is_whole]
         kept = stretches[-1] if stretches else []
         # Snapshots from before the log are of use only where they are as they were: before a log without a gap.
         usable = [snapshot for snapshot in whole if len(stretches) < 2 or snapshot.offset >= kept[0].first]
         if kept and usable and usable[0].offset > kept[-1].end:
             kept = []  # a controller would empty a log that ends before its snapshot
-        usable = self.in_agreement(usable, kept)
-        needs = _needed(whole, snapshots, stretches)
+        usable = self.agreeing_snapshots(usable, kept)
+        needs = _needed_offset(whole, snapshots, stretches)
         leads = not kept or any(snapshot.offset >= kept[0].first for snapshot in usable)
         fresh = policy != STRICT and not leads and kept[0].first > 0
         if policy == SALVAGE and needs is not None:
@@ -449,7 +449,7 @@ class _Repair:
                 break
         return LogBatches(kept, [])
 
-    def rightly_named(self, snapshots: list[Snapshot], batches: Sequence[Batch]) -> list[Snapshot]:
+    def rename_snapshots(self, snapshots: list[Snapshot], batches: Sequence[Batch]) -> list[Snapshot]:
         """The snapshots, newest first, one for each offset. One that the log contradicts gets the name that its time leads to."""
         times: dict[int, list[Batch]] = {}
         for batch in batches:
@@ -476,7 +476,7 @@ class _Repair:
                 by_offset[snapshot.offset] = snapshot
         return sorted(by_offset.values(), key=lambda snapshot: (snapshot.offset, snapshot.epoch), reverse=True)
 
-    def in_agreement(self, usable: list[Snapshot], kept: Sequence[Batch]) -> list[Snapshot]:
+    def agreeing_snapshots(self, usable: list[Snapshot], kept: Sequence[Batch]) -> list[Snapshot]:
         """The snapshots without those that the log, from offset 0 on, contradicts: the log is what they were made of."""
         if not kept or kept[0].first > 0:
             return usable
@@ -656,7 +656,7 @@ def find_stretches(batches: Sequence[Batch]) -> list[list[Batch]]:
     return stretches
 
 
-def _needed(
+def _needed_offset(
     whole: Sequence[Snapshot], snapshots: Sequence[Snapshot], stretches: Sequence[Sequence[Batch]]
 ) -> int | None:
     """The offset of the newest snapshot that is not whole and that holds what neither a whole one nor the log leads to, if any."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rawlog.formats.kafka.cluster.metadata import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, is_misnamed, last_time, stores
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, is_misnamed, last_time, stores
 from rawlog.formats.kafka.cluster.paths import QUORUM_FORMAT, is_bootstrap, snapshot_id
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
@@ -205,7 +205,7 @@ def _schema(value: bytes) -> str | None:
         return None
 
 
-def _renamed(log_rule: Rule[Inspection]) -> Rule[Inspection]:
+def _rename_rule(log_rule: Rule[Inspection]) -> Rule[Inspection]:
     return replace(log_rule, code=log_rule.code.replace("kafka.log.", "kraft.checkpoint."))
 
 
@@ -214,7 +214,7 @@ def checkpoint_rules() -> Sequence[Rule[Inspection]]:
     kept = (
         log_rule for log_rule in kafka_checks.rules() if log_rule.code != "kafka.log.base"
     )  # offsets begin at 0 whatever the name says
-    return (*(_renamed(log_rule) for log_rule in kept), incomplete, record, snapshot_epoch, content, snapshot_level)
+    return (*(_rename_rule(log_rule) for log_rule in kept), incomplete, record, snapshot_epoch, content, snapshot_level)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -225,10 +225,10 @@ def checkpoint_rules() -> Sequence[Rule[Inspection]]:
 
 def accounts(files: Sequence[File]) -> list[Account]:
     """The account of each metadata log among some files."""
-    return [account for account, _, _ in Store.of(files).share(_accounted)]
+    return [account for account, _, _ in Store.of(files).share(_directory_accounts)]
 
 
-def _accounted(files: Store) -> list[tuple[Account, Intervals, MetadataStore]]:
+def _directory_accounts(files: Store) -> list[tuple[Account, Intervals, MetadataStore]]:
     readable = Store(file for file in files if file.problem is None)
     readable.summaries = files.summaries
     accounts = []
@@ -280,7 +280,7 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     A metadata log is never compacted, and its segments are deleted only when a snapshot has their state. Take the missing segments, or a
     newer snapshot, from another controller: `rawlog rescue` takes all disks.
     """
-    for account, missing, store in Store.of(files).share(_accounted):
+    for account, missing, store in Store.of(files).share(_directory_accounts):
         few = Few()
         for first, last in missing:
             message = (
@@ -324,7 +324,7 @@ def _survey(files: Store) -> dict[str, Few]:
     return marks
 
 
-def _found(files: Files, code: str) -> Iterable[Mark]:
+def _marks_of(files: Files, code: str) -> Iterable[Mark]:
     return Store.of(files).share(_survey).get(code, ())
 
 
@@ -404,7 +404,7 @@ class _Survey:
                 continue
             try:
                 before = MetadataStore([*store.segments, *older], store.folder, store.summaries)
-                grown = before.fold(At(offset=offset - 1))
+                grown = before.fold(Moment(offset=offset - 1))
                 loaded = MetadataStore([snapshot], store.folder, store.summaries).fold()
             except RawlogError:
                 continue  # reported elsewhere
@@ -524,7 +524,7 @@ def gap(files: Files) -> Iterator[Mark]:
 
     The state after the gap is not what the cluster had. Take the missing segment from another controller.
     """
-    yield from _found(files, "gap")
+    yield from _marks_of(files, "gap")
 
 
 @rule("kraft.metadata.epoch", Severity.WARNING)
@@ -533,13 +533,13 @@ def epoch(files: Files) -> Iterator[Mark]:
 
     No checksum covers the epoch of a batch. `rawlog repair` sets it to that of the batches around it.
     """
-    yield from _found(files, "epoch")
+    yield from _marks_of(files, "epoch")
 
 
 @rule("kraft.metadata.shape", Severity.ERROR)
 def shape(files: Files) -> Iterator[Mark]:
     """A record has a key, headers, no value, or another time than its batch. Controllers write none of these, and refuse them."""
-    yield from _found(files, "shape")
+    yield from _marks_of(files, "shape")
 
 
 @rule("kraft.metadata.unknown", Severity.WARNING)
@@ -549,7 +549,7 @@ def unknown(files: Files) -> Iterator[Mark]:
 
     A newer Kafka wrote it: an older controller would stop here, too. Or it is damaged, although its checksum is right.
     """
-    yield from _found(files, "unknown")
+    yield from _marks_of(files, "unknown")
 
 
 @rule("kraft.metadata.refused", Severity.ERROR)
@@ -558,7 +558,7 @@ def refused(files: Files) -> Iterator[Mark]:
 
     A controller that replays the log stops here. Records before it are missing, or logs of two clusters were put together.
     """
-    yield from _found(files, "refused")
+    yield from _marks_of(files, "refused")
 
 
 @rule("kraft.metadata.transaction", Severity.ERROR)
@@ -566,7 +566,7 @@ def transaction(files: Files) -> Iterator[Mark]:
     """Metadata transactions must begin before they end, one at a time. One that is still open at the end of the log is normal
     while it goes on (information only): its records do not count.
     """
-    yield from _found(files, "transaction")
+    yield from _marks_of(files, "transaction")
 
 
 @rule("kraft.metadata.level", Severity.WARNING)
@@ -575,7 +575,7 @@ def level(files: Files) -> Iterator[Mark]:
 
     Controllers of that level could not read it; a tool wrote it, or a downgrade went wrong.
     """
-    yield from _found(files, "level")
+    yield from _marks_of(files, "level")
 
 
 @rule("kraft.metadata.partition", Severity.ERROR)
@@ -583,7 +583,7 @@ def partition(files: Files) -> Iterator[Mark]:
     """At the end of the log a partition is in an invalid state: its leader or in-sync replicas are not among its replicas, or there are
     not as many directories as replicas.
     """
-    yield from _found(files, "partition")
+    yield from _marks_of(files, "partition")
 
 
 @rule("kraft.checkpoint.missing", Severity.ERROR)
@@ -592,7 +592,7 @@ def missing(files: Files) -> Iterator[Mark]:
 
     Take a snapshot from another controller; `repair` makes one of what can still be read.
     """
-    yield from _found(files, "no-snapshot")
+    yield from _marks_of(files, "no-snapshot")
 
 
 @rule("kraft.checkpoint.ahead", Severity.WARNING)
@@ -601,13 +601,13 @@ def ahead(files: Files) -> Iterator[Mark]:
 
     That is normal just after a follower fetched a snapshot; else the end of the log is lost.
     """
-    yield from _found(files, "ahead")
+    yield from _marks_of(files, "ahead")
 
 
 @rule("kraft.checkpoint.differs", Severity.WARNING)
 def differs(files: Files) -> Iterator[Mark]:
     """A snapshot holds another state than the log leads to at its offset. One of them was changed, or is of another cluster."""
-    yield from _found(files, "differs")
+    yield from _marks_of(files, "differs")
 
 
 @rule("kraft.checkpoint.name", Severity.WARNING)
@@ -617,13 +617,13 @@ def name(files: Files) -> Iterator[Mark]:
     A controller loads it, and then applies records of the log twice or leaves some out. `rawlog repair` gives it the name that its time
     leads to, or leaves it out.
     """
-    yield from _found(files, "name")
+    yield from _marks_of(files, "name")
 
 
 @rule("kraft.quorum.epoch", Severity.WARNING)
 def quorum_epoch(files: Files) -> Iterator[Mark]:
     """The election state is of an older epoch than the log: it was put here from elsewhere. A controller takes the log's."""
-    yield from _found(files, "quorum")
+    yield from _marks_of(files, "quorum")
 
 
 def rules() -> Sequence[Rule[Files]]:

@@ -35,7 +35,7 @@ IMAGED = (
 """The records of a state that keep fields which no schema knows."""
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A record that a controller would not replay on this state."""
 
 
@@ -120,7 +120,7 @@ class State:
             return
         try:
             replay(self, message)
-        except Refused as refused:
+        except Refusal as refused:
             self.add_problem(offset, str(refused))
 
     def _bracket(self, offset: int, key: int) -> None:
@@ -198,9 +198,9 @@ class State:
     def _broker(self, number: int, epoch: int) -> Message:
         broker = self.brokers.get(number)
         if broker is None:
-            raise Refused(f"broker {number} is changed, but is not registered")
+            raise Refusal(f"broker {number} is changed, but is not registered")
         if broker["brokerEpoch"] != epoch:
-            raise Refused(f"broker {number} is changed in epoch {epoch}, but is registered in {broker['brokerEpoch']}")
+            raise Refusal(f"broker {number} is changed in epoch {epoch}, but is registered in {broker['brokerEpoch']}")
         return broker
 
     def _fence(self, message: Message) -> None:
@@ -213,7 +213,7 @@ class State:
         broker = self._broker(message["brokerId"], message["brokerEpoch"])
         fenced, shutdown = message["fenced"], message.get("inControlledShutdown", 0)
         if fenced not in (-1, 0, 1) or shutdown not in (0, 1):
-            raise Refused(f"fenced {fenced}, inControlledShutdown {shutdown}: an invalid change")
+            raise Refusal(f"fenced {fenced}, inControlledShutdown {shutdown}: an invalid change")
         if fenced:
             broker["fenced"] = fenced == 1
         if shutdown:
@@ -228,7 +228,7 @@ class State:
 
     def _unregister_controller(self, message: Message) -> None:
         if self.controllers.pop(message["controllerId"], None) is None:
-            raise Refused(f"the unknown controller {message['controllerId']} is unregistered")
+            raise Refusal(f"the unknown controller {message['controllerId']} is unregistered")
 
     def _topic(self, message: Message) -> None:
         if self.topic_ids.get(message["name"], message["topicId"]) != message["topicId"]:
@@ -239,13 +239,13 @@ class State:
     def _partition(self, message: Message) -> None:
         topic = self.topics.get(message["topicId"])
         if topic is None:
-            raise Refused(f"partition {message['partitionId']} of the unknown topic {uuid_text(message['topicId'])}")
+            raise Refusal(f"partition {message['partitionId']} of the unknown topic {uuid_text(message['topicId'])}")
         count = len(message["replicas"])
         directories = message.get("directories")
         if not directories or all(directory == MIGRATING for directory in directories):
             message["directories"] = [MIGRATING] * count
         elif len(directories) != count:
-            raise Refused(f"{topic.name}-{message['partitionId']}: {len(directories)} directories for {count} replicas")
+            raise Refusal(f"{topic.name}-{message['partitionId']}: {len(directories)} directories for {count} replicas")
         for name in ("eligibleLeaderReplicas", "lastKnownElr"):
             if message.get(name) is None:
                 message[name] = []
@@ -254,15 +254,15 @@ class State:
     def _change_partition(self, change: Message) -> None:
         topic = self.topics.get(change["topicId"])
         if topic is None:
-            raise Refused(
+            raise Refusal(
                 f"partition {change['partitionId']} of the unknown topic {uuid_text(change['topicId'])} is changed"
             )
         partition = topic.partitions.get(change["partitionId"])
         if partition is None:
-            raise Refused(f"{topic.name}-{change['partitionId']} is changed, but is not there")
+            raise Refusal(f"{topic.name}-{change['partitionId']} is changed, but is not there")
         replicas, directories = change["replicas"], change.get("directories")
         if replicas is not None and directories is not None and len(replicas) != len(directories):
-            raise Refused(
+            raise Refusal(
                 f"{topic.name}-{change['partitionId']}: {len(directories)} directories for {len(replicas)} replicas"
             )
         for name in _LISTS:
@@ -283,7 +283,7 @@ class State:
     def _remove_topic(self, message: Message) -> None:
         topic = self.topics.pop(message["topicId"], None)
         if topic is None:
-            raise Refused(f"the unknown topic {uuid_text(message['topicId'])} is removed")
+            raise Refusal(f"the unknown topic {uuid_text(message['topicId'])} is removed")
         self.removed[message["topicId"]] = topic.name
         if self.topic_ids.get(topic.name) == message["topicId"]:
             del self.topic_ids[topic.name]
@@ -321,7 +321,7 @@ class State:
 
     def _remove_acl(self, message: Message) -> None:
         if self.acls.pop(message["id"], None) is None:
-            raise Refused(f"the unknown access control entry {uuid_text(message['id'])} is removed")
+            raise Refusal(f"the unknown access control entry {uuid_text(message['id'])} is removed")
 
     def _user(self, message: Message) -> None:
         self.users[(message["mechanism"], message["name"])] = message
@@ -341,7 +341,7 @@ class State:
     def _clear_elr(self, message: Message) -> None:
         name = message["topicName"]
         if name and name not in self.topic_ids:
-            raise Refused(f"eligible leaders of the unknown topic {name} are cleared")
+            raise Refusal(f"eligible leaders of the unknown topic {name} are cleared")
         chosen = [self.topics[self.topic_ids[name]]] if name else list(self.topics.values())
         for topic in chosen:
             for partition in topic.partitions.values():

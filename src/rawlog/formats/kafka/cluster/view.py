@@ -11,7 +11,7 @@ from rawlog.formats.kafka.cluster.broker_disks import compare
 from rawlog.formats.kafka.cluster.fold import ROWS_OF, level_text
 from rawlog.formats.kafka.cluster.history import Difference, differences, events
 from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
 from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.model.errors import AccessError, OptionError
@@ -39,10 +39,12 @@ def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, 
         raise AccessError(
             f"{', '.join(roots)}: no metadata log (__cluster_metadata-0) and no snapshot of one was found"
         )
-    return _described(files, stores, _Description(files, options))
+    return _describe_stores(files, stores, _Description(files, options))
 
 
-def _described(files: Sequence[File], stores: Sequence[MetadataStore], description: _Description) -> Iterator[Item]:
+def _describe_stores(
+    files: Sequence[File], stores: Sequence[MetadataStore], description: _Description
+) -> Iterator[Item]:
     yield from _check_topics(files, stores, description)
     for number, replica in enumerate(stores):
         if number:
@@ -76,7 +78,7 @@ class _Description:
 
     def __init__(self, files: Sequence[File], options: Mapping[str, Any]) -> None:
         self.files, self.options = files, options
-        self.at = At(options["at_offset"], options["at_time"])
+        self.at = Moment(options["at_offset"], options["at_time"])
         self.topics: tuple[str, ...] = tuple(options["topic"])
         self.show_secrets: bool = options["show_secrets"]
         self.errors: str = options["errors"]
@@ -94,7 +96,7 @@ class _Description:
         state = replica.fold(self.at, self.errors)
         for problem in state.problems[:SHOWN]:
             yield Item(note=f"{replica.folder}: offset {problem.offset:,}: {problem.message}")
-        mismatches = self._odd(replica, state) if self.is_at_end else []
+        mismatches = self._mismatches(replica, state) if self.is_at_end else []
         head = _head(replica, state)
         rows_of = {name: list(rows(state, self.show_secrets)) for name, rows in ROWS_OF.items()}
         tables = {name: [row for row in rows if self._wanted(name, row)] for name, rows in rows_of.items()}
@@ -112,7 +114,7 @@ class _Description:
         is_topic = table == "configs" and row["resource_type"] == "topic"
         return is_topic and matches(row["resource_name"], self.topics)
 
-    def _odd(self, replica: MetadataStore, state: State) -> list[Row]:
+    def _mismatches(self, replica: MetadataStore, state: State) -> list[Row]:
         mismatches = compare(self.files, state, replica.cluster_id)
         return [asdict(mismatch) for mismatch in mismatches if matches(mismatch.topic, self.topics)]
 
@@ -132,10 +134,10 @@ class _Description:
         yield from self._partitions(tables["partitions"])
         yield Section(
             "Strays: on disk, unknown to the cluster",
-            [_odd_cells(mismatch) for mismatch in mismatches if mismatch["kind"] == "stray"],
+            [_mismatch_cells(mismatch) for mismatch in mismatches if mismatch["kind"] == "stray"],
         )
         yield Section(
-            "Missing on disk", [_odd_cells(mismatch) for mismatch in mismatches if mismatch["kind"] == "missing"]
+            "Missing on disk", [_mismatch_cells(mismatch) for mismatch in mismatches if mismatch["kind"] == "missing"]
         )
         yield Section("Settings", [_setting(row) for row in tables["configs"]])
         if not self.topics:
@@ -185,14 +187,14 @@ class _Description:
                 "before": difference.before and _plain(difference.before),
                 "after": difference.after and _plain(difference.after),
             }
-            yield Item(row, _changed(difference), is_finding=True)
+            yield Item(row, _difference_line(difference), is_finding=True)
 
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 TONES = {"added": Tone.GOOD, "removed": Tone.BAD, "changed": Tone.CHANGED}
 
 
-def _changed(difference: Difference) -> Line | None:
+def _difference_line(difference: Difference) -> Line | None:
     """A difference as a line; None for a topic of which only the settings differ: each of them is shown itself."""
     if difference.change == "changed" and not difference.fields and difference.table == "topics":
         return None
@@ -205,18 +207,18 @@ def _changed(difference: Difference) -> Line | None:
     return Line(f"{SIGNS[difference.change]} {what} {difference.key}{more}", TONES[difference.change])
 
 
-def _moments(between: str) -> tuple[At, At]:
+def _moments(between: str) -> tuple[Moment, Moment]:
     first, dots, second = between.partition("..")
     if not dots or not first or not second:
         raise OptionError(f"--diff {between!r}: two offsets or times with .. between them expected")
     return _moment(first), _moment(second)
 
 
-def _moment(text: str) -> At:
+def _moment(text: str) -> Moment:
     """A number of at most 11 digits is an offset; anything else is a time."""
     if text.isdecimal() and len(text) <= 11:
-        return At(offset=int(text))
-    return At(time=parse_time(text))
+        return Moment(offset=int(text))
+    return Moment(time=parse_time(text))
 
 
 def _head(replica: MetadataStore, state: State) -> Row:
@@ -266,7 +268,7 @@ def _is_under_replicated(row: Row) -> bool:
     return not set(row["replicas"]) - set(row["adding_replicas"]) <= set(row["isr"])
 
 
-def _odd_cells(mismatch: Row) -> Cells:
+def _mismatch_cells(mismatch: Row) -> Cells:
     return [f"{mismatch['topic']}-{mismatch['partition']}", mismatch["path"], mismatch["why"]]
 
 

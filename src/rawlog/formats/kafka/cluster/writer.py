@@ -237,9 +237,9 @@ class NewCluster:
         if self.directory_id is not None:
             first += _quorum(1, [Voter(self.node, self.directory_id, self.endpoints).message()])
         yield encode_controls(0, self.epoch, self.timestamp, first)
-        yield from encode_data(len(first), self.epoch, self.timestamp, self._framed())
+        yield from encode_data(len(first), self.epoch, self.timestamp, self._bootstrap_records())
 
-    def _framed(self) -> Iterator[Framed]:
+    def _bootstrap_records(self) -> Iterator[Framed]:
         bracketed = self.level >= TRANSACTION_LEVEL
         if bracketed:
             yield encode_framed("BeginTransactionRecord", {"name": "Bootstrap records"})

@@ -122,7 +122,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
+class FramedRecord:
     """A metadata record: its type by number and name, its version, and the message."""
 
     key: int
@@ -198,10 +198,10 @@ def decode_record(value: bytes, kind: str = "metadata") -> tuple[int, int, Messa
     return key, version, _framed_codec(kind, key, version)[1].decode_all(value, position)
 
 
-def decode_framed(value: bytes, kind: str = "metadata") -> Framed:
+def decode_framed(value: bytes, kind: str = "metadata") -> FramedRecord:
     """The record in a frame, with its name and codec. Raises as `decode_record` does."""
     key, version, message = decode_record(value, kind)
-    return Framed(key, *_framed_codec(kind, key, version), version=version, message=message)
+    return FramedRecord(key, *_framed_codec(kind, key, version), version=version, message=message)
 
 
 def encode_framed(type: int | str, message: Mapping[str, Any], version: int | None = None) -> bytes:
@@ -297,7 +297,7 @@ KEYED = frozenset(_KEY_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class KeyedRecord:
     """A record of an internal topic: the schemas' names without Key and Value, both messages; `value` None deletes the key."""
 
     type: int
@@ -320,7 +320,7 @@ def key_types(topic: str) -> dict[int, tuple[Schema, Schema]]:
 
 
 @lru_cache(maxsize=8)
-def _early(schema: Schema) -> Schema | None:
+def _early_schema(schema: Schema) -> Schema | None:
     """A value as the early access release wrote it under the same version number; None if that was the same."""
     if schema.name not in _EARLY_FIELDS:
         return None
@@ -335,13 +335,13 @@ def value_codec(schema: Schema, version: int, value: bytes) -> tuple[Codec, Mess
     try:
         return schema_codec, schema_codec.decode_all(value, _INT16.size)
     except (CorruptError, TruncatedError):
-        if (early := _early(schema)) is None:
+        if (early := _early_schema(schema)) is None:
             raise
     schema_codec = codec(early, version)
     return schema_codec, schema_codec.decode_all(value, _INT16.size)
 
 
-def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> Keyed:
+def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> KeyedRecord:
     """A record of `__consumer_offsets`, `__transaction_state` or `__share_group_state`. DataError if it is not one."""
     if key is None or len(key) < _INT16.size:
         raise CorruptError("no key, or none that names its type")
@@ -353,15 +353,15 @@ def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> Keyed:
     key_message = key_codec.decode_all(key, _INT16.size)
     name = key_schema.name.removesuffix("Key")
     if value is None:
-        return Keyed(number, name, key_message, key_codec, None, None, None)
+        return KeyedRecord(number, name, key_message, key_codec, None, None, None)
     if len(value) < _INT16.size:
         raise TruncatedError("a value without a version")
     version = _INT16.unpack_from(value)[0]
     schema_codec, message = value_codec(value_schema, version, value)
-    return Keyed(number, name, key_message, key_codec, version, message, schema_codec)
+    return KeyedRecord(number, name, key_message, key_codec, version, message, schema_codec)
 
 
-def encode_keyed(record: Keyed) -> tuple[bytes, bytes | None]:
+def encode_keyed(record: KeyedRecord) -> tuple[bytes, bytes | None]:
     """Key and value of a record of an internal topic."""
     key = _INT16.pack(record.type) + record.key_codec.encode(record.key)
     if record.value is None or record.value_codec is None:
@@ -369,7 +369,7 @@ def encode_keyed(record: Keyed) -> tuple[bytes, bytes | None]:
     return key, _INT16.pack(record.value_codec.version) + record.value_codec.encode(record.value)
 
 
-def embedded(name: str, raw: bytes) -> dict[str, Any] | None:
+def decode_embedded(name: str, raw: bytes) -> dict[str, Any] | None:
     """The subscription or assignment inside a classic group's member, as JSON; None if the bytes are another protocol's.
 
     A version above those known is read as the newest known, as consumers do.

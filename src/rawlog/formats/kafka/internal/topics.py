@@ -17,10 +17,10 @@ import pyarrow as pa
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.internal.messages import (
     TRANSACTION_STATUSES,
-    Keyed,
+    KeyedRecord,
+    decode_embedded,
     decode_framed,
     decode_keyed,
-    embedded,
 )
 from rawlog.formats.kafka.log import segment
 from rawlog.formats.kafka.partition import transactions
@@ -96,7 +96,7 @@ class Entry:
     timestamp: int | None
     state: str
     raw_key: bytes
-    record: Keyed
+    record: KeyedRecord
 
 
 def entries(
@@ -214,7 +214,7 @@ def groups(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
     yield from _fold(GROUPS, files, options, lambda kind: kind not in _OFFSET_TYPES, row)
 
 
-def group_json(record: Keyed) -> dict[str, Any]:
+def group_json(record: KeyedRecord) -> dict[str, Any]:
     """A group's record as Kafka shows it, what consumers put into it decoded."""
     assert record.value is not None
     assert record.value_codec is not None
@@ -225,7 +225,7 @@ def group_json(record: Keyed) -> dict[str, Any]:
                 ("subscription", "ConsumerProtocolSubscription"),
                 ("assignment", "ConsumerProtocolAssignment"),
             ):
-                decoded = embedded(schema, raw[name])
+                decoded = decode_embedded(schema, raw[name])
                 if decoded is not None:
                     member[name] = decoded
     return shown

@@ -325,7 +325,7 @@ class _Records:
                 break
             try:
                 node, position = self.record(position, number)
-            except _Broken as broken:
+            except _BrokenRecord as broken:
                 rest = leaf(
                     self.data, position, self.data.size - position, self.base, "rest", "bytes", None, str(broken)
                 )
@@ -350,7 +350,7 @@ class _Records:
         length, position = self.varint(record, start, "length", "bytes after this field")
         end = position + length
         if length < 1 or end > self.data.size:
-            raise _Broken(f"record {number}: length {length} does not fit")
+            raise _BrokenRecord(f"record {number}: length {length} does not fit")
         record.children.append(
             leaf(self.data, position, 1, self.base, "attributes", "int8", int(self.data[position]), "unused")
         )
@@ -371,7 +371,9 @@ class _Records:
             position = self.bytes(record, position, end, f"header {index} key")
             position = self.bytes(record, position, end, f"header {index} value")
         if position != end:
-            raise _Broken(f"record {number}: its fields end at byte {position - start}, its length says {end - start}")
+            raise _BrokenRecord(
+                f"record {number}: its fields end at byte {position - start}, its length says {end - start}"
+            )
         record.size = end - start
         return record, end
 
@@ -384,7 +386,7 @@ class _Records:
         value, shift, at = 0, 0, position
         while True:
             if at >= self.data.size or shift > bits + 5:
-                raise _Broken(f"{name}: a number that does not end")
+                raise _BrokenRecord(f"{name}: a number that does not end")
             byte = int(self.data[at])
             value |= (byte & 0x7F) << shift
             at += 1
@@ -403,7 +405,7 @@ class _Records:
         if size < 0:
             return position
         if end - position < size:
-            raise _Broken(f"{name}: {size} bytes, {end - position} are left")
+            raise _BrokenRecord(f"{name}: {size} bytes, {end - position} are left")
         content = bytes(self.data[position : position + size])
         node = leaf(self.data, position, size, self.base, name, "bytes", content)
         if self.control:
@@ -492,7 +494,7 @@ class _Records:
         return [leaf(self.data, position, 2, self.base, kind, "int16", number, schema.name), *nodes]
 
 
-class _Broken(Exception):
+class _BrokenRecord(Exception):
     """The records cannot be followed any further."""
 
 
@@ -549,7 +551,7 @@ def explain_entry(data: Bytes, start: int, stop: int, base: int, inside: str | N
     position += 4
     codec = int(fields["attributes"]) & CODEC_MASK
     if codec and size >= 0:
-        _unwrapped(entry, data, position, min(size, stop - position), base, codec, magic)
+        _unwrap_entry(entry, data, position, min(size, stop - position), base, codec, magic)
     else:
         _bytes(entry, data, position, stop, base, "value", size)
     return entry
@@ -564,7 +566,7 @@ def _bytes(entry: Node, data: Bytes, position: int, stop: int, base: int, name: 
     return position + size
 
 
-def _unwrapped(entry: Node, data: Bytes, position: int, size: int, base: int, codec: int, magic: int) -> None:
+def _unwrap_entry(entry: Node, data: Bytes, position: int, size: int, base: int, codec: int, magic: int) -> None:
     name = CODECS[codec] if codec < len(CODECS) else f"codec {codec}"
     packed = leaf(data, position, size, base, "value", name, None)
     entry.children.append(packed)

@@ -93,11 +93,11 @@ class Heads:
 def heads(frames: Frames, *, check_crc: bool = True) -> Heads:
     """The headers of all frames, whatever their magic. Checksums are computed once for everybody who sees the window."""
     if check_crc:
-        return frames.share(_checked)
+        return frames.share(_checked_heads)
     return take(frames.data, frames.starts, frames.stops, check_crc=False)
 
 
-def _checked(frames: Frames) -> Heads:
+def _checked_heads(frames: Frames) -> Heads:
     return take(frames.data, frames.starts, frames.stops)
 
 

@@ -31,8 +31,8 @@ from rawlog.formats.kafka.log.records import (
     Columns,
     TooMuch,
     fitting,
+    join_slices,
     timestamp_types,
-    whole,
 )
 from rawlog.io.compression import decompress
 from rawlog.kernels import byte_view
@@ -90,7 +90,7 @@ def decode_legacy(
     As `reader.decode_columns`: CorruptError for the first frame that cannot be read, TooMuch where several hold too much.
     """
     try:
-        return whole(decode_legacy_slices(data, starts, stops, columns, head=head, limit=limit, total=total))
+        return join_slices(decode_legacy_slices(data, starts, stops, columns, head=head, limit=limit, total=total))
     except LimitError as error:
         raise error.at(position=int(starts[0])) from None
 
@@ -258,7 +258,7 @@ def unwrap(
         for index in range(starts.size):
             piece: Any = window[int(starts[index]) : int(stops[index])]
             if wrapped[index]:
-                piece = _unwrapped(piece, int(head["magic"][index]), int(codec[index]), int(starts[index]), limit)
+                piece = _unwrap_value(piece, int(head["magic"][index]), int(codec[index]), int(starts[index]), limit)
             unwrapped_size += len(piece)
             if unwrapped_size > total and index > 0:
                 raise TooMuch(index)
@@ -277,7 +277,7 @@ def unwrap(
     return Spans(source, first, last, kinds, counts, bases)
 
 
-def opened(frames: Frames, head: Heads) -> Heads:
+def open_wrappers(frames: Frames, head: Heads) -> Heads:
     """The headers of frames, with the first offset and the number of records of each wrapper: only its content tells them, and it is read
     once for everybody who asks. A wrapper that cannot be opened keeps its last offset and -1.
 
@@ -292,7 +292,7 @@ def opened(frames: Frames, head: Heads) -> Heads:
     return with_contents
 
 
-def is_opened(frames: Frames) -> bool:
+def has_open_wrappers(frames: Frames) -> bool:
     """Whether somebody opened the wrappers among frames already."""
     return frames.shared(_contents) is not None
 
@@ -307,7 +307,7 @@ def _contents(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
     for number in np.flatnonzero(head.sound & (head["record_count"] < 0) & (head["magic"] != MAGIC_V2)).tolist():
         entry = window[int(frames.starts[number]) : int(frames.stops[number])]
         try:
-            content = _unwrapped(entry, int(head["magic"][number]), int(head.codec[number]), 0, OPENED)
+            content = _unwrap_value(entry, int(head["magic"][number]), int(head.codec[number]), 0, OPENED)
         except DataError:
             continue
         data = byte_view(content)
@@ -330,7 +330,7 @@ def holds_older(wrapper: Frames, head: Heads, limit: int) -> bool:
     return bool(kernels.any_older(inside.data, int(inside.starts[0]), int(inside.stops[0]), int(inside.counts[0])))
 
 
-def _unwrapped(entry: Any, magic: int, codec: int, start: int, limit: int) -> Any:
+def _unwrap_value(entry: Any, magic: int, codec: int, start: int, limit: int) -> Any:
     """What the value of a wrapper decompresses to."""
     layout = LAYOUTS[magic]
     if codec > LAST_LEGACY_CODEC:

@@ -146,12 +146,12 @@ def decode_columns(
     """As `decode_slices`, in one piece. LimitError for a batch of more than WHOLE_ROWS records or WHOLE_HEADERS headers."""
     slices = decode_slices(data, starts, stops, columns, head=head, limit=limit, total=total, max_headers=max_headers)
     try:
-        return whole(slices)
+        return join_slices(slices)
     except LimitError as error:
         raise error.at(position=int(starts[0])) from None
 
 
-def whole(slices: Iterator[Columns]) -> Columns:
+def join_slices(slices: Iterator[Columns]) -> Columns:
     """The slices of one batch in one piece; what came in one is not copied. LimitError for more than is meant to be in memory at once."""
     parts: list[Columns] = []
     rows = headers = 0
@@ -198,7 +198,7 @@ def decode_slices(
     if head is None:
         head = take(data, starts, stops)
         if not head.sound.all():
-            raise _unsound(head, starts)
+            raise _unsound_error(head, starts)
     _check(head, starts)
     bounded = starts.size == 1 or total < LARGEST_WINDOW
     if bounded:
@@ -286,7 +286,7 @@ def _check(head: Heads, starts: NDArray[np.int64]) -> None:
     raise _fault(f"codec {codec}, 0 to {len(CODECS) - 1} expected", start, "attributes", "0 to 4", codec)
 
 
-def _unsound(head: Heads, starts: NDArray[np.int64]) -> CorruptError:
+def _unsound_error(head: Heads, starts: NDArray[np.int64]) -> CorruptError:
     index = int(np.argmin(head.sound))
     what = {Status.BAD_CRC: "crc", Status.BAD_LENGTH: "length", Status.BAD_MAGIC: "magic"}[Status(head["state"][index])]
     return _fault(f"{what} does not fit the batch", int(starts[index]), what)

@@ -44,19 +44,19 @@ def _heads(seen: Inspection) -> Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class SoundWindow:
     """The batches of a window that are what they say, by magic, size and checksum."""
 
     frames: Frames
     head: Heads
 
 
-def _sound(seen: Inspection) -> Sound:
+def _sound(seen: Inspection) -> SoundWindow:
     head = seen.share(_heads)
-    return Sound(only(seen.frames, head.sound), head.only(head.sound))
+    return SoundWindow(only(seen.frames, head.sound), head.only(head.sound))
 
 
-class Decoded:
+class RecordSurvey:
     """What the records of a window's sound batches show, looked at in bounded pieces of which nothing else is kept."""
 
     def __init__(self) -> None:
@@ -132,8 +132,8 @@ def _add_once(marks: list[Mark], mark: Mark) -> None:
         marks.append(mark)
 
 
-def _decoded(seen: Inspection) -> Decoded:
-    decoded = Decoded()
+def _survey_records(seen: Inspection) -> RecordSurvey:
+    decoded = RecordSurvey()
     for part in _parts(seen, {"offset", "timestamp", "headers"}, decoded.faults):
         decoded.look(*part)
     decoded.close()
@@ -210,7 +210,7 @@ def records(seen: Inspection) -> Iterator[Mark]:
     """
     sound = seen.share(_sound)
     unknown = set(sound.frames.positions[sound.head.codec >= len(CODECS)].tolist())
-    for position, error in sorted(seen.share(_decoded).faults, key=lambda fault: fault[0]):
+    for position, error in sorted(seen.share(_survey_records).faults, key=lambda fault: fault[0]):
         if position not in unknown and not isinstance(error, LimitError):
             yield Mark(error.message, position=position, expected=error.expected, found=error.found)
 
@@ -221,7 +221,7 @@ def offsets(seen: Inspection) -> Iterator[Mark]:
 
     Consumers may skip such records or hand them out twice.
     """
-    yield from seen.share(_decoded).offsets
+    yield from seen.share(_survey_records).offsets
 
 
 def _merged_order(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any] | None:
@@ -283,7 +283,7 @@ def max_timestamp(seen: Inspection) -> Iterator[Mark]:
 
     Look-ups by time and retention go by the header and will be wrong for this batch. Leaders correct it on the way in.
     """
-    yield from seen.share(_decoded).times
+    yield from seen.share(_survey_records).times
 
 
 @rule("kafka.log.far-timestamp", Severity.INFO)
@@ -293,7 +293,7 @@ def far_timestamp(seen: Inspection) -> Iterator[Mark]:
     Many tools cannot show the time; beyond the year 294247 it does not fit a column of timestamps and reads as null. Retention by time
     does not delete a segment whose largest time is in the future.
     """
-    yield from seen.share(_decoded).far_times
+    yield from seen.share(_survey_records).far_times
 
 
 @rule("kafka.log.header-key", Severity.INFO)
@@ -303,7 +303,7 @@ def header_key(seen: Inspection) -> Iterator[Mark]:
     It is read the same way here. Verbs that copy batches (repair, rebuild, compact, erase, restore) keep its bytes; those that write
     records in another form name `headers` as a loss.
     """
-    yield from seen.share(_decoded).header_keys
+    yield from seen.share(_survey_records).header_keys
 
 
 @rule("kafka.log.limit", Severity.WARNING)
@@ -313,7 +313,7 @@ def limit(seen: Inspection) -> Iterator[Mark]:
 
     If the batch is genuine, raise the limit that the message names.
     """
-    for position, error in sorted(seen.share(_decoded).faults, key=lambda fault: fault[0]):
+    for position, error in sorted(seen.share(_survey_records).faults, key=lambda fault: fault[0]):
         if isinstance(error, LimitError):
             yield Mark(error.message, position=position, expected=error.expected, found=error.found)
 

@@ -34,14 +34,14 @@ def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
     values = batch.column("value")
     begins = {bytes((FRAME_VERSION, number)) for number, schema in framed_types().items() if schema.name in holders}
     plain = values.to_pylist()
-    shown = [hidden(value) if value is not None and value[:2] in begins else value for value in plain]
+    shown = [hide_secrets(value) if value is not None and value[:2] in begins else value for value in plain]
     if shown == plain:
         return batch
     at = batch.schema.get_field_index("value")
     return batch.set_column(at, batch.schema.field(at), pa.array(shown, values.type))
 
 
-def hidden(value: bytes) -> bytes:
+def hide_secrets(value: bytes) -> bytes:
     """A metadata record's value with its secrets overwritten; what is no such record is left as it is."""
     from rawlog.formats.kafka.internal.messages import decode_framed, encode_framed, is_secret
 

@@ -160,7 +160,7 @@ def seek(file: File, group: Sequence[File], offset: int | None, since: int | Non
 
 def cuts(file: File, group: Sequence[File], size: int) -> list[int]:
     """Positions of batches about `size` bytes apart: from the offset index, where it reaches; else from the lengths of large batches."""
-    return _indexed_cuts(file, group, size) or hopped(file, size)
+    return _indexed_cuts(file, group, size) or hop_positions(file, size)
 
 
 def _indexed_cuts(file: File, group: Sequence[File], size: int) -> list[int]:
@@ -189,7 +189,7 @@ def _indexed_cuts(file: File, group: Sequence[File], size: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Skimmed:
+class BatchHeaders:
     """The headers of batches that follow one another, with no checksum compared. `frames` has the first bytes of each batch only."""
 
     frames: Frames
@@ -198,16 +198,16 @@ class Skimmed:
     sizes: NDArray[np.int64]
 
 
-def skim(file: File, start: int = 0, stop: int | None = None) -> Iterator[Skimmed]:
+def skim(file: File, start: int = 0, stop: int | None = None) -> Iterator[BatchHeaders]:
     """The headers of the batches that begin at `start` to before `stop`; after damage, those that `walk` finds again."""
     for window, after in _hops(file, start, stop):
         yield window
         start = after
     if start < (file.size if stop is None else stop):
-        yield from _walked(file, start, stop)
+        yield from _walk_headers(file, start, stop)
 
 
-def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[Skimmed, int]]:
+def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[BatchHeaders, int]]:
     """Batches by their lengths, each time with where they end, as long as that is possible and saves anything."""
     if is_remote(file.path):
         return
@@ -220,7 +220,7 @@ def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[Skimmed, i
             yield window, start
 
 
-def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int]:
+def _hop(source: Source, position: int, end: int) -> tuple[BatchHeaders | None, int]:
     """The next batches by their lengths, and where they end."""
     data = np.zeros(COUNT * HEAD, np.uint8)
     room = memoryview(data.data)
@@ -241,16 +241,16 @@ def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int]:
     starts = np.arange(places.size, dtype=np.int64) * HEAD
     frames = Frames(data, starts, starts + np.minimum(lengths, HEAD), int(starts[-1]) + HEAD, Status.OK)
     head = take(data, frames.starts, frames.stops, check_crc=False)
-    return Skimmed(frames, head, places, lengths), position
+    return BatchHeaders(frames, head, places, lengths), position
 
 
-def _walked(file: File, start: int, stop: int | None) -> Iterator[Skimmed]:
+def _walk_headers(file: File, start: int, stop: int | None) -> Iterator[BatchHeaders]:
     from rawlog.formats.kafka import LOG
 
     for frames in walk(file, LOG, start=start, stop=stop, errors="skip"):
         if len(frames):
             head = take(frames.data, frames.starts, frames.stops, check_crc=False)
-            yield Skimmed(frames, head, frames.positions, frames.sizes)
+            yield BatchHeaders(frames, head, frames.positions, frames.sizes)
 
 
 def count(
@@ -296,7 +296,7 @@ def is_sound(file: File, position: int, size: int) -> bool:
     return bool(take(data, np.zeros(1, np.int64), np.array([data.size], np.int64)).all_sound)
 
 
-def hopped(file: File, size: int) -> list[int]:
+def hop_positions(file: File, size: int) -> list[int]:
     """Positions of batches about `size` bytes apart, found from length to length; none if that does not lead to the end."""
     marks: list[int] = []
     reached, wanted = 0, size

@@ -34,8 +34,8 @@ from rawlog.formats.kafka.log.legacy import (
     decode_legacy,
     decode_legacy_slices,
     decode_plain,
-    is_opened,
-    opened,
+    has_open_wrappers,
+    open_wrappers,
     starts_plain,
     unwrap,
 )
@@ -147,10 +147,10 @@ def sound(frames: Frames, head: Heads) -> tuple[int, DataError | None]:
     if head.all_sound:
         return len(frames), None
     bad = int(np.argmin(head.sound))
-    return bad, _unsound(frames, head, bad)
+    return bad, _unsound_error(frames, head, bad)
 
 
-def _unsound(frames: Frames, head: Heads, index: int) -> CorruptError:
+def _unsound_error(frames: Frames, head: Heads, index: int) -> CorruptError:
     magic, position = int(head["magic"][index]), int(frames.positions[index])
     state = int(head["state"][index])
     if state == Status.BAD_MAGIC:
@@ -184,8 +184,8 @@ def spans(frames: Frames, file: File) -> Spans:
     _, error = sound(frames, head)
     if error is not None:
         raise error
-    if is_opened(frames):
-        head = opened(frames, head)
+    if has_open_wrappers(frames):
+        head = open_wrappers(frames, head)
     count = head["record_count"]
     data_records = np.where(head.has(Attributes.CONTROL), 0, count)
     top = head["max_timestamp"]
@@ -201,7 +201,7 @@ def spans(frames: Frames, file: File) -> Spans:
 
 def offsets(frames: Frames, file: File) -> Offsets:
     """The offsets of batches. Only the content of a wrapper tells its first: it is opened."""
-    head = opened(frames, heads(frames, check_crc=False))
+    head = open_wrappers(frames, heads(frames, check_crc=False))
     first, stop = head["base_offset"], head["last_offset"] + 1
     is_closed = head["record_count"][1:] < 0
     if is_closed.any():  # it begins somewhere after the one before it
@@ -248,7 +248,7 @@ def decode_stored(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     good, error = sound(frames, head)
     if error is not None:
         frames, head = frames.slice(0, good), head.slice(0, good)
-    keep = _kept(head, want)
+    keep = _kept_batches(head, want)
     if not keep.all():
         frames, head = only(frames, keep), head.only(keep)
     for start, stop in pieces(frames, head):
@@ -269,7 +269,7 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
     head = heads(frames)
     good, _ = sound(frames, head)
     frames, head = frames.slice(0, good), head.slice(0, good)
-    keeps = [_kept(head, want) for want in wants]
+    keeps = [_kept_batches(head, want) for want in wants]
     taken = np.logical_or.reduce(keeps)
     numbers = np.flatnonzero(taken)
     if numbers.size < good:
@@ -292,7 +292,7 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
     yield good - done, ()
 
 
-def _kept(head: Heads, want: Want) -> NDArray[np.bool_]:
+def _kept_batches(head: Heads, want: Want) -> NDArray[np.bool_]:
     """Which batches hold rows of the table that is wanted."""
     keep = np.ones(len(head), np.bool_)
     if want.table.name == RECORDS.name and head.any(Attributes.CONTROL):
@@ -411,12 +411,12 @@ def _rows(
     """Decoded records as rows of a table: all of them, or those of the batches that `keep` says."""
     names = set(want.table.names)
     batch = columns.batch(want.table, _with_batch_columns(frames, head, want, names, decoded), decoded.count)
-    marks = columns.Marks(_replaced(decoded), far=decoded.far > 0 and "timestamp" in names)
+    marks = columns.Marks(_replaced_keys(decoded), far=decoded.far > 0 and "timestamp" in names)
     batch = columns.marked(batch, marks)
     return batch if keep is None or keep.all() else batch.filter(pa.array(np.repeat(keep, decoded.counts)))
 
 
-def _replaced(decoded: Columns) -> frozenset[str]:
+def _replaced_keys(decoded: Columns) -> frozenset[str]:
     """The header keys of the records that have one which is not UTF-8, as they read."""
     if not decoded.replaced.size:
         return frozenset()
@@ -458,7 +458,7 @@ def _from_batches(frames: Frames, head: Heads, want: Want, names: set[str], deco
     if "batch_position" in names:
         arrays["batch_position"] = columns.integers(frames.positions[row], "bigint")
     for name in names & {"magic", "leader_epoch", "producer_id", "producer_epoch"}:
-        arrays[name] = _repeated(head[name], want.table.column(name).type, row)
+        arrays[name] = _repeat(head[name], want.table.column(name).type, row)
     if "codec" in names:
         codecs = head.codec
         if (codecs == codecs[0]).all():
@@ -470,17 +470,17 @@ def _from_batches(frames: Frames, head: Heads, want: Want, names: set[str], deco
         arrays["sequence"] = columns.integers(_sequences(head, row, decoded.arrays["offset"]), "int")
     for name, bit in (("is_transactional", Attributes.TRANSACTIONAL), ("is_control", Attributes.CONTROL)):
         if name in names:
-            arrays[name] = _repeated(head.has(bit), "boolean", row)
+            arrays[name] = _repeat(head.has(bit), "boolean", row)
     if "control_type" in names:
         control = head.has(Attributes.CONTROL)[row]
         arrays["control_type"] = _control_types(decoded.arrays["key"], control)
     if "aborted" in names:
         aborted = want.context.aborted(head) if want.context is not None else np.zeros(len(frames), np.bool_)
-        arrays["aborted"] = _repeated(aborted, "boolean", row)
+        arrays["aborted"] = _repeat(aborted, "boolean", row)
     return arrays
 
 
-def _repeated(values: NDArray[Any], type: str, row: NDArray[np.int64]) -> pa.Array:
+def _repeat(values: NDArray[Any], type: str, row: NDArray[np.int64]) -> pa.Array:
     """A column of what batches say, for every record; mostly all batches of a window say the same."""
     if (values == values[0]).all():
         return columns.constant(values[0].item(), type, row.size)
@@ -517,7 +517,7 @@ def _batches(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         whole = frames.slice(0, good)
         yield columns.batch(want.table, _batch_columns(whole, head.slice(0, good), want), good)
     if good < len(frames):
-        raise _unsound(frames, head, good)
+        raise _unsound_error(frames, head, good)
 
 
 def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Array]:
@@ -595,9 +595,9 @@ def tally(frames: Frames, file: File) -> dict[str, Rows]:
     kinds = np.select([control, transactional, idempotent], [3, 2, 1], 0)
     names = ("without producer id", "idempotent", "transactional", "control batches")
     tallies = {
-        "codec": _counted(head.codec, sizes, codecs),
-        "kind of producer": _counted(kinds, sizes, names),
-        "format version": _counted(head["magic"], sizes, ("v0", "v1", "v2")),
+        "codec": _count_by(head.codec, sizes, codecs),
+        "kind of producer": _count_by(kinds, sizes, names),
+        "format version": _count_by(head["magic"], sizes, ("v0", "v1", "v2")),
     }
     of_producer = np.flatnonzero(idempotent | transactional)
     if of_producer.size:
@@ -605,7 +605,7 @@ def tally(frames: Frames, file: File) -> dict[str, Rows]:
     return {aspect: rows for aspect, rows in tallies.items() if rows}
 
 
-def _counted(values: NDArray[np.int64], sizes: NDArray[np.int64], names: list[str] | tuple[str, ...]) -> Rows:
+def _count_by(values: NDArray[np.int64], sizes: NDArray[np.int64], names: list[str] | tuple[str, ...]) -> Rows:
     inside = (values >= 0) & (values < len(names))
     numbers = np.bincount(values[inside], minlength=len(names))
     sums = np.bincount(values[inside], sizes[inside], minlength=len(names))
