@@ -76,8 +76,8 @@ def find_disks(roots: Sequence[str], files: Sequence[File]) -> Disks:
     for path in paths:
         if not places.is_new(path):
             continue
-        disks[path], why = read_disk(path)
-        notes += [] if why is None else [why]
+        disks[path], note = read_disk(path)
+        notes += [] if note is None else [note]
     notes += [
         f"{root} was named twice: used once" for root in sorted({root for root in roots if roots.count(root) > 1})
     ]
@@ -186,8 +186,8 @@ def infer_nodes(disks: Disks, state: State, partitions: Mapping[str, Iterable[tu
     for disk in list(disks):
         if disk.node is not None:
             continue
-        there = [key for key in partitions.get(disk.path, ()) if key[1] != METADATA_TOPIC]
-        possible = _possible_nodes(disks, state, there)
+        disk_partitions = [key for key in partitions.get(disk.path, ()) if key[1] != METADATA_TOPIC]
+        possible = _possible_nodes(disks, state, disk_partitions)
         if len(possible) == 1:
             [node] = possible
             disks.by_path[disk.path] = replace(disk, node=node, is_inferred=True)
@@ -197,15 +197,15 @@ def infer_nodes(disks: Disks, state: State, partitions: Mapping[str, Iterable[tu
         else:
             many = f"nodes {', '.join(map(str, sorted(possible)))} can" if possible else "no node of the cluster can"
             disks.notes.append(
-                f"{disk.path}: its broker is not known; {many} have its {counted(len(there), 'partition')}"
+                f"{disk.path}: its broker is not known; {many} have its {counted(len(disk_partitions), 'partition')}"
             )
 
 
-def _possible_nodes(disks: Disks, state: State, there: Sequence[tuple[bytes | None, str, int]]) -> set[int]:
+def _possible_nodes(disks: Disks, state: State, partitions: Sequence[tuple[bytes | None, str, int]]) -> set[int]:
     """The nodes that should have these partitions on a disk that is not among the known ones."""
     directory_ids = {disk.directory_id for disk in disks if disk.directory_id is not None}
     possible: set[int] | None = None
-    for disk_topic_id, topic, number in there:
+    for disk_topic_id, topic, number in partitions:
         key = disk_topic_id if disk_topic_id is not None else state.topic_ids.get(topic)
         topic_state = state.topics.get(key) if key is not None else None
         partition = topic_state.partitions.get(number) if topic_state is not None else None
@@ -289,32 +289,32 @@ def _state_of(folder: str) -> str | None:
 def compare(files: Sequence[File], state: State, cluster_id: str | None) -> list[DiskMismatch]:
     """What does not fit, in the log directories of the cluster that are among the files."""
     directories = _directories(files, cluster_id)
-    mismatches = [odd for directory in directories.values() for odd in _strays(directory, state)]
+    mismatches = [mismatch for directory in directories.values() for mismatch in _strays(directory, state)]
     mismatches += _missing(directories, state)
-    return sorted(mismatches, key=lambda odd: (odd.kind, odd.topic, odd.partition, odd.path))
+    return sorted(mismatches, key=lambda mismatch: (mismatch.kind, mismatch.topic, mismatch.partition, mismatch.path))
 
 
 def _strays(directory: _Directory, state: State) -> Iterator[DiskMismatch]:
     for (topic, number), (folder, word) in directory.partitions.items():
-        why = None
+        reason = None
         if word == "stray":
-            why = "a broker has marked it as one already"
+            reason = "a broker has marked it as one already"
         elif word is not None:
             continue
         elif folder not in directory.ids:
-            why = "it has no partition.metadata with its topic id"
+            reason = "it has no partition.metadata with its topic id"
         elif directory.ids[folder] not in state.topics:
-            why = f"the cluster has no topic with the id {uuid_text(directory.ids[folder])}"
+            reason = f"the cluster has no topic with the id {uuid_text(directory.ids[folder])}"
         elif state.topics[directory.ids[folder]].name != topic:
-            why = f"its topic id is that of {state.topics[directory.ids[folder]].name}"
+            reason = f"its topic id is that of {state.topics[directory.ids[folder]].name}"
         elif number not in state.topics[directory.ids[folder]].partitions:
-            why = "the topic has no such partition"
+            reason = "the topic has no such partition"
         else:
             replicas = state.topics[directory.ids[folder]].partitions[number]["replicas"]
             if directory.node is not None and directory.node not in replicas:
-                why = f"its replicas are on {replicas}, not on {directory.node}"
-        if why is not None:
-            yield DiskMismatch("stray", topic, number, folder, why)
+                reason = f"its replicas are on {replicas}, not on {directory.node}"
+        if reason is not None:
+            yield DiskMismatch("stray", topic, number, folder, reason)
 
 
 def _missing(directories: dict[str, _Directory], state: State) -> Iterator[DiskMismatch]:
@@ -343,5 +343,5 @@ def _missing(directories: dict[str, _Directory], state: State) -> Iterator[DiskM
 
 
 def _has(directory: _Directory, topic: str, number: int) -> bool:
-    there = directory.partitions.get((topic, number))
-    return there is not None and there[1] in (None, "future")
+    folder = directory.partitions.get((topic, number))
+    return folder is not None and folder[1] in (None, "future")

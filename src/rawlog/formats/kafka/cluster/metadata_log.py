@@ -211,10 +211,10 @@ class ContentsFold:
         if not len(frames):
             return
         base, stop, contents = head["base_offset"], head["last_offset"] + 1, self.contents
-        here = Contents(contents.file, first=int(base[0]), first_position=int(frames.positions[0]))
-        contents.meet(here)
+        window = Contents(contents.file, first=int(base[0]), first_position=int(frames.positions[0]))
+        contents.meet(window)
         if contents.first is None:
-            contents.first, contents.first_position = here.first, here.first_position
+            contents.first, contents.first_position = window.first, window.first_position
         contents.following = int(stop[-1])
         contents.controls += int(head["record_count"][head.has(Attributes.CONTROL)].sum())
         for index in (np.flatnonzero(base[1:] != stop[:-1]) + 1).tolist():
@@ -255,16 +255,16 @@ class ContentsFold:
     def _shapes(self, batch: pa.RecordBatch) -> None:
         """Note records that no controller writes: with a key, headers, no value, or another time than their batch."""
         ordinary = ~_array(batch, "is_control")
-        odd = ~batch.column("key").is_null().to_numpy(zero_copy_only=False)
-        odd |= _sizes(batch.column("headers")) > 0
-        odd |= _sizes(batch.column("value")) == 0
+        misshapen = ~batch.column("key").is_null().to_numpy(zero_copy_only=False)
+        misshapen |= _sizes(batch.column("headers")) > 0
+        misshapen |= _sizes(batch.column("value")) == 0
         positions, offsets = _array(batch, "batch_position"), _array(batch, "offset")
         times = batch.column("timestamp").cast(pa.int64()).fill_null(NO_TIME).to_numpy()
         same_batch = np.diff(positions, prepend=self.previous[0]) == 0
         differs = same_batch & (np.diff(times, prepend=self.previous[1]) != 0)
-        for index in np.flatnonzero(ordinary & (odd | differs)).tolist():
+        for index in np.flatnonzero(ordinary & (misshapen | differs)).tolist():
             message = "records of one batch have different times"
-            if odd[index]:
+            if misshapen[index]:
                 message = "a metadata record has a value, no key and no headers"
             place = {"position": int(positions[index]), "offset": int(offsets[index])}
             self.contents.shapes.append(Mark(message, **place, path=self.contents.file.path))  # type: ignore[arg-type]

@@ -318,8 +318,8 @@ def _judge(
         present = [offset for node, offset in reached.items() if node in voters]
         cluster.is_newest = len(voters & sound) >= majority
         if cluster.is_newest:
-            held = sorted(present, reverse=True)[majority - 1]
-            cluster.committed = max(cluster.committed, min(held, cluster.end[1]))
+            common_end = sorted(present, reverse=True)[majority - 1]
+            cluster.committed = max(cluster.committed, min(common_end, cluster.end[1]))
         else:
             cluster.unknown.append(
                 f"undamaged logs of {len(voters & sound)} of {counted(len(voters), 'controller')} were found: what the cluster "

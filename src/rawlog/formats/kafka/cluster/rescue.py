@@ -410,8 +410,8 @@ class Rescuer:
             log = surveyed.get(replica.group, LogOutline())
             ends.setdefault(replica.key, {})[replica.group] = log.end if log.tail is None else log.tail[1]
         for replica in used:
-            others = (end for group, end in ends[replica.key].items() if group != replica.group)
-            log = surveyed.get(replica.group, LogOutline()).settle(others)
+            other_ends = (end for group, end in ends[replica.key].items() if group != replica.group)
+            log = surveyed.get(replica.group, LogOutline()).settle(other_ends)
             table = epochs_in(tuple(replace(file, place=replace(file.place, state=None)) for file in replica.files))
             # The checkpoints are of the directory that the broker loads.
             checkpoints = (
@@ -506,9 +506,9 @@ class Rescuer:
         topic, _, number = plan.name.rpartition("-")
         paths = self.doubtful.get((topic, int(number)))
         if paths is not None:
-            more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+            rest = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
             reason = (
-                f"kept, but {paths[0]}{more} with the same topic id is marked -delete: the topic was deleted while a disk was away, or its "
+                f"kept, but {paths[0]}{rest} with the same topic id is marked -delete: the topic was deleted while a disk was away, or its "
                 "replicas were moved to other disks; no metadata log tells. --exclude-deleted leaves it out"
             )
             report.add(Action.UNDECIDED, reason, first_offset=plan.start, stop_offset=plan.end)
@@ -533,11 +533,11 @@ class Rescuer:
             duplicate(folder, restore_split.name, options.copies)
         return report
 
-    def finish(self, done: Sequence[RescuedUnit], folder: Folder) -> None:
+    def finish(self, units: Sequence[RescuedUnit], folder: Folder) -> None:
         """Put the partitions into one directory, with the cluster's metadata next to them."""
         decided = dict(self.report.parts)
         partitions = [
-            RestoredPartition(unit.split.content, f"{unit.folder}/{unit.split.name}", unit.report) for unit in done
+            RestoredPartition(unit.split.content, f"{unit.folder}/{unit.split.name}", unit.report) for unit in units
         ]
         for partition in partitions:
             if not partition.split.is_scratch:
@@ -550,12 +550,12 @@ class Rescuer:
         folder.remove(COPIES)
         self._note_lost_coordinators()
         for name, planned in decided.items():
-            there = self.report.parts.get(name)
-            if there is None:
+            report = self.report.parts.get(name)
+            if report is None:
                 continue
             lost = [(entry.first_offset or 0, entry.stop_offset) for entry in planned.with_action(Action.LOST)]
-            there.entries[:] = [*planned.entries, *(entry for entry in there.entries if not _is_named(entry, lost))]
-            there.notes[:0] = planned.notes
+            report.entries[:] = [*planned.entries, *(entry for entry in report.entries if not _is_named(entry, lost))]
+            report.notes[:0] = planned.notes
 
     def _note_lost_coordinators(self) -> None:
         """Where the log of a coordinator is not whole, a transaction that it had decided to commit may have been aborted."""

@@ -188,8 +188,8 @@ class Restorer:
         count = max(numbers, default=-1) + 1
         if count > len(numbers) + MOST_MISSING:
             raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(numbers):,}")
-        there = topic_id_in(self.target, name) if options.partitions_only else None
-        topic_id = uuid_bytes(there) if there is not None else offer.ids.get(source) or new_id()
+        target_id = topic_id_in(self.target, name) if options.partitions_only else None
+        topic_id = uuid_bytes(target_id) if target_id is not None else offer.ids.get(source) or new_id()
         new_topic = Topic(name, source, topic_id, count, {}, dict(facts.epochs))
         copies = place_replicas(new_topic, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
         configs = {**INTERNAL_CONFIGS.get(source, {}), **facts.configs}
@@ -201,7 +201,7 @@ class Restorer:
         carries_state = self.options.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
         interval = topic.configs.get("index.interval.bytes", "")
         copying = self._copy_options(topic.id, abort_open=not carries_state or self.endings is not None)
-        how = PartitionOptions(
+        partition_options = PartitionOptions(
             replace(copying, index_interval=int(interval)) if interval.isdecimal() else copying,
             commits_again=topic.source == CONSUMER_OFFSETS,
             completes=topic.source == TRANSACTION_STATE and self.endings is not None,
@@ -211,7 +211,7 @@ class Restorer:
         for number in range(topic.partitions):
             content = offer.partitions.get((topic.source, number))
             if content is not None:
-                yield RestoreSplit(f"{topic.name}-{number}", topic.name, number, content, how)
+                yield RestoreSplit(f"{topic.name}-{number}", topic.name, number, content, partition_options)
             elif _has_batches(offer):  # rows do not show that a partition without any exists
                 self.report.add(Action.LOST, "not in the source; it will be empty", f"{topic.name}-{number}")
                 self.report.facts.setdefault("missing", []).append(f"{topic.name}-{number}")
@@ -230,20 +230,22 @@ class Restorer:
             or any(topic.source == CONSUMER_OFFSETS for topic in self.topics)
         ):
             return
-        how = PartitionOptions(self._copy_options(new_id(), abort_open=True))
+        partition_options = PartitionOptions(self._copy_options(new_id(), abort_open=True))
         for (topic, number), content in offer.partitions.items():
             if topic == CONSUMER_OFFSETS:
-                yield RestoreSplit(f"{topic}-{number}", topic, number, content, how, is_scratch=True)
+                yield RestoreSplit(f"{topic}-{number}", topic, number, content, partition_options, is_scratch=True)
 
     # One partition ----------------------------------------------------------------------------------------------------
 
     def carry(self, split: RestoreSplit, folder: Folder, advance: Callable[[int], None]) -> Report:
         """Write one partition directory: batch by batch from a directory, or in new batches from rows."""
-        how: PartitionOptions = split.how
+        partition_options: PartitionOptions = split.how
         if not isinstance(split.content, Directory):
             return write_rows(split, split.content, folder, advance)
         place = folder.folder(split.name).path
-        return copy_directory(split.content.files, place, how.copying, advance, self.closing(how))
+        return copy_directory(
+            split.content.files, place, partition_options.copying, advance, self.closing(partition_options)
+        )
 
     def closing(self, options: PartitionOptions) -> Closing:
         """What appends to a partition, after its records, that which the new cluster needs: committed offsets, ended transactions."""
@@ -256,21 +258,21 @@ class Restorer:
             if options.completes:
                 complete(writer, written, self.now)
                 return
-            again: list[consumer_offsets.GroupRecord] = []
+            all_commits: list[consumer_offsets.GroupRecord] = []
             reached: dict[str, int] = report.facts.setdefault("reached", {})
             for commit in consumer_offsets.current(written, skip_pending=True):
                 if commit.topic is not None:
                     name = f"{commit.topic}-{commit.record.key['partition']}"
                     reached[name] = max(reached.get(name, 0), (commit.record.value or {})["offset"])
                 new_commits = list(consumer_offsets.recommit([commit], self.now, lambda topic: topic, options.ends))
-                again += new_commits
+                all_commits += new_commits
                 report.notes += [
                     note
                     for new_commit in new_commits
                     if (note := consumer_offsets.move_note(commit, new_commit)) is not None
                 ]
-            consumer_offsets.append(writer, again, self.now)
-            report.count("offsets_committed", sum(commit.topic is not None for commit in again))
+            consumer_offsets.append(writer, all_commits, self.now)
+            report.count("offsets_committed", sum(commit.topic is not None for commit in all_commits))
 
         return close
 
@@ -286,45 +288,47 @@ class Restorer:
 
     # The whole --------------------------------------------------------------------------------------------------------
 
-    def finish(self, done: Sequence[RestoredPartition], folder: Folder) -> None:
+    def finish(self, partitions: Sequence[RestoredPartition], folder: Folder) -> None:
         """Write the committed offsets, where logs start, and, unless only partitions are wanted, the cluster's metadata."""
         report = self.report
-        kept = [partition for partition in done if not partition.split.is_scratch]
-        report.parts |= {partition.split.name: partition.report for partition in kept}
-        report.counts |= {name: sum(partition.report.counts.get(name, 0) for partition in kept) for name in SUMS}
-        self._note_passed_ends(kept)
+        restored = [partition for partition in partitions if not partition.split.is_scratch]
+        report.parts |= {partition.split.name: partition.report for partition in restored}
+        report.counts |= {name: sum(partition.report.counts.get(name, 0) for partition in restored) for name in SUMS}
+        self._note_passed_ends(restored)
         parts = [
             Part.of(partition.split.topic, partition.split.partition, str(folder.path), partition.report)
-            for partition in kept
+            for partition in restored
         ]
-        parts += self._write_offsets([partition for partition in done if partition.split.is_scratch], kept, folder)
+        parts += self._write_offsets(
+            [partition for partition in partitions if partition.split.is_scratch], restored, folder
+        )
         if self.options.partitions_only:
-            self._write_log_starts(folder, kept, offsets_in(str(self.target), LOG_START))
+            self._write_log_starts(folder, restored, offsets_in(str(self.target), LOG_START))
         else:
-            write_directories(folder, self._cluster(kept), parts, self.now)
-        report.counts = {"topics": len(self.topics), "partitions_restored": len(kept), **report.counts}
+            write_directories(folder, self._cluster(restored), parts, self.now)
+        report.counts = {"topics": len(self.topics), "partitions_restored": len(restored), **report.counts}
 
-    def _note_passed_ends(self, done: Sequence[RestoredPartition]) -> None:
+    def _note_passed_ends(self, partitions: Sequence[RestoredPartition]) -> None:
         """Note the logs that end before an offset that a group has committed: unless topics are made again, they lack records."""
-        ends = {partition.split.name: partition.report.facts["end_offset"] for partition in done}
-        for partition in done:
+        ends = {partition.split.name: partition.report.facts["end_offset"] for partition in partitions}
+        for partition in partitions:
             reached = partition.report.facts.pop("reached", {})
             if self.ends is None:
                 passed = ((name, offset) for name, offset in sorted(reached.items()) if offset > ends.get(name, offset))
                 self.report.notes += [passed_end(name, offset, ends[name]) for name, offset in passed]
 
-    def _cluster(self, done: Sequence[RestoredPartition]) -> Blueprint:
+    def _cluster(self, partitions: Sequence[RestoredPartition]) -> Blueprint:
         """The new cluster, with no epoch or producer id below those in the logs."""
         old: State | None = self._offer.state
         by_name = {topic.name: topic for topic in self.topics}
-        for partition in done:
+        for partition in partitions:
             epochs, number = by_name[partition.split.topic].epochs, partition.split.partition
             epochs[number] = max(epochs.get(number, 0), partition.report.facts.get("largest_epoch", 0))
         largest = max(
             [
                 0 if old is None else (old.next_producer_id or 0) - 1,
                 self.largest_producer,
-                *(partition.report.facts.get("largest_producer", NONE) for partition in done),
+                *(partition.report.facts.get("largest_producer", NONE) for partition in partitions),
             ]
         )
         blueprint = Blueprint(
@@ -386,7 +390,7 @@ class Restorer:
         return not self.options.topics
 
     def _write_offsets(
-        self, scratch: Sequence[RestoredPartition], done: Sequence[RestoredPartition], folder: Folder
+        self, scratch: Sequence[RestoredPartition], partitions: Sequence[RestoredPartition], folder: Folder
     ) -> list[Part]:
         """Write new partitions of `__consumer_offsets` with the commits for restored topics."""
         if not scratch:
@@ -394,10 +398,10 @@ class Restorer:
         names = {topic.source: topic.name for topic in self.topics}
         ends = {
             (partition.split.topic, partition.split.partition): partition.report.facts["end_offset"]
-            for partition in done
+            for partition in partitions
         }
         current = consumer_offsets.current([file for partition in scratch for file in files_in(partition.folder)])
-        again = [
+        commits_of_topics = [
             commit
             for commit in consumer_offsets.recommit(current, self.now, names.get, ends)
             if commit.topic is not None
@@ -408,12 +412,16 @@ class Restorer:
         place_replicas(topic, [node.id for node in self.nodes], replicas_of(CONSUMER_OFFSETS, self._offer.state))
         self.topics.append(topic)
         parts: list[Part] = []
-        self.report.count("offsets_committed", len(again))
+        self.report.count("offsets_committed", len(commits_of_topics))
         for number in range(count):
             partition_folder = folder.folder(f"{CONSUMER_OFFSETS}-{number}")
             writer = PartitionWriter(partition_folder.path, None, topic_id=uuid_text(topic.id))
             try:
-                commits = (commit for commit in again if consumer_offsets.partition_of(commit.group, count) == number)
+                commits = (
+                    commit
+                    for commit in commits_of_topics
+                    if consumer_offsets.partition_of(commit.group, count) == number
+                )
                 consumer_offsets.append(writer, commits, self.now)
                 writer.close()
             finally:
@@ -422,16 +430,16 @@ class Restorer:
         return parts
 
     def _write_log_starts(
-        self, folder: Folder, done: Sequence[RestoredPartition], there: Mapping[tuple[str, int], int]
+        self, folder: Folder, partitions: Sequence[RestoredPartition], old_starts: Mapping[tuple[str, int], int]
     ) -> None:
         """Write the first offsets that consumers get; an old line for a new log would make a broker delete its records."""
-        lines = dict(there)
-        for partition in done:
+        lines = dict(old_starts)
+        for partition in partitions:
             key = (partition.split.topic, partition.split.partition)
             lines.pop(key, None)
             if "log_start" in partition.report.facts:
                 lines[key] = partition.report.facts["log_start"]
-        if lines or there:
+        if lines or old_starts:
             text = "".join(f"{topic} {number} {offset}\n" for (topic, number), offset in sorted(lines.items()))
             folder.write(LOG_START, f"0\n{len(lines)}\n{text}")
 

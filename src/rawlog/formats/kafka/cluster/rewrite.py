@@ -628,11 +628,11 @@ class _Repair:
         last = batches[-1]
         if last.end < reached:
             return False
-        held = {batch.file.path for batch in batches}
+        batch_paths = {batch.file.path for batch in batches}
         later_segments = [
             segment
             for segment in segments
-            if segment.path not in held and (segment.place.start_offset or 0) >= last.first
+            if segment.path not in batch_paths and (segment.place.start_offset or 0) >= last.first
         ]
         if any(segment.size and not _is_zero(segment, 0) for segment in later_segments):
             return True

@@ -410,10 +410,8 @@ class _Survey:
                 continue  # reported elsewhere
             if grown.open_transaction is not None or grown.image_lines() == loaded.image_lines():
                 continue
-            here, there = set(loaded.image_lines()), set(grown.image_lines())
-            message = (
-                f"{len(here - there)} of its records are not what the log leads to, and {len(there - here)} are missing"
-            )
+            image, folded = set(loaded.image_lines()), set(grown.image_lines())
+            message = f"{len(image - folded)} of its records are not what the log leads to, and {len(folded - image)} are missing"
             self.marks["differs"].append(Mark(message, offset=offset, path=snapshot.path))
 
     def segment(self, file: File) -> None:

@@ -136,9 +136,9 @@ class State:
             what = "ends" if key == _END else "is aborted"
             self.add_problem(offset, f"a metadata transaction {what} that has not begun", "bracket")
             return
-        held, self._open = self._open, None
+        records, self._open = self._open, None
         if key == _END:
-            for at, kind, message in held:
+            for at, kind, message in records:
                 self.apply(at, kind, message)
 
     def add_control(self, offset: int, kind: int, value: bytes) -> None:
@@ -423,8 +423,8 @@ def _at_level(message: Message, name: str, level: int) -> Message:
     """A message without the fields that its version at this level does not have."""
     version = record_version(name, level)
     fields = next(schema for schema in framed_types().values() if schema.name == name).fields
-    there = {schema_field.name for schema_field in fields if version in schema_field.versions}
-    return {key: value for key, value in message.items() if key in there or key == UNKNOWN}
+    present = {schema_field.name for schema_field in fields if version in schema_field.versions}
+    return {key: value for key, value in message.items() if key in present or key == UNKNOWN}
 
 
 def _unknown_tags(message: Message) -> set[int]:

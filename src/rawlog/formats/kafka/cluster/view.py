@@ -199,12 +199,12 @@ def _difference_line(difference: Difference) -> Line | None:
     if difference.change == "changed" and not difference.fields and difference.table == "topics":
         return None
     what = difference.table.removesuffix("s") if difference.table != "acls" else "acl"
-    more = ""
+    details = ""
     if difference.change == "changed":
-        more = ": " + ", ".join(f"{name} {old} -> {new}" for name, (old, new) in difference.fields.items())
+        details = ": " + ", ".join(f"{name} {old} -> {new}" for name, (old, new) in difference.fields.items())
     elif difference.table in ("configs", "quotas"):
-        more = f" = {(difference.after or difference.before or {})['value']}"
-    return Line(f"{SIGNS[difference.change]} {what} {difference.key}{more}", TONES[difference.change])
+        details = f" = {(difference.after or difference.before or {})['value']}"
+    return Line(f"{SIGNS[difference.change]} {what} {difference.key}{details}", TONES[difference.change])
 
 
 def _moments(between: str) -> tuple[Moment, Moment]:

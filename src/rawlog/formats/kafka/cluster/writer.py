@@ -108,17 +108,17 @@ def encode_controls(
 
 def encode_data(base_offset: int, epoch: int, timestamp: int, records: Iterable[Framed]) -> Iterator[bytes]:
     """Batches of framed records from an offset on, each of a size that a controller takes."""
-    held: list[Pair] = []
+    pairs: list[Pair] = []
     size = 0
     for value in records:
-        held.append((None, value))
+        pairs.append((None, value))
         size += len(value)
-        if size >= LARGEST_BATCH or len(held) == MOST_RECORDS:
-            yield encode_batch(base_offset, epoch, timestamp, held)
-            base_offset += len(held)
-            held, size = [], 0
-    if held:
-        yield encode_batch(base_offset, epoch, timestamp, held)
+        if size >= LARGEST_BATCH or len(pairs) == MOST_RECORDS:
+            yield encode_batch(base_offset, epoch, timestamp, pairs)
+            base_offset += len(pairs)
+            pairs, size = [], 0
+    if pairs:
+        yield encode_batch(base_offset, epoch, timestamp, pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,9 +146,11 @@ def present(
     fields: Sequence[SchemaField], version: int, flexible: bool
 ) -> tuple[list[SchemaField], dict[int, SchemaField]]:
     """The fields of a version: those in their places, and the tagged ones by tag."""
-    here = [field for field in fields if version in field.versions]
-    tagged = {field.tag: field for field in here if field.is_tagged(version, flexible) and field.tag is not None}
-    return [field for field in here if not field.is_tagged(version, flexible)], dict(sorted(tagged.items()))
+    present_fields = [field for field in fields if version in field.versions]
+    tagged = {
+        field.tag: field for field in present_fields if field.is_tagged(version, flexible) and field.tag is not None
+    }
+    return [field for field in present_fields if not field.is_tagged(version, flexible)], dict(sorted(tagged.items()))
 
 
 def default_of(schema_field: SchemaField, version: int) -> Any:
@@ -192,7 +194,7 @@ def bytes_text(raw: bytes) -> str:
 
 def struct_shower(fields: Sequence[SchemaField], version: int, flexible: bool) -> Callable[[Any], Any]:
     """A function that shows a message as Kafka's own JSON converter does."""
-    here = [
+    present_fields = [
         (field, field.is_tagged(version, flexible), _value_shower(field, version, flexible))
         for field in fields
         if version in field.versions
@@ -200,7 +202,7 @@ def struct_shower(fields: Sequence[SchemaField], version: int, flexible: bool) -
 
     def show(message: Mapping[str, Any]) -> dict[str, Any]:
         shown: dict[str, Any] = {}
-        for field, tagged, show_field in here:
+        for field, tagged, show_field in present_fields:
             value = message[field.name] if field.name in message else default_of(field, version)
             if not tagged or not is_default(field, value, version):
                 shown[field.name] = value if show_field is None else show_field(value)
@@ -221,10 +223,10 @@ def _value_shower(field: SchemaField, version: int, flexible: bool) -> Callable[
         show = bytes_text
     if show is None:
         return None
-    each = show
+    show_item = show
     if field.is_array:
-        return lambda value: None if value is None else [each(item) for item in value]
-    return lambda value: None if value is None else each(value)
+        return lambda value: None if value is None else [show_item(item) for item in value]
+    return lambda value: None if value is None else show_item(value)
 
 
 FIXED = {

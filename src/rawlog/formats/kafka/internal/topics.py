@@ -237,7 +237,7 @@ def transaction_states(files: Sequence[File], options: Mapping[str, str]) -> Ite
     def row(entry: Entry) -> dict[str, Any]:
         value = entry.record.value or {}
         status = value.get("transactionStatus")
-        listed = value.get("transactionPartitions")
+        partitions_by_topic = value.get("transactionPartitions")
         return {
             "transactional_id": entry.record.key["transactionalId"],
             "producer_id": value.get("producerId"),
@@ -245,9 +245,11 @@ def transaction_states(files: Sequence[File], options: Mapping[str, str]) -> Ite
             "status": None if status is None else TRANSACTION_STATUSES.get(status, str(status)),
             "timeout_ms": value.get("transactionTimeoutMs"),
             "partitions": None
-            if listed is None
+            if partitions_by_topic is None
             else [
-                {"topic": topic["topic"], "partition": number} for topic in listed for number in topic["partitionIds"]
+                {"topic": topic["topic"], "partition": number}
+                for topic in partitions_by_topic
+                for number in topic["partitionIds"]
             ],
             "start_timestamp": milliseconds(value.get("transactionStartTimestampMs")),
             "update_timestamp": milliseconds(value.get("transactionLastUpdateTimestampMs")),

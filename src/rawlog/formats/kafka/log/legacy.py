@@ -267,8 +267,8 @@ def unwrap(
         last = np.cumsum(sizes)
         first = last - sizes
         # What is large is not copied; the spare bytes let every copy out of it be a wide one.
-        lone = len(pieces) == 1 and len(pieces[0]) > SLICE_BYTES
-        source = byte_view(pieces[0] if lone else b"".join((*pieces, bytes(SLACK))))
+        is_lone_piece = len(pieces) == 1 and len(pieces[0]) > SLICE_BYTES
+        source = byte_view(pieces[0] if is_lone_piece else b"".join((*pieces, bytes(SLACK))))
     counts, bases = np.zeros(starts.size, np.int64), np.zeros(starts.size, np.int64)
     kinds = kinds.astype(np.int64)
     frame, position, status = kernels.measure_spans(source, first, last, kinds, head["last_offset"], counts, bases)

@@ -375,8 +375,8 @@ def _decode(
     total = payloads.size
     room = min(int(payloads.counts.sum()), total // SMALLEST_RECORD)
     # One large record: its key and value are taken from the payload as they are, since a copy would be too much.
-    lone = room == 1 and total > SLICE_BYTES
-    with_key, with_value = "key" in columns and not lone, "value" in columns and not lone
+    is_lone_record = room == 1 and total > SLICE_BYTES
+    with_key, with_value = "key" in columns and not is_lone_record, "value" in columns and not is_lone_record
     offsets, times = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
     keys = BinaryBuffers(room, total) if with_key else BinaryBuffers.nothing()
     values = BinaryBuffers(room, total) if with_value else BinaryBuffers.nothing()
@@ -427,7 +427,7 @@ def _decode(
         arrays["key"] = keys.array(count, int(totals[kernels.NULL_KEYS]))
     if with_value:
         arrays["value"] = values.array(count, int(totals[kernels.NULL_VALUES]))
-    if lone:
+    if is_lone_record:
         arrays |= _lone_columns(payloads, columns & {"key", "value"})
     replaced = np.empty(0, np.int64)
     if "headers" in columns:
@@ -528,8 +528,8 @@ def _headers(
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:
-        names, odd = java_strings(names.cast(pa.binary()))
-        rows = np.unique(np.searchsorted(row_offsets, odd, side="right") - 1)
+        names, not_utf8 = java_strings(names.cast(pa.binary()))
+        rows = np.unique(np.searchsorted(row_offsets, not_utf8, side="right") - 1)
     pairs = pa.StructArray.from_arrays([names, values.array(count, int(nulls))], fields=list(kind.value_type))
     return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [pairs]), rows
 
@@ -537,14 +537,14 @@ def _headers(
 def java_strings(raw: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
     """Text as Java's clients decode it, and which values are not UTF-8."""
     texts: list[str | None] = []
-    odd: list[int] = []
+    not_utf8: list[int] = []
     for number, value in enumerate(raw.to_pylist()):
         try:
             texts.append(None if value is None else value.decode())
         except UnicodeDecodeError:
             texts.append(java_text(value))
-            odd.append(number)
-    return pa.array(texts, pa.string()), np.array(odd, np.int64)
+            not_utf8.append(number)
+    return pa.array(texts, pa.string()), np.array(not_utf8, np.int64)
 
 
 @cache

@@ -228,9 +228,9 @@ def _hop(source: Source, position: int, end: int) -> tuple[BatchHeaders | None, 
     sizes: list[int] = []
     while len(positions) < COUNT and position < end:
         at = len(positions) * HEAD
-        got = source.read_into(position, room[at : at + HEAD])
+        read_size = source.read_into(position, room[at : at + HEAD])
         length = int.from_bytes(room[at + _LENGTH : at + _AFTER], "big", signed=True)
-        if got < OUTLINE.size or length < SMALLEST_LENGTH or source.size - position - _AFTER < length:
+        if read_size < OUTLINE.size or length < SMALLEST_LENGTH or source.size - position - _AFTER < length:
             break
         positions.append(position)
         sizes.append(_AFTER + length)

@@ -274,7 +274,7 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
     numbers = np.flatnonzero(taken)
     if numbers.size < good:
         frames, head, keeps = only(frames, taken), head.only(taken), [keep[taken] for keep in keeps]
-    done = 0
+    reached = 0
     for start, stop in pieces(frames, head):
         try:
             run = decode_bounded(frames.slice(start, stop), head.slice(start, stop), names, limit, max_headers)
@@ -285,11 +285,11 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
                     _rows(part, part_head, want, decoded, keep[first : first + len(part)])
                     for want, keep in zip(wants, keeps, strict=True)
                 ]
-                yield end - done, rows
-                done = end
+                yield end - reached, rows
+                reached = end
         except DataError:
             return
-    yield good - done, ()
+    yield good - reached, ()
 
 
 def _kept_batches(head: Heads, want: Want) -> NDArray[np.bool_]:
