@@ -56,7 +56,7 @@ def fault(frames: Frames) -> DataError:
 
 
 def decode_entries(frames: Frames, want: Want, layout: Layout, more: More) -> Iterator[pa.RecordBatch]:
-    """Entries as rows: their fields, what `more` adds, and what the file's place says."""
+    """Entries as rows: their fields, those that `more` adds, and those of the file's place."""
     if not len(frames):
         return
     raw = layout.take(frames.data, frames.starts)

@@ -161,7 +161,7 @@ def _refuse_copies(disks: Iterable[Disk]) -> None:
 
 
 def _double_notes(disks: Mapping[str, Disk], files: Sequence[File]) -> Iterator[str]:
-    """A note on every two disks of one node that have the same partition, which no broker would start on."""
+    """A note on every two disks of one node with the same partition: no broker would start on them."""
     paths: dict[tuple[int, str], str] = {}
     noted: set[tuple[str, str]] = set()
     for group in sorted({file.place.group for file in files if file.place.group is not None}):
@@ -202,7 +202,7 @@ def infer_nodes(disks: Disks, state: State, partitions: Mapping[str, Iterable[tu
 
 
 def _possible_nodes(disks: Disks, state: State, partitions: Sequence[tuple[bytes | None, str, int]]) -> set[int]:
-    """The nodes that should have these partitions on a disk that is not among the known ones."""
+    """The nodes that may own a disk with these partitions."""
     directory_ids = {disk.directory_id for disk in disks if disk.directory_id is not None}
     possible: set[int] | None = None
     for disk_topic_id, topic, number in partitions:
@@ -229,7 +229,7 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DiskMismatch:
-    """A partition that is on disk and should not be, or that should be and is not. `kind` is `stray` or `missing`."""
+    """A partition on disk that should not be there (`kind` is `stray`), or one that should be and is not (`missing`)."""
 
     kind: str
     topic: str

@@ -72,10 +72,9 @@ def recommit(
     rename: Callable[[str], str | None],
     ends: Mapping[tuple[str, int], int] | None = None,
 ) -> Iterator[GroupRecord]:
-    """The same as if they had been committed now (ms): topics under their new names; those without one are left out.
+    """The commits as if they were made now (ms), with topics renamed; those of a topic without a new name are left out.
 
-    `ends` are the end offsets of logs that are shorter than before: a consumer that had read further starts there, not where its
-    settings for an offset out of range send it.
+    `ends` are the end offsets of logs that are shorter than before. A consumer that had read further starts at the end.
     """
     key_schema, value_schema = key_types(CONSUMER_OFFSETS)[OFFSET_TYPE]
     for commit in commits:
@@ -108,7 +107,7 @@ def recommit(
 
 
 def move_note(before: GroupRecord, after: GroupRecord) -> str | None:
-    """A sentence on a commit that is not where it was; None if it is."""
+    """A sentence on a commit with a new offset; None if the offset is the same."""
     old, new = ((commit.record.value or {}).get("offset") for commit in (before, after))
     if old == new or before.topic is None:
         return None

@@ -121,7 +121,7 @@ class PartitionCopy:
             self.writer.discard()
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
-        """The segments of the source, the markers of transactions that are ended, and what is added at the end."""
+        """The segments of the source, markers for open transactions, and the appended records."""
         self.writer = writer
         place: tuple[int, float | None] = (NONE, None)
         for segment in self.source.segments(writer):
@@ -535,9 +535,7 @@ def correct_offsets(frames: Frames, stretch: Stretch) -> Frames:
 
 
 def select_batches(frames: Frames, stretch: Stretch, end: int) -> tuple[Frames, Heads]:
-    """The sound batches of a window whose offsets are in a stretch, and after the `end` of what is written; one that is only partly there
-    is not.
-    """
+    """The sound batches of a window that lie entirely in a stretch and after `end`, the end of the written log."""
     head = heads(frames)
     if not len(frames):
         return frames, head

@@ -102,8 +102,8 @@ def _replaces(
     rival: bytes,
     known_directories: Sequence[PartitionDirectory],
 ) -> bool:
-    """Whether directories with an id that the metadata does not know are of a newer topic than the one that it knows: their records are
-    newer. The other topic counts as deleted.
+    """Whether directories with an unknown topic id are of a newer topic than the one in the metadata: their records are newer. The older
+    topic counts as deleted.
     """
     state = metadata.state
     is_newer = max(directory.newest for directory in new_directories) > max(

@@ -26,7 +26,7 @@ from rawlog.model.status import Status
 
 @dataclass(slots=True)
 class Batch:
-    """A sound batch: its bytes in a file, the offset and epoch that are stored in it, and those that it gets (`first`, `epoch`)."""
+    """A sound batch: its bytes in a file, its stored offset and epoch, and the right ones (`first`, `epoch`)."""
 
     file: File
     start: int

@@ -351,7 +351,7 @@ class SegmentSequence:
         self.is_joined = is_joined
 
     def follow(self, segments: Iterable[Rows]) -> list[str]:
-        """Go on with the records of a segment; what is against it, the sum of which makes it certain."""
+        """Continue with the records of a segment; the contradictions, which together make it certain that it is foreign."""
         state, before = self.state, len(self.state.problems)
         batches: Counter[int] = Counter()
         changes: list[int] = []
@@ -478,7 +478,7 @@ class MetadataStore(Store):
             return False
 
     def rows(self, files: Sequence[File], errors: str) -> Iterator[Rows]:
-        """The records of files, from what a pass kept where there was one."""
+        """The records of files, from the summary of an earlier pass if there is one."""
         for file in files:
             contents: Contents | None = self.summaries.get(file.path)
             if contents is None or contents.pieces is None or (contents.is_damaged and errors != "skip"):
@@ -498,8 +498,8 @@ class MetadataStore(Store):
 
     @cached_property
     def foreign(self) -> dict[str, str]:
-        """The segments that are of another log, by path, each with the reason: one that is where its name says, and whose records
-        contradict those before it. None where most would be: then nothing tells which log is the right one.
+        """The segments of another log, by path, each with the reason: its records contradict the segments before it. None if most segments
+        would be foreign: then nothing tells which log is the right one.
         """
         reasons: dict[str, str] = {}
         if len(self.segments) < 2:
@@ -543,7 +543,7 @@ class MetadataStore(Store):
 
     @cached_property
     def outline(self) -> Outline:
-        """Which batches are of the log, where each belongs, and what is missing."""
+        """The batches of the log in order, and the gaps between them."""
         plain = {path: contents.plain for path, contents in self.summaries.items() if isinstance(contents, Contents)}
         extents = {path: plain.extent() for path, plain in plain.items() if plain is not None}
         return outline(self.files, {path: extent for path, extent in extents.items() if extent is not None})
@@ -571,7 +571,7 @@ class MetadataStore(Store):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log holds nothing yet, so that a controller would begin it with what the bootstrap file says."""
+        """Whether the log is empty, so that a controller would begin with the bootstrap file."""
         return self.end == (-1, 0)
 
     @property
@@ -747,7 +747,7 @@ class MetadataStore(Store):
         return rises
 
     def _from(self, offset: int) -> list[File]:
-        """The segments that may hold an offset or what follows it."""
+        """The segments that may hold this offset or later ones."""
         first = 0
         for number, segment in enumerate(self.segments):
             if (segment.place.start_offset or 0) <= offset:
@@ -851,7 +851,7 @@ def units(table: str, files: Sequence[File]) -> dict[str, list[File]]:
 
 
 def clusters(files: Sequence[File]) -> list[MetadataStore]:
-    """Of each cluster the directory that knows most; directories that do not say whose they are count for themselves."""
+    """The directory of each cluster with the newest state; a directory without a cluster id counts for itself."""
     best: dict[str, MetadataStore] = {}
     for store in stores(files):
         name = store.cluster_id or store.folder

@@ -118,7 +118,7 @@ class MetadataReplica:
         return max(((snapshot_id(file.path) or (0, 0))[0] for file in self.store.snapshots), default=0)
 
     def agrees_until(self, best: MetadataReplica) -> int:
-        """The offset up to which the log is the same as the best one; what is after it, a follower of that one would truncate."""
+        """The offset up to which the log equals the best one; a follower of the best one would truncate the rest."""
         if self is best or not best.log.runs:
             return self.end[1]
         return Lineage(best.log.epochs, best.end[1]).common(self.log)
@@ -209,7 +209,7 @@ def _replay(
     best: MetadataReplica,
     others: Sequence[MetadataReplica],
 ) -> None:
-    """Fold the union of all logs: that of the best one, and where it is damaged, batches of the others that belong to the same history."""
+    """Fold the log of the best replica; batches of other replicas with the same history fill its damage."""
     state = cluster.state
     batches = _union(best, others)
     base = whole
@@ -300,7 +300,7 @@ def _quorum_state(file: File) -> dict[str, list[dict[str, int]]]:
 def _judge(
     cluster: ClusterMetadata, best: MetadataReplica, replicas: Sequence[MetadataReplica], voters: set[int]
 ) -> None:
-    """Say how much of the metadata was committed, which part was left out, and what the cluster may have known beyond it."""
+    """Note how much of the metadata was committed, what was left out, and what may be missing."""
     reached: dict[int, int] = {}
     sound = {replica.node for replica in replicas if not replica.is_damaged}
     for replica in replicas:

@@ -99,7 +99,7 @@ class Endings:
         return cls(by_producer)
 
     def markers(self, writer: PartitionWriter, now: int, report: Report) -> Iterator[tuple[Frames, Heads]]:
-        """A marker for every transaction in what was written so far that has none."""
+        """A marker for every written transaction without one."""
         producers = writer.derivation.producers
         rows = writer.derivation.epochs.rows
         for number in sorted(producers.open_transactions()):
@@ -181,7 +181,7 @@ def largest_producer(states: Iterable[TransactionState]) -> int:
 
 
 def complete(writer: PartitionWriter, segments: Sequence[File], now: int) -> int:
-    """Append to a partition of `__transaction_state`, whose segments these are, that every open transaction has ended; how many."""
+    """Append the end of every open transaction to a partition of `__transaction_state` with these segments; how many."""
     newest: dict[str, tuple[TransactionState, KeyedRecord]] = {}
     for state, record in states_in(segments):
         newest[state.id] = state, record

@@ -208,7 +208,7 @@ class Rescuer:
         return [*looks, *(SurveySplit(replica.name, replica.size, _files_of(replica)) for replica in used)]
 
     def _check_topics(self, stores: Sequence[Store]) -> None:
-        """OptionError for a topic that was asked for and that is nowhere."""
+        """OptionError for a requested topic that is neither on disk nor in the metadata."""
         assert self.cluster is not None
         named = {directory_place(store[0].place.group or "").topic for store in stores} - {None}
         topics = sorted({str(name) for name in named} | set(self.cluster.state.topic_ids))
@@ -232,7 +232,7 @@ class Rescuer:
                 yield replica
 
     def _doubt_deleted(self) -> None:
-        """Find the topics that some disks have marked as deleted, and of which no metadata log says whether they were."""
+        """Find topics that a disk marks as deleted and the metadata log does not mention."""
         assert self.cluster is not None
         marked: dict[bytes, list[str]] = {}
         for replica in self.replicas:
@@ -356,7 +356,7 @@ class Rescuer:
         return decide(name, copies, assignment, is_compacted=is_compacted, left_out=left_out, nodes=nodes)
 
     def _rebuild(self, surveyed: Mapping[str, LogOutline], looks: Mapping[str, InternalContents]) -> None:
-        """Complete the metadata by what only directories tell, and leave out those of topics that were created again."""
+        """Add to the metadata what only directories tell, and leave out directories of topics that were created again."""
         assert self.cluster is not None
         used = [replica for replica in self.replicas if replica.why is None]
         directories = []
@@ -400,7 +400,7 @@ class Rescuer:
         }
 
     def _copies(self, surveyed: Mapping[str, LogOutline]) -> dict[Key, list[Copy]]:
-        """The replicas that are used, by partition, with what was found in them."""
+        """The usable replicas of each partition, with their outlines."""
         assert self.cluster is not None
         offsets = {(disk.path, name): offsets_in(disk.path, name) for disk in self.disks for name in OFFSETS}
         copies_by_key: dict[Key, list[Copy]] = {}
@@ -568,7 +568,7 @@ class Rescuer:
 
 
 def partitions_on(disks: Disks, stores: Sequence[Store]) -> dict[str, list[tuple[bytes | None, str, int]]]:
-    """The partitions on disks that do not say whose they are, by path."""
+    """The partitions on each disk whose node is unknown, by the path of the disk."""
     partitions: dict[str, list[tuple[bytes | None, str, int]]] = {}
     for store in stores:
         place, disk = directory_place(store[0].place.group or ""), disks.of(store[0])
@@ -673,7 +673,7 @@ def _claimed_end(log: Outline) -> int:
 
 
 def _damage_of(log: Outline) -> Iterator[Damage]:
-    """The bytes of segments that are not of the log, with the offsets that the runs around them leave to them."""
+    """The damaged bytes of each segment, with the offsets between the runs around them."""
     runs: dict[str, list[Run]] = {}
     for run in log.runs():
         runs.setdefault(run.file.path, []).append(run)
@@ -691,7 +691,7 @@ def _damage_of(log: Outline) -> Iterator[Damage]:
 
 
 def refuse_changed(files: Iterable[File]) -> None:
-    """AccessError for a file that is not what it was when it was found: somebody writes to it."""
+    """AccessError for a file that changed since the search: somebody writes to it."""
     for file in files:
         if is_remote(file.path) or is_view(file.path) or file.problem is not None:
             continue

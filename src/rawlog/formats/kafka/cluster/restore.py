@@ -176,7 +176,7 @@ class Restorer:
         return [*splits, *self._offset_splits(offer)]
 
     def _topic(self, source: str, offer: Offer, shift: int) -> Topic:
-        """A topic of the new cluster: how many partitions, on which nodes, which settings."""
+        """A topic of the new cluster with its partitions, nodes and settings."""
         options = self.options
         name = options.rename.get(source, source)
         if not is_topic(name):
@@ -248,7 +248,7 @@ class Restorer:
         )
 
     def closing(self, options: PartitionOptions) -> Closing:
-        """What appends to a partition, after its records, that which the new cluster needs: committed offsets, ended transactions."""
+        """A function that appends to a partition what the new cluster needs: committed offsets, ended transactions."""
 
         def close(writer: PartitionWriter, report: Report) -> None:
             if not options.commits_again and not options.completes:
@@ -309,7 +309,7 @@ class Restorer:
         report.counts = {"topics": len(self.topics), "partitions_restored": len(restored), **report.counts}
 
     def _note_passed_ends(self, partitions: Sequence[RestoredPartition]) -> None:
-        """Note the logs that end before an offset that a group has committed: unless topics are made again, they lack records."""
+        """Note the logs that end before a committed offset: unless topics are created again, they lack records."""
         ends = {partition.split.name: partition.report.facts["end_offset"] for partition in partitions}
         for partition in partitions:
             reached = partition.report.facts.pop("reached", {})
@@ -518,7 +518,7 @@ def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance
 def select_rows(
     table: pa.Table, offsets: NDArray[np.int64], content: RowContent, until: int | None
 ) -> NDArray[np.bool_]:
-    """Which rows are restored: records before the time (ms) that are of no transaction, or of one that was committed before it."""
+    """Which rows are restored: records before the time (ms), without those of transactions that were not committed before it."""
     keep = offsets >= content.floor
     if until is not None:
         times = pc.fill_null(table.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()), NONE).to_numpy()

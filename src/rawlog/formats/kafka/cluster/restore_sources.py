@@ -71,8 +71,8 @@ def read_offer(files: Sequence[File], stores: Sequence[Sequence[File]], options:
 
 
 def _only(key: tuple[str, int], directories: Sequence[Directory], offer: Offer) -> Directory:
-    """The directory of a partition; of several that are not replicas, the one whose topic the cluster knows. OptionError if that is not
-    exactly one.
+    """The directory of a partition. If several are not replicas of one another, the cluster's topic id decides; OptionError if it does
+    not.
     """
     if len(directories) == 1:
         return directories[0]
@@ -94,7 +94,7 @@ def _only(key: tuple[str, int], directories: Sequence[Directory], offer: Offer) 
 
 
 def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], options: RestoreOptions) -> None:
-    """Leave out partitions that the cluster does not know, or of topics that it has deleted."""
+    """Leave out partitions that the cluster does not know, and partitions of deleted topics."""
     later: set[str] = set()
     for (topic, number), disk_id in on_disk.items():
         if disk_id is not None:
@@ -201,7 +201,7 @@ def stale_notes(stale: Mapping[str, str]) -> Iterator[str]:
 
 
 def passed_end(name: str, committed: int, end: int) -> str:
-    """What it means that a group has committed an offset that a log does not reach."""
+    """A sentence on a log that ends before an offset that a group has committed."""
     return f"{name}: a group has committed offset {committed:,}, this log ends at {end:,}: {ADVICE}"
 
 

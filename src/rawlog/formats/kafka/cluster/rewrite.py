@@ -450,7 +450,7 @@ class _Repair:
         return LogBatches(kept, [])
 
     def rename_snapshots(self, snapshots: list[Snapshot], batches: Sequence[Batch]) -> list[Snapshot]:
-        """The snapshots, newest first, one for each offset. One that the log contradicts gets the name that its time leads to."""
+        """The snapshots, newest first, one for each offset. A snapshot that the log contradicts is renamed by its time."""
         times: dict[int, list[Batch]] = {}
         for batch in batches:
             times.setdefault(batch.time, []).append(batch)
@@ -499,9 +499,7 @@ class _Repair:
         return agreed
 
     def new_state(self, batches: Sequence[Batch], snapshots: Sequence[Snapshot], end: int) -> State:
-        """The state of a new snapshot, of what can be read: from the newest whole one on all batches, and of newer ones that are not
-        whole what is sound.
-        """
+        """The state of a new snapshot: the newest whole snapshot, all later batches, and the sound batches of newer partial snapshots."""
         state = State()
         base = next((snapshot for snapshot in snapshots if snapshot.is_whole), None)
         if base is not None:
@@ -621,7 +619,7 @@ class _Repair:
         return max(end, reached)
 
     def has_more(self, batches: Sequence[Batch], reached: int) -> bool:
-        """Whether bytes follow the last batch of the log that are no batch, and not what a crash leaves."""
+        """Whether damaged bytes follow the last batch of the log; the tail that a crash leaves does not count."""
         segments = self.store.segments
         if not batches:
             return any(segment.size and not _is_zero(segment, 0) for segment in segments)
@@ -659,7 +657,7 @@ def find_stretches(batches: Sequence[Batch]) -> list[list[Batch]]:
 def _needed_offset(
     whole: Sequence[Snapshot], snapshots: Sequence[Snapshot], stretches: Sequence[Sequence[Batch]]
 ) -> int | None:
-    """The offset of the newest snapshot that is not whole and that holds what neither a whole one nor the log leads to, if any."""
+    """The offset of the newest partial snapshot with state that is neither in a whole snapshot nor in the log; None if there is none."""
     reached = max((snapshot.offset for snapshot in whole), default=0)
     for stretch in stretches:
         if stretch[0].first <= reached:

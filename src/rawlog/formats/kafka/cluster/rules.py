@@ -111,7 +111,7 @@ def _tail(frames: Frames) -> Iterator[Mark]:
 
 
 def _missing_batches(frames: Frames) -> Iterator[Mark]:
-    """Sound batches whose bytes follow one another and whose offsets do not: a snapshot is numbered without gaps."""
+    """Sound batches without bytes between them, but with a gap in their offsets: a snapshot is numbered without gaps."""
     head = heads(frames)
     for index in range(1, len(frames)):
         base, following = int(head["base_offset"][index]), int(head["last_offset"][index - 1]) + 1
@@ -392,7 +392,7 @@ class _Survey:
         self.compare(whole)
 
     def compare(self, whole: Sequence[File]) -> None:
-        """Compare every snapshot that the log and an older snapshot lead up to with what they lead to."""
+        """Compare every snapshot with the state that the log and an older snapshot give at its offset."""
         store = self.store
         end = store.end[1]
         for snapshot in whole:
@@ -426,7 +426,7 @@ class _Survey:
                     self.replay(file, rows.positions[index], offset, value)
 
     def name(self, offset: int, time: int | None) -> None:
-        """Compare the time that the snapshot of an offset has of its last record with that of the record in the log."""
+        """Compare the time of the last record in a snapshot with the time of the record at that offset of the log."""
         snapshot, snapshot_time = self.ends[offset]
         if time is not None and is_misnamed(offset + 1, snapshot_time, time // 1000):
             message = f"its last record is of time {snapshot_time}, the one at offset {offset} of {time // 1000}"

@@ -161,7 +161,7 @@ class State:
 
     @property
     def open_transaction(self) -> int | None:
-        """The offset at which a metadata transaction began that has not ended: its records do not count."""
+        """The offset of the beginning of a metadata transaction without an end: its records do not count."""
         return self._began if self._open is not None else None
 
     def add_problem(self, offset: int, message: str, kind: str = "refused") -> None:
@@ -356,7 +356,7 @@ class State:
         return [str((name, version, _known_fields(message))) for name, version, message in self.image()]
 
     def uncarried_tags(self, carried: Collection[str]) -> str | None:
-        """The tagged fields that no schema knows and that are not among the records of these types, in words; None if there are none."""
+        """A sentence on the unknown tagged fields of records of other types than these; None if there are none."""
         tags = sorted((key, count) for key, count in self.unknown_tags.items() if key[0] not in carried)
         named = ", ".join(f"{name} tag {tag} ({counted(count, 'record')})" for (name, tag), count in tags)
         return f"tagged fields that are not known are lost: {named}" if tags else None

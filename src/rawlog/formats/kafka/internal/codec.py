@@ -163,7 +163,7 @@ def default_of(schema_field: SchemaField, version: int) -> Any:
 def is_default(field: SchemaField, value: Any, version: int) -> bool:
     """Whether a tagged field need not be written.
 
-    Kafka writes a structure that may be null in any case: even as a null where that is the declared default.
+    Kafka always writes a nullable structure, even a null that is the declared default.
     """
     if field.struct is not None and not field.is_array and version in field.nullable:
         return False

@@ -330,7 +330,7 @@ def _early_schema(schema: Schema) -> Schema | None:
 
 
 def value_codec(schema: Schema, version: int, value: bytes) -> tuple[Codec, Message]:
-    """The codec that a value of an internal topic was written with, and what it says. DataError if it is not one."""
+    """The codec of a value of an internal topic, and the decoded message. DataError if it cannot be decoded."""
     schema_codec = codec(schema, version)
     try:
         return schema_codec, schema_codec.decode_all(value, _INT16.size)

@@ -282,7 +282,7 @@ def _cover(nodes: list[Node], start: int, stop: int) -> None:
 def _payload(
     data: Bytes, start: int, stop: int, base: int, value: dict[str, Any], batch: Node
 ) -> tuple[Bytes, int, int, str | None] | None:
-    """The bytes of the records, where they begin, what to add to a position in them, and what they lie inside."""
+    """The bytes of the records, their start, the shift of their positions, and the part they lie inside."""
     codec = value["attributes"] & CODEC_MASK
     if codec == 0:
         return data[:stop], start + BATCH.size, base, None

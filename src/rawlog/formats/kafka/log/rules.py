@@ -45,7 +45,7 @@ def _heads(seen: Inspection) -> Heads:
 
 @dataclass(frozen=True, slots=True)
 class SoundWindow:
-    """The batches of a window that are what they say, by magic, size and checksum."""
+    """The batches of a window with a valid magic, size and checksum."""
 
     frames: Frames
     head: Heads

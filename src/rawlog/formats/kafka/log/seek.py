@@ -208,7 +208,7 @@ def skim(file: File, start: int = 0, stop: int | None = None) -> Iterator[BatchH
 
 
 def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[BatchHeaders, int]]:
-    """Batches by their lengths, each time with where they end, as long as that is possible and saves anything."""
+    """Batches found from length to length, each time with their end, as long as that is possible and saves reads."""
     if is_remote(file.path):
         return
     with Source(file.path) as source:
@@ -256,9 +256,10 @@ def _walk_headers(file: File, start: int, stop: int | None) -> Iterator[BatchHea
 def count(
     file: File, start: int, stop: int | None, following: int | None, see: Callable[[Offsets], None]
 ) -> tuple[int, int]:
-    """The records from `start` on that are no control records, and up to which byte the headers of batches tell their number: up to a batch
-    whose content only tells it, or a window with offsets that do not rise, or are not between the file's own name and `following`. No
-    checksum is compared, whatever the codec. `see` is shown the offsets of batches that are counted.
+    """The number of records from `start` on without control records, and the byte up to which headers tell it.
+
+    It ends before a batch whose header does not have the number, and before a window with offsets that do not rise or are not between the
+    file's name and `following`. No checksum is compared, whatever the codec. `see` is called with the offsets of the counted batches.
     """
     total, end = 0, file.place.start_offset or 0
     for head, after in _headers(file, start, stop):
@@ -276,7 +277,7 @@ def count(
 
 
 def _headers(file: File, start: int, stop: int | None) -> Iterator[tuple[Heads, int]]:
-    """The headers of batches, a window at a time, and where that ends; up to damage."""
+    """The headers of batches up to damage, a window at a time, each with its end."""
     from rawlog.formats.kafka import LOG
 
     for window, after in _hops(file, start, stop):

@@ -116,7 +116,7 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 
 def resync(data: Bytes, position: int, kind: int) -> int:
-    """The next position at which a batch begins whose checksum is right, or -1."""
+    """The position of the next batch with a right checksum, or -1."""
     return int(find_batch(byte_view(data), position))
 
 
@@ -143,7 +143,7 @@ def fault(frames: Frames) -> DataError:
 
 
 def sound(frames: Frames, head: Heads) -> tuple[int, DataError | None]:
-    """How many frames come before the first that is not what it says, and what is wrong with that one."""
+    """The number of frames before the first unsound one, and the error of that one."""
     if head.all_sound:
         return len(frames), None
     bad = int(np.argmin(head.sound))
@@ -417,7 +417,7 @@ def _rows(
 
 
 def _replaced_keys(decoded: Columns) -> frozenset[str]:
-    """The header keys of the records that have one which is not UTF-8, as they read."""
+    """The header keys of records with a key that is not UTF-8, as they read."""
     if not decoded.replaced.size:
         return frozenset()
     rows = decoded.arrays["headers"].take(pa.array(decoded.replaced))
