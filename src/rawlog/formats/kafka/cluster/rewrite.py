@@ -480,14 +480,14 @@ class _Repair:
         """The snapshots without those that the log, from offset 0 on, contradicts: the log is what they were made of."""
         if not kept or kept[0].first > 0:
             return usable
-        agreed = []
+        agreeing = []
         for snapshot in usable:
-            grown, loaded = State(), State()
-            _replay(grown, kept, snapshot.offset)
-            snapshot.load(loaded)
-            same = grown.image_lines() == loaded.image_lines()
-            if snapshot.offset == 0 or snapshot.offset > kept[-1].end or grown.open_transaction is not None or same:
-                agreed.append(snapshot)
+            log_state, snapshot_state = State(), State()
+            _replay(log_state, kept, snapshot.offset)
+            snapshot.load(snapshot_state)
+            same = log_state.image_lines() == snapshot_state.image_lines()
+            if snapshot.offset == 0 or snapshot.offset > kept[-1].end or log_state.open_transaction is not None or same:
+                agreeing.append(snapshot)
             else:
                 _drop(
                     self.report,
@@ -496,7 +496,7 @@ class _Repair:
                     snapshot.file.size,
                     "holds another state than the log leads to, left out",
                 )
-        return agreed
+        return agreeing
 
     def new_state(self, batches: Sequence[Batch], snapshots: Sequence[Snapshot], end: int) -> State:
         """The state of a new snapshot: the newest whole snapshot, all later batches, and the sound batches of newer partial snapshots."""

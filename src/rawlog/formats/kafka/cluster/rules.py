@@ -100,14 +100,14 @@ def _tail(frames: Frames) -> Iterator[Mark]:
     """Bytes after the footer. A broker ends at zeros where it reads a size, and at an unknown magic; it takes others for a batch that was
     not written to its end, as in a log.
     """
-    left, at = frames.data[frames.reached :], OUTLINE.at("magic")
-    has_magic = frames.status is Status.TRUNCATED and left.size > at
-    if (int(left[at]) > MAGIC_V2) if has_magic else left.size >= OUTLINE.after("length") and not left.any():
-        message = f"{left.size:,} bytes after the footer: no broker starts on it"
-        yield Mark(message, frames.reached_in_file, int(left.size), severity=Severity.ERROR)
-    elif frames.status is Status.PADDING and left.size:
-        message = f"{left.size:,} bytes of zeros after the footer"
-        yield Mark(message, frames.reached_in_file, int(left.size), severity=Severity.INFO)
+    tail, magic_at = frames.data[frames.reached :], OUTLINE.at("magic")
+    has_magic = frames.status is Status.TRUNCATED and tail.size > magic_at
+    if (int(tail[magic_at]) > MAGIC_V2) if has_magic else tail.size >= OUTLINE.after("length") and not tail.any():
+        message = f"{tail.size:,} bytes after the footer: no broker starts on it"
+        yield Mark(message, frames.reached_in_file, int(tail.size), severity=Severity.ERROR)
+    elif frames.status is Status.PADDING and tail.size:
+        message = f"{tail.size:,} bytes of zeros after the footer"
+        yield Mark(message, frames.reached_in_file, int(tail.size), severity=Severity.INFO)
 
 
 def _missing_batches(frames: Frames) -> Iterator[Mark]:
@@ -404,13 +404,13 @@ class _Survey:
                 continue
             try:
                 before = MetadataStore([*store.segments, *older], store.folder, store.summaries)
-                grown = before.fold(Moment(offset=offset - 1))
-                loaded = MetadataStore([snapshot], store.folder, store.summaries).fold()
+                log_state = before.fold(Moment(offset=offset - 1))
+                snapshot_state = MetadataStore([snapshot], store.folder, store.summaries).fold()
             except RawlogError:
                 continue  # reported elsewhere
-            if grown.open_transaction is not None or grown.image_lines() == loaded.image_lines():
+            if log_state.open_transaction is not None or log_state.image_lines() == snapshot_state.image_lines():
                 continue
-            image, folded = set(loaded.image_lines()), set(grown.image_lines())
+            image, folded = set(snapshot_state.image_lines()), set(log_state.image_lines())
             message = f"{len(image - folded)} of its records are not what the log leads to, and {len(folded - image)} are missing"
             self.marks["differs"].append(Mark(message, offset=offset, path=snapshot.path))
 

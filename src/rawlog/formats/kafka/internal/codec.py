@@ -352,8 +352,8 @@ class Codec:
         """The message that fills `data` from `position` to the end. DataError if it does not."""
         message, end = self.decode(data, position, most=most)
         if end != len(data):
-            left = len(data) - end
-            raise CorruptError(f"{self.schema.name} version {self.version}: {left} bytes follow it", position=end)
+            rest_size = len(data) - end
+            raise CorruptError(f"{self.schema.name} version {self.version}: {rest_size} bytes follow it", position=end)
         return message
 
     def encode(self, message: Mapping[str, Any]) -> bytes:

@@ -100,16 +100,16 @@ class _Walk:
     def struct(self, fields: Sequence[SchemaField], at: int) -> tuple[list[Node], int]:
         plain, tagged = present(fields, self.version, self.flexible)
         nodes: list[Node] = []
-        seen: Message = {}
+        values: Message = {}
         for field in plain:
-            field_nodes, at = self.field(field, at, seen)
+            field_nodes, at = self.field(field, at, values)
             nodes += field_nodes
         if self.flexible:
-            field_nodes, at = self.tags(tagged, at, seen)
+            field_nodes, at = self.tags(tagged, at, values)
             nodes += field_nodes
         return nodes, at
 
-    def tags(self, tagged: dict[int, SchemaField], at: int, seen: Message) -> tuple[list[Node], int]:
+    def tags(self, tagged: dict[int, SchemaField], at: int, values: Message) -> tuple[list[Node], int]:
         count, stop = read_uvarint(self.message, at)
         nodes = [self.leaf(at, stop, "tagged field count", "uvarint", count)]
         at = stop
@@ -124,7 +124,7 @@ class _Walk:
                 self.leaf(behind_tag, inside, "size", "uvarint", size),
             ]
             if tag in tagged:
-                field_nodes, end = self.field(tagged[tag], inside, seen, in_tag=True)
+                field_nodes, end = self.field(tagged[tag], inside, values, in_tag=True)
                 if end != stop:
                     raise CorruptError(f"tag {tag}: ends at {end}, its size says {stop}")
                 children += field_nodes
@@ -135,15 +135,15 @@ class _Walk:
             at = stop
         return nodes, at
 
-    def field(self, field: SchemaField, at: int, seen: Message, *, in_tag: bool = False) -> tuple[list[Node], int]:
+    def field(self, field: SchemaField, at: int, values: Message, *, in_tag: bool = False) -> tuple[list[Node], int]:
         nullable = self.version in field.nullable
         if field.is_array:
-            return self.array(field, at, seen)
+            return self.array(field, at, values)
         if field.struct is not None:
             return self.structure(field, at, nullable, in_tag)
         if field.type in FIXED:
-            return self.fixed(field, at, seen)
-        return self.text(field, at, seen)
+            return self.fixed(field, at, values)
+        return self.text(field, at, values)
 
     def structure(self, field: SchemaField, at: int, nullable: bool, in_tag: bool) -> tuple[list[Node], int]:
         assert field.struct is not None
@@ -158,11 +158,11 @@ class _Walk:
         struct_nodes, at = self.struct(field.struct, at)
         return [self.node(first, at, field.name, field.type, children + struct_nodes)], at
 
-    def fixed(self, field: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
+    def fixed(self, field: SchemaField, at: int, values: Message, name: str | None = None) -> tuple[list[Node], int]:
         packed = struct.Struct(">" + FIXED[field.type])
         value = packed.unpack_from(self.message, at)[0]
         stop = at + packed.size
-        text = meaning(self.name, field.name, value, seen)
+        text = meaning(self.name, field.name, value, values)
         if field.type == "uuid":
             number = int.from_bytes(value, "big")
             text = DIRECTORY_WORDS.get(number, "") if "irector" in field.name or "Dir" in field.name else ""
@@ -170,7 +170,7 @@ class _Walk:
         elif field.type == "int64" and "imestamp" in field.name and value >= 0:
             text = milliseconds(value)
         if name is None:
-            seen[field.name] = value
+            values[field.name] = value
         return [self.leaf(at, stop, name or field.name, field.type, value, text)], stop
 
     def length(self, at: int, name: str, wide: bool, what: str) -> tuple[int, Node, int]:
@@ -185,25 +185,25 @@ class _Walk:
         text = "null" if size < 0 else f"{size:,} {what}" + (", stored one higher" if self.flexible else "")
         return size, self.leaf(at, stop, name, type, raw, text), stop
 
-    def text(self, field: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
-        called = name or field.name
-        size, node, at = self.length(at, f"{called} length", field.type != "string", "bytes")
+    def text(self, field: SchemaField, at: int, values: Message, name: str | None = None) -> tuple[list[Node], int]:
+        label = name or field.name
+        size, node, at = self.length(at, f"{label} length", field.type != "string", "bytes")
         if size < 0:
-            seen[field.name] = None
+            values[field.name] = None
             return [node], at
         stop = at + size
         if stop > len(self.message):
-            raise TruncatedError(f"{called}: {size} bytes, {len(self.message) - at} are left")
+            raise TruncatedError(f"{label}: {size} bytes, {len(self.message) - at} are left")
         raw = self.message[at:stop]
-        if is_secret(self.name, field.name, seen):
-            return [node, Node(self.base + self.start + at, size, called, field.type, MASK, "secret", secret=raw)], stop
+        if is_secret(self.name, field.name, values):
+            return [node, Node(self.base + self.start + at, size, label, field.type, MASK, "secret", secret=raw)], stop
         value: Any = raw
         if field.type == "string":
             value = read_text(raw)
-        seen[field.name] = value
-        return [node, self.leaf(at, stop, called, field.type, value)], stop
+        values[field.name] = value
+        return [node, self.leaf(at, stop, label, field.type, value)], stop
 
-    def array(self, field: SchemaField, at: int, seen: Message) -> tuple[list[Node], int]:
+    def array(self, field: SchemaField, at: int, values: Message) -> tuple[list[Node], int]:
         first = at
         count, node, at = self.length(at, "count", True, "elements")
         if count > len(self.message) - at:
@@ -211,10 +211,10 @@ class _Walk:
         children = [node]
         for number in range(max(count, 0)):
             name = f"{field.name}[{number}]"
-            begun = at
+            start = at
             if field.struct is not None:
                 element_nodes, at = self.struct(field.struct, at)
-                element_nodes = [self.node(begun, at, name, field.type, element_nodes)]
+                element_nodes = [self.node(start, at, name, field.type, element_nodes)]
             elif field.type in FIXED:
                 element_nodes, at = self.fixed(field, at, {}, name)
             else:
@@ -334,9 +334,9 @@ class _Records:
             nodes.append(node)
         else:
             if position < self.data.size and count:
-                left = self.data.size - position
+                rest_size = self.data.size - position
                 nodes.append(
-                    leaf(self.data, position, left, self.base, "left over", "bytes", None, "nothing may follow")
+                    leaf(self.data, position, rest_size, self.base, "left over", "bytes", None, "nothing may follow")
                 )
         if self.inside:
             for node in nodes:

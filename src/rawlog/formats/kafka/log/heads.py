@@ -79,8 +79,8 @@ class Heads:
 
     def any(self, bits: int) -> bool:
         """Whether any frame may have one of these attributes: what none has need not be asked of each."""
-        seen = int(np.bitwise_or.reduce(self["attributes"])) if self.summary is None else self.summary.attributes
-        return bool(seen & int(bits))
+        attributes = int(np.bitwise_or.reduce(self["attributes"])) if self.summary is None else self.summary.attributes
+        return bool(attributes & int(bits))
 
     def only(self, mask: NDArray[np.bool_]) -> Heads:
         # Rows stay contiguous, or kernels that take them would be compiled once more.
