@@ -227,19 +227,19 @@ def drawn(page: Path) -> bytes:
 def test_a_record_of_a_newer_version_hides_its_secrets_too() -> None:
     from rawlog.formats.kafka.cluster.metadata import raw_row
     from rawlog.formats.kafka.internal.messages import encode_framed
-    from rawlog.formats.kafka.log.secrets import hidden
+    from rawlog.formats.kafka.log.secrets import hide_secrets
 
     user = {"name": "a", "mechanism": 1, "salt": b"salty", "storedKey": b"key", "serverKey": b"server", "iterations": 1}
     value = encode_framed("UserScramCredentialRecord", user)
     newer = value[:2] + b"\x09" + value[3:]
     for one in (value, newer):
-        assert b"salty" not in hidden(one)
-        assert len(hidden(one)) == len(one)
+        assert b"salty" not in hide_secrets(one)
+        assert len(hide_secrets(one)) == len(one)
     assert "********" in raw_row(newer, False, None, False)["value"]
     assert "********" not in raw_row(newer, False, None, True)["value"]
     secret = {"resourceType": 4, "resourceName": "1", "name": "ssl.key.password", "value": "hunter2"}
     plain = secret | {"name": "retention.ms"}
-    assert b"hunter2" not in hidden(encode_framed("ConfigRecord", secret))
-    assert hidden(encode_framed("ConfigRecord", plain)) == encode_framed("ConfigRecord", plain)
-    assert hidden(b"\x01\x0banything") != b"\x01\x0banything"
-    assert hidden(b"\x02\x0banything") == b"\x02\x0banything"
+    assert b"hunter2" not in hide_secrets(encode_framed("ConfigRecord", secret))
+    assert hide_secrets(encode_framed("ConfigRecord", plain)) == encode_framed("ConfigRecord", plain)
+    assert hide_secrets(b"\x01\x0banything") != b"\x01\x0banything"
+    assert hide_secrets(b"\x02\x0banything") == b"\x02\x0banything"

@@ -94,10 +94,10 @@ def offsets_in(folder: str, name: str) -> Mapping[tuple[str, int], int]:
     if is_remote(path) or is_view(path):
         return _offsets_of(path)
     try:
-        found = os.stat(local_path(path))
+        stat = os.stat(local_path(path))
     except OSError:
         return {}
-    return _cached_offsets(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+    return _cached_offsets(path, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
 
 
 @lru_cache(maxsize=64)

@@ -56,7 +56,7 @@ def fault(frames: Frames) -> DataError:
 
 
 def decode_entries(frames: Frames, want: Want, layout: Layout, more: More) -> Iterator[pa.RecordBatch]:
-    """Entries as rows: their fields, what `more` adds, and what the file's place says."""
+    """Entries as rows: their fields, those that `more` adds, and those of the file's place."""
     if not len(frames):
         return
     raw = layout.take(frames.data, frames.starts)
@@ -76,8 +76,8 @@ def decode_entries(frames: Frames, want: Want, layout: Layout, more: More) -> It
 
 
 def _times(milliseconds: NDArray[np.int64]) -> pa.Array:
-    known = (milliseconds != NONE) & (np.abs(milliseconds) <= MOST_MS) & (milliseconds != NO_TIME)
-    return columns.timestamps(np.where(known, milliseconds, 0) * 1000, known)
+    valid = (milliseconds != NONE) & (np.abs(milliseconds) <= MOST_MS) & (milliseconds != NO_TIME)
+    return columns.timestamps(np.where(valid, milliseconds, 0) * 1000, valid)
 
 
 def with_base(raw: NDArray[Any], file: File) -> dict[str, NDArray[np.int64]]:

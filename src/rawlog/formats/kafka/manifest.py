@@ -61,7 +61,7 @@ class Manifest:
     size: int
     count: int
     #: Sizes of the stored chunks and of the last one, if all others are equal; else where each of them ends.
-    each: int
+    stored_chunk: int
     last: int
     ends: NDArray[np.int64] | None
     is_compressed: bool
@@ -79,7 +79,7 @@ class Manifest:
     def place(self, number: int) -> tuple[int, int]:
         """Where a stored chunk begins, and its size."""
         if self.ends is None:
-            return number * self.each, self.last if number == self.count - 1 else self.each
+            return number * self.stored_chunk, self.last if number == self.count - 1 else self.stored_chunk
         start = int(self.ends[number - 1]) if number else 0
         return start, int(self.ends[number]) - start
 
@@ -92,41 +92,50 @@ def parse(data: bytes) -> Manifest:
         raise ValueError(f"not a segment manifest: {error}") from None
 
 
-def _manifest(found: dict[str, Any]) -> Manifest:
-    if str(found["version"]) != "1":
-        raise ValueError(f"version {found['version']}, 1 is known")
-    index = found["chunkIndex"]
+def _manifest(fields: dict[str, Any]) -> Manifest:
+    if str(fields["version"]) != "1":
+        raise ValueError(f"version {fields['version']}, 1 is known")
+    index = fields["chunkIndex"]
     chunk, size = _number(index, "originalChunkSize", least=1), _number(index, "originalFileSize")
     count = -(-size // chunk)
-    each = last = 0
+    stored_chunk = last = 0
     ends = None
     if index["type"] == "fixed":
-        each, last = _number(index, "transformedChunkSize"), _number(index, "finalTransformedChunkSize")
-        if (count > 1 and not each) or (count and not last):
+        stored_chunk, last = _number(index, "transformedChunkSize"), _number(index, "finalTransformedChunkSize")
+        if (count > 1 and not stored_chunk) or (count and not last):
             raise ValueError("a chunk of no bytes")
     elif index["type"] == "variable":
         ends = np.cumsum(chunk_sizes(base64.b64decode(index["transformedChunks"], validate=True), count))
     else:
         raise ValueError(f"a chunk index of type {index['type']}")
-    listed = found.get("segmentIndexes") or {}
+    segment_indexes = fields.get("segmentIndexes") or {}
     spans = {
         INDEXES[name]: (_number(place, "position"), _number(place, "size"))
-        for name, place in listed.items()
+        for name, place in segment_indexes.items()
         if place is not None
     }
-    is_encrypted = found.get("encryption") is not None
+    is_encrypted = fields.get("encryption") is not None
     return Manifest(
-        chunk, size, count, each, last, ends, bool(found["compression"]), is_encrypted, spans, _partition(found)
+        chunk,
+        size,
+        count,
+        stored_chunk,
+        last,
+        ends,
+        bool(fields["compression"]),
+        is_encrypted,
+        spans,
+        _partition(fields),
     )
 
 
-def _partition(found: dict[str, Any]) -> tuple[str, int, str] | None:
+def _partition(fields: dict[str, Any]) -> tuple[str, int, str] | None:
     """Whose segment it is, as the manifest says for information; None if it does not."""
     try:
-        own = found["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["topicIdPartition"]
-        topic, number = own["topicPartition"]["topic"], own["topicPartition"]["partition"]
-        is_named = isinstance(topic, str) and isinstance(number, int) and isinstance(own["topicId"], str)
-        return (topic, number, own["topicId"]) if is_named else None
+        partition_id = fields["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["topicIdPartition"]
+        topic, number = partition_id["topicPartition"]["topic"], partition_id["topicPartition"]["partition"]
+        is_named = isinstance(topic, str) and isinstance(number, int) and isinstance(partition_id["topicId"], str)
+        return (topic, number, partition_id["topicId"]) if is_named else None
     except (KeyError, TypeError):
         return None
 

@@ -77,10 +77,10 @@ def split(path: str) -> tuple[str, str]:
 @lru_cache(maxsize=64)
 def directory_place(folder: str) -> Place:
     """What a partition directory's name says: topic, partition, and whether a broker would still load it."""
-    found = _DIRECTORY.fullmatch(split(folder)[1])
-    if found is None or int(found.group(2)) > 0x7FFF_FFFF:
+    match = _DIRECTORY.fullmatch(split(folder)[1])
+    if match is None or int(match.group(2)) > 0x7FFF_FFFF:
         return Place(group=folder)
-    return Place(found.group(1), int(found.group(2)), group=folder, state=found.group(3))
+    return Place(match.group(1), int(match.group(2)), group=folder, state=match.group(3))
 
 
 class PartitionName(NamedTuple):
@@ -121,15 +121,15 @@ def remote_directory(folder: str) -> RemotePartition | None:
     `<topic>-<topic id>/<partition>`, as Aiven's plug-in does. None for another directory.
     """
     above, name = split(folder)
-    found = _REMOTE_DIRECTORY.fullmatch(name)
-    if found is not None:
-        topic, number, own = found.groups()
+    match = _REMOTE_DIRECTORY.fullmatch(name)
+    if match is not None:
+        topic, number, topic_id = match.groups()
     else:
-        found, number = _REMOTE_TOPIC.fullmatch(split(above)[1]), name
-        if found is None or not (number.isascii() and number.isdecimal()):
+        match, number = _REMOTE_TOPIC.fullmatch(split(above)[1]), name
+        if match is None or not (number.isascii() and number.isdecimal()):
             return None
-        topic, own = found.groups()
-    return RemotePartition(topic, int(number), own) if int(number) <= 0x7FFF_FFFF else None
+        topic, topic_id = match.groups()
+    return RemotePartition(topic, int(number), topic_id) if int(number) <= 0x7FFF_FFFF else None
 
 
 def copy_file(*kinds: str) -> Callable[[str], Place | None]:
@@ -137,14 +137,14 @@ def copy_file(*kinds: str) -> Callable[[str], Place | None]:
 
     def match(path: str) -> Place | None:
         folder, name = split(path)
-        found = _COPY.fullmatch(name)
-        if found is None or found.group(3) not in kinds or int(found.group(1)) > _LARGEST_OFFSET:
+        matched = _COPY.fullmatch(name)
+        if matched is None or matched.group(3) not in kinds or int(matched.group(1)) > _LARGEST_OFFSET:
             return None
-        own, start = remote_directory(folder), int(found.group(1))
-        local = EPOCHS if found.group(3) in REMOTE_EPOCHS else f"{start:020d}.{found.group(3)}"
-        if own is not None:
-            return Place(own.topic, own.partition, start, folder, remote=local)
-        if len(found.group(1)) < 20:  # such a name alone says too little
+        remote, start = remote_directory(folder), int(matched.group(1))
+        local = EPOCHS if matched.group(3) in REMOTE_EPOCHS else f"{start:020d}.{matched.group(3)}"
+        if remote is not None:
+            return Place(remote.topic, remote.partition, start, folder, remote=local)
+        if len(matched.group(1)) < 20:  # such a name alone says too little
             return None
         place = directory_place(folder)
         return Place(place.topic, place.partition, start, folder, place.state, remote=local)
@@ -154,8 +154,8 @@ def copy_file(*kinds: str) -> Callable[[str], Place | None]:
 
 def segment_id(path: str) -> str | None:
     """The id of the segment that a file in remote storage is of, as text; None where its name has none."""
-    found = _COPY.fullmatch(split(path)[1])
-    return None if found is None else found.group(2)
+    match = _COPY.fullmatch(split(path)[1])
+    return None if match is None else match.group(2)
 
 
 def segment_file(extension: str) -> Callable[[str], Place | None]:
@@ -168,16 +168,16 @@ def segment_file(extension: str) -> Callable[[str], Place | None]:
         if extension not in path:
             return None
         folder, name = split(path)
-        found = _SEGMENT.fullmatch(name)
-        if found is None:
+        matched = _SEGMENT.fullmatch(name)
+        if matched is None:
             return copied(path)
-        if found.group(2) != extension or int(found.group(1)) > _LARGEST_OFFSET:
+        if matched.group(2) != extension or int(matched.group(1)) > _LARGEST_OFFSET:
             return None
-        own = remote_directory(folder)
-        if own is not None:  # a plain copy, without an id
-            return Place(own.topic, own.partition, int(found.group(1)), folder, found.group(3), remote=name)
+        remote = remote_directory(folder)
+        if remote is not None:  # a plain copy, without an id
+            return Place(remote.topic, remote.partition, int(matched.group(1)), folder, matched.group(3), remote=name)
         place = directory_place(folder)  # whose texts all files of the directory share
-        return Place(place.topic, place.partition, int(found.group(1)), place.group, found.group(3) or place.state)
+        return Place(place.topic, place.partition, int(matched.group(1)), place.group, matched.group(3) or place.state)
 
     return match
 
@@ -257,13 +257,13 @@ def settle(files: Sequence[File]) -> Sequence[File]:
     settled: dict[str, File] = {}
     for group in groups.values():
         if any(file.place.state == "swap" for file in group):
-            group = _swapped(group)
+            group = _finish_swap(group)
             settled |= {file.path: file for file in group}
-        settled |= {file.path: file for file in _sealed(group)}
+        settled |= {file.path: file for file in _seal(group)}
     return [settled.get(file.path, file) for file in files]
 
 
-def _sealed(group: list[File]) -> list[File]:
+def _seal(group: list[File]) -> list[File]:
     """The segments of a directory that others follow: a broker appends only to the last one."""
     logs = [file for file in group if file.format == "kafka.log" and file.place.state is None]
     last = max((file.place.start_offset or 0 for file in logs), default=0)
@@ -271,7 +271,7 @@ def _sealed(group: list[File]) -> list[File]:
     return [replace(file, place=replace(file.place, sealed=True)) for file in followed]
 
 
-def _swapped(group: list[File]) -> list[File]:
+def _finish_swap(group: list[File]) -> list[File]:
     """A directory in which a compaction had come as far as its last step."""
     from rawlog.formats.kafka.partition.rules import end_offset
 

@@ -15,11 +15,11 @@ from rawlog.formats.kafka.texts import WholeText
 
 def topic_id(data: bytes) -> bytes:
     """The 16 bytes of the topic's id in `partition.metadata`. ValueError if the text is not one."""
-    found = re.fullmatch(rb"version: *0\r?\ntopic_id: *([A-Za-z0-9_-]{22})\s*", data)
-    if found is None:
+    match = re.fullmatch(rb"version: *0\r?\ntopic_id: *([A-Za-z0-9_-]{22})\s*", data)
+    if match is None:
         raise ValueError("not a partition.metadata")
     try:
-        raw = base64.urlsafe_b64decode(found.group(1) + b"==")
+        raw = base64.urlsafe_b64decode(match.group(1) + b"==")
     except binascii.Error:
         raise ValueError("not a topic id") from None
     if not any(raw):
@@ -29,35 +29,35 @@ def topic_id(data: bytes) -> bytes:
 
 def properties(data: bytes) -> dict[str, str]:
     """The settings of a Java properties file as Kafka writes it. ValueError for bytes that are no text."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for text in data.decode("utf-8").splitlines():
         if text.strip() and not text.lstrip().startswith(("#", "!")):
             key, _, value = text.partition("=")
-            found[key.strip()] = value.strip()
-    return found
+            settings[key.strip()] = value.strip()
+    return settings
 
 
 def check_meta(data: bytes) -> None:
     """ValueError for bytes that are no `meta.properties`."""
-    found = properties(data)
-    if found.get("version") not in ("0", "1"):
+    settings = properties(data)
+    if settings.get("version") not in ("0", "1"):
         raise ValueError("version")
-    if found["version"] == "1" and not {"node.id", "cluster.id"} <= found.keys():
+    if settings["version"] == "1" and not {"node.id", "cluster.id"} <= settings.keys():
         raise ValueError("node.id and cluster.id")
 
 
 def parse_quorum(data: bytes) -> dict[str, object]:
     """The election state in a `quorum-state`: epoch, vote and, in a static quorum, voters. ValueError if it is invalid."""
     try:
-        found = json.loads(data)
+        state = json.loads(data)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict) or found.get("data_version") not in (0, 1):
+    if not isinstance(state, dict) or state.get("data_version") not in (0, 1):
         raise ValueError("not an election state of version 0 or 1")
     for name in ("leaderId", "leaderEpoch", "votedId"):
-        if not isinstance(found.get(name), int) or isinstance(found[name], bool):
+        if not isinstance(state.get(name), int) or isinstance(state[name], bool):
             raise ValueError(name)
-    return found
+    return state
 
 
 def _check_cleanshutdown(data: bytes) -> None:

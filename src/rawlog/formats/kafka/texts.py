@@ -41,9 +41,9 @@ def scan_rows(data: Bytes, *kinds: int) -> Frames:
     if not data.size:
         return frames
     if len(frames) < 2 or not _is_number(line(frames, 0), 32) or int(line(frames, 0)) != 0:
-        return _refused(frames, 0, Status.BAD_MAGIC)
+        return _refuse(frames, 0, Status.BAD_MAGIC)
     if not _is_number(line(frames, 1), 32):
-        return _refused(frames, 0, Status.BAD_MAGIC)
+        return _refuse(frames, 0, Status.BAD_MAGIC)
     rows = frames.slice(2, len(frames))
     for index in range(len(rows)):
         text = line(rows, index)
@@ -53,9 +53,9 @@ def scan_rows(data: Bytes, *kinds: int) -> Frames:
             _is_number(part, bits) if bits else _is_text(part) for part, bits in zip(parts, kinds, strict=True)
         )
         if not sound:
-            return _refused(rows, index, Status.BAD_VALUE)
+            return _refuse(rows, index, Status.BAD_VALUE)
     if int(line(frames, 1)) != len(rows):
-        return _refused(frames, 1, Status.BAD_COUNT)
+        return _refuse(frames, 1, Status.BAD_COUNT)
     return Frames(data, rows.starts, rows.stops, int(data.size), Status.OK)
 
 
@@ -73,7 +73,7 @@ def _is_text(text: bytes) -> bool:
     return True
 
 
-def _refused(frames: Frames, index: int, status: Status) -> Frames:
+def _refuse(frames: Frames, index: int, status: Status) -> Frames:
     """Nothing of a checkpoint counts that is wrong in one line, as for Kafka; the place is that line."""
     reached = int(frames.starts[index]) if index < len(frames) else 0
     return Frames(frames.data, frames.starts[:0], frames.stops[:0], reached, status)

@@ -22,7 +22,7 @@ from rawlog.formats.kafka.internal.codec import codec
 from rawlog.formats.kafka.internal.messages import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
-    Keyed,
+    KeyedRecord,
     encode_keyed,
     key_types,
 )
@@ -46,7 +46,7 @@ def append(disk: Path, topic: str, number: int, pair: tuple[bytes, bytes | None]
         file.write(bytes(made.frames.data))
 
 
-def last_state(disk: Path, name: str = OPEN) -> tuple[int, TransactionState, Keyed]:
+def last_state(disk: Path, name: str = OPEN) -> tuple[int, TransactionState, KeyedRecord]:
     found = []
     for number in (0, 1):
         files = [one for one in open_tree(disk / f"{TRANSACTION_STATE}-{number}").files if one.format == "kafka.log"]
@@ -59,7 +59,7 @@ def commit(group: str, offset: int) -> tuple[bytes, bytes | None]:
     made = codec(value_schema, 3)
     value = {"offset": offset, "leaderEpoch": -1, "metadata": "", "commitTimestamp": 1_700_000_000_000}
     key = {"group": group, "topic": "codec-none", "partition": 0}
-    return encode_keyed(Keyed(1, "OffsetCommit", key, codec(key_schema, 1), 3, value, made))
+    return encode_keyed(KeyedRecord(1, "OffsetCommit", key, codec(key_schema, 1), 3, value, made))
 
 
 @pytest.fixture
@@ -81,7 +81,9 @@ def disk(tmp_path: Path) -> Path:
 def prepare(disk: Path, status: Status) -> None:
     number, _, record = last_state(disk)
     value = {**(record.value or {}), "transactionStatus": int(status)}
-    changed = Keyed(record.type, record.name, record.key, record.key_codec, record.version, value, record.value_codec)
+    changed = KeyedRecord(
+        record.type, record.name, record.key, record.key_codec, record.version, value, record.value_codec
+    )
     append(disk, TRANSACTION_STATE, number, encode_keyed(changed), BatchFields(leader_epoch=0))
 
 
@@ -153,7 +155,7 @@ def test_without_the_coordinators_log_open_transactions_are_aborted(disk: Path, 
 def test_producer_ids_go_on_after_all_that_were_given_out(disk: Path, tmp_path: Path) -> None:
     number, _, record = last_state(disk)
     value = {**(record.value or {}), "producerId": 7_654_321, "transactionStatus": int(Status.EMPTY)}
-    changed = Keyed(
+    changed = KeyedRecord(
         record.type,
         record.name,
         {"transactionalId": "far"},

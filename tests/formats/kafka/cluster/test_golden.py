@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
 from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.messages import decode_control as control_of
@@ -102,7 +102,7 @@ def test_every_snapshot_is_the_state_of_its_offset(broker: str) -> None:
         offset, epoch = snapshot_id(snapshot.path) or (0, 0)
         if offset == 0:
             continue
-        grown = MetadataStore(replica.segments).fold(At(offset=offset - 1))
+        grown = MetadataStore(replica.segments).fold(Moment(offset=offset - 1))
         loaded = MetadataStore([snapshot]).fold()
         same_records(image_of(loaded), image_of(grown))
         assert (loaded.end_offset, loaded.epoch, loaded.timestamp) == (grown.end_offset, epoch, grown.timestamp)

@@ -12,7 +12,7 @@ from rawlog.formats.kafka.cluster.broker_disks import Disk
 from rawlog.formats.kafka.cluster.consumer_offsets import partition_of
 from rawlog.formats.kafka.cluster.infer_cluster import (
     PartitionDirectory,
-    made_id,
+    derive_topic_id,
     partition_count,
     rebuild,
 )
@@ -62,8 +62,8 @@ def test_of_a_topic_that_was_created_again_the_newest_counts() -> None:
 
 def test_a_topic_without_an_id_gets_one_that_stays() -> None:
     made = rebuilt(PartitionDirectory("a", 0, None, "disk1/a-0", 1))
-    assert made.state.topic_ids == {"a": made_id("cluster", "a")}
-    assert made_id("cluster", "a") != made_id("cluster", "b")
+    assert made.state.topic_ids == {"a": derive_topic_id("cluster", "a")}
+    assert derive_topic_id("cluster", "a") != derive_topic_id("cluster", "b")
     assert any("ids of 1 topic (a)" in one for one in made.unknown)
     partly = rebuilt(PartitionDirectory("a", 0, None, "disk1/a-0", 1), PartitionDirectory("a", 1, ONE, "disk1/a-1", 1))
     assert partly.state.topic_ids == {"a": ONE}
@@ -147,7 +147,7 @@ def test_directories_of_the_time_of_zookeeper_become_a_kraft_cluster(tmp_path: P
     report = rawlog.rescue([disk], to=tmp_path / "new")
     [topic] = rawlog.read(tmp_path / "new", table="kraft.topics").to_pylist()
     assert (topic["topic"], topic["partitions"]) == ("old", 3)
-    assert topic["topic_id"] == uuid_text(made_id("AAAAAAAAAAAAAAAAAAAAAA", "old"))
+    assert topic["topic_id"] == uuid_text(derive_topic_id("AAAAAAAAAAAAAAAAAAAAAA", "old"))
     assert (tmp_path / "new" / "old-0" / "partition.metadata").read_text().endswith(topic["topic_id"])
     assert rawlog.count(tmp_path / "new") == rawlog.count(disk)
     assert report.facts["metadata_version"] == 21

@@ -11,7 +11,7 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.cluster.metadata import MIGRATING
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
 from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import (
@@ -194,10 +194,10 @@ def test_a_log_of_an_older_epoch_than_the_snapshot_is_left_out(tmp_path: Path) -
 def test_a_moment_before_the_oldest_snapshot_is_refused(tmp_path: Path) -> None:
     write_log(tmp_path, [("TopicRecord", {"name": "late", "topicId": OTHER})], base=3)
     write_snapshot(tmp_path, DEMO, 3, 1)
-    assert set(replica_of(tmp_path).fold(At(offset=2)).topic_ids) == {"demo"}
-    assert set(replica_of(tmp_path).fold(At(offset=3)).topic_ids) == {"demo", "late"}
+    assert set(replica_of(tmp_path).fold(Moment(offset=2)).topic_ids) == {"demo"}
+    assert set(replica_of(tmp_path).fold(Moment(offset=3)).topic_ids) == {"demo", "late"}
     with pytest.raises(OptionError, match="no snapshot is old enough"):
-        replica_of(tmp_path).fold(At(offset=1))
+        replica_of(tmp_path).fold(Moment(offset=1))
 
 
 def test_a_log_that_begins_in_the_middle_needs_a_snapshot(tmp_path: Path) -> None:

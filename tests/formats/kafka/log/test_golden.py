@@ -14,7 +14,7 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.log.heads import heads
-from rawlog.formats.kafka.log.legacy import opened
+from rawlog.formats.kafka.log.legacy import open_wrappers
 from rawlog.formats.kafka.log.segment import scan
 from tests.data.golden import GOLDEN, DumpCase, KafkaCase, kafka_brokers, kafka_cases, kafka_dumps, vectors
 from tests.reference import kafka
@@ -200,7 +200,7 @@ def test_a_wrapper_that_is_opened_tells_its_first_offset_and_the_number_of_its_r
     for path in case.segments:
         data = np.frombuffer(path.read_bytes(), np.uint8)
         frames = scan(data, 0)
-        head = opened(frames, heads(frames))
+        head = open_wrappers(frames, heads(frames))
         batches = list(kafka.decode(path.read_bytes()))
         firsts = [batch.records[0].offset if batch.magic < 2 else batch.base_offset for batch in batches]
         assert head["base_offset"].tolist() == firsts

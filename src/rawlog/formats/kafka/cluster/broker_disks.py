@@ -60,7 +60,7 @@ class Disks:
     @property
     def nodes(self) -> list[int]:
         """The nodes whose disks are here."""
-        return sorted({one.node for one in self if one.node is not None})
+        return sorted({disk.node for disk in self if disk.node is not None})
 
 
 def find_disks(roots: Sequence[str], files: Sequence[File]) -> Disks:
@@ -69,28 +69,28 @@ def find_disks(roots: Sequence[str], files: Sequence[File]) -> Disks:
     OptionError for directories of several clusters, for two copies of one disk, for one that a running broker uses, and if there are
     none at all.
     """
-    found: dict[str, Disk] = {}
+    disks: dict[str, Disk] = {}
     notes: list[str] = []
     places = Places(notes)
     paths = sorted({path for path in map(_disk_path, files) if path is not None})
     for path in paths:
         if not places.is_new(path):
             continue
-        found[path], why = read_disk(path)
-        notes += [] if why is None else [why]
+        disks[path], note = read_disk(path)
+        notes += [] if note is None else [note]
     notes += [
         f"{root} was named twice: used once" for root in sorted({root for root in roots if roots.count(root) > 1})
     ]
     notes += [f"{root}: no file of a log directory: nothing is used" for root in _empty(roots, paths)]
-    if not found:
+    if not disks:
         raise OptionError(f"{', '.join(roots)}: no log directory of a Kafka broker")
-    _refuse_mixed(found.values())
-    _refuse_copies(found.values())
-    for path in found:
+    _refuse_mixed(disks.values())
+    _refuse_copies(disks.values())
+    for path in disks:
         refuse_locked(path, LOCK)
-    notes += _doubled(found, files)
-    ids = {one.cluster_id for one in found.values() if one.cluster_id is not None}
-    return Disks(found, next(iter(ids), None), notes)
+    notes += _double_notes(disks, files)
+    ids = {disk.cluster_id for disk in disks.values() if disk.cluster_id is not None}
+    return Disks(disks, next(iter(ids), None), notes)
 
 
 def read_disk(path: str) -> tuple[Disk, str | None]:
@@ -103,9 +103,9 @@ def read_disk(path: str) -> tuple[Disk, str | None]:
             fields = properties(source.read(0, LARGEST_TEXT))
     except (RawlogError, ValueError):
         return Disk(path), f"{path}: {META} cannot be read: its broker is not known from it"
-    node, own = fields.get("node.id", fields.get("broker.id", "")), fields.get("directory.id")
+    node, directory_text = fields.get("node.id", fields.get("broker.id", "")), fields.get("directory.id")
     try:
-        directory = None if own is None else uuid_bytes(own)
+        directory = None if directory_text is None else uuid_bytes(directory_text)
     except ValueError:
         directory = None
     disk = Disk(
@@ -115,7 +115,7 @@ def read_disk(path: str) -> tuple[Disk, str | None]:
         directory,
         is_zookeeper="node.id" not in fields and fields.get("version") == "0",
     )
-    lacks = [what for what, value in (("node", disk.node), ("cluster", disk.cluster_id)) if value is None]
+    lacks = [field_name for field_name, value in (("node", disk.node), ("cluster", disk.cluster_id)) if value is None]
     return disk, f"{path}: {META} does not name its {' and '.join(lacks)}" if lacks else None
 
 
@@ -139,9 +139,9 @@ def _empty(roots: Iterable[str], paths: Collection[str]) -> Iterator[str]:
 
 def _refuse_mixed(disks: Iterable[Disk]) -> None:
     by_cluster: dict[str, list[str]] = {}
-    for one in disks:
-        if one.cluster_id is not None:
-            by_cluster.setdefault(one.cluster_id, []).append(one.path)
+    for disk in disks:
+        if disk.cluster_id is not None:
+            by_cluster.setdefault(disk.cluster_id, []).append(disk.path)
     if len(by_cluster) > 1:
         parts = "; ".join(f"cluster {name}: {', '.join(paths)}" for name, paths in sorted(by_cluster.items()))
         raise OptionError(f"the directories are of {len(by_cluster)} clusters: {parts}. Name those of one cluster")
@@ -149,30 +149,30 @@ def _refuse_mixed(disks: Iterable[Disk]) -> None:
 
 def _refuse_copies(disks: Iterable[Disk]) -> None:
     by_id: dict[bytes, str] = {}
-    for one in disks:
-        if one.directory_id is None:
+    for disk in disks:
+        if disk.directory_id is None:
             continue
-        if one.directory_id in by_id:
+        if disk.directory_id in by_id:
             raise OptionError(
-                f"{by_id[one.directory_id]} and {one.path} are copies of one disk (directory.id "
-                f"{uuid_text(one.directory_id)}): name one of them"
+                f"{by_id[disk.directory_id]} and {disk.path} are copies of one disk (directory.id "
+                f"{uuid_text(disk.directory_id)}): name one of them"
             )
-        by_id[one.directory_id] = one.path
+        by_id[disk.directory_id] = disk.path
 
 
-def _doubled(disks: Mapping[str, Disk], files: Sequence[File]) -> Iterator[str]:
-    """A note on every two disks of one node that have the same partition, which no broker would start on."""
-    seen: dict[tuple[int, str], str] = {}
+def _double_notes(disks: Mapping[str, Disk], files: Sequence[File]) -> Iterator[str]:
+    """A note on every two disks of one node with the same partition: no broker would start on them."""
+    paths: dict[tuple[int, str], str] = {}
     noted: set[tuple[str, str]] = set()
     for group in sorted({file.place.group for file in files if file.place.group is not None}):
         path, name = split(group)
         disk = disks.get(path)
         if disk is None or disk.node is None or name == METADATA_DIRECTORY:
             continue
-        other = seen.setdefault((disk.node, name), path)
-        if other != path and (other, path) not in noted:
-            noted.add((other, path))
-            yield f"{other} and {path} are both of node {disk.node} and both have {name}: perhaps copies of one disk"
+        first_path = paths.setdefault((disk.node, name), path)
+        if first_path != path and (first_path, path) not in noted:
+            noted.add((first_path, path))
+            yield f"{first_path} and {path} are both of node {disk.node} and both have {name}: perhaps copies of one disk"
 
 
 # Disks that do not say whose they are ------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ def infer_nodes(disks: Disks, state: State, partitions: Mapping[str, Iterable[tu
     for disk in list(disks):
         if disk.node is not None:
             continue
-        there = [key for key in partitions.get(disk.path, ()) if key[1] != METADATA_TOPIC]
-        possible = _possible_nodes(disks, state, there)
+        disk_partitions = [key for key in partitions.get(disk.path, ()) if key[1] != METADATA_TOPIC]
+        possible = _possible_nodes(disks, state, disk_partitions)
         if len(possible) == 1:
             [node] = possible
             disks.by_path[disk.path] = replace(disk, node=node, is_inferred=True)
@@ -197,24 +197,26 @@ def infer_nodes(disks: Disks, state: State, partitions: Mapping[str, Iterable[tu
         else:
             many = f"nodes {', '.join(map(str, sorted(possible)))} can" if possible else "no node of the cluster can"
             disks.notes.append(
-                f"{disk.path}: its broker is not known; {many} have its {counted(len(there), 'partition')}"
+                f"{disk.path}: its broker is not known; {many} have its {counted(len(disk_partitions), 'partition')}"
             )
 
 
-def _possible_nodes(disks: Disks, state: State, there: Sequence[tuple[bytes | None, str, int]]) -> set[int]:
-    """The nodes that should have these partitions on a disk that is not among the known ones."""
-    known = {one.directory_id for one in disks if one.directory_id is not None}
+def _possible_nodes(disks: Disks, state: State, partitions: Sequence[tuple[bytes | None, str, int]]) -> set[int]:
+    """The nodes that may own a disk with these partitions."""
+    directory_ids = {disk.directory_id for disk in disks if disk.directory_id is not None}
     possible: set[int] | None = None
-    for own, topic, number in there:
-        key = own if own is not None else state.topic_ids.get(topic)
-        found = state.topics.get(key) if key is not None else None
-        partition = found.partitions.get(number) if found is not None else None
+    for disk_topic_id, topic, number in partitions:
+        key = disk_topic_id if disk_topic_id is not None else state.topic_ids.get(topic)
+        topic_state = state.topics.get(key) if key is not None else None
+        partition = topic_state.partitions.get(number) if topic_state is not None else None
         if partition is None:
             continue
         pairs = zip(partition["replicas"], partition["directories"], strict=False)
-        nodes = {node for node, directory in pairs if directory in DIRECTORIES or directory not in known}
+        nodes = {node for node, directory in pairs if directory in DIRECTORIES or directory not in directory_ids}
         possible = nodes if possible is None else possible & nodes
-    complete = {node for node, broker in state.brokers.items() if broker["logDirs"] and set(broker["logDirs"]) <= known}
+    complete = {
+        node for node, broker in state.brokers.items() if broker["logDirs"] and set(broker["logDirs"]) <= directory_ids
+    }
     return (set(state.brokers) if possible is None else possible) - complete
 
 
@@ -226,8 +228,8 @@ LARGEST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
-    """A partition that is on disk and should not be, or that should be and is not. `kind` is `stray` or `missing`."""
+class DiskMismatch:
+    """A partition on disk that should not be there (`kind` is `stray`), or one that should be and is not (`missing`)."""
 
     kind: str
     topic: str
@@ -253,18 +255,18 @@ def _text(path: str) -> bytes:
 
 def _directories(files: Sequence[File], cluster_id: str | None) -> dict[str, _Directory]:
     """The log directories of a cluster among some files, by path."""
-    found: dict[str, _Directory] = {}
+    directories: dict[str, _Directory] = {}
     for file in files:
         if file.format == "kafka.meta" and file.problem is None:
             disk, _ = read_disk(split(file.path)[0])
             is_other = cluster_id is not None and disk.cluster_id not in (None, cluster_id)
             if not is_other and (disk.node, disk.cluster_id) != (None, None):
-                found[disk.path] = _Directory(disk.node, disk.directory_id, {}, {})
+                directories[disk.path] = _Directory(disk.node, disk.directory_id, {}, {})
     for file in files:
         place = file.place
         if place.topic is None or place.partition is None or place.group is None or place.topic == METADATA_TOPIC:
             continue
-        directory = found.get(split(place.group)[0])
+        directory = directories.get(split(place.group)[0])
         if directory is None:
             continue
         folder_state = _state_of(place.group)
@@ -276,7 +278,7 @@ def _directories(files: Sequence[File], cluster_id: str | None) -> dict[str, _Di
                 directory.ids[place.group] = topic_id(_text(file.path))
             except (RawlogError, ValueError):
                 continue
-    return found
+    return directories
 
 
 def _state_of(folder: str) -> str | None:
@@ -284,62 +286,62 @@ def _state_of(folder: str) -> str | None:
     return next((word for word in ("delete", "stray", "future") if name.endswith(f"-{word}")), None)
 
 
-def compare(files: Sequence[File], state: State, cluster_id: str | None) -> list[Odd]:
+def compare(files: Sequence[File], state: State, cluster_id: str | None) -> list[DiskMismatch]:
     """What does not fit, in the log directories of the cluster that are among the files."""
     directories = _directories(files, cluster_id)
-    found = [odd for one in directories.values() for odd in _strays(one, state)]
-    found += _missing(directories, state)
-    return sorted(found, key=lambda odd: (odd.kind, odd.topic, odd.partition, odd.path))
+    mismatches = [mismatch for directory in directories.values() for mismatch in _strays(directory, state)]
+    mismatches += _missing(directories, state)
+    return sorted(mismatches, key=lambda mismatch: (mismatch.kind, mismatch.topic, mismatch.partition, mismatch.path))
 
 
-def _strays(directory: _Directory, state: State) -> Iterator[Odd]:
+def _strays(directory: _Directory, state: State) -> Iterator[DiskMismatch]:
     for (topic, number), (folder, word) in directory.partitions.items():
-        why = None
+        reason = None
         if word == "stray":
-            why = "a broker has marked it as one already"
+            reason = "a broker has marked it as one already"
         elif word is not None:
             continue
         elif folder not in directory.ids:
-            why = "it has no partition.metadata with its topic id"
+            reason = "it has no partition.metadata with its topic id"
         elif directory.ids[folder] not in state.topics:
-            why = f"the cluster has no topic with the id {uuid_text(directory.ids[folder])}"
+            reason = f"the cluster has no topic with the id {uuid_text(directory.ids[folder])}"
         elif state.topics[directory.ids[folder]].name != topic:
-            why = f"its topic id is that of {state.topics[directory.ids[folder]].name}"
+            reason = f"its topic id is that of {state.topics[directory.ids[folder]].name}"
         elif number not in state.topics[directory.ids[folder]].partitions:
-            why = "the topic has no such partition"
+            reason = "the topic has no such partition"
         else:
             replicas = state.topics[directory.ids[folder]].partitions[number]["replicas"]
             if directory.node is not None and directory.node not in replicas:
-                why = f"its replicas are on {replicas}, not on {directory.node}"
-        if why is not None:
-            yield Odd("stray", topic, number, folder, why)
+                reason = f"its replicas are on {replicas}, not on {directory.node}"
+        if reason is not None:
+            yield DiskMismatch("stray", topic, number, folder, reason)
 
 
-def _missing(directories: dict[str, _Directory], state: State) -> Iterator[Odd]:
+def _missing(directories: dict[str, _Directory], state: State) -> Iterator[DiskMismatch]:
     """Replicas that a given directory should have. Where the cluster does not say which directory, all of the node's must be given."""
-    nodes = {one.node for one in directories.values()} - {None}
+    nodes = {directory.node for directory in directories.values()} - {None}
     for node in sorted(nodes, key=str):
-        mine = {path: one for path, one in directories.items() if one.node == node}
-        known = {one.id: path for path, one in mine.items() if one.id is not None}
+        own_directories = {path: directory for path, directory in directories.items() if directory.node == node}
+        paths_by_id = {directory.id: path for path, directory in own_directories.items() if directory.id is not None}
         broker = state.brokers.get(node) if node is not None else None
-        complete = broker is None or not broker["logDirs"] or set(broker["logDirs"]) <= set(known)
+        complete = broker is None or not broker["logDirs"] or set(broker["logDirs"]) <= set(paths_by_id)
         for topic in state.topics.values():
-            for number, one in topic.partitions.items():
-                if node not in one["replicas"]:
+            for number, partition in topic.partitions.items():
+                if node not in partition["replicas"]:
                     continue
-                assigned = one["directories"][one["replicas"].index(node)]
+                assigned = partition["directories"][partition["replicas"].index(node)]
                 if assigned in DIRECTORIES:
                     if not complete:
                         continue
-                    places = list(mine)
-                elif assigned in known:
-                    places = [known[assigned]]
+                    places = list(own_directories)
+                elif assigned in paths_by_id:
+                    places = [paths_by_id[assigned]]
                 else:
                     continue
-                if not any(_has(mine[path], topic.name, number) for path in places):
-                    yield Odd("missing", topic.name, number, places[0], f"node {node} should have it")
+                if not any(_has(own_directories[path], topic.name, number) for path in places):
+                    yield DiskMismatch("missing", topic.name, number, places[0], f"node {node} should have it")
 
 
 def _has(directory: _Directory, topic: str, number: int) -> bool:
-    there = directory.partitions.get((topic, number))
-    return there is not None and there[1] in (None, "future")
+    folder = directory.partitions.get((topic, number))
+    return folder is not None and folder[1] in (None, "future")

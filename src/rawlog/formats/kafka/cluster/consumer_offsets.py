@@ -15,7 +15,7 @@ import pyarrow as pa
 from rawlog.formats.kafka.internal.codec import codec
 from rawlog.formats.kafka.internal.messages import (
     CONSUMER_OFFSETS,
-    Keyed,
+    KeyedRecord,
     encode_keyed,
     key_types,
 )
@@ -33,26 +33,26 @@ DEFAULT_PARTITIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Current:
+class GroupRecord:
     """A current record of `__consumer_offsets`: a commit, or the state of a classic group."""
 
     group: str
-    record: Keyed
+    record: KeyedRecord
 
     @property
     def topic(self) -> str | None:
         """The topic that a commit is of."""
-        found = self.record.key.get("topic")
-        return None if found is None else str(found)
+        topic = self.record.key.get("topic")
+        return None if topic is None else str(topic)
 
 
-def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool = False) -> list[Current]:
+def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool = False) -> list[GroupRecord]:
     """The current commits and classic groups at the end of partitions of `__consumer_offsets`.
 
     With `skip_pending` those are left out for which a transaction that is still open has another commit: it may be committed later, and a
     commit that is written again now would replace it.
     """
-    latest: dict[tuple[Any, ...], Current] = {}
+    latest: dict[tuple[Any, ...], GroupRecord] = {}
     for segments in partitions(files):
         for _, entry in entries(segments, CONSUMER_OFFSETS, errors, lambda kind: kind <= GROUP_TYPE):
             if entry.state == "aborted" or (entry.state == "pending" and not skip_pending):
@@ -62,54 +62,53 @@ def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool 
             if entry.record.value is None or entry.state == "pending":
                 latest.pop(name, None)
             else:
-                latest[name] = Current(key["group"], entry.record)
+                latest[name] = GroupRecord(key["group"], entry.record)
     return list(latest.values())
 
 
-def committed_again(
-    found: Iterable[Current],
+def recommit(
+    commits: Iterable[GroupRecord],
     now: int,
     rename: Callable[[str], str | None],
     ends: Mapping[tuple[str, int], int] | None = None,
-) -> Iterator[Current]:
-    """The same as if they had been committed now (ms): topics under their new names; those without one are left out.
+) -> Iterator[GroupRecord]:
+    """The commits as if they were made now (ms), with topics renamed; those of a topic without a new name are left out.
 
-    `ends` are the end offsets of logs that are shorter than before: a consumer that had read further starts there, not where its
-    settings for an offset out of range send it.
+    `ends` are the end offsets of logs that are shorter than before. A consumer that had read further starts at the end.
     """
     key_schema, value_schema = key_types(CONSUMER_OFFSETS)[OFFSET_TYPE]
-    for one in found:
-        record, value = one.record, dict(one.record.value or {})
+    for commit in commits:
+        record, value = commit.record, dict(commit.record.value or {})
         assert record.value_codec is not None
-        if one.topic is None:
+        if commit.topic is None:
             if "currentStateTimestamp" in value:
-                yield replace(one, record=replace(record, value={**value, "currentStateTimestamp": now}))
+                yield replace(commit, record=replace(record, value={**value, "currentStateTimestamp": now}))
             continue
-        name = rename(one.topic)
+        name = rename(commit.topic)
         if name is None:
             continue
         version = record.version or 0
         if ends is not None:
             value["offset"] = min(value["offset"], ends.get((name, record.key["partition"]), value["offset"]))
-        made = codec(value_schema, max(version, VALUE_VERSION))
+        value_codec = codec(value_schema, max(version, VALUE_VERSION))
         if version < VALUE_VERSION:
             value.pop("expireTimestamp", None)
             value.setdefault("leaderEpoch", NONE)
-        record = Keyed(
+        record = KeyedRecord(
             OFFSET_TYPE,
             record.name,
             {**record.key, "topic": name},
             codec(key_schema, OFFSET_TYPE),
-            made.version,
+            value_codec.version,
             {**value, "commitTimestamp": now},
-            made,
+            value_codec,
         )
-        yield replace(one, record=record)
+        yield replace(commit, record=record)
 
 
-def moved(before: Current, after: Current) -> str | None:
-    """A sentence on a commit that is not where it was; None if it is."""
-    old, new = ((one.record.value or {}).get("offset") for one in (before, after))
+def move_note(before: GroupRecord, after: GroupRecord) -> str | None:
+    """A sentence on a commit with a new offset; None if the offset is the same."""
+    old, new = ((commit.record.value or {}).get("offset") for commit in (before, after))
     if old == new or before.topic is None:
         return None
     place = f"{before.topic}-{before.record.key['partition']}"
@@ -126,9 +125,9 @@ def partition_of(group: str, count: int) -> int:
     return 0 if value == -(1 << 31) else abs(value) % count
 
 
-def append(writer: PartitionWriter, found: Iterable[Current], now: int) -> int:
+def append(writer: PartitionWriter, commits: Iterable[GroupRecord], now: int) -> int:
     """Write records after those of a partition; how many."""
-    return append_rows(writer, (encode_keyed(one.record) for one in found), now)
+    return append_rows(writer, (encode_keyed(commit.record) for commit in commits), now)
 
 
 def append_rows(writer: PartitionWriter, pairs: Iterable[tuple[bytes, bytes | None]], now: int) -> int:
@@ -144,6 +143,6 @@ def append_rows(writer: PartitionWriter, pairs: Iterable[tuple[bytes, bytes | No
     batch = pa.RecordBatch.from_pylist(rows, schema=RECORDS.schema)
     epochs = writer.derivation.epochs.rows
     batching = Batching(leader_epoch=epochs[-1][0] if epochs else 0)
-    made = encode_rows(Rows.of(batch), batching, writer.end_offset - 1)
-    writer.append(made.frames, made.head)
+    batches = encode_rows(Rows.of(batch), batching, writer.end_offset - 1)
+    writer.append(batches.frames, batches.head)
     return len(rows)

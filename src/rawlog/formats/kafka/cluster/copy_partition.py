@@ -121,7 +121,7 @@ class PartitionCopy:
             self.writer.discard()
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
-        """The segments of the source, the markers of transactions that are ended, and what is added at the end."""
+        """The segments of the source, markers for open transactions, and the appended records."""
         self.writer = writer
         place: tuple[int, float | None] = (NONE, None)
         for segment in self.source.segments(writer):
@@ -209,12 +209,12 @@ class PartitionCopy:
         control = head.has(Attributes.CONTROL)
         self.report.count("records_cut", int(np.count_nonzero(~keep & ~control[decoded.batch_index])))
         retain = (head["magic"] == MAGIC_V2) & (head["producer_id"] >= 0) & ~control
-        left = keep_records(frames, head, counts, keep, retain=retain)
-        self.report.count("batches_rewritten", left.rebuilt)
+        rewritten = keep_records(frames, head, counts, keep, retain=retain)
+        self.report.count("batches_rewritten", rewritten.rebuilt)
         self.has_cut |= not bool(keep.all())
-        for index in range(len(left.frames)):
-            batch, batch_head = left.frames.slice(index, index + 1), left.head.slice(index, index + 1)
-            if batch_head["record_count"][0] == 0 and counts[left.sources[index]] > 0:
+        for index in range(len(rewritten.frames)):
+            batch, batch_head = rewritten.frames.slice(index, index + 1), rewritten.head.slice(index, index + 1)
+            if batch_head["record_count"][0] == 0 and counts[rewritten.sources[index]] > 0:
                 self.emptied.append((*place, batch, batch_head))
             else:
                 yield from self.put(place, batch, batch_head)
@@ -259,7 +259,7 @@ def copy_directory(
     """
     segments = segments_of(files)
     start = segments[0].place.start_offset or 0
-    floor = max((offset for one in segments if (offset := log_start(one, files)) is not None), default=None)
+    floor = max((offset for segment in segments if (offset := log_start(segment, files)) is not None), default=None)
     plain = PlainBatches(segments)
     copy = PartitionCopy(folder, options, plain, advance, closing)
     try:
@@ -330,7 +330,7 @@ class PlainBatches:
             before = plain.following - 1
             plain.add(frames, head)
             if not plain.is_plain or (following is not None and plain.has_batches and plain.following > following):
-                raise _misplaced(frames, head, before, following).at(path=segment.path, format=LOG.name)
+                raise _misplaced_error(frames, head, before, following).at(path=segment.path, format=LOG.name)
             if len(frames):
                 span = (int(head["base_offset"][-1]), int(head["last_offset"][-1]) + 1)
                 self.last_batch = (int(frames.positions[-1]), *span)
@@ -342,7 +342,7 @@ class PlainBatches:
             self.extents[segment.path] = extent
 
 
-def _misplaced(frames: Frames, head: Heads, before: int, following: int | None) -> CorruptError:
+def _misplaced_error(frames: Frames, head: Heads, before: int, following: int | None) -> CorruptError:
     """The first batch whose offset does not follow those before it, or is after the beginning of the next segment."""
     last = head["last_offset"]
     ends = np.concatenate(([before], last[:-1]))
@@ -396,7 +396,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class PartitionUnion:
     """What a partition is put together from. `floor` is the first offset that consumers get, if the log begins before it; `aside` are
     stretches that contradict the result, by the name of their disk.
     """
@@ -411,7 +411,7 @@ class Merged:
     @property
     def size(self) -> int:
         logs = sum(file.size for file in self.files if file.format == "kafka.log")
-        return logs + sum(one.stop - one.start for one in self.stretches)
+        return logs + sum(stretch.stop - stretch.start for stretch in self.stretches)
 
 
 def stretches_of(copy: Copy, start: int, stop: int) -> Iterator[Stretch]:
@@ -445,11 +445,11 @@ def stretches_of(copy: Copy, start: int, stop: int) -> Iterator[Stretch]:
 
 def pieces_of(copies: dict[int, Copy], pieces: list[Piece]) -> tuple[Stretch, ...]:
     """The stretches of the pieces of a result, in order."""
-    return tuple(one for piece in pieces for one in stretches_of(copies[piece.copy], piece.start, piece.stop))
+    return tuple(stretch for piece in pieces for stretch in stretches_of(copies[piece.copy], piece.start, piece.stop))
 
 
 def copy_union(
-    content: Merged,
+    content: PartitionUnion,
     folder: Path,
     options: CopyOptions,
     advance: Callable[[int], None] = lambda size: None,
@@ -464,7 +464,7 @@ def copy_union(
 class UnionBatches:
     """The batches of stretches of several replicas, one after the other."""
 
-    def __init__(self, content: Merged) -> None:
+    def __init__(self, content: PartitionUnion) -> None:
         self.content, self.report = content, Report()
         #: The offset in the name of the segment that is being written, and its size so far.
         self.base, self.size = NONE, 0
@@ -485,7 +485,7 @@ class UnionBatches:
         self.report_corrections(stretch)
         is_read = False
         for frames in walk(stretch.file, LOG, start=stretch.start, stop=stretch.stop, errors="skip"):
-            whole, head = wanted(corrected(frames, stretch), stretch, writer.end_offset)
+            whole, head = select_batches(correct_offsets(frames, stretch), stretch, writer.end_offset)
             if len(whole):
                 is_read = True
                 yield whole, head
@@ -520,7 +520,7 @@ class UnionBatches:
         return max(end, min(first, end)) if is_full else None
 
 
-def corrected(frames: Frames, stretch: Stretch) -> Frames:
+def correct_offsets(frames: Frames, stretch: Stretch) -> Frames:
     """The batches of a window with the offset and epoch that they must have; neither is covered by their checksums."""
     if not stretch.is_corrected:
         return frames
@@ -534,10 +534,8 @@ def corrected(frames: Frames, stretch: Stretch) -> Frames:
     return frames
 
 
-def wanted(frames: Frames, stretch: Stretch, end: int) -> tuple[Frames, Heads]:
-    """The sound batches of a window whose offsets are in a stretch, and after the `end` of what is written; one that is only partly there
-    is not.
-    """
+def select_batches(frames: Frames, stretch: Stretch, end: int) -> tuple[Frames, Heads]:
+    """The sound batches of a window that lie entirely in a stretch and after `end`, the end of the written log."""
     head = heads(frames)
     if not len(frames):
         return frames, head

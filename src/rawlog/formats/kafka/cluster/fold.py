@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from rawlog.formats.kafka.cluster import metadata, tables
-from rawlog.formats.kafka.cluster.metadata_log import At, clusters
+from rawlog.formats.kafka.cluster.metadata_log import Moment, clusters
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal import messages
 from rawlog.formats.kafka.internal.codec import Message, bytes_text, uuid_text
@@ -23,28 +23,28 @@ Rows = Iterator[dict[str, Any]]
 
 
 @lru_cache(maxsize=2)
-def _folded(files: tuple[File, ...], at: At, errors: str) -> tuple[tuple[str | None, State], ...]:
+def _fold_clusters(files: tuple[File, ...], at: Moment, errors: str) -> tuple[tuple[str | None, State], ...]:
     """Kept, since several tables of one tree are often asked for in turn."""
-    return tuple((one.cluster_id, one.fold(at, errors)) for one in clusters(files))
+    return tuple((store.cluster_id, store.fold(at, errors)) for store in clusters(files))
 
 
 def states(files: Sequence[File], options: Mapping[str, str]) -> tuple[tuple[str | None, State], ...]:
     """The state of every cluster among the files, with its id, at the moment that the options name."""
-    return _folded(tuple(files), At.of(options), options.get("errors", "raise"))
+    return _fold_clusters(tuple(files), Moment.of(options), options.get("errors", "raise"))
 
 
 def _table(table: Table, rows: Callable[[State, bool], Rows]) -> Callable[..., Iterator[pa.RecordBatch]]:
     def fold(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         show = shows_secrets(options)
-        made: list[dict[str, Any]] = []
+        batch: list[dict[str, Any]] = []
         for cluster, state in states(files, options):
             for row in rows(state, show):
-                made.append({**row, "cluster_id": cluster})
-                if len(made) == ROWS:
-                    yield as_batch(table, made)
-                    made = []
-        if made:
-            yield as_batch(table, made)
+                batch.append({**row, "cluster_id": cluster})
+                if len(batch) == ROWS:
+                    yield as_batch(table, batch)
+                    batch = []
+        if batch:
+            yield as_batch(table, batch)
 
     return fold
 
@@ -82,77 +82,81 @@ def _topics(state: State, show: bool) -> Rows:
             "replication_factor": None if first is None else len(first["replicas"]),
             "offline": sum(map(is_offline, partitions.values())),
             "under_replicated": sum(map(is_under_replicated, partitions.values())),
-            "configs": sorted((one, setting(one, value, show)) for one, value in settings.items()),
+            "configs": sorted(
+                (setting_name, setting(setting_name, value, show)) for setting_name, value in settings.items()
+            ),
         }
 
 
 def _partitions(state: State, show: bool) -> Rows:
     for name, key in sorted(state.topic_ids.items()):
-        for number, one in sorted(state.topics[key].partitions.items()):
-            recovery = one["leaderRecoveryState"]
+        for number, partition in sorted(state.topics[key].partitions.items()):
+            recovery = partition["leaderRecoveryState"]
             yield {
                 "topic": name,
                 "partition": number,
                 "topic_id": uuid_text(key),
-                "leader": None if is_offline(one) else one["leader"],
-                "leader_epoch": one["leaderEpoch"],
-                "partition_epoch": one["partitionEpoch"],
-                "replicas": one["replicas"],
-                "isr": one["isr"],
-                "removing_replicas": one["removingReplicas"],
-                "adding_replicas": one["addingReplicas"],
-                "eligible_leader_replicas": one["eligibleLeaderReplicas"],
-                "last_known_elr": one["lastKnownElr"],
+                "leader": None if is_offline(partition) else partition["leader"],
+                "leader_epoch": partition["leaderEpoch"],
+                "partition_epoch": partition["partitionEpoch"],
+                "replicas": partition["replicas"],
+                "isr": partition["isr"],
+                "removing_replicas": partition["removingReplicas"],
+                "adding_replicas": partition["addingReplicas"],
+                "eligible_leader_replicas": partition["eligibleLeaderReplicas"],
+                "last_known_elr": partition["lastKnownElr"],
                 "leader_recovery_state": messages.RECOVERY_STATES.get(recovery, str(recovery)),
-                "directories": [directory_text(raw) for raw in one["directories"]],
+                "directories": [directory_text(raw) for raw in partition["directories"]],
             }
 
 
 def _endpoints(message: Message) -> list[dict[str, Any]]:
     return [
         {
-            "name": one["name"],
-            "host": one["host"],
-            "port": one["port"],
-            "security_protocol": messages.SECURITY_PROTOCOLS.get(one["securityProtocol"], str(one["securityProtocol"])),
+            "name": endpoint["name"],
+            "host": endpoint["host"],
+            "port": endpoint["port"],
+            "security_protocol": messages.SECURITY_PROTOCOLS.get(
+                endpoint["securityProtocol"], str(endpoint["securityProtocol"])
+            ),
         }
-        for one in sorted(message["endPoints"], key=lambda one: str(one["name"]))
+        for endpoint in sorted(message["endPoints"], key=lambda endpoint: str(endpoint["name"]))
     ]
 
 
 def _features_of(message: Message) -> list[dict[str, Any]]:
     return [
-        {"name": one["name"], "min": one["minSupportedVersion"], "max": one["maxSupportedVersion"]}
-        for one in sorted(message["features"], key=lambda one: str(one["name"]))
+        {"name": feature["name"], "min": feature["minSupportedVersion"], "max": feature["maxSupportedVersion"]}
+        for feature in sorted(message["features"], key=lambda feature: str(feature["name"]))
     ]
 
 
 def _brokers(state: State, show: bool) -> Rows:
-    for number, one in sorted(state.brokers.items()):
-        cordoned = one["cordonedLogDirs"]
+    for number, broker in sorted(state.brokers.items()):
+        cordoned = broker["cordonedLogDirs"]
         yield {
             "broker": number,
-            "epoch": one["brokerEpoch"],
-            "incarnation_id": uuid_text(one["incarnationId"]),
-            "fenced": one["fenced"],
-            "in_controlled_shutdown": one["inControlledShutdown"],
-            "rack": one["rack"],
-            "endpoints": _endpoints(one),
-            "features": _features_of(one),
-            "log_dirs": [uuid_text(raw) for raw in one["logDirs"]],
+            "epoch": broker["brokerEpoch"],
+            "incarnation_id": uuid_text(broker["incarnationId"]),
+            "fenced": broker["fenced"],
+            "in_controlled_shutdown": broker["inControlledShutdown"],
+            "rack": broker["rack"],
+            "endpoints": _endpoints(broker),
+            "features": _features_of(broker),
+            "log_dirs": [uuid_text(raw) for raw in broker["logDirs"]],
             "cordoned_log_dirs": None if cordoned is None else [uuid_text(raw) for raw in cordoned],
-            "is_migrating_zk_broker": one["isMigratingZkBroker"],
+            "is_migrating_zk_broker": broker["isMigratingZkBroker"],
         }
 
 
 def _controllers(state: State, show: bool) -> Rows:
-    for number, one in sorted(state.controllers.items()):
+    for number, controller in sorted(state.controllers.items()):
         yield {
             "controller": number,
-            "incarnation_id": uuid_text(one["incarnationId"]),
-            "endpoints": _endpoints(one),
-            "features": _features_of(one),
-            "zk_migration_ready": one["zkMigrationReady"],
+            "incarnation_id": uuid_text(controller["incarnationId"]),
+            "endpoints": _endpoints(controller),
+            "features": _features_of(controller),
+            "zk_migration_ready": controller["zkMigrationReady"],
         }
 
 
@@ -168,16 +172,16 @@ def _configs(state: State, show: bool) -> Rows:
 
 
 def _acls(state: State, show: bool) -> Rows:
-    for key, one in sorted(state.acls.items()):
+    for key, acl in sorted(state.acls.items()):
         yield {
             "id": uuid_text(key),
-            "resource_type": messages.ACL_RESOURCES.get(one["resourceType"], str(one["resourceType"])),
-            "resource_name": one["resourceName"],
-            "pattern_type": messages.ACL_PATTERNS.get(one["patternType"], str(one["patternType"])),
-            "principal": one["principal"],
-            "host": one["host"],
-            "operation": messages.ACL_OPERATIONS.get(one["operation"], str(one["operation"])),
-            "permission": messages.ACL_PERMISSIONS.get(one["permissionType"], str(one["permissionType"])),
+            "resource_type": messages.ACL_RESOURCES.get(acl["resourceType"], str(acl["resourceType"])),
+            "resource_name": acl["resourceName"],
+            "pattern_type": messages.ACL_PATTERNS.get(acl["patternType"], str(acl["patternType"])),
+            "principal": acl["principal"],
+            "host": acl["host"],
+            "operation": messages.ACL_OPERATIONS.get(acl["operation"], str(acl["operation"])),
+            "permission": messages.ACL_PERMISSIONS.get(acl["permissionType"], str(acl["permissionType"])),
         }
 
 
@@ -189,54 +193,56 @@ def _quotas(state: State, show: bool) -> Rows:
 
 def level_text(name: str, level: int) -> str | None:
     """The release that a level of metadata.version means."""
-    known = name == metadata.METADATA_VERSION and 0 < level <= messages.NEWEST_LEVEL
-    return messages.LEVELS[level] if known else None
+    has_meaning = name == metadata.METADATA_VERSION and 0 < level <= messages.NEWEST_LEVEL
+    return messages.LEVELS[level] if has_meaning else None
 
 
 def _features(state: State, show: bool) -> Rows:
-    found = dict(state.features)
+    levels = dict(state.features)
     if state.kraft_version is not None:
-        found[metadata.KRAFT_VERSION] = state.kraft_version
-    for name, level in sorted(found.items()):
+        levels[metadata.KRAFT_VERSION] = state.kraft_version
+    for name, level in sorted(levels.items()):
         yield {"name": name, "level": level, "meaning": level_text(name, level)}
 
 
 def _users(state: State, show: bool) -> Rows:
-    for (mechanism, name), one in sorted(state.users.items(), key=lambda item: (item[0][1], item[0][0])):
+    for (mechanism, name), credential in sorted(state.users.items(), key=lambda item: (item[0][1], item[0][0])):
         yield {
             "name": name,
             "mechanism": messages.MECHANISMS.get(mechanism, str(mechanism)),
-            "iterations": one["iterations"],
-            "salt": bytes_text(one["salt"]) if show else messages.MASK,
-            "stored_key": bytes_text(one["storedKey"]) if show else messages.MASK,
-            "server_key": bytes_text(one["serverKey"]) if show else messages.MASK,
+            "iterations": credential["iterations"],
+            "salt": bytes_text(credential["salt"]) if show else messages.MASK,
+            "stored_key": bytes_text(credential["storedKey"]) if show else messages.MASK,
+            "server_key": bytes_text(credential["serverKey"]) if show else messages.MASK,
         }
 
 
 def _tokens(state: State, show: bool) -> Rows:
-    for key, one in sorted(state.tokens.items()):
+    for key, token in sorted(state.tokens.items()):
         yield {
             "token_id": key,
-            "owner": one["owner"],
-            "requester": one["requester"],
-            "renewers": one["renewers"],
-            "issue_timestamp": milliseconds(one["issueTimestamp"]),
-            "max_timestamp": milliseconds(one["maxTimestamp"]),
-            "expiration_timestamp": milliseconds(one["expirationTimestamp"]),
+            "owner": token["owner"],
+            "requester": token["requester"],
+            "renewers": token["renewers"],
+            "issue_timestamp": milliseconds(token["issueTimestamp"]),
+            "max_timestamp": milliseconds(token["maxTimestamp"]),
+            "expiration_timestamp": milliseconds(token["expirationTimestamp"]),
         }
 
 
 def _voters(state: State, show: bool) -> Rows:
-    for one in sorted(state.voters, key=lambda voter: int(voter["voterId"])):
-        feature = one.get("kRaftVersionFeature") or {}
-        endpoints = one.get("endpoints")
+    for voter in sorted(state.voters, key=lambda voter: int(voter["voterId"])):
+        feature = voter.get("kRaftVersionFeature") or {}
+        endpoints = voter.get("endpoints")
         yield {
-            "voter": one["voterId"],
-            "is_leader": one["voterId"] == state.leader,
-            "directory_id": uuid_text(one["voterDirectoryId"]) if "voterDirectoryId" in one else None,
+            "voter": voter["voterId"],
+            "is_leader": voter["voterId"] == state.leader,
+            "directory_id": uuid_text(voter["voterDirectoryId"]) if "voterDirectoryId" in voter else None,
             "endpoints": None
             if endpoints is None
-            else [{"name": each["name"], "host": each["host"], "port": each["port"]} for each in endpoints],
+            else [
+                {"name": endpoint["name"], "host": endpoint["host"], "port": endpoint["port"]} for endpoint in endpoints
+            ],
             "kraft_version_min": feature.get("minSupportedVersion"),
             "kraft_version_max": feature.get("maxSupportedVersion"),
         }

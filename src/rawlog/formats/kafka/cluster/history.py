@@ -9,7 +9,7 @@ from typing import Any
 
 from rawlog.formats.kafka.cluster.fold import ROWS_OF, level_text
 from rawlog.formats.kafka.cluster.metadata import NO_LEADER, SAME_LEADER, option
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
 from rawlog.formats.kafka.cluster.paths import METADATA_DIRECTORY
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import Message, uuid_text
@@ -70,31 +70,31 @@ class Narrator:
             return str(kind), error.message
         if kind == ControlType.LEADER_CHANGE:
             self.leader = message["leaderId"]
-            voters = ", ".join(str(one["voterId"]) for one in message["voters"])
+            voters = ", ".join(str(voter["voterId"]) for voter in message["voters"])
             return name, f"controller {self.leader} leads (voters {voters})"
         if kind == ControlType.KRAFT_VERSION:
             return name, f"kraft.version is {message['kRaftVersion']}"
         if kind == ControlType.KRAFT_VOTERS:
-            return name, f"voters are {', '.join(str(one['voterId']) for one in message['voters'])}"
+            return name, f"voters are {', '.join(str(voter['voterId']) for voter in message['voters'])}"
         return name, name.lower().replace("_", " ")
 
     def record(self, value: bytes) -> tuple[str, str | None, str]:
         """Type, topic and sentence of a metadata record."""
         try:
-            found = decode_framed(value)
+            framed = decode_framed(value)
         except DataError as error:
             return "?", None, f"cannot be decoded: {error.message}"
-        message = found.message
+        message = framed.message
         topic = self.names.get(message["topicId"], uuid_text(message["topicId"])) if "topicId" in message else None
-        if found.name == "TOPIC_RECORD":
+        if framed.name == "TOPIC_RECORD":
             topic = self.names[message["topicId"]] = message["name"]
-        elif found.name == "CONFIG_RECORD" and message["resourceType"] == 2:
+        elif framed.name == "CONFIG_RECORD" and message["resourceType"] == 2:
             topic = message["resourceName"]
-        describe = _TEXTS.get(found.name)
+        describe = _TEXTS.get(framed.name)
         return (
-            found.name,
+            framed.name,
             topic,
-            found.name.lower().replace("_", " ") if describe is None else describe(self, message, topic),
+            framed.name.lower().replace("_", " ") if describe is None else describe(self, message, topic),
         )
 
     def _config(self, message: Message, topic: str | None) -> str:
@@ -140,9 +140,9 @@ class Narrator:
         return f"{permission} {message['principal']} from {message['host']} to {operation} {resource} {name}"
 
     def _quota(self, message: Message, topic: str | None) -> str:
-        entity = ", ".join(f"{one['entityType']} {one['entityName'] or '(default)'}" for one in message["entity"])
-        what = "has no limit any more" if message["remove"] else f"= {message['value']:g}"
-        return f"{entity}: {message['key']} {what}"
+        entity = ", ".join(f"{part['entityType']} {part['entityName'] or '(default)'}" for part in message["entity"])
+        change = "has no limit any more" if message["remove"] else f"= {message['value']:g}"
+        return f"{entity}: {message['key']} {change}"
 
 
 _Text = Callable[[Narrator, Message, str | None], str]
@@ -158,7 +158,7 @@ _TEXTS: dict[str, _Text] = {
     "FEATURE_LEVEL_RECORD": Narrator._feature,
     "REGISTER_BROKER_RECORD": lambda self, m, t: (
         f"broker {m['brokerId']} registers at "
-        + ", ".join(f"{one['host']}:{one['port']}" for one in m["endPoints"])
+        + ", ".join(f"{endpoint['host']}:{endpoint['port']}" for endpoint in m["endPoints"])
         + (" (fenced)" if m["fenced"] else "")
     ),
     "UNREGISTER_BROKER_RECORD": lambda self, m, t: f"broker {m['brokerId']} is unregistered",
@@ -249,8 +249,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
 def differences(before: State, after: State, *, show_secrets: bool = False) -> Iterator[Difference]:
     """What happened between two states, table by table. Secrets are compared even where they are masked."""
     for table, keys in _KEYS.items():
-        old, new = (_keyed(ROWS_OF[table](state, True), keys) for state in (before, after))
-        old_shown, new_shown = (_keyed(ROWS_OF[table](state, show_secrets), keys) for state in (before, after))
+        old, new = (_rows_by_key(ROWS_OF[table](state, True), keys) for state in (before, after))
+        old_shown, new_shown = (_rows_by_key(ROWS_OF[table](state, show_secrets), keys) for state in (before, after))
         for key in sorted({*old, *new}):
             if old.get(key) == new.get(key):
                 continue
@@ -258,8 +258,8 @@ def differences(before: State, after: State, *, show_secrets: bool = False) -> I
             yield Difference(table, key, change, old_shown.get(key), new_shown.get(key))
 
 
-def _keyed(rows: Iterator[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    found = {}
+def _rows_by_key(rows: Iterator[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    by_key = {}
     for row in rows:
         parts = []
         for name in keys:
@@ -267,12 +267,12 @@ def _keyed(rows: Iterator[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, d
             if name == "resource_name" and not value:
                 value = "(default)"
             if name == "entity":
-                value = ",".join(f"{one['type']}={one['name'] or '(default)'}" for one in value)
+                value = ",".join(f"{part['type']}={part['name'] or '(default)'}" for part in value)
             if name != "topic_id":
                 parts.append(str(value))
         key = "-".join(parts) if "topic" in keys else " ".join(parts)
-        found[key if key not in found else f"{key} {row.get('topic_id')}"] = row
-    return found
+        by_key[key if key not in by_key else f"{key} {row.get('topic_id')}"] = row
+    return by_key
 
 
 # Two clusters -----------------------------------------------------------------------------------------------------------
@@ -283,45 +283,49 @@ def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[co
 
     The options atOffset, atTimestamp and showSecrets count for both. OptionError if a side holds several clusters.
     """
-    one, other = _only(a, "A"), _only(b, "B")
-    if one is None or other is None:
-        lone = one or other
-        if lone is not None and not _narrowed(selection):
-            change = core.Change.ONLY_B if one is None else core.Change.ONLY_A
-            yield core.Difference(change, CLUSTER, lone.cluster_id or lone.folder)
+    store_a, store_b = _only(a, "A"), _only(b, "B")
+    if store_a is None or store_b is None:
+        only_store = store_a or store_b
+        if only_store is not None and not _narrowed(selection):
+            change = core.Change.ONLY_B if store_a is None else core.Change.ONLY_A
+            yield core.Difference(change, CLUSTER, only_store.cluster_id or only_store.folder)
         return
-    at = At.of(selection.options)
-    before, after = (store.fold(at, selection.errors) for store in (one, other))
+    at = Moment.of(selection.options)
+    before, after = (store.fold(at, selection.errors) for store in (store_a, store_b))
     shown = (option(selection.options, "showSecrets") or "").lower() in ("true", "1", "yes")
     unlike = 0
-    for found in differences(before, after, show_secrets=shown):
-        row = found.after or found.before or {}
-        only_settings = found.change == "changed" and not found.fields and found.table == "topics"
-        if only_settings or not _wanted(found.table, row, selection):
+    for difference in differences(before, after, show_secrets=shown):
+        row = difference.after or difference.before or {}
+        only_settings = difference.change == "changed" and not difference.fields and difference.table == "topics"
+        if only_settings or not _wanted(difference.table, row, selection):
             continue  # settings have rows of their own
-        unlike += found.before is not None
-        columns = tuple(found.fields) if found.change == "changed" else ()
-        sides = [None if side is None else _shown(side, columns) for side in (found.before, found.after)]
-        yield core.Difference(CHANGES[found.change], found.table, found.key, columns=columns, a=sides[0], b=sides[1])
+        unlike += difference.before is not None
+        columns = tuple(difference.fields) if difference.change == "changed" else ()
+        sides = [
+            None if side is None else _shown_columns(side, columns) for side in (difference.before, difference.after)
+        ]
+        yield core.Difference(
+            CHANGES[difference.change], difference.table, difference.key, columns=columns, a=sides[0], b=sides[1]
+        )
     rows = sum(_wanted(table, row, selection) for table, make in ROWS_OF.items() for row in make(before, False))
     yield max(0, rows - unlike)
-    if at == At() and not _narrowed(selection) and one.cluster_id == other.cluster_id:
-        yield from _lost_records(one.settled, other.settled, core.Change.ONLY_B)
-        yield from _lost_records(other.settled, one.settled, core.Change.ONLY_A)
+    if at == Moment() and not _narrowed(selection) and store_a.cluster_id == store_b.cluster_id:
+        yield from _lost_records(store_a.settled, store_b.settled, core.Change.ONLY_B)
+        yield from _lost_records(store_b.settled, store_a.settled, core.Change.ONLY_A)
 
 
-def _lost_records(damaged: MetadataStore, other: MetadataStore, change: core.Change) -> Iterator[core.Difference]:
+def _lost_records(damaged: MetadataStore, intact: MetadataStore, change: core.Change) -> Iterator[core.Difference]:
     """The records that one log has lost, as its outline says, and the other one has: they may have left no trace in the state."""
-    for first, stop in other.present.intersection(damaged.missing):
+    for first, stop in intact.present.intersection(damaged.missing):
         yield core.Difference(change, "record", METADATA_DIRECTORY, first, stop, stop - first)
 
 
 def _only(files: Sequence[File], side: str) -> MetadataStore | None:
     """The one cluster of a side: of its replicas the one that knows most."""
-    found = clusters(files)
-    if len({store.cluster_id for store in found}) > 1:
-        raise OptionError(f"{side} holds the metadata of {len(found)} clusters: name the directory of one")
-    return max(found, key=lambda store: store.furthest, default=None)
+    stores = clusters(files)
+    if len({store.cluster_id for store in stores}) > 1:
+        raise OptionError(f"{side} holds the metadata of {len(stores)} clusters: name the directory of one")
+    return max(stores, key=lambda store: store.furthest, default=None)
 
 
 def _narrowed(selection: Any) -> bool:
@@ -336,5 +340,5 @@ def _wanted(table: str, row: dict[str, Any], selection: Any) -> bool:
     return topic is not None and any(fnmatchcase(topic, glob) for glob in selection.topics)
 
 
-def _shown(row: dict[str, Any], columns: tuple[str, ...]) -> dict[str, Any]:
+def _shown_columns(row: dict[str, Any], columns: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if (not columns or name in columns) and name != "configs"}

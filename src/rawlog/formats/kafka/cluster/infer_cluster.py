@@ -48,26 +48,32 @@ class PartitionDirectory:
 
 
 def rebuild(
-    metadata: ClusterMetadata, found: Sequence[PartitionDirectory], disks: Iterable[Disk], cluster_id: str | None
+    metadata: ClusterMetadata, directories: Sequence[PartitionDirectory], disks: Iterable[Disk], cluster_id: str | None
 ) -> None:
     """Add to the metadata what only directories tell: every topic if no metadata was found, else those that it may be too old to know.
 
     Afterwards `metadata.verdict` says `known` for every directory that is used, `replaced` for one of a topic that exists with another id.
     """
     by_topic: dict[str, list[PartitionDirectory]] = {}
-    for one in found:
-        if one.topic not in NEVER and metadata.verdict(one.topic, one.topic_id) == "unknown":
-            by_topic.setdefault(one.topic, []).append(one)
-    for topic, own in list(by_topic.items()):
+    for directory in directories:
+        if directory.topic not in NEVER and metadata.verdict(directory.topic, directory.topic_id) == "unknown":
+            by_topic.setdefault(directory.topic, []).append(directory)
+    for topic, new_directories in list(by_topic.items()):
         rival = metadata.state.topic_ids.get(topic)
-        known = [one for one in found if one.topic == topic and one.topic_id == rival]
-        if rival is not None and not _replaces(metadata, topic, own, rival, known):
+        known_directories = [
+            directory for directory in directories if directory.topic == topic and directory.topic_id == rival
+        ]
+        if rival is not None and not _replaces(metadata, topic, new_directories, rival, known_directories):
             del by_topic[topic]
     metadata.is_rebuilt = not metadata.is_found
-    nameless = [topic for topic, own in sorted(by_topic.items()) if _add_topic(metadata, topic, own, cluster_id or "")]
+    nameless = [
+        topic
+        for topic, new_directories in sorted(by_topic.items())
+        if _add_topic(metadata, topic, new_directories, cluster_id or "")
+    ]
     if nameless:
         metadata.unknown.append(
-            f"ids of {counted(len(nameless), 'topic')} ({_some(nameless)}): no directory tells them, so they get new ones"
+            f"ids of {counted(len(nameless), 'topic')} ({_few(nameless)}): no directory tells them, so they get new ones"
         )
     if metadata.is_rebuilt:
         metadata.state.features[METADATA_VERSION] = DEFAULT_LEVEL
@@ -83,7 +89,7 @@ def rebuild(
         ]
     elif by_topic:
         metadata.unknown.append(
-            f"{counted(len(by_topic), 'topic')} not in the metadata, which may be older than they are ({_some(by_topic)}): kept, with "
+            f"{counted(len(by_topic), 'topic')} not in the metadata, which may be older than they are ({_few(by_topic)}): kept, with "
             "default settings; perhaps the cluster had deleted them"
         )
     _note_compacted(metadata, by_topic, disks)
@@ -92,37 +98,41 @@ def rebuild(
 def _replaces(
     metadata: ClusterMetadata,
     topic: str,
-    found: Sequence[PartitionDirectory],
+    new_directories: Sequence[PartitionDirectory],
     rival: bytes,
-    known: Sequence[PartitionDirectory],
+    known_directories: Sequence[PartitionDirectory],
 ) -> bool:
-    """Whether directories with an id that the metadata does not know are of a newer topic than the one that it knows: their records are
-    newer. The other topic counts as deleted.
+    """Whether directories with an unknown topic id are of a newer topic than the one in the metadata: their records are newer. The older
+    topic counts as deleted.
     """
     state = metadata.state
-    is_newer = max(one.newest for one in found) > max((one.newest for one in known), default=-1)
-    used, left_out = (found, known) if is_newer else (known, found)
+    is_newer = max(directory.newest for directory in new_directories) > max(
+        (directory.newest for directory in known_directories), default=-1
+    )
+    used, left_out = (new_directories, known_directories) if is_newer else (known_directories, new_directories)
     metadata.unknown.append(
         f"which topic {topic} existed last: the metadata, which may be older than the topic, knows it with another id than "
-        f"{_some(one.path for one in found)}. Used is {_some(one.path for one in used)}, whose records are the newest; left out: "
-        f"{_some(one.path for one in left_out) or 'none'}"
+        f"{_few(x.path for x in new_directories)}. Used is {_few(x.path for x in used)}, whose records are the newest; left out: "
+        f"{_few(x.path for x in left_out) or 'none'}"
     )
     if is_newer:
         state.removed[rival] = topic
         del state.topics[rival], state.topic_ids[topic]
     else:
-        state.removed |= {one.topic_id: topic for one in found if one.topic_id is not None}
+        state.removed |= {directory.topic_id: topic for directory in new_directories if directory.topic_id is not None}
     return is_newer
 
 
-def _add_topic(metadata: ClusterMetadata, topic: str, found: Sequence[PartitionDirectory], cluster_id: str) -> bool:
+def _add_topic(
+    metadata: ClusterMetadata, topic: str, directories: Sequence[PartitionDirectory], cluster_id: str
+) -> bool:
     """One topic: the id that its newest directories have, and all partitions up to the highest. Whether it got a new id."""
     state = metadata.state
-    known = _newest_id(metadata, topic, found)
-    used = [one for one in found if one.topic_id in (None, known)]
-    own = made_id(cluster_id, topic) if known is None else known
-    numbers = {one.partition for one in used}
-    count = partition_count(topic, [(one.partition, one.names) for one in used])
+    known_id = _newest_id(metadata, topic, directories)
+    used = [directory for directory in directories if directory.topic_id in (None, known_id)]
+    topic_id = derive_topic_id(cluster_id, topic) if known_id is None else known_id
+    numbers = {directory.partition for directory in used}
+    count = partition_count(topic, [(directory.partition, directory.names) for directory in used])
     if count is None:
         count = max(numbers) + 1
         metadata.unknown.append(f"the number of partitions of {topic}: its records fit no number; {count:,} are used")
@@ -131,43 +141,52 @@ def _add_topic(metadata: ClusterMetadata, topic: str, found: Sequence[PartitionD
     missing = sorted(set(range(min(count, len(numbers) + MOST_PARTITIONS))) - numbers)
     if missing:
         metadata.notes.append(
-            f"{topic}: {counted(len(missing), 'partition')} on no disk ({_some(missing)}); empty in the result"
+            f"{topic}: {counted(len(missing), 'partition')} on no disk ({_few(missing)}); empty in the result"
         )
-    made = Topic(topic)
+    topic_state = Topic(topic)
     for number in [*sorted(numbers), *missing]:
-        copies = [one for one in used if one.partition == number]
-        nodes = sorted({one.node for one in copies if one.node is not None})
-        nodes += [UNKNOWN_NODE - at for at, _ in enumerate(one for one in copies if one.node is None)]
-        made.partitions[number] = _partition(own, number, nodes, max((one.largest_epoch for one in copies), default=0))
-    state.topics[own] = made
-    state.topic_ids[topic] = own
+        replicas = [directory for directory in used if directory.partition == number]
+        nodes = sorted({directory.node for directory in replicas if directory.node is not None})
+        nodes += [
+            UNKNOWN_NODE - index
+            for index, _ in enumerate(directory for directory in replicas if directory.node is None)
+        ]
+        topic_state.partitions[number] = _partition(
+            topic_id, number, nodes, max((directory.largest_epoch for directory in replicas), default=0)
+        )
+    state.topics[topic_id] = topic_state
+    state.topic_ids[topic] = topic_id
     metadata.guessed.add(topic)
-    return known is None
+    return known_id is None
 
 
-def _newest_id(metadata: ClusterMetadata, topic: str, found: Sequence[PartitionDirectory]) -> bytes | None:
+def _newest_id(metadata: ClusterMetadata, topic: str, directories: Sequence[PartitionDirectory]) -> bytes | None:
     """The id of a topic: of several, the one with the newest records, or that most brokers have."""
     by_id: dict[bytes, list[PartitionDirectory]] = {}
-    for one in found:
-        if one.topic_id is not None:
-            by_id.setdefault(one.topic_id, []).append(one)
+    for directory in directories:
+        if directory.topic_id is not None:
+            by_id.setdefault(directory.topic_id, []).append(directory)
     if not by_id:
         return None
     best = max(
         by_id,
-        key=lambda key: (max(one.newest for one in by_id[key]), len({one.node for one in by_id[key]}), key),
+        key=lambda key: (
+            max(directory.newest for directory in by_id[key]),
+            len({directory.node for directory in by_id[key]}),
+            key,
+        ),
     )
-    others = [one for key, own in by_id.items() if key != best for one in own]
+    left_out = [directory for key, others_of_id in by_id.items() if key != best for directory in others_of_id]
     metadata.state.removed |= {key: topic for key in by_id if key != best}
-    if others:
+    if left_out:
         metadata.unknown.append(
             f"which topic {topic} existed last: it was found with {len(by_id)} ids, as if it was deleted and created again. "
-            f"{uuid_text(best)} is used, whose records are the newest; left out: {_some(one.path for one in others)}"
+            f"{uuid_text(best)} is used, whose records are the newest; left out: {_few(directory.path for directory in left_out)}"
         )
     return best
 
 
-def made_id(cluster_id: str, topic: str) -> bytes:
+def derive_topic_id(cluster_id: str, topic: str) -> bytes:
     """An id for a topic that has none, the same in every run."""
     for salt in range(256):
         raw = hashlib.blake2b(f"{cluster_id}/{topic}/{salt}".encode(), digest_size=16).digest()
@@ -176,12 +195,12 @@ def made_id(cluster_id: str, topic: str) -> bytes:
     raise AssertionError
 
 
-def partition_count(topic: str, found: Sequence[tuple[int, Iterable[str]]]) -> int | None:
+def partition_count(topic: str, partitions: Sequence[tuple[int, Iterable[str]]]) -> int | None:
     """How many partitions a topic has of which these were found, with the names of groups or transactional ids in them; None if no number
     fits all names.
     """
-    places = [(number, name) for number, names in found for name in names]
-    least = max((number for number, _ in found), default=-1) + 1
+    places = [(number, name) for number, names in partitions for name in names]
+    least = max((number for number, _ in partitions), default=-1) + 1
     if topic not in HASHED or not places:
         return least
     # Names fit the default by chance far less often than a small number.
@@ -216,12 +235,12 @@ def _note_compacted(metadata: ClusterMetadata, topics: Mapping[str, object], dis
     compacted = sorted(topic for topic in cleaned & set(topics) if topic not in INTERNAL_CONFIGS)
     if compacted:
         metadata.unknown.append(
-            f"settings of {_some(compacted)}, of which only cleanup.policy=compact is certain: nothing is compacted until you set it again"
+            f"settings of {_few(compacted)}, of which only cleanup.policy=compact is certain: nothing is compacted until you set it again"
         )
 
 
-def _some(names: Iterable[object]) -> str:
+def _few(names: Iterable[object]) -> str:
     """The first few of many names."""
-    every = [str(one) for one in names]
-    more = f" and {len(every) - SHOWN:,} more" if len(every) > SHOWN else ""
-    return ", ".join(every[:SHOWN]) + more
+    texts = [str(name) for name in names]
+    more = f" and {len(texts) - SHOWN:,} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]) + more

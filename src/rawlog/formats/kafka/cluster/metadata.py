@@ -55,7 +55,7 @@ DIRECTORIES = {MIGRATING: "MIGRATING", UNASSIGNED: "UNASSIGNED", LOST: "LOST"}
 NO_LEADER, SAME_LEADER = -1, -2
 
 
-def masked(schema: str, shown: Message) -> Message:
+def mask_secrets(schema: str, shown: Message) -> Message:
     """A record's JSON without its secrets."""
     hidden = [name for name in SECRETS.get(schema, ()) if name in shown]
     if schema == "ConfigRecord" and is_secret_config(str(shown.get("name"))) and shown.get("value") is not None:
@@ -92,16 +92,16 @@ COLUMNS = ("value", "offset", "timestamp", "leader_epoch", "is_control", "contro
 def option(options: Mapping[str, str], name: str) -> str | None:
     """An option by its name, however it is written: atOffset, atoffset, at_offset."""
     wanted = name.lower()
-    for given, value in options.items():
-        if given.replace("_", "").replace("-", "").lower() == wanted:
+    for key, value in options.items():
+        if key.replace("_", "").replace("-", "").lower() == wanted:
             return str(value)
     return None
 
 
 def spans(frames: Frames, file: File) -> Spans:
     """What the batches of a snapshot cover: times. Their offsets mean nothing outside the file."""
-    found = segment.spans(frames, file)
-    return Spans(None, None, found.min_time, found.max_time, None, min_is_exact=False)
+    log_spans = segment.spans(frames, file)
+    return Spans(None, None, log_spans.min_time, log_spans.max_time, None, min_is_exact=False)
 
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
@@ -157,11 +157,11 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
 
 def record_row(value: bytes | None, show_secrets: bool) -> dict[str, Any]:
     """Type, version and JSON of a metadata record. DataError if it cannot be decoded."""
-    found = decode_framed(value or b"")
-    shown = found.to_json()
+    framed = decode_framed(value or b"")
+    fields = framed.to_json()
     if not show_secrets:
-        shown = masked(found.codec.schema.name, shown)
-    return {"type": found.name, "version": found.version, "value": json.dumps(shown, ensure_ascii=False)}
+        fields = mask_secrets(framed.codec.schema.name, fields)
+    return {"type": framed.name, "version": framed.version, "value": json.dumps(fields, ensure_ascii=False)}
 
 
 def control_row(kind: int | None, value: bytes) -> dict[str, Any]:

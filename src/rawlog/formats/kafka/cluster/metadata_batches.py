@@ -26,7 +26,7 @@ from rawlog.model.status import Status
 
 @dataclass(slots=True)
 class Batch:
-    """A sound batch: its bytes in a file, the offset and epoch that are stored in it, and those that it gets (`first`, `epoch`)."""
+    """A sound batch: its bytes in a file, its stored offset and epoch, and the right ones (`first`, `epoch`)."""
 
     file: File
     start: int
@@ -97,7 +97,7 @@ class LogBatches:
             sound, choice = extent.sound_and_choice()
             firsts, _ = extent.offsets()
             numbers = choice.order if piece.numbers is None else piece.numbers
-            for number, batch in _decoded(extent.file, sound, numbers, extent.file.path in decodable):
+            for number, batch in _decodable_batches(extent.file, sound, numbers, extent.file.path in decodable):
                 batch.first = int(firsts[number])
                 batch.epoch = log.right_epoch(batch.first, batch.epoch)
                 log_batches.batches.append(batch)
@@ -105,7 +105,7 @@ class LogBatches:
             fates = {number: fate for number, fate in log.fates(index).items() if fate.action is Action.DROPPED}
             if fates:
                 sound, _ = extent.sound_and_choice()
-                dropped = _decoded(extent.file, sound, list(fates), extent.file.path in decodable)
+                dropped = _decodable_batches(extent.file, sound, list(fates), extent.file.path in decodable)
                 log_batches.aside += [(batch, fates[number].reason) for number, batch in dropped]
         return log_batches
 
@@ -113,10 +113,10 @@ class LogBatches:
 def batches_in(file: File) -> list[Batch]:
     """The sound batches of a file as they are stored, also after damage."""
     sound = find_sound(bytes_of(file))
-    return [batch for _, batch in _decoded(file, sound, range(len(sound.head)), False)]
+    return [batch for _, batch in _decodable_batches(file, sound, range(len(sound.head)), False)]
 
 
-def _decoded(
+def _decodable_batches(
     file: File, sound: SoundBatches, numbers: Sequence[int], is_decodable: bool
 ) -> Iterator[tuple[int, Batch]]:
     """Sound batches by number, without those of older formats and those whose records cannot be decoded."""

@@ -93,8 +93,8 @@ class Rows:
 
 def read_rows(files: Sequence[File], errors: str) -> Iterator[Rows]:
     """The records of segments or of snapshots of one kind, read from the files."""
-    for one in files:
-        for file, batch in read_records([one], COLUMNS, errors, format=str(one.format)):
+    for log_file in files:
+        for file, batch in read_records([log_file], COLUMNS, errors, format=str(log_file.format)):
             yield Rows.of(file, batch)
 
 
@@ -172,16 +172,16 @@ class Contents:
                     yield Rows.of(self.file, batch)
 
 
-def _gap(expected: int, found: int, *, position: int, path: str) -> Mark:
-    message = f"offset {found} follows {expected - 1}"
-    return Mark(message, position, offset=found, expected=expected, found=found, path=path)
+def _gap(expected: int, offset: int, *, position: int, path: str) -> Mark:
+    message = f"offset {offset} follows {expected - 1}"
+    return Mark(message, position, offset=offset, expected=expected, found=offset, path=path)
 
 
 class ContentsFold:
     """One pass over a file, or over a split of it: `see` every window, then `close`."""
 
     def __init__(self, file: File, files: Sequence[File] = (), start: int = 0, stop: int | None = None) -> None:
-        self.made = Contents(file, plain=PlainExtent(file, inside=start > 0))
+        self.contents = Contents(file, plain=PlainExtent(file, inside=start > 0))
         self.want = Want(KAFKA_RECORDS.subset((*COLUMNS, "key", "headers")), file)
         self.reached = start
         self.size = 0
@@ -190,17 +190,17 @@ class ContentsFold:
 
     def see(self, frames: Frames) -> None:
         """Take in the next window."""
-        made, head = self.made, heads(frames)
-        made.is_damaged |= frames.base > self.reached
+        contents, head = self.contents, heads(frames)
+        contents.is_damaged |= frames.base > self.reached
         is_plain = head.all_sound and not frames.status.is_damage
-        if made.plain is not None and is_plain and not (frames.last and frames.status is Status.TRUNCATED):
-            made.plain.add(frames, head)
+        if contents.plain is not None and is_plain and not (frames.last and frames.status is Status.TRUNCATED):
+            contents.plain.add(frames, head)
         else:
-            made.plain = None
+            contents.plain = None
         good = int(np.argmin(head.sound)) if not head.all_sound else len(frames)
-        if good and not made.is_damaged:
-            made.end = int(head["leader_epoch"][good - 1]), int(head["last_offset"][good - 1]) + 1
-        made.is_damaged |= good < len(frames) or frames.status.is_damage
+        if good and not contents.is_damaged:
+            contents.end = int(head["leader_epoch"][good - 1]), int(head["last_offset"][good - 1]) + 1
+        contents.is_damaged |= good < len(frames) or frames.status.is_damage
         sound = frames if head.all_sound else only(frames, head.sound)
         self._follow(sound, head if head.all_sound else head.only(head.sound))
         self._decode(sound)
@@ -210,16 +210,16 @@ class ContentsFold:
         """Find the gaps between sound batches."""
         if not len(frames):
             return
-        base, stop, made = head["base_offset"], head["last_offset"] + 1, self.made
-        here = Contents(made.file, first=int(base[0]), first_position=int(frames.positions[0]))
-        made.meet(here)
-        if made.first is None:
-            made.first, made.first_position = here.first, here.first_position
-        made.following = int(stop[-1])
-        made.controls += int(head["record_count"][head.has(Attributes.CONTROL)].sum())
+        base, stop, contents = head["base_offset"], head["last_offset"] + 1, self.contents
+        window = Contents(contents.file, first=int(base[0]), first_position=int(frames.positions[0]))
+        contents.meet(window)
+        if contents.first is None:
+            contents.first, contents.first_position = window.first, window.first_position
+        contents.following = int(stop[-1])
+        contents.controls += int(head["record_count"][head.has(Attributes.CONTROL)].sum())
         for index in (np.flatnonzero(base[1:] != stop[:-1]) + 1).tolist():
-            expected, found = int(stop[index - 1]), int(base[index])
-            made.gaps.append(_gap(expected, found, position=int(frames.positions[index]), path=made.file.path))
+            expected, offset = int(stop[index - 1]), int(base[index])
+            contents.gaps.append(_gap(expected, offset, position=int(frames.positions[index]), path=contents.file.path))
 
     def _decode(self, frames: Frames) -> None:
         """Keep the records of sound batches; one that cannot be decoded is skipped."""
@@ -230,52 +230,52 @@ class ContentsFold:
                     self._keep(batch.select(list(COLUMNS)))
                 return
             except DataError as error:
-                self.made.is_damaged = True
+                self.contents.is_damaged = True
                 if error.position is None:
                     return
                 bad = int(np.searchsorted(frames.positions, error.position, side="right")) - 1
                 frames = frames.slice(max(bad, 0) + 1, len(frames))
 
     def _keep(self, batch: pa.RecordBatch) -> None:
-        made = self.made
+        contents = self.contents
         kinds = batch.column("control_type").fill_null(NONE).to_numpy(zero_copy_only=False)
         if kinds.size:
-            made.kinds = (int(kinds[0]) if made.kinds is None else made.kinds[0], int(kinds[-1]))
-            made.footers += int(np.count_nonzero(kinds == ControlType.SNAPSHOT_FOOTER))
-        if made.pieces is None:
+            contents.kinds = (int(kinds[0]) if contents.kinds is None else contents.kinds[0], int(kinds[-1]))
+            contents.footers += int(np.count_nonzero(kinds == ControlType.SNAPSHOT_FOOTER))
+        if contents.pieces is None:
             return
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED) as stream:
             stream.write_batch(batch)
-        made.pieces.append(sink.getvalue().to_pybytes())
-        self.size += len(made.pieces[-1])
+        contents.pieces.append(sink.getvalue().to_pybytes())
+        self.size += len(contents.pieces[-1])
         if self.size > MOST_KEPT:
-            made.pieces = None
+            contents.pieces = None
 
     def _shapes(self, batch: pa.RecordBatch) -> None:
         """Note records that no controller writes: with a key, headers, no value, or another time than their batch."""
         ordinary = ~_array(batch, "is_control")
-        odd = ~batch.column("key").is_null().to_numpy(zero_copy_only=False)
-        odd |= _sizes(batch.column("headers")) > 0
-        odd |= _sizes(batch.column("value")) == 0
+        misshapen = ~batch.column("key").is_null().to_numpy(zero_copy_only=False)
+        misshapen |= _sizes(batch.column("headers")) > 0
+        misshapen |= _sizes(batch.column("value")) == 0
         positions, offsets = _array(batch, "batch_position"), _array(batch, "offset")
         times = batch.column("timestamp").cast(pa.int64()).fill_null(NO_TIME).to_numpy()
         same_batch = np.diff(positions, prepend=self.previous[0]) == 0
         differs = same_batch & (np.diff(times, prepend=self.previous[1]) != 0)
-        for index in np.flatnonzero(ordinary & (odd | differs)).tolist():
+        for index in np.flatnonzero(ordinary & (misshapen | differs)).tolist():
             message = "records of one batch have different times"
-            if odd[index]:
+            if misshapen[index]:
                 message = "a metadata record has a value, no key and no headers"
             place = {"position": int(positions[index]), "offset": int(offsets[index])}
-            self.made.shapes.append(Mark(message, **place, path=self.made.file.path))  # type: ignore[arg-type]
+            self.contents.shapes.append(Mark(message, **place, path=self.contents.file.path))  # type: ignore[arg-type]
         if positions.size:
             self.previous = (int(positions[-1]), int(times[-1]))
 
     def close(self) -> Contents:
         """What was found."""
-        if self.made.plain is not None:
-            self.made.plain.close()
-        return self.made
+        if self.contents.plain is not None:
+            self.contents.plain.close()
+        return self.contents
 
 
 def summary(file: File, files: Sequence[File], start: int, stop: int | None) -> ContentsFold | None:
@@ -308,14 +308,14 @@ LARGEST_TEXT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class Moment:
     """A moment: up to an offset or a time (microseconds), both included; the end if neither is given."""
 
     offset: int | None = None
     time: int | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> At:
+    def of(cls, options: Mapping[str, str]) -> Moment:
         """The moment that the options atOffset and atTimestamp name. OptionError if they are invalid, or both are given."""
         offset, time = option(options, "atOffset"), option(options, "atTimestamp")
         if offset is not None and time is not None:
@@ -351,12 +351,12 @@ class SegmentSequence:
         self.is_joined = is_joined
 
     def follow(self, segments: Iterable[Rows]) -> list[str]:
-        """Go on with the records of a segment; what is against it, the sum of which makes it certain."""
+        """Continue with the records of a segment; the contradictions, which together make it certain that it is foreign."""
         state, before = self.state, len(self.state.problems)
         batches: Counter[int] = Counter()
         changes: list[int] = []
         collisions, strangers, refusals = set[str](), set[int](), 0
-        voters = {one["voterId"]: one.get("voterDirectoryId") for one in state.voters}
+        voters = {voter["voterId"]: voter.get("voterDirectoryId") for voter in state.voters}
         last, position = -1, -1
         first: int | None = None
         for rows in segments:
@@ -383,9 +383,9 @@ class SegmentSequence:
         refusals = len(state.problems) - before
         del state.problems[before:]
         moved = [
-            one
-            for one in state.voters
-            if voters.get(one["voterId"], one.get("voterDirectoryId")) != one.get("voterDirectoryId")
+            voter
+            for voter in state.voters
+            if voters.get(voter["voterId"], voter.get("voterDirectoryId")) != voter.get("voterDirectoryId")
         ]
         against: list[str] = []
         if first is not None and first < self.epoch and batches[first] > 1:
@@ -435,9 +435,11 @@ class MetadataStore(Store):
         #: The files that somebody's pass has seen.
         self.passed = frozenset(self.summaries)
         logs = [file for file in self.files if file.format == LOG_FORMAT]
-        self.segments = sorted(logs, key=lambda one: one.place.start_offset or 0)
+        self.segments = sorted(logs, key=lambda file: file.place.start_offset or 0)
         self.bootstrap = next((file for file in self.files if split(file.path)[1] == BOOTSTRAP), None)
-        self.snapshots = [one for one in self.files if one.format == CHECKPOINT_FORMAT and one is not self.bootstrap]
+        self.snapshots = [
+            file for file in self.files if file.format == CHECKPOINT_FORMAT and file is not self.bootstrap
+        ]
 
     def __reduce__(self) -> tuple[object, ...]:
         return (MetadataStore, (self.files, self.folder, self.summaries))
@@ -463,10 +465,10 @@ class MetadataStore(Store):
 
     def contents(self, file: File) -> Contents:
         """What a pass over one of the files found; the file is read if there was none yet."""
-        found = self.summaries.get(file.path)
-        if found is None:
-            found = self.summaries[file.path] = read_contents(file)
-        return found
+        contents = self.summaries.get(file.path)
+        if contents is None:
+            contents = self.summaries[file.path] = read_contents(file)
+        return contents
 
     def is_whole(self, snapshot: File) -> bool:
         """Whether a snapshot can be read to its end, begins with its header and ends with its footer."""
@@ -476,51 +478,55 @@ class MetadataStore(Store):
             return False
 
     def rows(self, files: Sequence[File], errors: str) -> Iterator[Rows]:
-        """The records of files, from what a pass kept where there was one."""
+        """The records of files, from the summary of an earlier pass if there is one."""
         for file in files:
-            seen: Contents | None = self.summaries.get(file.path)
-            if seen is None or seen.pieces is None or (seen.is_damaged and errors != "skip"):
+            contents: Contents | None = self.summaries.get(file.path)
+            if contents is None or contents.pieces is None or (contents.is_damaged and errors != "skip"):
                 yield from read_rows([file], errors)
             else:
-                yield from seen.rows()
+                yield from contents.rows()
 
     @cached_property
     def end(self) -> tuple[int, int]:
         """The last epoch and the end offset of the log, without decoding it; (-1, 0) if it is empty."""
         for segment in reversed(self.segments):
-            seen: Contents | None = self.summaries.get(segment.path)
-            found = _end_of(segment) if seen is None else seen.end
-            if found is not None:
-                return found
+            contents: Contents | None = self.summaries.get(segment.path)
+            end = _end_of(segment) if contents is None else contents.end
+            if end is not None:
+                return end
         return -1, self.start
 
     @cached_property
     def foreign(self) -> dict[str, str]:
-        """The segments that are of another log, by path, each with the reason: one that is where its name says, and whose records
-        contradict those before it. None where most would be: then nothing tells which log is the right one.
+        """The segments of another log, by path, each with the reason: its records contradict the segments before it. None if most segments
+        would be foreign: then nothing tells which log is the right one.
         """
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         if len(self.segments) < 2:
-            return found
-        named = [one for one in self.segments if self.contents(one).first == (one.place.start_offset or 0)]
+            return reasons
+        named = [
+            segment for segment in self.segments if self.contents(segment).first == (segment.place.start_offset or 0)
+        ]
         number, sequence = 0, self._sequence()
         while number < len(named):
             segment = named[number]
-            if segment.path not in found:
+            if segment.path not in reasons:
                 against = sequence.follow(self.rows([segment], "skip"))
                 if number and len(against) >= CERTAIN:
-                    found[segment.path] = "; ".join(dict.fromkeys(against))
+                    reasons[segment.path] = "; ".join(dict.fromkeys(against))
                     number, sequence = -1, self._sequence()  # once more without it
             number += 1
-        return found if len(found) * 2 <= len(self.segments) else {}
+        return reasons if len(reasons) * 2 <= len(self.segments) else {}
 
     def _sequence(self) -> SegmentSequence:
         """The beginning of the log: nothing, or the oldest snapshot that it goes on from."""
         state = State()
-        offsets = {one.path: (snapshot_id(one.path) or (0, 0))[0] for one in self.snapshots}
-        usable = [one for one in self.snapshots if offsets[one.path] >= self.start and self.is_whole(one)]
+        offsets = {snapshot.path: (snapshot_id(snapshot.path) or (0, 0))[0] for snapshot in self.snapshots}
+        usable = [
+            snapshot for snapshot in self.snapshots if offsets[snapshot.path] >= self.start and self.is_whole(snapshot)
+        ]
         if self.start and usable:
-            base = min(usable, key=lambda one: offsets[one.path])
+            base = min(usable, key=lambda snapshot: offsets[snapshot.path])
             self.load(state, base, "skip")
             state.end_offset = offsets[base.path]
         return SegmentSequence(state, self.start, is_joined=not self.start or bool(usable))
@@ -530,15 +536,15 @@ class MetadataStore(Store):
         """This directory without the segments that are of another log."""
         if not self.foreign:
             return self
-        files = [one for one in self.files if one.path not in self.foreign]
+        files = [file for file in self.files if file.path not in self.foreign]
         log = MetadataStore(files, self.folder, self.summaries)
         log.passed = self.passed
         return log
 
     @cached_property
     def outline(self) -> Outline:
-        """Which batches are of the log, where each belongs, and what is missing."""
-        plain = {path: seen.plain for path, seen in self.summaries.items() if isinstance(seen, Contents)}
+        """The batches of the log in order, and the gaps between them."""
+        plain = {path: contents.plain for path, contents in self.summaries.items() if isinstance(contents, Contents)}
         extents = {path: plain.extent() for path, plain in plain.items() if plain is not None}
         return outline(self.files, {path: extent for path, extent in extents.items() if extent is not None})
 
@@ -565,18 +571,20 @@ class MetadataStore(Store):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log holds nothing yet, so that a controller would begin it with what the bootstrap file says."""
+        """Whether the log is empty, so that a controller would begin with the bootstrap file."""
         return self.end == (-1, 0)
 
     @property
     def newest_first(self) -> list[File]:
         """The snapshots, whole or not."""
-        return sorted(self.snapshots, key=lambda one: snapshot_id(one.path) or (0, 0), reverse=True)
+        return sorted(self.snapshots, key=lambda snapshot: snapshot_id(snapshot.path) or (0, 0), reverse=True)
 
     @property
     def furthest(self) -> tuple[int, int]:
         """How far this directory's knowledge goes: epoch, offset."""
-        ids = [(epoch, offset) for offset, epoch in (snapshot_id(one.path) or (0, 0) for one in self.snapshots)]
+        ids = [
+            (epoch, offset) for offset, epoch in (snapshot_id(snapshot.path) or (0, 0) for snapshot in self.snapshots)
+        ]
         return max([self.end, *ids])
 
     @property
@@ -587,7 +595,7 @@ class MetadataStore(Store):
     @cached_property
     def missing(self) -> Intervals:
         """The offsets that neither the log nor, before its beginning or after its end, a whole snapshot has."""
-        whole = [snapshot_id(one.path) or (0, 0) for one in self.snapshots if self.is_whole(one)]
+        whole = [snapshot_id(snapshot.path) or (0, 0) for snapshot in self.snapshots if self.is_whole(snapshot)]
         missing: list[tuple[int, int]] = []
         if self.first > 0 and not any(offset >= self.first for offset, _ in whole):
             missing.append((max((offset for offset, _ in whole), default=0), self.first))
@@ -602,12 +610,12 @@ class MetadataStore(Store):
         marks = Few()
         end: int | None = None
         for segment in self.segments:
-            seen = self.contents(segment)
+            contents = self.contents(segment)
             before = Contents(segment, following=end)
-            before.meet(seen)
-            for one in (before, seen):
-                marks.join(one.gaps)
-            end = end if seen.following is None else seen.following
+            before.meet(contents)
+            for part in (before, contents):
+                marks.join(part.gaps)
+            end = end if contents.following is None else contents.following
         return marks
 
     @property
@@ -636,11 +644,11 @@ class MetadataStore(Store):
 
     # The state ---------------------------------------------------------------------------------------------------------
 
-    def fold(self, at: At | None = None, errors: str = "raise") -> State:
+    def fold(self, at: Moment | None = None, errors: str = "raise") -> State:
         """The state at a moment. DataError at damage unless `errors` says otherwise; OptionError for a moment that is not known any
         more. Segments of another log do not count; they are looked for only where records do not fit.
         """
-        at = at or At()
+        at = at or Moment()
         state = State()
         base = self._base(at)
         if base is not None:
@@ -658,18 +666,18 @@ class MetadataStore(Store):
         fits = self._replay(state, at, errors) and not state.problems and not state.replaced
         return state if fits or self.settled is self else self.settled.fold(at, errors)
 
-    def _base(self, at: At) -> File | None:
+    def _base(self, at: Moment) -> File | None:
         """The newest snapshot that is not after the moment."""
-        for one in self.newest_first:
-            offset, _ = snapshot_id(one.path) or (0, 0)
+        for snapshot in self.newest_first:
+            offset, _ = snapshot_id(snapshot.path) or (0, 0)
             if at.offset is not None and offset > at.offset + 1:
                 continue
-            if at.time is not None and (last_time(one, self) or 0) * 1000 > at.time:
+            if at.time is not None and (last_time(snapshot, self) or 0) * 1000 > at.time:
                 continue
             if offset < self.start:
                 break  # the log does not reach back to it
-            if self.is_whole(one):
-                return one
+            if self.is_whole(snapshot):
+                return snapshot
         return None
 
     def load(self, state: State, file: File, errors: str) -> None:
@@ -698,16 +706,18 @@ class MetadataStore(Store):
                 if not len(chosen):
                     continue
                 try:
-                    found = decode_run(chosen, chosen_head, {"key", "value"}, 1 << 24)
+                    decoded = decode_run(chosen, chosen_head, {"key", "value"}, 1 << 24)
                 except (DataError, TooMuch):
                     continue
-                for key, value in zip(found.arrays["key"].to_pylist(), found.arrays["value"].to_pylist(), strict=True):
+                for key, value in zip(
+                    decoded.arrays["key"].to_pylist(), decoded.arrays["value"].to_pylist(), strict=True
+                ):
                     if control_type(key) == ControlType.LEADER_CHANGE:
                         state.add_control(0, ControlType.LEADER_CHANGE, value or b"")
             if state.leader is not None:
                 return
 
-    def _replay(self, state: State, at: At, errors: str) -> bool:
+    def _replay(self, state: State, at: Moment, errors: str) -> bool:
         """Take in the log from the end of a state on; whether its epochs never fall."""
         start, epoch, rises = state.end_offset, state.epoch, True
         last = at.offset if at.offset is not None else (1 << 63) - 1
@@ -737,7 +747,7 @@ class MetadataStore(Store):
         return rises
 
     def _from(self, offset: int) -> list[File]:
-        """The segments that may hold an offset or what follows it."""
+        """The segments that may hold this offset or later ones."""
         first = 0
         for number, segment in enumerate(self.segments):
             if (segment.place.start_offset or 0) <= offset:
@@ -749,15 +759,15 @@ def _end_of(segment: File) -> tuple[int, int] | None:
     """The last epoch and the offset after the last batch before any damage; None if there is no such batch."""
     from rawlog.formats.kafka import LOG
 
-    found: tuple[int, int] | None = None
+    end: tuple[int, int] | None = None
     for frames in walk(segment, LOG, errors="stop"):
         head = heads(frames)
         good = len(frames) if head.all_sound else int(np.argmin(head.sound))
         if good:
-            found = int(head["leader_epoch"][good - 1]), int(head["last_offset"][good - 1]) + 1
+            end = int(head["leader_epoch"][good - 1]), int(head["last_offset"][good - 1]) + 1
         if good < len(frames):
             break
-    return found
+    return end
 
 
 def last_time(snapshot: File, store: MetadataStore | None = None) -> int | None:
@@ -828,7 +838,7 @@ def _folder_of(file: File) -> str:
 
 def units(table: str, files: Sequence[File]) -> dict[str, list[File]]:
     """The files of each cluster, whose replicas hold one state; for the table of records, those of each directory."""
-    found: dict[str, list[File]] = {}
+    files_by_unit: dict[str, list[File]] = {}
     names: dict[str, str] = {}
     for file in files:
         name = split(file.path)[0]
@@ -836,12 +846,12 @@ def units(table: str, files: Sequence[File]) -> dict[str, list[File]]:
             folder = _folder_of(file)
             names[folder] = names[folder] if folder in names else MetadataStore((), folder).cluster_id or folder
             name = names[folder]
-        found.setdefault(name, []).append(file)
-    return found
+        files_by_unit.setdefault(name, []).append(file)
+    return files_by_unit
 
 
 def clusters(files: Sequence[File]) -> list[MetadataStore]:
-    """Of each cluster the directory that knows most; directories that do not say whose they are count for themselves."""
+    """The directory of each cluster with the newest state; a directory without a cluster id counts for itself."""
     best: dict[str, MetadataStore] = {}
     for store in stores(files):
         name = store.cluster_id or store.folder

@@ -65,9 +65,9 @@ class ClusterMetadata:
     def partitions(self) -> dict[tuple[str, int], Message]:
         """Every partition that the cluster has, with the fields of a PartitionRecord (`replicas`, `isr`, `leader`, `leaderEpoch` …)."""
         return {
-            (name, number): one
+            (name, number): partition
             for name, key in self.state.topic_ids.items()
-            for number, one in self.state.topics[key].partitions.items()
+            for number, partition in self.state.topics[key].partitions.items()
         }
 
     def verdict(self, topic: str, topic_id: bytes | None) -> str:
@@ -118,7 +118,7 @@ class MetadataReplica:
         return max(((snapshot_id(file.path) or (0, 0))[0] for file in self.store.snapshots), default=0)
 
     def agrees_until(self, best: MetadataReplica) -> int:
-        """The offset up to which the log is the same as the best one; what is after it, a follower of that one would truncate."""
+        """The offset up to which the log equals the best one; a follower of the best one would truncate the rest."""
         if self is best or not best.log.runs:
             return self.end[1]
         return Lineage(best.log.epochs, best.end[1]).common(self.log)
@@ -155,7 +155,7 @@ def elect(files: Sequence[File], disks: Disks) -> ClusterMetadata:
     if not has_logs and not any(snapshot_id(file.path) != (0, 0) for file in snapshots):
         return _from_bootstrap(directories, notes)
     best = max(replicas, key=lambda replica: (replica.end, not replica.is_damaged))
-    cluster = _folded(best, [replica for replica in replicas if replica is not best])
+    cluster = _fold_logs(best, [replica for replica in replicas if replica is not best])
     cluster.notes[:0] = notes
     _judge(cluster, best, replicas, _voters(cluster.state, files, disks))
     if not cluster.is_newest:
@@ -163,23 +163,23 @@ def elect(files: Sequence[File], disks: Disks) -> ClusterMetadata:
     return cluster
 
 
-def _from_bootstrap(every: Iterable[MetadataStore], notes: list[str]) -> ClusterMetadata:
+def _from_bootstrap(stores: Iterable[MetadataStore], notes: list[str]) -> ClusterMetadata:
     """The metadata of a cluster that was restored and not started yet, if there is any."""
-    for one in every:
-        if one.bootstrap is None:
+    for store in stores:
+        if store.bootstrap is None:
             continue
         state = State()
         try:
-            one.load(state, one.bootstrap, "skip")
+            store.load(state, store.bootstrap, "skip")
         except RawlogError as error:
             notes.append(str(error))
             continue
         if state.topic_ids:
-            return ClusterMetadata(state, one.folder, is_newest=True, notes=notes)
+            return ClusterMetadata(state, store.folder, is_newest=True, notes=notes)
     return ClusterMetadata(State(), notes=notes)
 
 
-def _folded(best: MetadataReplica, others: Sequence[MetadataReplica]) -> ClusterMetadata:
+def _fold_logs(best: MetadataReplica, others: Sequence[MetadataReplica]) -> ClusterMetadata:
     """The state after the furthest log, from the newest whole snapshot on any disk."""
     store, cluster = best.store, ClusterMetadata(State(), best.store.folder)
     snapshots = [file for replica in (best, *others) for file in replica.store.snapshots]
@@ -209,7 +209,7 @@ def _replay(
     best: MetadataReplica,
     others: Sequence[MetadataReplica],
 ) -> None:
-    """Fold the union of all logs: that of the best one, and where it is damaged, batches of the others that belong to the same history."""
+    """Fold the log of the best replica; batches of other replicas with the same history fill its damage."""
     state = cluster.state
     batches = _union(best, others)
     base = whole
@@ -234,10 +234,10 @@ def _replay(
         batch.replay(state)
         if batch.file not in best.store.segments:
             borrowed.setdefault(batch.file.path, []).append(batch)
-    for path, several in borrowed.items():
-        many = counted(len(several), "batch", "batches")
+    for path, batches_of_file in borrowed.items():
+        many = counted(len(batches_of_file), "batch", "batches")
         cluster.notes.append(
-            f"{best.store.folder} is damaged: {many} from offset {several[0].first:,} on are taken from {path}"
+            f"{best.store.folder} is damaged: {many} from offset {batches_of_file[0].first:,} on are taken from {path}"
         )
 
 
@@ -281,24 +281,26 @@ def _recall_removed(cluster: ClusterMetadata, replicas: Sequence[MetadataReplica
 def _voters(state: State, files: Sequence[File], disks: Disks) -> set[int]:
     """The controllers that vote, as the log says, or the files with the state of the election; those also tell of later elections."""
     if state.voters:
-        return {int(one["voterId"]) for one in state.voters}
-    found = (_quorum_state(file) for file in files if file.format == QUORUM_FORMAT and disks.of(file) is not None)
-    return {int(one["voterId"]) for fields in found for one in fields.get("currentVoters") or ()}
+        return {int(voter["voterId"]) for voter in state.voters}
+    quorum_states = (
+        _quorum_state(file) for file in files if file.format == QUORUM_FORMAT and disks.of(file) is not None
+    )
+    return {int(voter["voterId"]) for fields in quorum_states for voter in fields.get("currentVoters") or ()}
 
 
 def _quorum_state(file: File) -> dict[str, list[dict[str, int]]]:
     try:
         with Source(file.path) as source:
-            found = json.loads(source.read(0, LARGEST_TEXT))
+            fields = json.loads(source.read(0, LARGEST_TEXT))
     except (RawlogError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _judge(
     cluster: ClusterMetadata, best: MetadataReplica, replicas: Sequence[MetadataReplica], voters: set[int]
 ) -> None:
-    """Say how much of the metadata was committed, which part was left out, and what the cluster may have known beyond it."""
+    """Note how much of the metadata was committed, what was left out, and what may be missing."""
     reached: dict[int, int] = {}
     sound = {replica.node for replica in replicas if not replica.is_damaged}
     for replica in replicas:
@@ -316,8 +318,8 @@ def _judge(
         present = [offset for node, offset in reached.items() if node in voters]
         cluster.is_newest = len(voters & sound) >= majority
         if cluster.is_newest:
-            held = sorted(present, reverse=True)[majority - 1]
-            cluster.committed = max(cluster.committed, min(held, cluster.end[1]))
+            common_end = sorted(present, reverse=True)[majority - 1]
+            cluster.committed = max(cluster.committed, min(common_end, cluster.end[1]))
         else:
             cluster.unknown.append(
                 f"undamaged logs of {len(voters & sound)} of {counted(len(voters), 'controller')} were found: what the cluster "

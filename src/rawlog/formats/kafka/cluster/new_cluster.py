@@ -154,7 +154,7 @@ class Blueprint:
 
     def _partition(self, topic: Topic, number: int) -> dict[str, object]:
         replicas = self.replicas(topic, number)
-        made: dict[str, object] = {
+        fields: dict[str, object] = {
             "partitionId": number,
             "topicId": topic.id,
             "replicas": replicas,
@@ -167,8 +167,8 @@ class Blueprint:
         }
         if self.level >= 17:
             directories = {node.id: node.directory_id for node in self.nodes}
-            made["directories"] = [directories[node] for node in replicas]
-        return made
+            fields["directories"] = [directories[node] for node in replicas]
+        return fields
 
     @property
     def _names_leaders(self) -> bool:
@@ -201,13 +201,13 @@ def _config(kind: int, resource: str, name: str, value: str) -> dict[str, object
 def settings_of_brokers(old: State) -> list[str]:
     """The names of settings of brokers that the old cluster had and the new one does not get."""
     kinds = (BROKER, BROKER_LOGGER)
-    found = {
+    names = {
         name
         for (kind, _), settings in old.configs.items()
         for name, value in settings.items()
         if kind in kinds and value != HARMLESS.get(name)
     }
-    return sorted(found)
+    return sorted(names)
 
 
 def new_id() -> bytes:
@@ -233,20 +233,20 @@ def safe_configs(
 
     Old data must survive: unless `keep_retention` is set, nothing is deleted by age or size any more.
     """
-    made, notes = dict(configs), []
+    settings, notes = dict(configs), []
     for name, why in DROPPED.items():
-        if name in made and made[name] != HARMLESS.get(name) and not _fits(name, made[name], replicas):
-            notes.append(f"topic {topic}: {name}={made.pop(name)} is left out: {why}")
-    deletes = "delete" in made.get("cleanup.policy", "delete")
+        if name in settings and settings[name] != HARMLESS.get(name) and not _fits(name, settings[name], replicas):
+            notes.append(f"topic {topic}: {name}={settings.pop(name)} is left out: {why}")
+    deletes = "delete" in settings.get("cleanup.policy", "delete")
     if not keep_retention and deletes:
         for name in ("retention.ms", "retention.bytes"):
-            if made.get(name, NO_LIMIT) != NO_LIMIT:
+            if settings.get(name, NO_LIMIT) != NO_LIMIT:
                 notes.append(
-                    f"topic {topic}: {name} was {made[name]}, is {NO_LIMIT} now, so that no old record is deleted"
+                    f"topic {topic}: {name} was {settings[name]}, is {NO_LIMIT} now, so that no old record is deleted"
                 )
-                made[name] = NO_LIMIT
-        made["retention.ms"] = NO_LIMIT
-    return made, notes
+                settings[name] = NO_LIMIT
+        settings["retention.ms"] = NO_LIMIT
+    return settings, notes
 
 
 def _fits(name: str, value: str, replicas: int) -> bool:
@@ -300,7 +300,7 @@ def replicas_of(topic: str, old: State | None) -> dict[int, list[int]]:
     key = None if old is None else old.topic_ids.get(topic)
     if old is None or key is None:
         return {}
-    return {number: list(one["replicas"]) for number, one in old.topics[key].partitions.items()}
+    return {number: list(partition["replicas"]) for number, partition in old.topics[key].partitions.items()}
 
 
 def place_replicas(topic: Topic, nodes: Sequence[int], old: Mapping[int, Sequence[int]], shift: int = 0) -> int:
@@ -314,7 +314,7 @@ def place_replicas(topic: Topic, nodes: Sequence[int], old: Mapping[int, Sequenc
             topic.replicas[number] = before
         else:
             first = shift + number
-            topic.replicas[number] = [nodes[(first + other) % len(nodes)] for other in range(count)]
+            topic.replicas[number] = [nodes[(first + step) % len(nodes)] for step in range(count)]
     return count
 
 
@@ -344,20 +344,20 @@ def write_directories(folder: Folder, cluster: Blueprint, parts: Sequence[Part],
     placed: dict[int, list[Part]] = {node.id: [] for node in cluster.nodes}
     for part in parts:
         replicas = cluster.replicas(topics[part.topic], part.partition)
-        made = Path(part.folder) / part.name
+        written = Path(part.folder) / part.name
         for number, node in enumerate(replicas[1:], 1):
             copy = Path(part.folder) / COPIES / str(number) / part.name
             if copy.is_dir():
                 homes[node].take(copy, part.name)
             else:
-                _copy(made, homes[node].folder(part.name))
+                _copy(written, homes[node].folder(part.name))
         if homes[replicas[0]].path != Path(part.folder):
-            homes[replicas[0]].take(made, part.name)
+            homes[replicas[0]].take(written, part.name)
         for node in replicas:
             placed[node].append(part)
-    for one in cluster.nodes:
-        _write_offsets(homes[one.id], placed[one.id], is_replicated=len(cluster.nodes) > 1)
-        cluster.write(homes[one.id], now, one)
+    for broker in cluster.nodes:
+        _write_offsets(homes[broker.id], placed[broker.id], is_replicated=len(cluster.nodes) > 1)
+        cluster.write(homes[broker.id], now, broker)
 
 
 def home(node: int) -> str:
@@ -369,11 +369,11 @@ def _write_offsets(folder: Folder, parts: Sequence[Part], *, is_replicated: bool
     """Write the first offsets that consumers get. Of several brokers also the high watermarks: a leader does not have to wait for others
     to know that all have everything.
     """
-    starts = {(one.topic, one.partition): one.log_start for one in parts if one.log_start is not None}
+    starts = {(part.topic, part.partition): part.log_start for part in parts if part.log_start is not None}
     if starts:
         folder.write(LOG_START, checkpoint_text(starts))
     if is_replicated:
-        folder.write(HIGH_WATERMARK, checkpoint_text({(one.topic, one.partition): one.end_offset for one in parts}))
+        folder.write(HIGH_WATERMARK, checkpoint_text({(part.topic, part.partition): part.end_offset for part in parts}))
 
 
 # How to start them ---------------------------------------------------------------------------------------------------------
@@ -419,14 +419,14 @@ def properties_names(nodes: Sequence[int]) -> dict[str, str]:
 
 def properties_file(lines: Sequence[str]) -> str:
     """The text of a file of settings, one on each line. Java reads it as Latin-1, and backslashes as escapes."""
-    made = [
+    text_lines = [
         "# Written by `rawlog rescue`. Put in the names of your hosts, and settings of your own. Do not format the directory."
     ]
     for line in lines:
         text = line.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
         codes = [int.from_bytes(text[at : at + 2], "big") for at in range(0, len(text), 2)]
-        made.append("".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes))
-    return "\n".join(made) + "\n"
+        text_lines.append("".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes))
+    return "\n".join(text_lines) + "\n"
 
 
 def start_notes(nodes: Sequence[int], target: str) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from rawlog.formats.kafka.cluster.consumer_offsets import GROUP_TYPE, append_rows
-from rawlog.formats.kafka.internal.messages import TRANSACTION_STATE, Keyed, encode_keyed
+from rawlog.formats.kafka.internal.messages import TRANSACTION_STATE, KeyedRecord, encode_keyed
 from rawlog.formats.kafka.internal.topics import entries
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.layouts import NONE
@@ -86,35 +86,35 @@ class Endings:
     def of(cls, states: Iterable[TransactionState]) -> Endings:
         """Those of the newest state of each transactional id."""
         newest: dict[str, TransactionState] = {}
-        for one in states:
-            if one.id not in newest or newest[one.id].offset < one.offset:
-                newest[one.id] = one
-        made: dict[int, TransactionState] = {}
-        done = [one for one in newest.values() if one.status not in OPEN]
-        latest = sorted(done, key=lambda one: one.updated)[-MOST_DONE:]
-        for one in sorted(
-            [*latest, *(one for one in newest.values() if one.status in OPEN)], key=lambda one: one.updated
+        for state in states:
+            if state.id not in newest or newest[state.id].offset < state.offset:
+                newest[state.id] = state
+        by_producer: dict[int, TransactionState] = {}
+        ended = [state for state in newest.values() if state.status not in OPEN]
+        latest = sorted(ended, key=lambda state: state.updated)[-MOST_DONE:]
+        for state in sorted(
+            [*latest, *(state for state in newest.values() if state.status in OPEN)], key=lambda state: state.updated
         ):
-            made |= {number: one for number in (one.previous, one.producer) if number >= 0}
-        return cls(made)
+            by_producer |= {number: state for number in (state.previous, state.producer) if number >= 0}
+        return cls(by_producer)
 
     def markers(self, writer: PartitionWriter, now: int, report: Report) -> Iterator[tuple[Frames, Heads]]:
-        """A marker for every transaction in what was written so far that has none."""
+        """A marker for every written transaction without one."""
         producers = writer.derivation.producers
         rows = writer.derivation.epochs.rows
         for number in sorted(producers.open_transactions()):
-            open_one, known = producers.states[number], self.by_producer.get(number)
-            epoch = open_one.epoch
-            commit = known is not None and known.commits(epoch, open_one.timestamp)
-            if known is not None and known.producer == number:
-                epoch = max(epoch, known.marker_epoch)
+            transaction, state = producers.states[number], self.by_producer.get(number)
+            epoch = transaction.epoch
+            commit = state is not None and state.commits(epoch, transaction.timestamp)
+            if state is not None and state.producer == number:
+                epoch = max(epoch, state.marker_epoch)
             marker = encode_marker(
                 writer.end_offset,
                 now,
                 producer_id=number,
                 producer_epoch=epoch,
                 commit=commit,
-                coordinator_epoch=max(open_one.coordinator_epoch, 0),
+                coordinator_epoch=max(transaction.coordinator_epoch, 0),
                 leader_epoch=rows[-1][0] if rows else 0,
             )
             report.count("transactions_committed" if commit else "transactions_aborted")
@@ -124,7 +124,7 @@ class Endings:
 # What the log of the coordinator says ------------------------------------------------------------------------------------
 
 
-def states_in(segments: Sequence[File]) -> Iterator[tuple[TransactionState, Keyed]]:
+def states_in(segments: Sequence[File]) -> Iterator[tuple[TransactionState, KeyedRecord]]:
     """The states in segments of a partition of `__transaction_state`, in order; damaged records are skipped."""
     for _, entry in entries(segments, TRANSACTION_STATE, "skip", lambda kind: True):
         value = entry.record.value
@@ -148,16 +148,16 @@ def states_in(segments: Sequence[File]) -> Iterator[tuple[TransactionState, Keye
 
 def last_states(segments: Sequence[File]) -> tuple[TransactionState, ...]:
     """The last few states of every transactional id."""
-    found: dict[str, list[TransactionState]] = {}
-    for one, _ in states_in(segments):
-        kept = found.setdefault(one.id, [])
-        kept.append(one)
-        del kept[:-KEPT]
-    return tuple(one for kept in found.values() for one in kept)
+    last: dict[str, list[TransactionState]] = {}
+    for state, _ in states_in(segments):
+        last_of_id = last.setdefault(state.id, [])
+        last_of_id.append(state)
+        del last_of_id[:-KEPT]
+    return tuple(state for last_of_id in last.values() for state in last_of_id)
 
 
 @dataclass(frozen=True, slots=True)
-class InternalLook:
+class InternalContents:
     """What a copy of a partition of an internal topic says of others: the names of groups or transactional ids in it, and the last states
     of transactions.
     """
@@ -166,40 +166,40 @@ class InternalLook:
     states: tuple[TransactionState, ...] = ()
 
 
-def look(topic: str, segments: Sequence[File]) -> InternalLook:
+def look(topic: str, segments: Sequence[File]) -> InternalContents:
     """Look into segments of `__consumer_offsets` or `__transaction_state`."""
     if topic == TRANSACTION_STATE:
         states = last_states(segments)
-        return InternalLook(frozenset(one.id for one in states), states)
-    found = entries(segments, topic, "skip", lambda kind: kind <= GROUP_TYPE)
-    return InternalLook(frozenset(str(entry.record.key["group"]) for _, entry in found))
+        return InternalContents(frozenset(state.id for state in states), states)
+    records = entries(segments, topic, "skip", lambda kind: kind <= GROUP_TYPE)
+    return InternalContents(frozenset(str(entry.record.key["group"]) for _, entry in records))
 
 
 def largest_producer(states: Iterable[TransactionState]) -> int:
     """The largest producer id that a coordinator has given out, -1 if none."""
-    return max((number for one in states for number in (one.producer, one.previous, one.next)), default=NONE)
+    return max((number for state in states for number in (state.producer, state.previous, state.next)), default=NONE)
 
 
 def complete(writer: PartitionWriter, segments: Sequence[File], now: int) -> int:
-    """Append to a partition of `__transaction_state`, whose segments these are, that every open transaction has ended; how many."""
-    newest: dict[str, tuple[TransactionState, Keyed]] = {}
-    for one, record in states_in(segments):
-        newest[one.id] = one, record
-    ended = [_completed(one, record, now) for one, record in newest.values() if one.status in OPEN]
-    return append_rows(writer, map(encode_keyed, ended), now)
+    """Append the end of every open transaction to a partition of `__transaction_state` with these segments; how many."""
+    newest: dict[str, tuple[TransactionState, KeyedRecord]] = {}
+    for state, record in states_in(segments):
+        newest[state.id] = state, record
+    completed = [_completed_record(state, record, now) for state, record in newest.values() if state.status in OPEN]
+    return append_rows(writer, map(encode_keyed, completed), now)
 
 
-def _completed(one: TransactionState, record: Keyed, now: int) -> Keyed:
+def _completed_record(state: TransactionState, record: KeyedRecord, now: int) -> KeyedRecord:
     value = dict(record.value or {})
-    commit = one.status == Status.PREPARE_COMMIT
+    commit = state.status == Status.PREPARE_COMMIT
     value |= {
         "transactionStatus": int(Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT),
-        "producerEpoch": one.marker_epoch,
+        "producerEpoch": state.marker_epoch,
         "transactionPartitions": [],
         "transactionLastUpdateTimestampMs": now,
     }
-    if one.next >= 0:
+    if state.next >= 0:
         following = max(value.get("nextProducerEpoch", NONE), 0)
-        value |= {"previousProducerId": one.producer, "producerId": one.next, "producerEpoch": following}
+        value |= {"previousProducerId": state.producer, "producerId": state.next, "producerEpoch": following}
         value |= {"nextProducerId": NONE, "nextProducerEpoch": NONE}
     return replace(record, value=value)

@@ -18,8 +18,8 @@ CHECKPOINT_FORMAT, QUORUM_FORMAT, LOG_FORMAT = "kraft.checkpoint", "kraft.quorum
 def snapshot_id(path: str) -> tuple[int, int] | None:
     """The end offset and epoch in the name of a snapshot; None for another file."""
     name = split(path)[1]
-    found = _CHECKPOINT.fullmatch(name) or _PART.fullmatch(name)
-    return None if found is None else (int(found.group(1)), int(found.group(2)))
+    match = _CHECKPOINT.fullmatch(name) or _PART.fullmatch(name)
+    return None if match is None else (int(match.group(1)), int(match.group(2)))
 
 
 def segment_name(offset: int) -> str:
@@ -37,11 +37,11 @@ def is_checkpoint(path: str) -> Place | None:
     folder, name = split(path)
     if name == BOOTSTRAP:
         return Place(group=folder)
-    found = _CHECKPOINT.fullmatch(name) or _PART.fullmatch(name)
-    if found is None:
+    match = _CHECKPOINT.fullmatch(name) or _PART.fullmatch(name)
+    if match is None:
         return None
     place = directory_place(folder)
-    return Place(place.topic, place.partition, int(found.group(1)), folder, found.group(3) or place.state)
+    return Place(place.topic, place.partition, int(match.group(1)), folder, match.group(3) or place.state)
 
 
 def is_metadata_log(file: File) -> bool:
@@ -65,11 +65,11 @@ def takes(table: str | None, file: File) -> bool:
 
 def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:
     """That a segment is of another metadata log than those before it, for verbs that look."""
-    segments = tuple(one for one in group if is_metadata_log(one))
+    segments = tuple(member for member in group if is_metadata_log(member))
     if file not in segments or len(segments) < 2:
         return
     from rawlog.formats.kafka.cluster.metadata_log import foreign_segments
 
-    reason = foreign_segments(tuple(one for one in group if takes("kraft.topics", one))).get(file.path)
+    reason = foreign_segments(tuple(member for member in group if takes("kraft.topics", member))).get(file.path)
     if reason is not None:
         yield f"a segment of another metadata log: {reason}"

@@ -23,7 +23,7 @@ from rawlog.formats.kafka.cluster.broker_disks import (
     infer_nodes,
 )
 from rawlog.formats.kafka.cluster.copy_partition import (
-    Merged,
+    PartitionUnion,
     PlainBatches,
     copy_directory,
     copy_union,
@@ -42,7 +42,7 @@ from rawlog.formats.kafka.cluster.new_cluster import (
 )
 from rawlog.formats.kafka.cluster.open_transactions import (
     Endings,
-    InternalLook,
+    InternalContents,
     TransactionState,
     largest_producer,
     look,
@@ -112,7 +112,7 @@ class ReplicaFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InternalReplica:
     """Segments of a copy of an internal topic, to learn what it says of other partitions."""
 
     group: str
@@ -143,12 +143,12 @@ class Replica:
     @property
     def segments(self) -> list[File]:
         """The log segments, without those that are on their way in or out."""
-        mine = [one for one in self.files if one.format == LOG.name and one.place.state == self.state]
-        return sorted(mine, key=lambda one: one.place.start_offset or 0)
+        segments = [file for file in self.files if file.format == LOG.name and file.place.state == self.state]
+        return sorted(segments, key=lambda file: file.place.start_offset or 0)
 
     @property
     def size(self) -> int:
-        return sum(one.size for one in self.segments)
+        return sum(segment.size for segment in self.segments)
 
 
 class Rescuer:
@@ -197,20 +197,22 @@ class Rescuer:
         self._doubt_deleted()
         if not self.replicas and not self.cluster.partitions:
             raise UnknownFormatError(f"{', '.join(roots)}: no partition is here")
-        used = [one for one in self.replicas if one.why is None]
+        used = [replica for replica in self.replicas if replica.why is None]
         looks = [
-            SurveySplit(one.name, one.size, Look(one.group, one.key[0], tuple(one.segments)))
-            for one in used
-            if one.key[0] in HASHED
+            SurveySplit(
+                replica.name, replica.size, InternalReplica(replica.group, replica.key[0], tuple(replica.segments))
+            )
+            for replica in used
+            if replica.key[0] in HASHED
         ]
-        return [*looks, *(SurveySplit(one.name, one.size, _files_of(one)) for one in used)]
+        return [*looks, *(SurveySplit(replica.name, replica.size, _files_of(replica)) for replica in used)]
 
     def _check_topics(self, stores: Sequence[Store]) -> None:
-        """OptionError for a topic that was asked for and that is nowhere."""
+        """OptionError for a requested topic that is neither on disk nor in the metadata."""
         assert self.cluster is not None
         named = {directory_place(store[0].place.group or "").topic for store in stores} - {None}
-        known = sorted({str(name) for name in named} | set(self.cluster.state.topic_ids))
-        for problem in missing_topics(self.options.topics, known) if known else ():
+        topics = sorted({str(name) for name in named} | set(self.cluster.state.topic_ids))
+        for problem in missing_topics(self.options.topics, topics) if topics else ():
             if isinstance(problem, OptionError):
                 raise problem
             self.report.notes.append(problem)
@@ -224,34 +226,38 @@ class Rescuer:
                 continue
             if not self.options.wants(place.topic) and place.topic not in HASHED:
                 continue
-            one = Replica((place.topic, place.partition), disk, list(store), place.state, topic_id_of(store))
-            if one.segments:
-                one.rank, one.why = self._judge(one)
-                yield one
+            replica = Replica((place.topic, place.partition), disk, list(store), place.state, topic_id_of(store))
+            if replica.segments:
+                replica.rank, replica.why = self._judge(replica)
+                yield replica
 
     def _doubt_deleted(self) -> None:
-        """Find the topics that some disks have marked as deleted, and of which no metadata log says whether they were."""
+        """Find topics that a disk marks as deleted and the metadata log does not mention."""
         assert self.cluster is not None
         marked: dict[bytes, list[str]] = {}
-        for one in self.replicas:
-            if one.state == "delete" and one.topic_id is not None and "delete" not in self.options.include:
-                marked.setdefault(one.topic_id, []).append(one.group)
-        for one in self.replicas:
-            paths = marked.get(one.topic_id or b"", [])
-            if not paths or one.state is not None or self.cluster.verdict(one.key[0], one.topic_id) != "unknown":
+        for replica in self.replicas:
+            if replica.state == "delete" and replica.topic_id is not None and "delete" not in self.options.include:
+                marked.setdefault(replica.topic_id, []).append(replica.group)
+        for replica in self.replicas:
+            paths = marked.get(replica.topic_id or b"", [])
+            if (
+                not paths
+                or replica.state is not None
+                or self.cluster.verdict(replica.key[0], replica.topic_id) != "unknown"
+            ):
                 continue
             if self.options.exclude_deleted:
-                one.why = f"{paths[0]} is marked -delete and has the same topic id"
+                replica.why = f"{paths[0]} is marked -delete and has the same topic id"
             else:
-                self.doubtful[one.key] = paths
+                self.doubtful[replica.key] = paths
 
-    def _judge(self, one: Replica) -> tuple[int, str | None]:
+    def _judge(self, replica: Replica) -> tuple[int, str | None]:
         """How much a replica counts, and why it does not count at all."""
         assert self.cluster is not None
-        verdict, include = self.cluster.verdict(one.key[0], one.topic_id), self.options.include
-        if one.state in ("stray", "delete"):
-            if one.state not in include:
-                return NOT_LOADED, f"marked -{one.state}; --include {one.state} uses it"
+        verdict, include = self.cluster.verdict(replica.key[0], replica.topic_id), self.options.include
+        if replica.state in ("stray", "delete"):
+            if replica.state not in include:
+                return NOT_LOADED, f"marked -{replica.state}; --include {replica.state} uses it"
             if verdict == "replaced":
                 return NOT_LOADED, "of an older topic of the same name"
             return NOT_LOADED, None
@@ -259,52 +265,58 @@ class Rescuer:
             return 0, "of an older topic of the same name, which was deleted"
         if verdict == "deleted" and "delete" not in include:
             return 0, "its topic was deleted; --include delete uses it"
-        if one.state == "future":
+        if replica.state == "future":
             return FUTURE, None
-        known = self._assignment(one.key)
-        if known is not None and one.disk.node is not None and one.disk.node not in known.replicas:
+        assignment = self._assignment(replica.key)
+        if assignment is not None and replica.disk.node is not None and replica.disk.node not in assignment.replicas:
             return NOT_ASSIGNED, None
         return 0, None
 
     def _record(self, key: Key) -> Mapping[str, Any] | None:
         """The record of a partition in the metadata."""
         assert self.cluster is not None
-        own = self.cluster.state.topic_ids.get(key[0])
-        return None if own is None else self.cluster.state.topics[own].partitions.get(key[1])
+        topic_id = self.cluster.state.topic_ids.get(key[0])
+        return None if topic_id is None else self.cluster.state.topics[topic_id].partitions.get(key[1])
 
     def _assignment(self, key: Key) -> Assignment | None:
         """What the cluster knew of a partition."""
         assert self.cluster is not None
-        found = None if self.cluster.is_rebuilt else self._record(key)
-        if found is None or key[0] in self.cluster.guessed:
+        record = None if self.cluster.is_rebuilt else self._record(key)
+        if record is None or key[0] in self.cluster.guessed:
             return None
-        synced = found["isr"] or found.get("eligibleLeaderReplicas") or found.get("lastKnownElr") or ()
-        return Assignment(found["leader"], found["leaderEpoch"], tuple(synced), tuple(found["replicas"]))
+        synced = record["isr"] or record.get("eligibleLeaderReplicas") or record.get("lastKnownElr") or ()
+        return Assignment(record["leader"], record["leaderEpoch"], tuple(synced), tuple(record["replicas"]))
 
-    def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> LogOutline | InternalLook:
+    def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> LogOutline | InternalContents:
         """Read a replica."""
-        if isinstance(split.content, Look):
+        if isinstance(split.content, InternalReplica):
             return look(split.content.topic, split.content.files)
         return outline_replica(split.content, advance)
 
     # What is decided ----------------------------------------------------------------------------------------------------
 
-    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
+    def decide(self, results: Sequence[SurveyResult]) -> list[RescueSplit]:
         """Decide on every partition, and plan the cluster around them."""
         assert self.cluster is not None
-        looks = {one.split.content.group: one.found for one in found if isinstance(one.split.content, Look)}
-        found = [one for one in found if not isinstance(one.split.content, Look)]
-        refuse_changed(file for one in found for file in one.split.content.files if file.format == LOG.name)
-        surveyed: dict[str, LogOutline] = {one.split.content.group: one.found for one in found}
+        looks = {
+            result.split.content.group: result.found
+            for result in results
+            if isinstance(result.split.content, InternalReplica)
+        }
+        results = [result for result in results if not isinstance(result.split.content, InternalReplica)]
+        refuse_changed(file for result in results for file in result.split.content.files if file.format == LOG.name)
+        surveyed: dict[str, LogOutline] = {result.split.content.group: result.found for result in results}
         self._rebuild(surveyed, looks)
         self.cleaned = {key for disk in self.disks for key in offsets_in(disk.path, CLEANER)}
         copies = self._copies(surveyed)
-        keys = sorted({one.key for one in self.replicas} | set(filter(self._is_wanted, self.cluster.partitions)))
+        keys = sorted(
+            {replica.key for replica in self.replicas} | set(filter(self._is_wanted, self.cluster.partitions))
+        )
         offer = self._offer()
         left_out: dict[Key, list[CopyPlan]] = {}
         for replica in self.replicas:
             if replica.why is not None:
-                left_out.setdefault(replica.key, []).append(_left_out(replica))
+                left_out.setdefault(replica.key, []).append(_left_out_plan(replica))
         for key in keys:
             name = f"{key[0]}-{key[1]}"
             decision = self.decisions[name] = self._decide(key, copies.get(key, []), left_out.get(key, []))
@@ -313,7 +325,7 @@ class Rescuer:
         self._report_plans()
         self._end_transactions(looks, copies)
         wanted = [topic for topic in offer.topics if self.restorer.wants(topic, offer)]
-        return [self._split(one) for one in self.restorer.plan(offer, wanted)]
+        return [self._split(restore_split) for restore_split in self.restorer.plan(offer, wanted)]
 
     def adjacent_files(self) -> dict[str, str | None]:
         """The settings that each broker starts with."""
@@ -335,50 +347,50 @@ class Rescuer:
         policy = self._cleanup_policy(key[0])
         is_compacted: bool | None = "compact" in policy
         if not policy:
-            is_compacted = key in self.cleaned or any(one.log.is_compacted for one in copies) or None
+            is_compacted = key in self.cleaned or any(copy.log.is_compacted for copy in copies) or None
         if not copies and self._record(key) is None:
             plan = UnitPlan(f"{key[0]}-{key[1]}", "leave", 0, 0, left_out[0].use, tuple(left_out))
             return Decision(plan)
-        known, name = self._assignment(key), f"{key[0]}-{key[1]}"
+        assignment, name = self._assignment(key), f"{key[0]}-{key[1]}"
         nodes = self.disks.nodes
-        return decide(name, copies, known, is_compacted=is_compacted, left_out=left_out, nodes=nodes)
+        return decide(name, copies, assignment, is_compacted=is_compacted, left_out=left_out, nodes=nodes)
 
-    def _rebuild(self, surveyed: Mapping[str, LogOutline], looks: Mapping[str, InternalLook]) -> None:
-        """Complete the metadata by what only directories tell, and leave out those of topics that were created again."""
+    def _rebuild(self, surveyed: Mapping[str, LogOutline], looks: Mapping[str, InternalContents]) -> None:
+        """Add to the metadata what only directories tell, and leave out directories of topics that were created again."""
         assert self.cluster is not None
-        used = [one for one in self.replicas if one.why is None]
-        found = []
-        for one in used:
-            runs = surveyed.get(one.group, LogOutline()).runs
-            times = [*(run.until for run in runs), *(int((file.modified or 0) * 1000) for file in one.segments)]
-            look = looks.get(one.group, InternalLook())
-            found.append(
+        used = [replica for replica in self.replicas if replica.why is None]
+        directories = []
+        for replica in used:
+            runs = surveyed.get(replica.group, LogOutline()).runs
+            times = [*(run.until for run in runs), *(int((file.modified or 0) * 1000) for file in replica.segments)]
+            look = looks.get(replica.group, InternalContents())
+            directories.append(
                 PartitionDirectory(
-                    *one.key,
-                    one.topic_id,
-                    one.group,
-                    one.disk.node,
+                    *replica.key,
+                    replica.topic_id,
+                    replica.group,
+                    replica.disk.node,
                     max((run.lineage for run in runs if run.lineage > 0), default=0),
                     max(times, default=NONE),
                     look.names,
                 )
             )
-        rebuild(self.cluster, found, self.disks, self.disks.cluster_id)
-        for one in used:
-            if self.cluster.verdict(one.key[0], one.topic_id) == "replaced":
-                one.why = "of another topic of the same name, with older records"
+        rebuild(self.cluster, directories, self.disks, self.disks.cluster_id)
+        for replica in used:
+            if self.cluster.verdict(replica.key[0], replica.topic_id) == "replaced":
+                replica.why = "of another topic of the same name, with older records"
 
-    def _end_transactions(self, looks: Mapping[str, InternalLook], copies: Mapping[Key, Sequence[Copy]]) -> None:
+    def _end_transactions(self, looks: Mapping[str, InternalContents], copies: Mapping[Key, Sequence[Copy]]) -> None:
         """Decide how open transactions end, by the states in those parts of the coordinators' logs that are used."""
         assert self.cluster is not None
         used: list[TransactionState] = []
-        for key, own in copies.items():
+        for key, partition_copies in copies.items():
             if key[0] != TRANSACTION_STATE:
                 continue
-            paths = {one.number: one.path for one in own}
+            paths = {copy.number: copy.path for copy in partition_copies}
             for piece in self.decisions[f"{key[0]}-{key[1]}"].pieces:
-                states = looks.get(paths[piece.copy], InternalLook()).states
-                used += [one for one in states if piece.start <= one.offset < piece.stop]
+                states = looks.get(paths[piece.copy], InternalContents()).states
+                used += [state for state in states if piece.start <= state.offset < piece.stop]
         self.restorer.endings = Endings.of(used)
         self.restorer.largest_producer = largest_producer(used)
         plans = {key: self.decisions[f"{key[0]}-{key[1]}"].plan for key in copies}
@@ -388,77 +400,83 @@ class Rescuer:
         }
 
     def _copies(self, surveyed: Mapping[str, LogOutline]) -> dict[Key, list[Copy]]:
-        """The replicas that are used, by partition, with what was found in them."""
+        """The usable replicas of each partition, with their outlines."""
         assert self.cluster is not None
         offsets = {(disk.path, name): offsets_in(disk.path, name) for disk in self.disks for name in OFFSETS}
-        made: dict[Key, list[Copy]] = {}
-        used = [one for one in self.replicas if one.why is None]
+        copies_by_key: dict[Key, list[Copy]] = {}
+        used = [replica for replica in self.replicas if replica.why is None]
         ends: dict[Key, dict[str, int]] = {}
-        for one in used:
-            log = surveyed.get(one.group, LogOutline())
-            ends.setdefault(one.key, {})[one.group] = log.end if log.tail is None else log.tail[1]
-        for one in used:
-            others = (end for group, end in ends[one.key].items() if group != one.group)
-            log = surveyed.get(one.group, LogOutline()).settle(others)
-            table = epochs_in(tuple(replace(file, place=replace(file.place, state=None)) for file in one.files))
+        for replica in used:
+            log = surveyed.get(replica.group, LogOutline())
+            ends.setdefault(replica.key, {})[replica.group] = log.end if log.tail is None else log.tail[1]
+        for replica in used:
+            other_ends = (end for group, end in ends[replica.key].items() if group != replica.group)
+            log = surveyed.get(replica.group, LogOutline()).settle(other_ends)
+            table = epochs_in(tuple(replace(file, place=replace(file.place, state=None)) for file in replica.files))
             # The checkpoints are of the directory that the broker loads.
-            stated = (
-                {} if one.state is not None else {name: offsets[one.disk.path, name].get(one.key) for name in OFFSETS}
+            checkpoints = (
+                {}
+                if replica.state is not None
+                else {name: offsets[replica.disk.path, name].get(replica.key) for name in OFFSETS}
             )
-            copies = made.setdefault(one.key, [])
+            copies = copies_by_key.setdefault(replica.key, [])
             copies.append(
                 Copy(
                     len(copies),
-                    one.disk.name,
-                    one.group,
+                    replica.disk.name,
+                    replica.group,
                     log,
-                    one.disk.node,
-                    one.state or "",
-                    one.rank,
+                    replica.disk.node,
+                    replica.state or "",
+                    replica.rank,
                     () if table is None else tuple((epoch, offset) for epoch, offset in table.tolist()),
-                    stated.get(LOG_START),
-                    stated.get(HIGH_WATERMARK),
-                    one.size,
-                    first_trace(one.files) if one.state is None else None,
+                    checkpoints.get(LOG_START),
+                    checkpoints.get(HIGH_WATERMARK),
+                    replica.size,
+                    first_trace(replica.files) if replica.state is None else None,
                 )
             )
-        return made
+        return copies_by_key
 
     def _offer(self) -> Offer:
         """What `restore` is given: the topics of the cluster, their ids and settings."""
         assert self.cluster is not None
         state = self.cluster.state
         offer = Offer({}, state=state if self.cluster.is_found or self.cluster.is_rebuilt else None)
-        for one in self.replicas:
-            if one.why is None and one.topic_id is not None:
-                offer.ids.setdefault(one.key[0], one.topic_id)
+        for replica in self.replicas:
+            if replica.why is None and replica.topic_id is not None:
+                offer.ids.setdefault(replica.key[0], replica.topic_id)
         offer.ids |= state.topic_ids
-        for name, own in state.topic_ids.items():
-            epochs = {number: one["leaderEpoch"] for number, one in state.topics[own].partitions.items()}
+        for name, topic_id in state.topic_ids.items():
+            epochs = {
+                number: partition["leaderEpoch"] for number, partition in state.topics[topic_id].partitions.items()
+            }
             if self._is_wanted((name, 0)) or name == CONSUMER_OFFSETS:
                 offer.known[name] = TopicFacts(epochs, state.configs.get((TOPIC, name), {}))
         return offer
 
-    def _content(self, decision: Decision, copies: Sequence[Copy]) -> Merged:
-        by_number = {one.number: one for one in copies}
+    def _content(self, decision: Decision, copies: Sequence[Copy]) -> PartitionUnion:
+        by_number = {copy.number: copy for copy in copies}
         aside = tuple(
             (
                 f"disk-{self._disk_number(by_number[number])}",
-                tuple(stretches_of(by_number[number], one.start, one.stop or 0)),
+                tuple(stretches_of(by_number[number], span.start, span.stop or 0)),
             )
-            for number, one in decision.plan.divergent
+            for number, span in decision.plan.divergent
         )
         if len(copies) == 1 and not copies[0].state and not aside and copies[0].log.is_readable:
             [files] = [replica.files for replica in self.replicas if replica.group == copies[0].path]
-            return Merged((), decision.start, decision.floor, files=tuple(files))
-        return Merged(pieces_of(by_number, decision.pieces), decision.start, decision.floor, aside)
+            return PartitionUnion((), decision.start, decision.floor, files=tuple(files))
+        return PartitionUnion(pieces_of(by_number, decision.pieces), decision.start, decision.floor, aside)
 
     def _disk_number(self, copy: Copy) -> int:
         return 1 + list(self.disks.by_path).index(split(copy.path)[0])
 
-    def _split(self, one: RestoreSplit) -> RescueSplit:
-        size = one.content.size + sum(part.stop - part.start for _, parts in one.content.aside for part in parts)
-        return RescueSplit(one.name, size, one)
+    def _split(self, restore_split: RestoreSplit) -> RescueSplit:
+        size = restore_split.content.size + sum(
+            part.stop - part.start for _, parts in restore_split.content.aside for part in parts
+        )
+        return RescueSplit(restore_split.name, size, restore_split)
 
     # The report ---------------------------------------------------------------------------------------------------------
 
@@ -468,29 +486,29 @@ class Rescuer:
         assert cluster is not None
         report.notes += self.disks.notes
         report.notes += [*cluster.notes, *cluster.unknown]
-        plans = [one.plan for one in self.decisions.values()]
+        plans = [decision.plan for decision in self.decisions.values()]
         report.facts["disks"] = [
-            {"number": number, "path": one.path, "node": one.node} for number, one in enumerate(self.disks, 1)
+            {"number": number, "path": disk.path, "node": disk.node} for number, disk in enumerate(self.disks, 1)
         ]
         report.facts["plan"] = plan_facts(plans)
         report.facts["unknown"] = list(cluster.unknown)
         for plan in plans:
             if plan.action == "leave":
-                report.not_loaded += [one.path for one in plan.copies]
+                report.not_loaded += [copy.path for copy in plan.copies]
             elif plan.action == "rescue":
                 report.parts[plan.name] = part_report(plan)
                 self._report_doubt(plan, report.parts[plan.name])
-        lost = [one for plan in plans for one in plan.lost]
-        report.counts["offsets_lost"] = sum(one.stop - one.start for one in lost if one.stop is not None)
+        lost = [span for plan in plans for span in plan.lost]
+        report.counts["offsets_lost"] = sum(span.stop - span.start for span in lost if span.stop is not None)
 
     def _report_doubt(self, plan: UnitPlan, report: Report) -> None:
         """Report that a partition is kept although its topic was perhaps deleted."""
         topic, _, number = plan.name.rpartition("-")
         paths = self.doubtful.get((topic, int(number)))
         if paths is not None:
-            more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+            rest = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
             reason = (
-                f"kept, but {paths[0]}{more} with the same topic id is marked -delete: the topic was deleted while a disk was away, or its "
+                f"kept, but {paths[0]}{rest} with the same topic id is marked -delete: the topic was deleted while a disk was away, or its "
                 "replicas were moved to other disks; no metadata log tells. --exclude-deleted leaves it out"
             )
             report.add(Action.UNDECIDED, reason, first_offset=plan.start, stop_offset=plan.end)
@@ -499,65 +517,65 @@ class Rescuer:
 
     def carry(self, split: RescueSplit, folder: Folder, aside: Folder, advance: Callable[[int], None]) -> Report:
         """Write the union of a partition, and the divergent ends of its replicas next to it."""
-        one: RestoreSplit = split.content
-        how: PartitionOptions = one.how
-        for label, stretches in one.content.aside:
-            copying = replace(how.copying, abort_open=False)
-            parts = Merged(stretches, stretches[0].first if stretches else 0)
-            copy_union(parts, aside.folder(f"{label}/{one.name}").path, copying, advance)
-        place = folder.folder(one.name).path
-        closing = self.restorer.closing(how)
-        if one.content.files:
-            report = copy_directory(one.content.files, place, how.copying, advance, closing)
+        restore_split: RestoreSplit = split.content
+        options: PartitionOptions = restore_split.how
+        for label, stretches in restore_split.content.aside:
+            copying = replace(options.copying, abort_open=False)
+            parts = PartitionUnion(stretches, stretches[0].first if stretches else 0)
+            copy_union(parts, aside.folder(f"{label}/{restore_split.name}").path, copying, advance)
+        place = folder.folder(restore_split.name).path
+        closing = self.restorer.closing(options)
+        if restore_split.content.files:
+            report = copy_directory(restore_split.content.files, place, options.copying, advance, closing)
         else:
-            report = copy_union(one.content, place, how.copying, advance, closing)
-        if not one.is_scratch:
-            duplicate(folder, one.name, how.copies)
+            report = copy_union(restore_split.content, place, options.copying, advance, closing)
+        if not restore_split.is_scratch:
+            duplicate(folder, restore_split.name, options.copies)
         return report
 
-    def finish(self, done: Sequence[RescuedUnit], folder: Folder) -> None:
+    def finish(self, units: Sequence[RescuedUnit], folder: Folder) -> None:
         """Put the partitions into one directory, with the cluster's metadata next to them."""
         decided = dict(self.report.parts)
         partitions = [
-            RestoredPartition(one.split.content, f"{one.folder}/{one.split.name}", one.report) for one in done
+            RestoredPartition(unit.split.content, f"{unit.folder}/{unit.split.name}", unit.report) for unit in units
         ]
-        for one in partitions:
-            if not one.split.is_scratch:
-                folder.take(one.folder, one.split.name)
-            for copy in range(1, one.split.how.copies + 1):
-                inner = f"{COPIES}/{copy}/{one.split.name}"
-                if not one.split.is_scratch:
-                    folder.take(f"{os.path.dirname(one.folder)}/{inner}", inner)
+        for partition in partitions:
+            if not partition.split.is_scratch:
+                folder.take(partition.folder, partition.split.name)
+            for copy in range(1, partition.split.how.copies + 1):
+                inner = f"{COPIES}/{copy}/{partition.split.name}"
+                if not partition.split.is_scratch:
+                    folder.take(f"{os.path.dirname(partition.folder)}/{inner}", inner)
         self.restorer.finish(partitions, folder)
         folder.remove(COPIES)
         self._note_lost_coordinators()
         for name, planned in decided.items():
-            there = self.report.parts.get(name)
-            if there is None:
+            report = self.report.parts.get(name)
+            if report is None:
                 continue
             lost = [(entry.first_offset or 0, entry.stop_offset) for entry in planned.with_action(Action.LOST)]
-            there.entries[:] = [*planned.entries, *(entry for entry in there.entries if not _is_named(entry, lost))]
-            there.notes[:0] = planned.notes
+            report.entries[:] = [*planned.entries, *(entry for entry in report.entries if not _is_named(entry, lost))]
+            report.notes[:0] = planned.notes
 
     def _note_lost_coordinators(self) -> None:
         """Where the log of a coordinator is not whole, a transaction that it had decided to commit may have been aborted."""
         aborted = self.report.counts.get("transactions_aborted", 0)
-        own = [one.plan for name, one in self.decisions.items() if name.startswith(f"{TRANSACTION_STATE}-")]
-        if aborted and not (own and all(one.is_whole for one in own)):
+        plans = [decision.plan for name, decision in self.decisions.items() if name.startswith(f"{TRANSACTION_STATE}-")]
+        if aborted and not (plans and all(plan.is_whole for plan in plans)):
             text = f"whether {counted(aborted, 'open transaction')} had been decided: {TRANSACTION_STATE} is not whole; aborted"
             self.report.notes.append(text)
             self.report.facts["unknown"] = [*self.report.facts.get("unknown", ()), text]
 
 
 def partitions_on(disks: Disks, stores: Sequence[Store]) -> dict[str, list[tuple[bytes | None, str, int]]]:
-    """The partitions on disks that do not say whose they are, by path."""
-    found: dict[str, list[tuple[bytes | None, str, int]]] = {}
+    """The partitions on each disk whose node is unknown, by the path of the disk."""
+    partitions: dict[str, list[tuple[bytes | None, str, int]]] = {}
     for store in stores:
         place, disk = directory_place(store[0].place.group or ""), disks.of(store[0])
         is_loaded = place.topic is not None and place.partition is not None and place.state is None
         if disk is not None and disk.node is None and is_loaded:
-            found.setdefault(disk.path, []).append((topic_id_of(store), place.topic or "", place.partition or 0))
-    return found
+            partitions.setdefault(disk.path, []).append((topic_id_of(store), place.topic or "", place.partition or 0))
+    return partitions
 
 
 def _files_of(replica: Replica) -> ReplicaFiles:
@@ -584,10 +602,12 @@ def outline_replica(replica: ReplicaFiles, advance: Callable[[int], None]) -> Lo
         not knows_policy
     ):  # what the cluster's metadata says of the topic may still explain them; damage does not need it
         between = [(gap.first, gap.last + 1) for gap in log.gaps if gap.side is Side.BETWEEN and gap.is_lost]
-        gaps += [(a, b) for a, b in between if not any(one.first < b and (one.end or b) > a for one in damage)]
+        gaps += [
+            (a, b) for a, b in between if not any(damaged.first < b and (damaged.end or b) > a for damaged in damage)
+        ]
     missing = Intervals.closed((first, last) for first, last in log.lost if last is not None).subtract(gaps)
     missing = missing.union((start, stop) for start, stop in unread.values() if stop is not None)
-    start = log.pieces[0].start if log.pieces else min((one.first for one in log.extents), default=0)
+    start = log.pieces[0].start if log.pieces else min((extent.first for extent in log.extents), default=0)
     is_open = any(last is None for _, last in log.lost) or any(stop is None for _, stop in unread.values())
     claimed = _claimed_end(log) if is_open and not unread else 0
     return LogOutline(
@@ -653,7 +673,7 @@ def _claimed_end(log: Outline) -> int:
 
 
 def _damage_of(log: Outline) -> Iterator[Damage]:
-    """The bytes of segments that are not of the log, with the offsets that the runs around them leave to them."""
+    """The damaged bytes of each segment, with the offsets between the runs around them."""
     runs: dict[str, list[Run]] = {}
     for run in log.runs():
         runs.setdefault(run.file.path, []).append(run)
@@ -671,7 +691,7 @@ def _damage_of(log: Outline) -> Iterator[Damage]:
 
 
 def refuse_changed(files: Iterable[File]) -> None:
-    """AccessError for a file that is not what it was when it was found: somebody writes to it."""
+    """AccessError for a file that changed since the search: somebody writes to it."""
     for file in files:
         if is_remote(file.path) or is_view(file.path) or file.problem is not None:
             continue
@@ -686,19 +706,21 @@ def refuse_changed(files: Iterable[File]) -> None:
 def part_report(plan: UnitPlan) -> Report:
     """What is decided on a partition, as entries of a report."""
     report = Report()
-    for one in plan.lost:
-        report.add(Action.LOST, _with_times(one, "after", "and before"), first_offset=one.start, stop_offset=one.stop)
-    for number, one in plan.divergent:
-        reason = f"kept next to the result: {_with_times(one)}"
+    for span in plan.lost:
+        report.add(
+            Action.LOST, _with_times(span, "after", "and before"), first_offset=span.start, stop_offset=span.stop
+        )
+    for number, span in plan.divergent:
+        reason = f"kept next to the result: {_with_times(span)}"
         where = plan.copies[number].path
-        report.add(Action.MOVED, reason, where, first_offset=one.start, stop_offset=one.stop)
-    for one in plan.undecided:
-        if all(copy.end >= (one.stop or 0) for copy in plan.copies if not copy.state):
+        report.add(Action.MOVED, reason, where, first_offset=span.start, stop_offset=span.stop)
+    for span in plan.undecided:
+        if all(copy.end >= (span.stop or 0) for copy in plan.copies if not copy.state):
             # That nothing tells more is no contradiction: every replica that is here has them.
-            report.notes.append(f"{offset_range(one.start, one.stop or 0)}: kept: {_with_times(one)}")
+            report.notes.append(f"{offset_range(span.start, span.stop or 0)}: kept: {_with_times(span)}")
             continue
-        reason = f"kept: {_with_times(one)}"
-        report.add(Action.UNDECIDED, reason, first_offset=one.start, stop_offset=one.stop)
+        reason = f"kept: {_with_times(span)}"
+        report.add(Action.UNDECIDED, reason, first_offset=span.start, stop_offset=span.stop)
     report.notes += plan.unknown
     return report
 
@@ -711,18 +733,18 @@ def _is_named(entry: Entry, lost: Sequence[tuple[int, int | None]]) -> bool:
     return any(start <= first and (end is None or (stop is not None and stop <= end)) for start, end in lost)
 
 
-def _with_times(one: Span, first: str = "from", last: str = "to") -> str:
+def _with_times(span: Span, first: str = "from", last: str = "to") -> str:
     """The reason with the times."""
-    times = [f"{first} {plain_time(one.since * 1000)}"] if one.since is not None else []
-    times += [f"{last if times else 'before'} {plain_time(one.until * 1000)}"] if one.until is not None else []
-    return f"{one.reason} ({' '.join(times)})" if times else one.reason
+    times = [f"{first} {plain_time(span.since * 1000)}"] if span.since is not None else []
+    times += [f"{last if times else 'before'} {plain_time(span.until * 1000)}"] if span.until is not None else []
+    return f"{span.reason} ({' '.join(times)})" if times else span.reason
 
 
-def _left_out(replica: Replica) -> CopyPlan:
+def _left_out_plan(replica: Replica) -> CopyPlan:
     """A directory that is not used, as the plan lists it: what is in it is known only by the names of its files."""
-    bases = [one.place.start_offset or 0 for one in replica.segments]
-    own = "" if replica.topic_id is None else f" (topic id {uuid_text(replica.topic_id)})"
-    use = f"left out: {replica.why}{own}"
+    bases = [segment.place.start_offset or 0 for segment in replica.segments]
+    id_text = "" if replica.topic_id is None else f" (topic id {uuid_text(replica.topic_id)})"
+    use = f"left out: {replica.why}{id_text}"
     return CopyPlan(replica.disk.name, replica.group, bases[0], bases[-1], replica.size, replica.state or "", use=use)
 
 

@@ -42,7 +42,7 @@ from rawlog.formats.kafka.cluster.new_cluster import (
     write_directories,
 )
 from rawlog.formats.kafka.cluster.open_transactions import Endings, complete
-from rawlog.formats.kafka.cluster.restore_sources import Directory, offered, passed_end, stale_notes, stale_replicas
+from rawlog.formats.kafka.cluster.restore_sources import Directory, passed_end, read_offer, stale_notes, stale_replicas
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, NEWEST_LEVEL, TRANSACTION_STATE
@@ -109,7 +109,7 @@ class Restorer:
 
     def __init__(self, options: RestoreOptions, target: Path) -> None:
         """OptionError for options that are invalid for Kafka."""
-        self.options, self.target = checked(options), target
+        self.options, self.target = check_options(options), target
         self.now = int(time.time() * 1000)
         self.report = Report("restore", target=str(target))
         self.topics: list[Topic] = []
@@ -135,13 +135,13 @@ class Restorer:
         """
         if not any(file.format == LOG.name and file.place.topic is not None for file in files):
             return None
-        made = offered(files, stores, self.options)
-        if made.state is not None and self.options.until is None:
-            wanted = {key: one for key, one in made.partitions.items() if self.wants(key[0], made)}
-            stale = stale_replicas(wanted, made.state)
-            made.notes += stale_notes(stale)
+        offer = read_offer(files, stores, self.options)
+        if offer.state is not None and self.options.until is None:
+            wanted = {key: content for key, content in offer.partitions.items() if self.wants(key[0], offer)}
+            stale = stale_replicas(wanted, offer.state)
+            offer.notes += stale_notes(stale)
             self.report.facts |= {"stale": sorted(stale)} if stale else {}
-        return made
+        return offer
 
     def add_topics(self, offer: Offer, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take over what rows of `kraft.topics` say, if they are of one cluster."""
@@ -176,32 +176,32 @@ class Restorer:
         return [*splits, *self._offset_splits(offer)]
 
     def _topic(self, source: str, offer: Offer, shift: int) -> Topic:
-        """A topic of the new cluster: how many partitions, on which nodes, which settings."""
+        """A topic of the new cluster with its partitions, nodes and settings."""
         options = self.options
         name = options.rename.get(source, source)
         if not is_topic(name):
             raise OptionError(
                 f"topic {name!r}: Kafka takes no such name; `restore --rename` gives it another, --topic leaves it out"
             )
-        known = offer.known.get(source, TopicFacts({}, {}))
-        found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
-        count = max(found, default=-1) + 1
-        if count > len(found) + MOST_MISSING:
-            raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(found):,}")
-        there = topic_id_in(self.target, name) if options.partitions_only else None
-        own = uuid_bytes(there) if there is not None else offer.ids.get(source) or new_id()
-        made = Topic(name, source, own, count, {}, dict(known.epochs))
-        copies = place_replicas(made, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
-        configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
-        made.configs, notes = safe_configs(name, configs, keep_retention=options.keep_retention, replicas=copies)
+        facts = offer.known.get(source, TopicFacts({}, {}))
+        numbers = {number for topic, number in offer.partitions if topic == source} | set(facts.epochs)
+        count = max(numbers, default=-1) + 1
+        if count > len(numbers) + MOST_MISSING:
+            raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(numbers):,}")
+        target_id = topic_id_in(self.target, name) if options.partitions_only else None
+        topic_id = uuid_bytes(target_id) if target_id is not None else offer.ids.get(source) or new_id()
+        new_topic = Topic(name, source, topic_id, count, {}, dict(facts.epochs))
+        copies = place_replicas(new_topic, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
+        configs = {**INTERNAL_CONFIGS.get(source, {}), **facts.configs}
+        new_topic.configs, notes = safe_configs(name, configs, keep_retention=options.keep_retention, replicas=copies)
         self.report.notes += notes
-        return made
+        return new_topic
 
     def _splits(self, topic: Topic, offer: Offer) -> Iterator[RestoreSplit]:
         carries_state = self.options.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
         interval = topic.configs.get("index.interval.bytes", "")
         copying = self._copy_options(topic.id, abort_open=not carries_state or self.endings is not None)
-        how = PartitionOptions(
+        partition_options = PartitionOptions(
             replace(copying, index_interval=int(interval)) if interval.isdecimal() else copying,
             commits_again=topic.source == CONSUMER_OFFSETS,
             completes=topic.source == TRANSACTION_STATE and self.endings is not None,
@@ -211,7 +211,7 @@ class Restorer:
         for number in range(topic.partitions):
             content = offer.partitions.get((topic.source, number))
             if content is not None:
-                yield RestoreSplit(f"{topic.name}-{number}", topic.name, number, content, how)
+                yield RestoreSplit(f"{topic.name}-{number}", topic.name, number, content, partition_options)
             elif _has_batches(offer):  # rows do not show that a partition without any exists
                 self.report.add(Action.LOST, "not in the source; it will be empty", f"{topic.name}-{number}")
                 self.report.facts.setdefault("missing", []).append(f"{topic.name}-{number}")
@@ -230,43 +230,49 @@ class Restorer:
             or any(topic.source == CONSUMER_OFFSETS for topic in self.topics)
         ):
             return
-        how = PartitionOptions(self._copy_options(new_id(), abort_open=True))
+        partition_options = PartitionOptions(self._copy_options(new_id(), abort_open=True))
         for (topic, number), content in offer.partitions.items():
             if topic == CONSUMER_OFFSETS:
-                yield RestoreSplit(f"{topic}-{number}", topic, number, content, how, is_scratch=True)
+                yield RestoreSplit(f"{topic}-{number}", topic, number, content, partition_options, is_scratch=True)
 
     # One partition ----------------------------------------------------------------------------------------------------
 
     def carry(self, split: RestoreSplit, folder: Folder, advance: Callable[[int], None]) -> Report:
         """Write one partition directory: batch by batch from a directory, or in new batches from rows."""
-        how: PartitionOptions = split.how
+        partition_options: PartitionOptions = split.how
         if not isinstance(split.content, Directory):
             return write_rows(split, split.content, folder, advance)
         place = folder.folder(split.name).path
-        return copy_directory(split.content.files, place, how.copying, advance, self.closing(how))
+        return copy_directory(
+            split.content.files, place, partition_options.copying, advance, self.closing(partition_options)
+        )
 
-    def closing(self, how: PartitionOptions) -> Closing:
-        """What appends to a partition, after its records, that which the new cluster needs: committed offsets, ended transactions."""
+    def closing(self, options: PartitionOptions) -> Closing:
+        """A function that appends to a partition what the new cluster needs: committed offsets, ended transactions."""
 
         def close(writer: PartitionWriter, report: Report) -> None:
-            if not how.commits_again and not how.completes:
+            if not options.commits_again and not options.completes:
                 return
             writer.flush()
             written = list(files_in(str(writer.folder.path)))
-            if how.completes:
+            if options.completes:
                 complete(writer, written, self.now)
                 return
-            again: list[consumer_offsets.Current] = []
+            all_commits: list[consumer_offsets.GroupRecord] = []
             reached: dict[str, int] = report.facts.setdefault("reached", {})
-            for one in consumer_offsets.current(written, skip_pending=True):
-                if one.topic is not None:
-                    name = f"{one.topic}-{one.record.key['partition']}"
-                    reached[name] = max(reached.get(name, 0), (one.record.value or {})["offset"])
-                new = list(consumer_offsets.committed_again([one], self.now, lambda topic: topic, how.ends))
-                again += new
-                report.notes += [note for other in new if (note := consumer_offsets.moved(one, other)) is not None]
-            consumer_offsets.append(writer, again, self.now)
-            report.count("offsets_committed", sum(one.topic is not None for one in again))
+            for commit in consumer_offsets.current(written, skip_pending=True):
+                if commit.topic is not None:
+                    name = f"{commit.topic}-{commit.record.key['partition']}"
+                    reached[name] = max(reached.get(name, 0), (commit.record.value or {})["offset"])
+                new_commits = list(consumer_offsets.recommit([commit], self.now, lambda topic: topic, options.ends))
+                all_commits += new_commits
+                report.notes += [
+                    note
+                    for new_commit in new_commits
+                    if (note := consumer_offsets.move_note(commit, new_commit)) is not None
+                ]
+            consumer_offsets.append(writer, all_commits, self.now)
+            report.count("offsets_committed", sum(commit.topic is not None for commit in all_commits))
 
         return close
 
@@ -282,45 +288,50 @@ class Restorer:
 
     # The whole --------------------------------------------------------------------------------------------------------
 
-    def finish(self, done: Sequence[RestoredPartition], folder: Folder) -> None:
+    def finish(self, partitions: Sequence[RestoredPartition], folder: Folder) -> None:
         """Write the committed offsets, where logs start, and, unless only partitions are wanted, the cluster's metadata."""
         report = self.report
-        kept = [one for one in done if not one.split.is_scratch]
-        report.parts |= {one.split.name: one.report for one in kept}
-        report.counts |= {name: sum(one.report.counts.get(name, 0) for one in kept) for name in SUMS}
-        self._note_passed_ends(kept)
-        parts = [Part.of(one.split.topic, one.split.partition, str(folder.path), one.report) for one in kept]
-        parts += self._write_offsets([one for one in done if one.split.is_scratch], kept, folder)
+        restored = [partition for partition in partitions if not partition.split.is_scratch]
+        report.parts |= {partition.split.name: partition.report for partition in restored}
+        report.counts |= {name: sum(partition.report.counts.get(name, 0) for partition in restored) for name in SUMS}
+        self._note_passed_ends(restored)
+        parts = [
+            Part.of(partition.split.topic, partition.split.partition, str(folder.path), partition.report)
+            for partition in restored
+        ]
+        parts += self._write_offsets(
+            [partition for partition in partitions if partition.split.is_scratch], restored, folder
+        )
         if self.options.partitions_only:
-            self._write_log_starts(folder, kept, offsets_in(str(self.target), LOG_START))
+            self._write_log_starts(folder, restored, offsets_in(str(self.target), LOG_START))
         else:
-            write_directories(folder, self._cluster(kept), parts, self.now)
-        report.counts = {"topics": len(self.topics), "partitions_restored": len(kept), **report.counts}
+            write_directories(folder, self._cluster(restored), parts, self.now)
+        report.counts = {"topics": len(self.topics), "partitions_restored": len(restored), **report.counts}
 
-    def _note_passed_ends(self, done: Sequence[RestoredPartition]) -> None:
-        """Note the logs that end before an offset that a group has committed: unless topics are made again, they lack records."""
-        ends = {one.split.name: one.report.facts["end_offset"] for one in done}
-        for one in done:
-            reached = one.report.facts.pop("reached", {})
+    def _note_passed_ends(self, partitions: Sequence[RestoredPartition]) -> None:
+        """Note the logs that end before a committed offset: unless topics are created again, they lack records."""
+        ends = {partition.split.name: partition.report.facts["end_offset"] for partition in partitions}
+        for partition in partitions:
+            reached = partition.report.facts.pop("reached", {})
             if self.ends is None:
                 passed = ((name, offset) for name, offset in sorted(reached.items()) if offset > ends.get(name, offset))
                 self.report.notes += [passed_end(name, offset, ends[name]) for name, offset in passed]
 
-    def _cluster(self, done: Sequence[RestoredPartition]) -> Blueprint:
+    def _cluster(self, partitions: Sequence[RestoredPartition]) -> Blueprint:
         """The new cluster, with no epoch or producer id below those in the logs."""
         old: State | None = self._offer.state
         by_name = {topic.name: topic for topic in self.topics}
-        for one in done:
-            epochs, number = by_name[one.split.topic].epochs, one.split.partition
-            epochs[number] = max(epochs.get(number, 0), one.report.facts.get("largest_epoch", 0))
+        for partition in partitions:
+            epochs, number = by_name[partition.split.topic].epochs, partition.split.partition
+            epochs[number] = max(epochs.get(number, 0), partition.report.facts.get("largest_epoch", 0))
         largest = max(
             [
                 0 if old is None else (old.next_producer_id or 0) - 1,
                 self.largest_producer,
-                *(one.report.facts.get("largest_producer", NONE) for one in done),
+                *(partition.report.facts.get("largest_producer", NONE) for partition in partitions),
             ]
         )
-        made = Blueprint(
+        blueprint = Blueprint(
             self.nodes,
             self.options.cluster_id or uuid_text(new_id()),
             self.topics,
@@ -338,23 +349,23 @@ class Restorer:
                 f"settings of brokers are not taken over: {', '.join(names)}; put them into server.properties, or set them again"
             )
         if isinstance(self.options.level, int):
-            made.level = self.options.level
+            blueprint.level = self.options.level
         elif old is not None:
-            made.level = max(old.level, LEAST_LEVEL)
+            blueprint.level = max(old.level, LEAST_LEVEL)
         if old is not None:
-            self._report_uncarried(old, made.level)
-        release = level_text(METADATA_VERSION, made.level)
+            self._report_uncarried(old, blueprint.level)
+        release = level_text(METADATA_VERSION, blueprint.level)
         facts: dict[str, Any] = {
-            "cluster_id": made.cluster_id,
-            "node_id": made.nodes[0].id,
-            "metadata_version": made.level,
+            "cluster_id": blueprint.cluster_id,
+            "node_id": blueprint.nodes[0].id,
+            "metadata_version": blueprint.level,
         }
         if self.report.verb != "restore":
-            facts["nodes"] = [node.id for node in made.nodes]
-            facts["server_properties"] = server_properties(made, str(self.target))
+            facts["nodes"] = [node.id for node in blueprint.nodes]
+            facts["server_properties"] = server_properties(blueprint, str(self.target))
             self.report.notes += start_notes(facts["nodes"], str(self.target))
         self.report.facts |= {**facts, **({} if release is None else {"release": release})}
-        return made
+        return blueprint
 
     def _report_uncarried(self, old: State, level: int) -> None:
         """Report settings of newer releases that the new cluster does not get, or gets unchecked."""
@@ -363,7 +374,7 @@ class Restorer:
                 f"metadata.version {level} is newer than {LEVELS[-1]}, the newest that is known here: records are written as that one has "
                 "them. Start a broker of the same release as before, or choose a known one with --metadata-version"
             )
-        ranges = sorted({one["host"] for one in old.acls.values() if "/" in one["host"]})
+        ranges = sorted({acl["host"] for acl in old.acls.values() if "/" in acl["host"]})
         if ranges and level < CIDR_LEVEL and self._takes_settings:
             self.report.notes.append(
                 f"access rules name ranges of addresses ({', '.join(ranges[:3])}), which brokers below {LEVELS[CIDR_LEVEL]} do not match: "
@@ -379,30 +390,39 @@ class Restorer:
         return not self.options.topics
 
     def _write_offsets(
-        self, scratch: Sequence[RestoredPartition], done: Sequence[RestoredPartition], folder: Folder
+        self, scratch: Sequence[RestoredPartition], partitions: Sequence[RestoredPartition], folder: Folder
     ) -> list[Part]:
         """Write new partitions of `__consumer_offsets` with the commits for restored topics."""
         if not scratch:
             return []
         names = {topic.source: topic.name for topic in self.topics}
-        ends = {(one.split.topic, one.split.partition): one.report.facts["end_offset"] for one in done}
-        current = consumer_offsets.current([file for one in scratch for file in files_in(one.folder)])
-        again = [
-            one for one in consumer_offsets.committed_again(current, self.now, names.get, ends) if one.topic is not None
+        ends = {
+            (partition.split.topic, partition.split.partition): partition.report.facts["end_offset"]
+            for partition in partitions
+        }
+        current = consumer_offsets.current([file for partition in scratch for file in files_in(partition.folder)])
+        commits_of_topics = [
+            commit
+            for commit in consumer_offsets.recommit(current, self.now, names.get, ends)
+            if commit.topic is not None
         ]
-        known = self._offer.known.get(CONSUMER_OFFSETS, TopicFacts({}, {}))
-        count = max(len(known.epochs), *(one.split.partition + 1 for one in scratch))
+        facts = self._offer.known.get(CONSUMER_OFFSETS, TopicFacts({}, {}))
+        count = max(len(facts.epochs), *(partition.split.partition + 1 for partition in scratch))
         topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
         place_replicas(topic, [node.id for node in self.nodes], replicas_of(CONSUMER_OFFSETS, self._offer.state))
         self.topics.append(topic)
         parts: list[Part] = []
-        self.report.count("offsets_committed", len(again))
+        self.report.count("offsets_committed", len(commits_of_topics))
         for number in range(count):
-            made = folder.folder(f"{CONSUMER_OFFSETS}-{number}")
-            writer = PartitionWriter(made.path, None, topic_id=uuid_text(topic.id))
+            partition_folder = folder.folder(f"{CONSUMER_OFFSETS}-{number}")
+            writer = PartitionWriter(partition_folder.path, None, topic_id=uuid_text(topic.id))
             try:
-                mine = (one for one in again if consumer_offsets.partition_of(one.group, count) == number)
-                consumer_offsets.append(writer, mine, self.now)
+                commits = (
+                    commit
+                    for commit in commits_of_topics
+                    if consumer_offsets.partition_of(commit.group, count) == number
+                )
+                consumer_offsets.append(writer, commits, self.now)
                 writer.close()
             finally:
                 writer.abandon()
@@ -410,21 +430,21 @@ class Restorer:
         return parts
 
     def _write_log_starts(
-        self, folder: Folder, done: Sequence[RestoredPartition], there: Mapping[tuple[str, int], int]
+        self, folder: Folder, partitions: Sequence[RestoredPartition], old_starts: Mapping[tuple[str, int], int]
     ) -> None:
         """Write the first offsets that consumers get; an old line for a new log would make a broker delete its records."""
-        lines = dict(there)
-        for one in done:
-            key = (one.split.topic, one.split.partition)
+        lines = dict(old_starts)
+        for partition in partitions:
+            key = (partition.split.topic, partition.split.partition)
             lines.pop(key, None)
-            if "log_start" in one.report.facts:
-                lines[key] = one.report.facts["log_start"]
-        if lines or there:
+            if "log_start" in partition.report.facts:
+                lines[key] = partition.report.facts["log_start"]
+        if lines or old_starts:
             text = "".join(f"{topic} {number} {offset}\n" for (topic, number), offset in sorted(lines.items()))
             folder.write(LOG_START, f"0\n{len(lines)}\n{text}")
 
 
-def checked(options: RestoreOptions) -> RestoreOptions:
+def check_options(options: RestoreOptions) -> RestoreOptions:
     """The same with the number of its metadata.version. OptionError for names, ids or releases that are invalid."""
     for old, new in options.rename.items():
         if not is_topic(new) or new in INTERNAL_CONFIGS or new in NEVER:
@@ -440,12 +460,12 @@ def metadata_level(text: str) -> int:
     """A level of metadata.version by its number, by its name, or by a release, which means its last level: 21, 3.9-IV0, 3.9."""
     if text.isdecimal() and LEAST_LEVEL <= int(text) <= NEWEST_LEVEL:
         return int(text)
-    found = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
-    if not found or max(found) < LEAST_LEVEL:
+    levels = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
+    if not levels or max(levels) < LEAST_LEVEL:
         raise OptionError(
             f"metadata version {text}: a release such as 3.9-IV0 or 4.4 expected; the newest known one is {LEVELS[-1]}"
         )
-    return max(found)
+    return max(levels)
 
 
 def _has_batches(offer: Offer) -> bool:
@@ -473,30 +493,32 @@ def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance
     )
 
     def keeps(table: pa.Table, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return rows_kept(table, offsets, content, copying.until)
+        return select_rows(table, offsets, content, copying.until)
 
     out = Sink(folder, settings)
-    one = out.partition(split.topic, split.partition)
-    one.writer.topic_id = copying.topic_id
+    partition = out.partition(split.topic, split.partition)
+    partition.writer.topic_id = copying.topic_id
     try:
         for batch in content.batches(keeps, advance):
             out.add(batch)
         out.close()
     finally:
         out.abandon()
-    report, writer = partition_report(), one.writer
+    report, writer = partition_report(), partition.writer
     report.counts |= {
         "segments": writer.segments,
         "batches": writer.batches,
-        "records": one.rows,
+        "records": partition.rows,
         "bytes": writer.bytes,
     }
     report.facts["end_offset"] = writer.end_offset
     return report
 
 
-def rows_kept(table: pa.Table, offsets: NDArray[np.int64], content: RowContent, until: int | None) -> NDArray[np.bool_]:
-    """Which rows are restored: records before the time (ms) that are of no transaction, or of one that was committed before it."""
+def select_rows(
+    table: pa.Table, offsets: NDArray[np.int64], content: RowContent, until: int | None
+) -> NDArray[np.bool_]:
+    """Which rows are restored: records before the time (ms), without those of transactions that were not committed before it."""
     keep = offsets >= content.floor
     if until is not None:
         times = pc.fill_null(table.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()), NONE).to_numpy()
@@ -507,9 +529,9 @@ def rows_kept(table: pa.Table, offsets: NDArray[np.int64], content: RowContent, 
     part = pc.fill_null(table.column("is_transactional"), False).to_numpy()
     producers = pc.fill_null(table.column("producer_id"), NONE).to_numpy()
     for producer in np.unique(producers[part]).tolist():
-        ends = [one for one in content.marks if one[1] == producer]
-        places = np.array([one[0] for one in ends], np.int64)
-        good = np.array([one[2] and (until is None or one[3] < until) for one in ends] + [False], np.bool_)
-        mine = np.flatnonzero(part & (producers == producer))
-        keep[mine] &= good[np.searchsorted(places, offsets[mine])]
+        ends = [mark for mark in content.marks if mark[1] == producer]
+        places = np.array([mark[0] for mark in ends], np.int64)
+        good = np.array([mark[2] and (until is None or mark[3] < until) for mark in ends] + [False], np.bool_)
+        row_indexes = np.flatnonzero(part & (producers == producer))
+        keep[row_indexes] &= good[np.searchsorted(places, offsets[row_indexes])]
     return keep

@@ -9,7 +9,7 @@ from typing import Any
 
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.cluster.broker_disks import read_disk
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
 from rawlog.formats.kafka.cluster.new_cluster import TOPIC
 from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
@@ -37,68 +37,75 @@ class Directory:
     @property
     def segments(self) -> list[File]:
         """The log segments that a broker would load."""
-        return [one for one in self.files if one.format == LOG.name and one.place.state is None]
+        return [file for file in self.files if file.format == LOG.name and file.place.state is None]
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files if file.format == LOG.name)
 
 
-def offered(files: Sequence[File], stores: Sequence[Sequence[File]], options: RestoreOptions) -> Offer:
+def read_offer(files: Sequence[File], stores: Sequence[Sequence[File]], options: RestoreOptions) -> Offer:
     """The partitions of log directories and the state of their cluster, as of a time. Topics asked for by name are always included.
 
     OptionError for a partition that was found more than once, or for several clusters.
     """
     offer = Offer({})
-    found: dict[tuple[str, int], list[Directory]] = {}
+    directories: dict[tuple[str, int], list[Directory]] = {}
     for group in stores:
         place, content = group[0].place, Directory(tuple(group))
         if content.segments and place.topic not in (None, METADATA_TOPIC) and place.partition is not None:
-            found.setdefault((str(place.topic), place.partition), []).append(content)
+            directories.setdefault((str(place.topic), place.partition), []).append(content)
     offer.state = _state(files, options, offer)
-    offer.partitions = {key: _only(key, several, offer) for key, several in found.items()}
+    offer.partitions = {key: _only(key, candidates, offer) for key, candidates in directories.items()}
     on_disk = {key: topic_id_of(content.files) for key, content in offer.partitions.items()}
     _leave_strays(offer, on_disk, options)
     if offer.state is not None:
         offer.ids |= offer.state.topic_ids
-        for name, own in offer.state.topic_ids.items():
-            epochs = {number: one["leaderEpoch"] for number, one in offer.state.topics[own].partitions.items()}
+        for name, topic_id in offer.state.topic_ids.items():
+            epochs = {
+                number: partition["leaderEpoch"]
+                for number, partition in offer.state.topics[topic_id].partitions.items()
+            }
             offer.known[name] = TopicFacts(epochs, offer.state.configs.get((TOPIC, name), {}))
     return offer
 
 
-def _only(key: tuple[str, int], several: Sequence[Directory], offer: Offer) -> Directory:
-    """The directory of a partition; of several that are not replicas, the one whose topic the cluster knows. OptionError if that is not
-    exactly one.
+def _only(key: tuple[str, int], directories: Sequence[Directory], offer: Offer) -> Directory:
+    """The directory of a partition. If several are not replicas of one another, the cluster's topic id decides; OptionError if it does
+    not.
     """
-    if len(several) == 1:
-        return several[0]
-    known = None if offer.state is None else offer.state.topic_ids.get(key[0])
-    fitting = [one for one in several if known is not None and topic_id_of(one.files) == known]
+    if len(directories) == 1:
+        return directories[0]
+    known_id = None if offer.state is None else offer.state.topic_ids.get(key[0])
+    fitting = [
+        directory for directory in directories if known_id is not None and topic_id_of(directory.files) == known_id
+    ]
     if len(fitting) != 1:
-        paths = ", ".join(one.path for one in several)
+        paths = ", ".join(directory.path for directory in directories)
         raise OptionError(
             f"{key[0]}-{key[1]} was found more than once ({paths}); name the directory to use, or give all to `rawlog rescue`"
         )
-    for one in several:
-        if one is not fitting[0]:
-            offer.notes.append(f"{one.path} is left out: its topic was deleted, and created again under the same name")
+    for directory in directories:
+        if directory is not fitting[0]:
+            offer.notes.append(
+                f"{directory.path} is left out: its topic was deleted, and created again under the same name"
+            )
     return fitting[0]
 
 
 def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], options: RestoreOptions) -> None:
-    """Leave out partitions that the cluster does not know, or of topics that it has deleted."""
+    """Leave out partitions that the cluster does not know, and partitions of deleted topics."""
     later: set[str] = set()
-    for (topic, number), found in on_disk.items():
-        if found is not None:
-            offer.ids.setdefault(topic, found)
+    for (topic, number), disk_id in on_disk.items():
+        if disk_id is not None:
+            offer.ids.setdefault(topic, disk_id)
         if offer.state is None or topic in options.topics:
             continue
-        known = offer.state.topic_ids.get(topic)
-        if known is None and options.until is not None:
+        known_id = offer.state.topic_ids.get(topic)
+        if known_id is None and options.until is not None:
             later.add(topic)
-        elif known is None or (found is not None and found != known):
-            why = "the cluster does not know the topic" if known is None else "its topic was deleted"
+        elif known_id is None or (disk_id is not None and disk_id != known_id):
+            why = "the cluster does not know the topic" if known_id is None else "its topic was deleted"
             offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} restores it nevertheless")
         else:
             continue
@@ -130,25 +137,25 @@ def _is_blank(replica: MetadataStore, errors: str) -> bool:
 def _state(files: Sequence[File], options: RestoreOptions, offer: Offer) -> State | None:
     """What the cluster knew at that time, if its metadata log is among the files."""
     errors = options.errors
-    every: list[MetadataStore] = clusters([file for file in files if takes("kraft.topics", file)])
-    found = [one for one in every if not _is_blank(one, errors)]
-    if not found:
+    stores: list[MetadataStore] = clusters([file for file in files if takes("kraft.topics", file)])
+    filled_stores = [store for store in stores if not _is_blank(store, errors)]
+    if not filled_stores:
         offer.notes.append(
             "there is no metadata log: topics have as many partitions as were found, and default settings"
         )
         return None
-    if len(found) > 1:
-        names = ", ".join(str(one.cluster_id or one.folder) for one in found)
+    if len(filled_stores) > 1:
+        names = ", ".join(str(store.cluster_id or store.folder) for store in filled_stores)
         raise OptionError(f"metadata of several clusters was found ({names}); name the directories of one")
     if options.until is None:
-        return found[0].fold(errors=errors)
+        return filled_stores[0].fold(errors=errors)
     try:
-        return found[0].fold(At(time=options.until - 1), errors)
+        return filled_stores[0].fold(Moment(time=options.until - 1), errors)
     except OptionError:
         offer.notes.append(
             "the metadata log does not reach back to that time: topics and settings are those at its end"
         )
-        return found[0].fold(errors=errors)
+        return filled_stores[0].fold(errors=errors)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -162,25 +169,27 @@ ADVICE = "records that were committed may be missing; `rawlog rescue` with the d
 def stale_replicas(partitions: Mapping[tuple[str, int], Any], state: State) -> dict[str, str]:
     """Why these directories may lack records, by the name of the partition: their broker was not in sync when the metadata ended."""
     node_of = lru_cache(maxsize=None)(lambda folder: read_disk(folder)[0].node)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for (topic, number), content in sorted(partitions.items()):
         key = state.topic_ids.get(topic)
-        known = None if key is None else state.topics[key].partitions.get(number)
-        if known is None:
+        partition = None if key is None else state.topics[key].partitions.get(number)
+        if partition is None:
             continue
         node = node_of(split(content.files[0].place.group or "")[0])
         # The last broker that stops leaves the in-sync replicas too, and stays eligible to lead.
-        synced = [*known["isr"], *(known["eligibleLeaderReplicas"] or ())] or list(known["lastKnownElr"] or ())
+        synced = [*partition["isr"], *(partition["eligibleLeaderReplicas"] or ())] or list(
+            partition["lastKnownElr"] or ()
+        )
         if node is None or node in synced or not synced:
             continue
         why = f"this replica is of node {node}, which was not in sync ({_numbers(synced)})"
-        if node not in known["replicas"]:
-            why = f"this replica is of node {node}, which is not among those that have the partition ({_numbers(known['replicas'])})"
+        if node not in partition["replicas"]:
+            why = f"this replica is of node {node}, which is not among those that have the partition ({_numbers(partition['replicas'])})"
         epochs = epochs_in(content.files)
-        if epochs is not None and int(epochs[-1][0]) < known["leaderEpoch"]:
-            why += f"; its log ends in leader epoch {int(epochs[-1][0])}, the cluster was in {known['leaderEpoch']}"
-        found[f"{topic}-{number}"] = why
-    return found
+        if epochs is not None and int(epochs[-1][0]) < partition["leaderEpoch"]:
+            why += f"; its log ends in leader epoch {int(epochs[-1][0])}, the cluster was in {partition['leaderEpoch']}"
+        reasons[f"{topic}-{number}"] = why
+    return reasons
 
 
 def stale_notes(stale: Mapping[str, str]) -> Iterator[str]:
@@ -192,7 +201,7 @@ def stale_notes(stale: Mapping[str, str]) -> Iterator[str]:
 
 
 def passed_end(name: str, committed: int, end: int) -> str:
-    """What it means that a group has committed an offset that a log does not reach."""
+    """A sentence on a log that ends before an offset that a group has committed."""
     return f"{name}: a group has committed offset {committed:,}, this log ends at {end:,}: {ADVICE}"
 
 

@@ -65,7 +65,7 @@ def directories(files: Sequence[File], options: Mapping[str, str]) -> list[Store
     for file in files:
         if file.place.group is not None and not is_bootstrap(file.path):
             groups.setdefault(file.place.group, []).append(file)
-    metadata = {folder: own for folder, own in groups.items() if any(map(_is_metadata, own))}
+    metadata = {folder: group_files for folder, group_files in groups.items() if any(map(_is_metadata, group_files))}
     if not metadata:
         raise AccessError("no metadata directory is here")
     return stores_below(metadata)
@@ -77,7 +77,7 @@ def _is_metadata(file: File) -> bool:
 
 def compacted_directories(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
     """The same; none if `topic` asks for other topics only."""
-    globs = [one for one in options.get("topic", "*").split(",") if one]
+    globs = [glob for glob in options.get("topic", "*").split(",") if glob]
     return directories(files, options) if any(fnmatchcase(METADATA_TOPIC, glob) for glob in globs) else []
 
 
@@ -133,10 +133,10 @@ def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     return Plan(report, copies=[file for file in store if file.path not in metadata.foreign]).write(folder)
 
 
-def join(made: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
+def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
     """The report on all metadata directories; next to each is written what its log directory says of itself."""
-    joined = Report(parts={store.name: report for store, report in zip(made, reports, strict=True)})
-    for store in made:
+    joined = Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
+    for store in stores:
         above = store.name.rpartition("/")[0]
         keep_surroundings(split(store[0].place.group or "")[0], folder.folder(above) if above else folder, joined)
     return joined
@@ -159,9 +159,9 @@ def _set_aside(metadata: MetadataStore, report: Report) -> None:
 
 def _report_missing(metadata: MetadataStore, report: Report) -> None:
     """Report the offsets that the directory should have and has not, unless they are reported already."""
-    known = {(one.first_offset, one.stop_offset) for one in report.with_action(Action.LOST)}
+    reported = {(entry.first_offset, entry.stop_offset) for entry in report.with_action(Action.LOST)}
     for first, stop in metadata.missing:
-        if (first, stop) not in known:
+        if (first, stop) not in reported:
             report.add(Action.LOST, "not in the log", metadata.folder, first_offset=first, stop_offset=stop)
 
 
@@ -177,15 +177,15 @@ def reading(store: Store) -> Reading:
     _set_aside(metadata, report)
     if log.is_as_written:
         _report_missing(log, report)
-        pieces = tuple(Piece(one.path, 0, one.size) for one in log.segments) if metadata.foreign else None
+        pieces = tuple(Piece(segment.path, 0, segment.size) for segment in log.segments) if metadata.foreign else None
         return Reading(pieces, entries=tuple(report.entries))
     policy = _Repair(log, SALVAGE)
-    snapshots, placed = policy.place()
-    policy.report_batches(placed, placed.batches, is_folded=False)
-    policy.report_losses(placed.batches, [snapshot for snapshot in snapshots if snapshot.is_whole], 0)
+    snapshots, log_batches = policy.place()
+    policy.report_batches(log_batches, log_batches.batches, is_folded=False)
+    policy.report_losses(log_batches.batches, [snapshot for snapshot in snapshots if snapshot.is_whole], 0)
     kept: list[Piece] = []
     patches: dict[str, list[Patch]] = {}
-    for batch in placed.batches:
+    for batch in log_batches.batches:
         path = batch.file.path
         if kept and kept[-1].path == path and kept[-1].stop == batch.start:
             kept[-1] = Piece(path, kept[-1].start, batch.stop)
@@ -196,7 +196,7 @@ def reading(store: Store) -> Reading:
                 (batch.start + BATCH.at(name), data) for name, data in batch.uncovered_fields()
             )
     entries = (*report.entries, *policy.report.entries)
-    return Reading(tuple(kept), {path: tuple(sorted(several)) for path, several in patches.items()}, entries)
+    return Reading(tuple(kept), {path: tuple(sorted(file_patches)) for path, file_patches in patches.items()}, entries)
 
 
 # The writer ----------------------------------------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ class Plan:
 
     def write(self, folder: Folder) -> Report:
         """Write it; the report."""
-        for one in self.snapshots:
-            _write_batches(one.batches, folder, one.right_name)
+        for snapshot in self.snapshots:
+            _write_batches(snapshot.batches, folder, snapshot.right_name)
         for offset, batches in self.segments.items():
             self.report.count("bytes_kept", _write_batches(batches, folder, segment_name(offset)))
         if self.state is not None:
@@ -238,11 +238,11 @@ def _write_batches(batches: Sequence[Batch], folder: Folder, name: str) -> int:
     size = 0
     with ExitStack() as stack, folder.create(name) as out:
         sources: dict[str, Source] = {}
-        for one in batches:
-            if one.file.path not in sources:
-                sources[one.file.path] = stack.enter_context(Source(one.file.path))
-            data = bytearray(sources[one.file.path].read(one.start, one.stop - one.start))
-            for field_name, value in one.uncovered_fields():
+        for batch in batches:
+            if batch.file.path not in sources:
+                sources[batch.file.path] = stack.enter_context(Source(batch.file.path))
+            data = bytearray(sources[batch.file.path].read(batch.start, batch.stop - batch.start))
+            for field_name, value in batch.uncovered_fields():
                 data[BATCH.at(field_name) : BATCH.after(field_name)] = value
             out.write(data)
             size += len(data)
@@ -300,26 +300,26 @@ class Snapshot:
     @property
     def has_records(self) -> bool:
         """Whether there is anything of the state in it."""
-        return any(not one.is_control for one in self.batches)
+        return any(not batch.is_control for batch in self.batches)
 
     def report(self, report: Report) -> None:
         """Report what was corrected."""
-        for one in self.batches:
-            _report_changes(one, report)
-        for one in self.copies:
-            _drop(report, self.file, one.start, one.stop, "a copy of another batch")
+        for batch in self.batches:
+            _report_changes(batch, report)
+        for batch in self.copies:
+            _drop(report, self.file, batch.start, batch.stop, "a copy of another batch")
             report.count("batches_changed")
         for start, stop in self.holes:
             _drop(report, self.file, start, stop, "bytes that are not a sound batch")
 
     def load(self, state: State) -> None:
         """Take its records into a state. Of a topic that the state has, partitions stay: their batch may be the one that is lost."""
-        for one in self.batches:
-            for number, (control, kind, value) in enumerate(one.records()):
+        for batch in self.batches:
+            for number, (control, kind, value) in enumerate(batch.records()):
                 if control:
-                    state.add_control(one.first + number, -1 if kind is None else kind, value or b"")
+                    state.add_control(batch.first + number, -1 if kind is None else kind, value or b"")
                 elif not _is_known_topic(state, value or b""):
-                    state.add(one.first + number, value or b"")
+                    state.add(batch.first + number, value or b"")
 
 
 def _is_gapped(batches: Sequence[Batch], follows: Sequence[bool]) -> bool:
@@ -377,33 +377,33 @@ class _Repair:
         report, policy = self.report, self.policy
         snapshots, log = self.place()
         stretches = find_stretches(log.batches)
-        snapshots = self.rightly_named(snapshots, log.batches)
-        whole = [one for one in snapshots if one.is_whole]
+        snapshots = self.rename_snapshots(snapshots, log.batches)
+        whole = [snapshot for snapshot in snapshots if snapshot.is_whole]
         kept = stretches[-1] if stretches else []
         # Snapshots from before the log are of use only where they are as they were: before a log without a gap.
-        usable = [one for one in whole if len(stretches) < 2 or one.offset >= kept[0].first]
+        usable = [snapshot for snapshot in whole if len(stretches) < 2 or snapshot.offset >= kept[0].first]
         if kept and usable and usable[0].offset > kept[-1].end:
             kept = []  # a controller would empty a log that ends before its snapshot
-        usable = self.in_agreement(usable, kept)
-        needs = _needed(whole, snapshots, stretches)
-        leads = not kept or any(one.offset >= kept[0].first for one in usable)
+        usable = self.agreeing_snapshots(usable, kept)
+        needs = _needed_offset(whole, snapshots, stretches)
+        leads = not kept or any(snapshot.offset >= kept[0].first for snapshot in usable)
         fresh = policy != STRICT and not leads and kept[0].first > 0
         if policy == SALVAGE and needs is not None:
             fresh = True
             if kept and needs > kept[-1].end:
                 kept = []
-        end = max([kept[-1].end if kept else 0, *(one.offset for one in usable), needs or 0])
+        end = max([kept[-1].end if kept else 0, *(snapshot.offset for snapshot in usable), needs or 0])
         self.report_batches(log, kept, is_folded=fresh and policy != BROKER)
         end = self.report_losses(log.batches, whole, end)
-        for one in snapshots:
-            if one in usable:
-                one.report(report)
-            elif not one.is_whole:
-                what = "its sound batches are in the new snapshot" if fresh and one.batches else "left out"
-                _drop(report, one.file, 0, one.file.size, f"not whole, {what}")
+        for snapshot in snapshots:
+            if snapshot in usable:
+                snapshot.report(report)
+            elif not snapshot.is_whole:
+                outcome = "its sound batches are in the new snapshot" if fresh and snapshot.batches else "left out"
+                _drop(report, snapshot.file, 0, snapshot.file.size, f"not whole, {outcome}")
             else:
-                what = "what it holds is in the new snapshot" if fresh and policy == SALVAGE else "left out"
-                _drop(report, one.file, 0, one.file.size, f"from before the log that is kept, {what}")
+                outcome = "what it holds is in the new snapshot" if fresh and policy == SALVAGE else "left out"
+                _drop(report, snapshot.file, 0, snapshot.file.size, f"from before the log that is kept, {outcome}")
         report.counts["snapshots"] = len(usable)
         report.facts["end_offset"] = end
         state = None
@@ -415,24 +415,24 @@ class _Repair:
 
     def place(self) -> tuple[list[Snapshot], LogBatches]:
         """The snapshots, newest first, and the sound batches of the log at their offsets."""
-        snapshots = [Snapshot.read(one) for one in self.store.newest_first]
+        snapshots = [Snapshot.read(file) for file in self.store.newest_first]
         return snapshots, self.first_stretch() if self.policy == BROKER else self.store.log
 
     def segments(self, kept: Sequence[Batch], *, is_all: bool) -> dict[int, list[Batch]]:
         """Batches in segments, those of one source file together, by the offset in their names: that of the first batch. The first
         segment of a log without a gap may be named for an offset before that.
         """
-        made: dict[int, list[Batch]] = {}
+        segments: dict[int, list[Batch]] = {}
         for batches in _by_file(kept):
-            one, named = batches[0], batches[0].file.place.start_offset
-            first = one.first
-            if is_all and not made and one.start == 0 and one.file == self.store.segments[0]:
+            batch, named = batches[0], batches[0].file.place.start_offset
+            first = batch.first
+            if is_all and not segments and batch.start == 0 and batch.file == self.store.segments[0]:
                 first = min(first, self.store.start)
-            if one.start == 0 and first != named:
+            if batch.start == 0 and first != named:
                 place = {"start": 0, "stop": batches[-1].stop, "first_offset": first, "stop_offset": batches[-1].end}
-                self.report.add(Action.MOVED, f"renamed to {segment_name(first)}", one.file.path, **place)
-            made[first] = batches
-        return made
+                self.report.add(Action.MOVED, f"renamed to {segment_name(first)}", batch.file.path, **place)
+            segments[first] = batches
+        return segments
 
     def first_stretch(self) -> LogBatches:
         """What a broker keeps: everything up to the first byte or offset that is wrong."""
@@ -449,69 +449,73 @@ class _Repair:
                 break
         return LogBatches(kept, [])
 
-    def rightly_named(self, snapshots: list[Snapshot], batches: Sequence[Batch]) -> list[Snapshot]:
-        """The snapshots, newest first, one for each offset. One that the log contradicts gets the name that its time leads to."""
+    def rename_snapshots(self, snapshots: list[Snapshot], batches: Sequence[Batch]) -> list[Snapshot]:
+        """The snapshots, newest first, one for each offset. A snapshot that the log contradicts is renamed by its time."""
         times: dict[int, list[Batch]] = {}
         for batch in batches:
             times.setdefault(batch.time, []).append(batch)
-        starts = [one.first for one in batches]
-        made: dict[int, Snapshot] = {}
-        for one in snapshots:
-            at = bisect_right(starts, one.offset - 1) - 1
-            holder = batches[at] if at >= 0 and batches[at].end >= one.offset else None
-            if one.is_whole and holder is not None and is_misnamed(one.offset, one.time, holder.time):
-                right = times.get(one.time or 0, [])
+        starts = [batch.first for batch in batches]
+        by_offset: dict[int, Snapshot] = {}
+        for snapshot in snapshots:
+            at = bisect_right(starts, snapshot.offset - 1) - 1
+            holder = batches[at] if at >= 0 and batches[at].end >= snapshot.offset else None
+            if snapshot.is_whole and holder is not None and is_misnamed(snapshot.offset, snapshot.time, holder.time):
+                right = times.get(snapshot.time or 0, [])
                 if len(right) != 1:
                     reason = "named for another offset than its content is of, left out"
-                    _drop(self.report, one.file, 0, one.file.size, reason)
+                    _drop(self.report, snapshot.file, 0, snapshot.file.size, reason)
                     continue
-                one.offset, one.epoch = right[0].end, right[0].epoch
-                for batch in one.batches:
-                    batch.epoch = one.epoch
-                reason = f"renamed: of offset {one.offset}, as the times of the log say"
-                self.report.add(Action.MOVED, reason, one.file.path, start=0, stop=one.file.size)
+                snapshot.offset, snapshot.epoch = right[0].end, right[0].epoch
+                for batch in snapshot.batches:
+                    batch.epoch = snapshot.epoch
+                reason = f"renamed: of offset {snapshot.offset}, as the times of the log say"
+                self.report.add(Action.MOVED, reason, snapshot.file.path, start=0, stop=snapshot.file.size)
                 self.report.count("batches_changed")
-            made.setdefault(one.offset, one)
-            if one.is_whole and not made[one.offset].is_whole:
-                made[one.offset] = one
-        return sorted(made.values(), key=lambda one: (one.offset, one.epoch), reverse=True)
+            by_offset.setdefault(snapshot.offset, snapshot)
+            if snapshot.is_whole and not by_offset[snapshot.offset].is_whole:
+                by_offset[snapshot.offset] = snapshot
+        return sorted(by_offset.values(), key=lambda snapshot: (snapshot.offset, snapshot.epoch), reverse=True)
 
-    def in_agreement(self, usable: list[Snapshot], kept: Sequence[Batch]) -> list[Snapshot]:
+    def agreeing_snapshots(self, usable: list[Snapshot], kept: Sequence[Batch]) -> list[Snapshot]:
         """The snapshots without those that the log, from offset 0 on, contradicts: the log is what they were made of."""
         if not kept or kept[0].first > 0:
             return usable
-        agreed = []
-        for one in usable:
-            grown, loaded = State(), State()
-            _replay(grown, kept, one.offset)
-            one.load(loaded)
-            same = grown.image_lines() == loaded.image_lines()
-            if one.offset == 0 or one.offset > kept[-1].end or grown.open_transaction is not None or same:
-                agreed.append(one)
+        agreeing = []
+        for snapshot in usable:
+            log_state, snapshot_state = State(), State()
+            _replay(log_state, kept, snapshot.offset)
+            snapshot.load(snapshot_state)
+            same = log_state.image_lines() == snapshot_state.image_lines()
+            if snapshot.offset == 0 or snapshot.offset > kept[-1].end or log_state.open_transaction is not None or same:
+                agreeing.append(snapshot)
             else:
-                _drop(self.report, one.file, 0, one.file.size, "holds another state than the log leads to, left out")
-        return agreed
+                _drop(
+                    self.report,
+                    snapshot.file,
+                    0,
+                    snapshot.file.size,
+                    "holds another state than the log leads to, left out",
+                )
+        return agreeing
 
     def new_state(self, batches: Sequence[Batch], snapshots: Sequence[Snapshot], end: int) -> State:
-        """The state of a new snapshot, of what can be read: from the newest whole one on all batches, and of newer ones that are not
-        whole what is sound.
-        """
+        """The state of a new snapshot: the newest whole snapshot, all later batches, and the sound batches of newer partial snapshots."""
         state = State()
-        base = next((one for one in snapshots if one.is_whole), None)
+        base = next((snapshot for snapshot in snapshots if snapshot.is_whole), None)
         if base is not None:
             base.load(state)
             state.end_offset, state.epoch, state.timestamp = base.offset, base.epoch, base.time or -1
-        for one in sorted(snapshots, key=lambda one: one.offset):
-            if one.is_whole or not one.has_records or one.offset <= state.end_offset:
+        for snapshot in sorted(snapshots, key=lambda snapshot: snapshot.offset):
+            if snapshot.is_whole or not snapshot.has_records or snapshot.offset <= state.end_offset:
                 continue
             reached = state.end_offset
             for batch in batches:
                 reached = batch.end if batch.first <= reached < batch.end else reached
-            if reached < one.offset:  # the log alone does not lead there
-                _replay(state, batches, one.offset)
-                one.load(state)
-                state.end_offset, state.epoch = one.offset, max(one.epoch, state.epoch)
-                state.timestamp = max(one.time or -1, state.timestamp)
+            if reached < snapshot.offset:  # the log alone does not lead there
+                _replay(state, batches, snapshot.offset)
+                snapshot.load(state)
+                state.end_offset, state.epoch = snapshot.offset, max(snapshot.epoch, state.epoch)
+                state.timestamp = max(snapshot.time or -1, state.timestamp)
         _replay(state, batches)
         state.end_offset = end
         name = checkpoint_name(end, max(state.epoch, 0))
@@ -528,13 +532,22 @@ class _Repair:
 
     def report_batches(self, log: LogBatches, kept: Sequence[Batch], *, is_folded: bool) -> None:
         """Report what becomes of every byte of the segments; zeros at the end of a file are not a loss."""
-        reasons = {(one.file.path, one.start): why for one, why in log.aside}
-        numbers = {id(one) for one in kept}
-        folded = {(one.file.path, one.start) for one in log.batches if id(one) not in numbers} if is_folded else set()
+        reasons = {(batch.file.path, batch.start): why for batch, why in log.aside}
+        numbers = {id(batch) for batch in kept}
+        folded = (
+            {(batch.file.path, batch.start) for batch in log.batches if id(batch) not in numbers}
+            if is_folded
+            else set()
+        )
         for segment in self.store.segments:
             position = 0
-            mine = sorted((one for one in kept if one.file.path == segment.path), key=lambda one: one.start)
-            for start, stop in [*((one.start, one.stop) for one in mine), (segment.size, segment.size)]:
+            segment_batches = sorted(
+                (batch for batch in kept if batch.file.path == segment.path), key=lambda batch: batch.start
+            )
+            for start, stop in [
+                *((batch.start, batch.stop) for batch in segment_batches),
+                (segment.size, segment.size),
+            ]:
                 if start > position:
                     inside = [
                         why for (path, at), why in reasons.items() if path == segment.path and position <= at < start
@@ -550,8 +563,8 @@ class _Repair:
                         reason += "; what can be read of them is in the new snapshot"
                     _drop(self.report, segment, position, start, reason, is_expected=is_tail)
                 position = stop
-        for one in kept:
-            _report_changes(one, self.report)
+        for batch in kept:
+            _report_changes(batch, self.report)
         for before, after in pairwise(kept):
             if before.file.path == after.file.path and before.start > after.start:
                 where = {
@@ -566,7 +579,7 @@ class _Repair:
     def lose(self, first: int, stop: int | None, reason: str = "not in any sound batch") -> None:
         """Report offsets whose records are not in the result; `stop` is None where nothing says how many they are."""
         segments = self.store.segments
-        before = [one for one in segments if (one.place.start_offset or 0) <= first]
+        before = [segment for segment in segments if (segment.place.start_offset or 0) <= first]
         path = before[-1].path if before else segments[0].path if segments else self.store.folder
         self.report.add(Action.LOST, reason, path, first_offset=first, stop_offset=stop)
 
@@ -574,28 +587,28 @@ class _Repair:
         """Report the offsets whose records are in no batch that has its place; the end of the log. A whole snapshot has the state after
         what is missing before it; what is before the log, it has replaced.
         """
-        reached = covered = max((one.offset for one in whole), default=0)
+        reached = covered = max((snapshot.offset for snapshot in whole), default=0)
         if self.policy == BROKER:
-            reached = max([end, *(one.end for one in batches)])
+            reached = max([end, *(batch.end for batch in batches)])
             if batches and batches[0].first > 0 and not whole:
                 self.lose(0, batches[0].first)
         else:
             following = batches[0].first if batches else 0
-            for one in batches:
-                if following < min(one.first, covered):
+            for batch in batches:
+                if following < min(batch.first, covered):
                     self.lose(
                         following,
-                        one.first,
+                        batch.first,
                         f"not in any sound batch; the snapshot at offset {covered} was taken after them",
                     )
-                elif one.first > reached:
-                    self.lose(reached, one.first)
-                following, reached = max(following, one.end), max(reached, one.end)
-        later = [one for one in self.store.segments if (one.place.start_offset or 0) > reached]
+                elif batch.first > reached:
+                    self.lose(reached, batch.first)
+                following, reached = max(following, batch.end), max(reached, batch.end)
+        later = [segment for segment in self.store.segments if (segment.place.start_offset or 0) > reached]
         if later and self.policy != BROKER:
-            first = min(one.place.start_offset or 0 for one in later)
+            first = min(segment.place.start_offset or 0 for segment in later)
             self.lose(reached, first)
-            if any(not _is_zero(one, 0) for one in later):
+            if any(not _is_zero(segment, 0) for segment in later):
                 self.lose(first, None)
         elif not batches and reached < self.traced:
             self.lose(reached, None, "of the log nothing is left")
@@ -606,46 +619,54 @@ class _Repair:
         return max(end, reached)
 
     def has_more(self, batches: Sequence[Batch], reached: int) -> bool:
-        """Whether bytes follow the last batch of the log that are no batch, and not what a crash leaves."""
+        """Whether damaged bytes follow the last batch of the log; the tail that a crash leaves does not count."""
         segments = self.store.segments
         if not batches:
             return any(segment.size and not _is_zero(segment, 0) for segment in segments)
         last = batches[-1]
         if last.end < reached:
             return False
-        held = {one.file.path for one in batches}
-        others = [one for one in segments if one.path not in held and (one.place.start_offset or 0) >= last.first]
-        if any(one.size and not _is_zero(one, 0) for one in others):
+        batch_paths = {batch.file.path for batch in batches}
+        later_segments = [
+            segment
+            for segment in segments
+            if segment.path not in batch_paths and (segment.place.start_offset or 0) >= last.first
+        ]
+        if any(segment.size and not _is_zero(segment, 0) for segment in later_segments):
             return True
         return last.stop < last.file.size and not _is_tail(last.file, last.stop)
 
 
 def _by_file(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
     """Runs of batches of one source file."""
-    for _, run in groupby(batches, key=lambda one: one.file.path):
+    for _, run in groupby(batches, key=lambda batch: batch.file.path):
         yield list(run)
 
 
 def find_stretches(batches: Sequence[Batch]) -> list[list[Batch]]:
     """Batches in their order, in stretches without a gap."""
     stretches: list[list[Batch]] = []
-    for one in batches:
-        if stretches and stretches[-1][-1].end == one.first:
-            stretches[-1].append(one)
+    for batch in batches:
+        if stretches and stretches[-1][-1].end == batch.first:
+            stretches[-1].append(batch)
         else:
-            stretches.append([one])
+            stretches.append([batch])
     return stretches
 
 
-def _needed(
+def _needed_offset(
     whole: Sequence[Snapshot], snapshots: Sequence[Snapshot], stretches: Sequence[Sequence[Batch]]
 ) -> int | None:
-    """The offset of the newest snapshot that is not whole and that holds what neither a whole one nor the log leads to, if any."""
-    reached = max((one.offset for one in whole), default=0)
+    """The offset of the newest partial snapshot with state that is neither in a whole snapshot nor in the log; None if there is none."""
+    reached = max((snapshot.offset for snapshot in whole), default=0)
     for stretch in stretches:
         if stretch[0].first <= reached:
             reached = max(reached, stretch[-1].end)
-    partial = [one.offset for one in snapshots if not one.is_whole and one.has_records and one.offset > reached]
+    partial = [
+        snapshot.offset
+        for snapshot in snapshots
+        if not snapshot.is_whole and snapshot.has_records and snapshot.offset > reached
+    ]
     return max(partial, default=None)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rawlog.formats.kafka.cluster.metadata import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, is_misnamed, last_time, stores
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, is_misnamed, last_time, stores
 from rawlog.formats.kafka.cluster.paths import QUORUM_FORMAT, is_bootstrap, snapshot_id
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
@@ -58,9 +58,9 @@ class Records:
         names = {"key", "value", "offset"}
         for index in range(len(sound)):
             position, control = int(sound.positions[index]), bool(head.has(Attributes.CONTROL)[index])
-            one, own = sound.slice(index, index + 1), head.slice(index, index + 1)
+            batch, batch_head = sound.slice(index, index + 1), head.slice(index, index + 1)
             with contextlib.suppress(DataError):  # Kafka's own rules report it
-                for _, _, columns in decode_bounded(one, own, names, seen.limit, seen.max_headers):
+                for _, _, columns in decode_bounded(batch, batch_head, names, seen.limit, seen.max_headers):
                     arrays = [columns.arrays[name].to_pylist() for name in ("offset", "key", "value")]
                     for offset, key, value in zip(*arrays, strict=True):
                         yield position, offset, control, key, value
@@ -100,18 +100,18 @@ def _tail(frames: Frames) -> Iterator[Mark]:
     """Bytes after the footer. A broker ends at zeros where it reads a size, and at an unknown magic; it takes others for a batch that was
     not written to its end, as in a log.
     """
-    left, at = frames.data[frames.reached :], OUTLINE.at("magic")
-    has_magic = frames.status is Status.TRUNCATED and left.size > at
-    if (int(left[at]) > MAGIC_V2) if has_magic else left.size >= OUTLINE.after("length") and not left.any():
-        message = f"{left.size:,} bytes after the footer: no broker starts on it"
-        yield Mark(message, frames.reached_in_file, int(left.size), severity=Severity.ERROR)
-    elif frames.status is Status.PADDING and left.size:
-        message = f"{left.size:,} bytes of zeros after the footer"
-        yield Mark(message, frames.reached_in_file, int(left.size), severity=Severity.INFO)
+    tail, magic_at = frames.data[frames.reached :], OUTLINE.at("magic")
+    has_magic = frames.status is Status.TRUNCATED and tail.size > magic_at
+    if (int(tail[magic_at]) > MAGIC_V2) if has_magic else tail.size >= OUTLINE.after("length") and not tail.any():
+        message = f"{tail.size:,} bytes after the footer: no broker starts on it"
+        yield Mark(message, frames.reached_in_file, int(tail.size), severity=Severity.ERROR)
+    elif frames.status is Status.PADDING and tail.size:
+        message = f"{tail.size:,} bytes of zeros after the footer"
+        yield Mark(message, frames.reached_in_file, int(tail.size), severity=Severity.INFO)
 
 
 def _missing_batches(frames: Frames) -> Iterator[Mark]:
-    """Sound batches whose bytes follow one another and whose offsets do not: a snapshot is numbered without gaps."""
+    """Sound batches without bytes between them, but with a gap in their offsets: a snapshot is numbered without gaps."""
     head = heads(frames)
     for index in range(1, len(frames)):
         base, following = int(head["base_offset"][index]), int(head["last_offset"][index - 1]) + 1
@@ -150,10 +150,10 @@ def snapshot_epoch(seen: Inspection) -> Iterator[Mark]:
         return
     head = heads(seen.frames)
     for index in range(len(seen.frames)):
-        found = int(head["leader_epoch"][index])
-        if head.sound[index] and found != named[1]:
+        epoch = int(head["leader_epoch"][index])
+        if head.sound[index] and epoch != named[1]:
             seen.memory["is_reported"] = True
-            yield Mark(f"epoch {found}", int(seen.frames.positions[index]), expected=named[1], found=found)
+            yield Mark(f"epoch {epoch}", int(seen.frames.positions[index]), expected=named[1], found=epoch)
             return
 
 
@@ -192,8 +192,10 @@ def snapshot_level(seen: Inspection) -> Iterator[Mark]:
             what = f"{schema} version {version} under metadata.version {memory['level']}"
             yield Mark(what, position, offset=offset, expected=f"at least {least}", found=memory["level"])
     if seen.frames.last and is_bootstrap(seen.file.path) and memory.get("level", 0) < LEAST_BOOTSTRAP:
-        found = f"metadata.version {memory['level']}" if "level" in memory else "no metadata.version"
-        yield Mark(found, 0, expected=f"at least {LEAST_BOOTSTRAP}", found=memory.get("level"), severity=Severity.ERROR)
+        level_text = f"metadata.version {memory['level']}" if "level" in memory else "no metadata.version"
+        yield Mark(
+            level_text, 0, expected=f"at least {LEAST_BOOTSTRAP}", found=memory.get("level"), severity=Severity.ERROR
+        )
 
 
 def _schema(value: bytes) -> str | None:
@@ -203,16 +205,16 @@ def _schema(value: bytes) -> str | None:
         return None
 
 
-def _renamed(one: Rule[Inspection]) -> Rule[Inspection]:
-    return replace(one, code=one.code.replace("kafka.log.", "kraft.checkpoint."))
+def _rename_rule(log_rule: Rule[Inspection]) -> Rule[Inspection]:
+    return replace(log_rule, code=log_rule.code.replace("kafka.log.", "kraft.checkpoint."))
 
 
 def checkpoint_rules() -> Sequence[Rule[Inspection]]:
     """Those of every log, under this format's name, and a snapshot's own."""
     kept = (
-        one for one in kafka_checks.rules() if one.code != "kafka.log.base"
+        log_rule for log_rule in kafka_checks.rules() if log_rule.code != "kafka.log.base"
     )  # offsets begin at 0 whatever the name says
-    return (*(_renamed(one) for one in kept), incomplete, record, snapshot_epoch, content, snapshot_level)
+    return (*(_rename_rule(log_rule) for log_rule in kept), incomplete, record, snapshot_epoch, content, snapshot_level)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -223,28 +225,35 @@ def checkpoint_rules() -> Sequence[Rule[Inspection]]:
 
 def accounts(files: Sequence[File]) -> list[Account]:
     """The account of each metadata log among some files."""
-    return [account for account, _, _ in Store.of(files).share(_accounted)]
+    return [account for account, _, _ in Store.of(files).share(_directory_accounts)]
 
 
-def _accounted(files: Store) -> list[tuple[Account, Intervals, MetadataStore]]:
-    readable = Store(one for one in files if one.problem is None)
+def _directory_accounts(files: Store) -> list[tuple[Account, Intervals, MetadataStore]]:
+    readable = Store(file for file in files if file.problem is None)
     readable.summaries = files.summaries
-    found = []
-    for store in (every.settled for every in stores(readable)):
+    accounts = []
+    for store in (directory.settled for directory in stores(readable)):
         if store.segments:
-            found.append((_account(store, store.missing), store.missing, store))
-    return found
+            accounts.append((_account(store, store.missing), store.missing, store))
+    return accounts
 
 
 def _account(store: MetadataStore, missing: Intervals) -> Account:
-    ends = [(snapshot_id(one.path) or (0, 0))[0] for one in store.snapshots if store.is_whole(one)]
+    ends = [(snapshot_id(snapshot.path) or (0, 0))[0] for snapshot in store.snapshots if store.is_whole(snapshot)]
     start = min([store.first, *(first for first, _ in missing)])
     stop = max([store.end[1], *ends, *(last for _, last in missing)])
     log_end = max(
-        [start, *(one for one in (store.contents(each).following for each in store.segments) if one is not None)]
+        [
+            start,
+            *(
+                following
+                for following in (store.contents(segment).following for segment in store.segments)
+                if following is not None
+            ),
+        ]
     )
     inside = missing.intersection([(0, log_end)]).total
-    control = sum(store.contents(one).controls for one in store.segments)
+    control = sum(store.contents(segment).controls for segment in store.segments)
     return Account(
         system="kraft",
         topic=METADATA_TOPIC,
@@ -271,7 +280,7 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
     A metadata log is never compacted, and its segments are deleted only when a snapshot has their state. Take the missing segments, or a
     newer snapshot, from another controller: `rawlog rescue` takes all disks.
     """
-    for account, missing, store in Store.of(files).share(_accounted):
+    for account, missing, store in Store.of(files).share(_directory_accounts):
         few = Few()
         for first, last in missing:
             message = (
@@ -300,30 +309,30 @@ _BEGIN, _FEATURE = 23, 12
 
 def _survey(files: Store) -> dict[str, Few]:
     """The findings on the metadata directories among some files, by the rule that reports them."""
-    readable = Store(one for one in files if one.problem is None)
+    readable = Store(file for file in files if file.problem is None)
     readable.summaries = files.summaries
-    found: dict[str, Few] = defaultdict(Few)
+    marks: dict[str, Few] = defaultdict(Few)
     for store in stores(readable):
         if store.segments or store.snapshots:
             for path, reason in store.foreign.items():
-                found["refused"].append(Mark(f"a segment of another metadata log: {reason}", 0, path=path))
+                marks["refused"].append(Mark(f"a segment of another metadata log: {reason}", 0, path=path))
             store = store.settled
-            _Survey(store, found).run()
+            _Survey(store, marks).run()
             for file in readable:
                 if file.format == QUORUM_FORMAT:
-                    _quorum(file, store, found)
-    return found
+                    _quorum(file, store, marks)
+    return marks
 
 
-def _found(files: Files, code: str) -> Iterable[Mark]:
+def _marks_of(files: Files, code: str) -> Iterable[Mark]:
     return Store.of(files).share(_survey).get(code, ())
 
 
 class _Survey:
     """A metadata log replayed from what passes over its files found, with the state as it grows."""
 
-    def __init__(self, store: MetadataStore, found: dict[str, Few]) -> None:
-        self.store, self.found = store, found
+    def __init__(self, store: MetadataStore, marks: dict[str, Few]) -> None:
+        self.store, self.marks = store, marks
         self.state = State()
         self.level: int | None = None
         self.early: Mark | None = None
@@ -331,9 +340,9 @@ class _Survey:
         self.ends: dict[int, tuple[File, int | None]] = {}
 
     def run(self) -> None:
-        self.found["gap"].join(self.store.gaps)
+        self.marks["gap"].join(self.store.gaps)
         for segment in self.store.segments:
-            self.found["shape"].join(self.store.contents(segment).shapes)
+            self.marks["shape"].join(self.store.contents(segment).shapes)
         self.snapshots()
         for segment in self.store.segments:
             self.segment(segment)
@@ -342,7 +351,7 @@ class _Survey:
             mark = Mark(
                 "a metadata transaction has not ended: its records do not count", offset=began, severity=Severity.INFO
             )
-            self.found["transaction"].append(mark)
+            self.marks["transaction"].append(mark)
         self.epochs()
         self.partitions()
 
@@ -357,21 +366,23 @@ class _Survey:
         """Whether a controller could start, and from what; the replay begins from what it would load for the log's start."""
         store = self.store
         start, (last_epoch, end) = store.start, store.end
-        whole = [one for one in store.newest_first if store.is_whole(one)]
-        ids = {one.path: snapshot_id(one.path) or (0, 0) for one in whole}
-        self.ends = {ids[one.path][0] - 1: (one, last_time(one, store)) for one in whole}
+        whole = [snapshot for snapshot in store.newest_first if store.is_whole(snapshot)]
+        ids = {snapshot.path: snapshot_id(snapshot.path) or (0, 0) for snapshot in whole}
+        self.ends = {ids[snapshot.path][0] - 1: (snapshot, last_time(snapshot, store)) for snapshot in whole}
         if store.first > 0 and not any(offset >= store.first for offset, _ in ids.values()):
             message = f"the log begins at offset {store.first}, and no whole snapshot leads up to it"
-            self.found["no-snapshot"].append(Mark(message, offset=store.first, path=store.segments[0].path))
+            self.marks["no-snapshot"].append(Mark(message, offset=store.first, path=store.segments[0].path))
         if whole and store.segments:
             offset, epoch = ids[whole[0].path]
             if epoch > last_epoch or (epoch == last_epoch and offset > end):
                 message = f"ends at offset {offset} of epoch {epoch}, the log at {end} of {last_epoch}: the log would be emptied"
-                self.found["ahead"].append(
+                self.marks["ahead"].append(
                     Mark(message, offset=end, expected=f"at most {end}", found=offset, path=whole[0].path)
                 )
         first = min(
-            (one for one in whole if ids[one.path][0] >= start > 0), key=lambda one: ids[one.path], default=None
+            (snapshot for snapshot in whole if ids[snapshot.path][0] >= start > 0),
+            key=lambda snapshot: ids[snapshot.path],
+            default=None,
         )
         if first is not None:
             store.load(self.state, first, "skip")
@@ -381,29 +392,27 @@ class _Survey:
         self.compare(whole)
 
     def compare(self, whole: Sequence[File]) -> None:
-        """Compare every snapshot that the log and an older snapshot lead up to with what they lead to."""
+        """Compare every snapshot with the state that the log and an older snapshot give at its offset."""
         store = self.store
         end = store.end[1]
-        for one in whole:
-            offset, _ = snapshot_id(one.path) or (0, 0)
+        for snapshot in whole:
+            offset, _ = snapshot_id(snapshot.path) or (0, 0)
             if not max(store.start, 1) <= offset <= end:
                 continue
-            others = [other for other in store.snapshots if (snapshot_id(other.path) or (0, 0))[0] < offset]
-            if store.start > 0 and not any((snapshot_id(other.path) or (0, 0))[0] >= store.start for other in others):
+            older = [file for file in store.snapshots if (snapshot_id(file.path) or (0, 0))[0] < offset]
+            if store.start > 0 and not any((snapshot_id(file.path) or (0, 0))[0] >= store.start for file in older):
                 continue
             try:
-                before = MetadataStore([*store.segments, *others], store.folder, store.summaries)
-                grown = before.fold(At(offset=offset - 1))
-                loaded = MetadataStore([one], store.folder, store.summaries).fold()
+                before = MetadataStore([*store.segments, *older], store.folder, store.summaries)
+                log_state = before.fold(Moment(offset=offset - 1))
+                snapshot_state = MetadataStore([snapshot], store.folder, store.summaries).fold()
             except RawlogError:
                 continue  # reported elsewhere
-            if grown.open_transaction is not None or grown.image_lines() == loaded.image_lines():
+            if log_state.open_transaction is not None or log_state.image_lines() == snapshot_state.image_lines():
                 continue
-            here, there = set(loaded.image_lines()), set(grown.image_lines())
-            message = (
-                f"{len(here - there)} of its records are not what the log leads to, and {len(there - here)} are missing"
-            )
-            self.found["differs"].append(Mark(message, offset=offset, path=one.path))
+            image, folded = set(snapshot_state.image_lines()), set(log_state.image_lines())
+            message = f"{len(image - folded)} of its records are not what the log leads to, and {len(folded - image)} are missing"
+            self.marks["differs"].append(Mark(message, offset=offset, path=snapshot.path))
 
     def segment(self, file: File) -> None:
         for rows in self.store.rows([file], "skip"):
@@ -417,12 +426,12 @@ class _Survey:
                     self.replay(file, rows.positions[index], offset, value)
 
     def name(self, offset: int, time: int | None) -> None:
-        """Compare the time that the snapshot of an offset has of its last record with that of the record in the log."""
-        snapshot, own = self.ends[offset]
-        if time is not None and is_misnamed(offset + 1, own, time // 1000):
-            message = f"its last record is of time {own}, the one at offset {offset} of {time // 1000}"
-            mark = Mark(message, offset=offset + 1, expected=time // 1000, found=own, path=snapshot.path)
-            self.found["name"].append(mark)
+        """Compare the time of the last record in a snapshot with the time of the record at that offset of the log."""
+        snapshot, snapshot_time = self.ends[offset]
+        if time is not None and is_misnamed(offset + 1, snapshot_time, time // 1000):
+            message = f"its last record is of time {snapshot_time}, the one at offset {offset} of {time // 1000}"
+            mark = Mark(message, offset=offset + 1, expected=time // 1000, found=snapshot_time, path=snapshot.path)
+            self.marks["name"].append(mark)
 
     def replay(self, file: File, position: int, offset: int, value: bytes) -> None:
         try:
@@ -441,7 +450,7 @@ class _Survey:
         if key == _FEATURE and message["name"] == METADATA_VERSION:
             self.level = message["featureLevel"]
             if self.early is not None and self.level > 1:
-                self.found["level"].append(self.early)
+                self.marks["level"].append(self.early)
             self.early = None
             return
         schema = framed_types()[key].name
@@ -459,12 +468,12 @@ class _Survey:
         """What holds of every partition at the end of the log."""
         for key, topic in self.state.topics.items():
             if not any(key):
-                self.found["partition"].append(Mark(f"topic {topic.name} has an id of zeros"))
-            for number, one in topic.partitions.items():
-                for what in _oddities(one):
+                self.marks["partition"].append(Mark(f"topic {topic.name} has an id of zeros"))
+            for number, partition in topic.partitions.items():
+                for what in _oddities(partition):
                     path = self.store.segments[-1].path if self.store.segments else self.store.folder
                     text = f"{topic.name}-{number} ({uuid_text(key)}): {what}"
-                    self.found["partition"].append(Mark(text, offset=self.state.end_offset, path=path))
+                    self.marks["partition"].append(Mark(text, offset=self.state.end_offset, path=path))
 
     def mark(
         self,
@@ -474,9 +483,9 @@ class _Survey:
         position: int,
         offset: int,
         expected: object = None,
-        found: object = None,
+        value: object = None,
     ) -> None:
-        self.found[code].append(Mark(message, position, offset=offset, expected=expected, found=found, path=file.path))
+        self.marks[code].append(Mark(message, position, offset=offset, expected=expected, found=value, path=file.path))
 
 
 def _oddities(partition: Message) -> Iterator[str]:
@@ -496,7 +505,7 @@ def _oddities(partition: Message) -> Iterator[str]:
         yield f"{len(partition['directories'])} directories for {len(partition['replicas'])} replicas"
 
 
-def _quorum(file: File, store: MetadataStore, found: dict[str, Few]) -> None:
+def _quorum(file: File, store: MetadataStore, marks: dict[str, Few]) -> None:
     try:
         with Source(file.path) as source:
             epoch = parse_quorum(source.read(0, 1 << 20))["leaderEpoch"]
@@ -504,7 +513,7 @@ def _quorum(file: File, store: MetadataStore, found: dict[str, Few]) -> None:
         return
     if isinstance(epoch, int) and epoch < store.end[0]:
         message = f"epoch {epoch}, although the log reaches {store.end[0]}"
-        found["quorum"].append(Mark(message, expected=f"at least {store.end[0]}", found=epoch, path=file.path))
+        marks["quorum"].append(Mark(message, expected=f"at least {store.end[0]}", found=epoch, path=file.path))
 
 
 @rule("kraft.metadata.gap", Severity.ERROR)
@@ -513,7 +522,7 @@ def gap(files: Files) -> Iterator[Mark]:
 
     The state after the gap is not what the cluster had. Take the missing segment from another controller.
     """
-    yield from _found(files, "gap")
+    yield from _marks_of(files, "gap")
 
 
 @rule("kraft.metadata.epoch", Severity.WARNING)
@@ -522,13 +531,13 @@ def epoch(files: Files) -> Iterator[Mark]:
 
     No checksum covers the epoch of a batch. `rawlog repair` sets it to that of the batches around it.
     """
-    yield from _found(files, "epoch")
+    yield from _marks_of(files, "epoch")
 
 
 @rule("kraft.metadata.shape", Severity.ERROR)
 def shape(files: Files) -> Iterator[Mark]:
     """A record has a key, headers, no value, or another time than its batch. Controllers write none of these, and refuse them."""
-    yield from _found(files, "shape")
+    yield from _marks_of(files, "shape")
 
 
 @rule("kraft.metadata.unknown", Severity.WARNING)
@@ -538,7 +547,7 @@ def unknown(files: Files) -> Iterator[Mark]:
 
     A newer Kafka wrote it: an older controller would stop here, too. Or it is damaged, although its checksum is right.
     """
-    yield from _found(files, "unknown")
+    yield from _marks_of(files, "unknown")
 
 
 @rule("kraft.metadata.refused", Severity.ERROR)
@@ -547,7 +556,7 @@ def refused(files: Files) -> Iterator[Mark]:
 
     A controller that replays the log stops here. Records before it are missing, or logs of two clusters were put together.
     """
-    yield from _found(files, "refused")
+    yield from _marks_of(files, "refused")
 
 
 @rule("kraft.metadata.transaction", Severity.ERROR)
@@ -555,7 +564,7 @@ def transaction(files: Files) -> Iterator[Mark]:
     """Metadata transactions must begin before they end, one at a time. One that is still open at the end of the log is normal
     while it goes on (information only): its records do not count.
     """
-    yield from _found(files, "transaction")
+    yield from _marks_of(files, "transaction")
 
 
 @rule("kraft.metadata.level", Severity.WARNING)
@@ -564,7 +573,7 @@ def level(files: Files) -> Iterator[Mark]:
 
     Controllers of that level could not read it; a tool wrote it, or a downgrade went wrong.
     """
-    yield from _found(files, "level")
+    yield from _marks_of(files, "level")
 
 
 @rule("kraft.metadata.partition", Severity.ERROR)
@@ -572,7 +581,7 @@ def partition(files: Files) -> Iterator[Mark]:
     """At the end of the log a partition is in an invalid state: its leader or in-sync replicas are not among its replicas, or there are
     not as many directories as replicas.
     """
-    yield from _found(files, "partition")
+    yield from _marks_of(files, "partition")
 
 
 @rule("kraft.checkpoint.missing", Severity.ERROR)
@@ -581,7 +590,7 @@ def missing(files: Files) -> Iterator[Mark]:
 
     Take a snapshot from another controller; `repair` makes one of what can still be read.
     """
-    yield from _found(files, "no-snapshot")
+    yield from _marks_of(files, "no-snapshot")
 
 
 @rule("kraft.checkpoint.ahead", Severity.WARNING)
@@ -590,13 +599,13 @@ def ahead(files: Files) -> Iterator[Mark]:
 
     That is normal just after a follower fetched a snapshot; else the end of the log is lost.
     """
-    yield from _found(files, "ahead")
+    yield from _marks_of(files, "ahead")
 
 
 @rule("kraft.checkpoint.differs", Severity.WARNING)
 def differs(files: Files) -> Iterator[Mark]:
     """A snapshot holds another state than the log leads to at its offset. One of them was changed, or is of another cluster."""
-    yield from _found(files, "differs")
+    yield from _marks_of(files, "differs")
 
 
 @rule("kraft.checkpoint.name", Severity.WARNING)
@@ -606,13 +615,13 @@ def name(files: Files) -> Iterator[Mark]:
     A controller loads it, and then applies records of the log twice or leaves some out. `rawlog repair` gives it the name that its time
     leads to, or leaves it out.
     """
-    yield from _found(files, "name")
+    yield from _marks_of(files, "name")
 
 
 @rule("kraft.quorum.epoch", Severity.WARNING)
 def quorum_epoch(files: Files) -> Iterator[Mark]:
     """The election state is of an older epoch than the log: it was put here from elsewhere. A controller takes the log's."""
-    yield from _found(files, "quorum")
+    yield from _marks_of(files, "quorum")
 
 
 def rules() -> Sequence[Rule[Files]]:

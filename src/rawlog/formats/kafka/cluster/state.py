@@ -35,7 +35,7 @@ IMAGED = (
 """The records of a state that keep fields which no schema knows."""
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A record that a controller would not replay on this state."""
 
 
@@ -120,7 +120,7 @@ class State:
             return
         try:
             replay(self, message)
-        except Refused as refused:
+        except Refusal as refused:
             self.add_problem(offset, str(refused))
 
     def _bracket(self, offset: int, key: int) -> None:
@@ -136,9 +136,9 @@ class State:
             what = "ends" if key == _END else "is aborted"
             self.add_problem(offset, f"a metadata transaction {what} that has not begun", "bracket")
             return
-        held, self._open = self._open, None
+        records, self._open = self._open, None
         if key == _END:
-            for at, kind, message in held:
+            for at, kind, message in records:
                 self.apply(at, kind, message)
 
     def add_control(self, offset: int, kind: int, value: bytes) -> None:
@@ -153,7 +153,7 @@ class State:
         if kind == ControlType.LEADER_CHANGE:
             self.leader = message["leaderId"]
             if not self.kraft_version:
-                self.voters = [{"voterId": one["voterId"]} for one in message["voters"]]
+                self.voters = [{"voterId": voter["voterId"]} for voter in message["voters"]]
         elif kind == ControlType.KRAFT_VERSION:
             self.kraft_version = message["kRaftVersion"]
         else:
@@ -161,7 +161,7 @@ class State:
 
     @property
     def open_transaction(self) -> int | None:
-        """The offset at which a metadata transaction began that has not ended: its records do not count."""
+        """The offset of the beginning of a metadata transaction without an end: its records do not count."""
         return self._began if self._open is not None else None
 
     def add_problem(self, offset: int, message: str, kind: str = "refused") -> None:
@@ -198,9 +198,9 @@ class State:
     def _broker(self, number: int, epoch: int) -> Message:
         broker = self.brokers.get(number)
         if broker is None:
-            raise Refused(f"broker {number} is changed, but is not registered")
+            raise Refusal(f"broker {number} is changed, but is not registered")
         if broker["brokerEpoch"] != epoch:
-            raise Refused(f"broker {number} is changed in epoch {epoch}, but is registered in {broker['brokerEpoch']}")
+            raise Refusal(f"broker {number} is changed in epoch {epoch}, but is registered in {broker['brokerEpoch']}")
         return broker
 
     def _fence(self, message: Message) -> None:
@@ -213,7 +213,7 @@ class State:
         broker = self._broker(message["brokerId"], message["brokerEpoch"])
         fenced, shutdown = message["fenced"], message.get("inControlledShutdown", 0)
         if fenced not in (-1, 0, 1) or shutdown not in (0, 1):
-            raise Refused(f"fenced {fenced}, inControlledShutdown {shutdown}: an invalid change")
+            raise Refusal(f"fenced {fenced}, inControlledShutdown {shutdown}: an invalid change")
         if fenced:
             broker["fenced"] = fenced == 1
         if shutdown:
@@ -228,7 +228,7 @@ class State:
 
     def _unregister_controller(self, message: Message) -> None:
         if self.controllers.pop(message["controllerId"], None) is None:
-            raise Refused(f"the unknown controller {message['controllerId']} is unregistered")
+            raise Refusal(f"the unknown controller {message['controllerId']} is unregistered")
 
     def _topic(self, message: Message) -> None:
         if self.topic_ids.get(message["name"], message["topicId"]) != message["topicId"]:
@@ -239,13 +239,13 @@ class State:
     def _partition(self, message: Message) -> None:
         topic = self.topics.get(message["topicId"])
         if topic is None:
-            raise Refused(f"partition {message['partitionId']} of the unknown topic {uuid_text(message['topicId'])}")
+            raise Refusal(f"partition {message['partitionId']} of the unknown topic {uuid_text(message['topicId'])}")
         count = len(message["replicas"])
         directories = message.get("directories")
-        if not directories or all(one == MIGRATING for one in directories):
+        if not directories or all(directory == MIGRATING for directory in directories):
             message["directories"] = [MIGRATING] * count
         elif len(directories) != count:
-            raise Refused(f"{topic.name}-{message['partitionId']}: {len(directories)} directories for {count} replicas")
+            raise Refusal(f"{topic.name}-{message['partitionId']}: {len(directories)} directories for {count} replicas")
         for name in ("eligibleLeaderReplicas", "lastKnownElr"):
             if message.get(name) is None:
                 message[name] = []
@@ -254,15 +254,15 @@ class State:
     def _change_partition(self, change: Message) -> None:
         topic = self.topics.get(change["topicId"])
         if topic is None:
-            raise Refused(
+            raise Refusal(
                 f"partition {change['partitionId']} of the unknown topic {uuid_text(change['topicId'])} is changed"
             )
         partition = topic.partitions.get(change["partitionId"])
         if partition is None:
-            raise Refused(f"{topic.name}-{change['partitionId']} is changed, but is not there")
+            raise Refusal(f"{topic.name}-{change['partitionId']} is changed, but is not there")
         replicas, directories = change["replicas"], change.get("directories")
         if replicas is not None and directories is not None and len(replicas) != len(directories):
-            raise Refused(
+            raise Refusal(
                 f"{topic.name}-{change['partitionId']}: {len(directories)} directories for {len(replicas)} replicas"
             )
         for name in _LISTS:
@@ -271,7 +271,7 @@ class State:
                 partition[name] = value
         if directories is not None:
             partition["directories"] = directories
-        elif replicas is not None and all(one == MIGRATING for one in partition["directories"]):
+        elif replicas is not None and all(directory == MIGRATING for directory in partition["directories"]):
             partition["directories"] = [MIGRATING] * len(replicas)
         if change["leader"] != SAME_LEADER:
             partition["leader"] = change["leader"]
@@ -283,7 +283,7 @@ class State:
     def _remove_topic(self, message: Message) -> None:
         topic = self.topics.pop(message["topicId"], None)
         if topic is None:
-            raise Refused(f"the unknown topic {uuid_text(message['topicId'])} is removed")
+            raise Refusal(f"the unknown topic {uuid_text(message['topicId'])} is removed")
         self.removed[message["topicId"]] = topic.name
         if self.topic_ids.get(topic.name) == message["topicId"]:
             del self.topic_ids[topic.name]
@@ -302,7 +302,7 @@ class State:
 
     def _quota(self, message: Message) -> None:
         entity = tuple(
-            sorted(((one["entityType"], one["entityName"]) for one in message["entity"]), key=lambda e: e[0])
+            sorted(((part["entityType"], part["entityName"]) for part in message["entity"]), key=lambda e: e[0])
         )
         if not message["remove"]:
             self.quotas.setdefault(entity, {})[message["key"]] = message["value"]
@@ -321,7 +321,7 @@ class State:
 
     def _remove_acl(self, message: Message) -> None:
         if self.acls.pop(message["id"], None) is None:
-            raise Refused(f"the unknown access control entry {uuid_text(message['id'])} is removed")
+            raise Refusal(f"the unknown access control entry {uuid_text(message['id'])} is removed")
 
     def _user(self, message: Message) -> None:
         self.users[(message["mechanism"], message["name"])] = message
@@ -341,7 +341,7 @@ class State:
     def _clear_elr(self, message: Message) -> None:
         name = message["topicName"]
         if name and name not in self.topic_ids:
-            raise Refused(f"eligible leaders of the unknown topic {name} are cleared")
+            raise Refusal(f"eligible leaders of the unknown topic {name} are cleared")
         chosen = [self.topics[self.topic_ids[name]]] if name else list(self.topics.values())
         for topic in chosen:
             for partition in topic.partitions.values():
@@ -356,10 +356,10 @@ class State:
         return [str((name, version, _known_fields(message))) for name, version, message in self.image()]
 
     def uncarried_tags(self, carried: Collection[str]) -> str | None:
-        """The tagged fields that no schema knows and that are not among the records of these types, in words; None if there are none."""
-        found = sorted((key, count) for key, count in self.unknown_tags.items() if key[0] not in carried)
-        named = ", ".join(f"{name} tag {tag} ({counted(count, 'record')})" for (name, tag), count in found)
-        return f"tagged fields that are not known are lost: {named}" if found else None
+        """A sentence on the unknown tagged fields of records of other types than these; None if there are none."""
+        tags = sorted((key, count) for key, count in self.unknown_tags.items() if key[0] not in carried)
+        named = ", ".join(f"{name} tag {tag} ({counted(count, 'record')})" for (name, tag), count in tags)
+        return f"tagged fields that are not known are lost: {named}" if tags else None
 
     def image(self) -> Iterator[tuple[str, int, Message]]:
         """The state as the records of a snapshot (name, version, message).
@@ -386,7 +386,11 @@ class State:
         for name, key in sorted(self.topic_ids.items()):
             yield record("TopicRecord", {"name": name, "topicId": key})
             for _, partition in sorted(self.topics[key].partitions.items()):
-                shown = {one: value for one, value in partition.items() if value != [] or one not in _LISTS[4:]}
+                shown = {
+                    field_name: value
+                    for field_name, value in partition.items()
+                    if value != [] or field_name not in _LISTS[4:]
+                }
                 yield record("PartitionRecord", _at_level(shown, "PartitionRecord", level))
         for (kind, resource), settings in sorted(self.configs.items()):
             for name, value in sorted(settings.items()):
@@ -411,7 +415,7 @@ class State:
 
 def _sorted(message: Message) -> Message:
     """A registration with its endpoints and features in the order of their names: a controller keeps them in none."""
-    named = {name: sorted(message[name], key=lambda one: str(one["name"])) for name in ("endPoints", "features")}
+    named = {name: sorted(message[name], key=lambda part: str(part["name"])) for name in ("endPoints", "features")}
     return {**message, **named}
 
 
@@ -419,27 +423,27 @@ def _at_level(message: Message, name: str, level: int) -> Message:
     """A message without the fields that its version at this level does not have."""
     version = record_version(name, level)
     fields = next(schema for schema in framed_types().values() if schema.name == name).fields
-    there = {one.name for one in fields if version in one.versions}
-    return {key: value for key, value in message.items() if key in there or key == UNKNOWN}
+    present = {schema_field.name for schema_field in fields if version in schema_field.versions}
+    return {key: value for key, value in message.items() if key in present or key == UNKNOWN}
 
 
 def _unknown_tags(message: Message) -> set[int]:
     """The tags of a record, and of the structures in it, that its schema does not know."""
-    found = {tag for tag, _ in message.get(UNKNOWN, ())}
+    tags = {tag for tag, _ in message.get(UNKNOWN, ())}
     for value in message.values():
-        for one in value if isinstance(value, list) else ():
-            found |= _unknown_tags(one) if isinstance(one, dict) else set()
-    return found
+        for item in value if isinstance(value, list) else ():
+            tags |= _unknown_tags(item) if isinstance(item, dict) else set()
+    return tags
 
 
 def _known_fields(message: Message) -> Message:
     """A record without the tagged fields that its schema does not know."""
-    made = {}
+    fields = {}
     for name, value in message.items():
         if name != UNKNOWN:
             is_list = isinstance(value, list) and value and isinstance(value[0], dict)
-            made[name] = [_known_fields(one) for one in value] if is_list else value
-    return made
+            fields[name] = [_known_fields(item) for item in value] if is_list else value
+    return fields
 
 
 _REPLAY: dict[int, Callable[[State, Any], None]] = {

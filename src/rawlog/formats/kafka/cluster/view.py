@@ -11,7 +11,7 @@ from rawlog.formats.kafka.cluster.broker_disks import compare
 from rawlog.formats.kafka.cluster.fold import ROWS_OF, level_text
 from rawlog.formats.kafka.cluster.history import Difference, differences, events
 from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION
-from rawlog.formats.kafka.cluster.metadata_log import At, MetadataStore, clusters
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
 from rawlog.formats.kafka.cluster.paths import takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.model.errors import AccessError, OptionError
@@ -34,39 +34,41 @@ def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, 
         raise OptionError("--at-offset and --at-time exclude one another")
     if options["log"] and options["diff"] is not None:
         raise OptionError("--log and --diff exclude one another")
-    found = clusters([file for file in files if takes("kraft.topics", file)])
-    if not found:
+    stores = clusters([file for file in files if takes("kraft.topics", file)])
+    if not stores:
         raise AccessError(
             f"{', '.join(roots)}: no metadata log (__cluster_metadata-0) and no snapshot of one was found"
         )
-    return _described(files, found, _Description(files, options))
+    return _describe_stores(files, stores, _Description(files, options))
 
 
-def _described(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Item]:
-    yield from _check_topics(files, found, one)
-    for number, replica in enumerate(found):
+def _describe_stores(
+    files: Sequence[File], stores: Sequence[MetadataStore], description: _Description
+) -> Iterator[Item]:
+    yield from _check_topics(files, stores, description)
+    for number, replica in enumerate(stores):
         if number:
             yield Item(text=Line())
-        if one.errors != "raise":
+        if description.errors != "raise":
             for count, text in enumerate(replica.damage()):
                 yield Item(note=f"{text}, passed over" if count < SHOWN else None, is_finding=True)
-        if one.options["log"]:
-            yield from one.history(replica)
-        elif one.options["diff"] is not None:
-            yield from one.differences(replica, one.options["diff"])
+        if description.options["log"]:
+            yield from description.history(replica)
+        elif description.options["diff"] is not None:
+            yield from description.differences(replica, description.options["diff"])
         else:
-            yield from one.overview(replica)
+            yield from description.overview(replica)
 
 
-def _check_topics(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Item]:
+def _check_topics(files: Sequence[File], stores: Sequence[MetadataStore], description: _Description) -> Iterator[Item]:
     """OptionError for a topic that does not exist; a note if it may have existed before, or for a pattern that matches nothing."""
-    if not one.topics:
+    if not description.topics:
         return
-    known = {file.place.topic for file in files if file.place.topic is not None}
-    if any(True for _ in missing_topics(one.topics, known)):
-        known |= {name for replica in found for name in replica.fold(errors=one.errors).topic_ids}
-    for problem in missing_topics(one.topics, known):
-        if isinstance(problem, OptionError) and one.is_at_end:
+    topics = {file.place.topic for file in files if file.place.topic is not None}
+    if any(True for _ in missing_topics(description.topics, topics)):
+        topics |= {name for replica in stores for name in replica.fold(errors=description.errors).topic_ids}
+    for problem in missing_topics(description.topics, topics):
+        if isinstance(problem, OptionError) and description.is_at_end:
             raise problem
         yield Item(note=str(problem))
 
@@ -76,7 +78,7 @@ class _Description:
 
     def __init__(self, files: Sequence[File], options: Mapping[str, Any]) -> None:
         self.files, self.options = files, options
-        self.at = At(options["at_offset"], options["at_time"])
+        self.at = Moment(options["at_offset"], options["at_time"])
         self.topics: tuple[str, ...] = tuple(options["topic"])
         self.show_secrets: bool = options["show_secrets"]
         self.errors: str = options["errors"]
@@ -94,15 +96,15 @@ class _Description:
         state = replica.fold(self.at, self.errors)
         for problem in state.problems[:SHOWN]:
             yield Item(note=f"{replica.folder}: offset {problem.offset:,}: {problem.message}")
-        odd = self._odd(replica, state) if self.is_at_end else []
+        mismatches = self._mismatches(replica, state) if self.is_at_end else []
         head = _head(replica, state)
         rows_of = {name: list(rows(state, self.show_secrets)) for name, rows in ROWS_OF.items()}
         tables = {name: [row for row in rows if self._wanted(name, row)] for name, rows in rows_of.items()}
         yield Item({"table": "cluster", **head})
         for name, rows in tables.items():
             yield from (Item({"table": name, **_plain(row)}) for row in rows)
-        yield from (Item({"table": one["kind"], **one}) for one in odd)
-        yield from (Item(text=text) for text in self._text(head, tables, odd))
+        yield from (Item({"table": mismatch["kind"], **mismatch}) for mismatch in mismatches)
+        yield from (Item(text=text) for text in self._text(head, tables, mismatches))
 
     def _wanted(self, table: str, row: Row) -> bool:
         if not self.topics:
@@ -112,13 +114,13 @@ class _Description:
         is_topic = table == "configs" and row["resource_type"] == "topic"
         return is_topic and matches(row["resource_name"], self.topics)
 
-    def _odd(self, replica: MetadataStore, state: State) -> list[Row]:
-        found = compare(self.files, state, replica.cluster_id)
-        return [asdict(odd) for odd in found if matches(odd.topic, self.topics)]
+    def _mismatches(self, replica: MetadataStore, state: State) -> list[Row]:
+        mismatches = compare(self.files, state, replica.cluster_id)
+        return [asdict(mismatch) for mismatch in mismatches if matches(mismatch.topic, self.topics)]
 
-    def _text(self, head: Row, tables: dict[str, list[Row]], odd: list[Row]) -> Iterator[Line | Section]:
+    def _text(self, head: Row, tables: dict[str, list[Row]], mismatches: list[Row]) -> Iterator[Line | Section]:
         yield Line(f"cluster {head['cluster_id'] or head['path']}", Tone.TITLE)
-        quorum = ", ".join(f"{one['voter']}{' (leader)' if one['is_leader'] else ''}" for one in tables["voters"])
+        quorum = ", ".join(f"{voter['voter']}{' (leader)' if voter['is_leader'] else ''}" for voter in tables["voters"])
         yield Line(
             f"  as of offset {head['end_offset'] - 1:,}, epoch {head['epoch']}, {head['timestamp'] or 'no time'}"
         )
@@ -131,9 +133,12 @@ class _Description:
         yield Section("Topics", [_topic(row) for row in tables["topics"]])
         yield from self._partitions(tables["partitions"])
         yield Section(
-            "Strays: on disk, unknown to the cluster", [_odd_cells(one) for one in odd if one["kind"] == "stray"]
+            "Strays: on disk, unknown to the cluster",
+            [_mismatch_cells(mismatch) for mismatch in mismatches if mismatch["kind"] == "stray"],
         )
-        yield Section("Missing on disk", [_odd_cells(one) for one in odd if one["kind"] == "missing"])
+        yield Section(
+            "Missing on disk", [_mismatch_cells(mismatch) for mismatch in mismatches if mismatch["kind"] == "missing"]
+        )
         yield Section("Settings", [_setting(row) for row in tables["configs"]])
         if not self.topics:
             yield from _others(tables)
@@ -172,48 +177,48 @@ class _Description:
         """What changed between two offsets or times."""
         first, second = _moments(between)
         before, after = replica.fold(first, self.errors), replica.fold(second, self.errors)
-        for one in differences(before, after, show_secrets=self.show_secrets):
-            if not self._wanted(one.table, one.after or one.before or {}):
+        for difference in differences(before, after, show_secrets=self.show_secrets):
+            if not self._wanted(difference.table, difference.after or difference.before or {}):
                 continue
             row = {
-                "table": one.table,
-                "key": one.key,
-                "change": one.change,
-                "before": one.before and _plain(one.before),
-                "after": one.after and _plain(one.after),
+                "table": difference.table,
+                "key": difference.key,
+                "change": difference.change,
+                "before": difference.before and _plain(difference.before),
+                "after": difference.after and _plain(difference.after),
             }
-            yield Item(row, _changed(one), is_finding=True)
+            yield Item(row, _difference_line(difference), is_finding=True)
 
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 TONES = {"added": Tone.GOOD, "removed": Tone.BAD, "changed": Tone.CHANGED}
 
 
-def _changed(one: Difference) -> Line | None:
+def _difference_line(difference: Difference) -> Line | None:
     """A difference as a line; None for a topic of which only the settings differ: each of them is shown itself."""
-    if one.change == "changed" and not one.fields and one.table == "topics":
+    if difference.change == "changed" and not difference.fields and difference.table == "topics":
         return None
-    what = one.table.removesuffix("s") if one.table != "acls" else "acl"
-    more = ""
-    if one.change == "changed":
-        more = ": " + ", ".join(f"{name} {old} -> {new}" for name, (old, new) in one.fields.items())
-    elif one.table in ("configs", "quotas"):
-        more = f" = {(one.after or one.before or {})['value']}"
-    return Line(f"{SIGNS[one.change]} {what} {one.key}{more}", TONES[one.change])
+    what = difference.table.removesuffix("s") if difference.table != "acls" else "acl"
+    details = ""
+    if difference.change == "changed":
+        details = ": " + ", ".join(f"{name} {old} -> {new}" for name, (old, new) in difference.fields.items())
+    elif difference.table in ("configs", "quotas"):
+        details = f" = {(difference.after or difference.before or {})['value']}"
+    return Line(f"{SIGNS[difference.change]} {what} {difference.key}{details}", TONES[difference.change])
 
 
-def _moments(between: str) -> tuple[At, At]:
+def _moments(between: str) -> tuple[Moment, Moment]:
     first, dots, second = between.partition("..")
     if not dots or not first or not second:
         raise OptionError(f"--diff {between!r}: two offsets or times with .. between them expected")
     return _moment(first), _moment(second)
 
 
-def _moment(text: str) -> At:
+def _moment(text: str) -> Moment:
     """A number of at most 11 digits is an offset; anything else is a time."""
     if text.isdecimal() and len(text) <= 11:
-        return At(offset=int(text))
-    return At(time=parse_time(text))
+        return Moment(offset=int(text))
+    return Moment(time=parse_time(text))
 
 
 def _head(replica: MetadataStore, state: State) -> Row:
@@ -230,7 +235,7 @@ def _head(replica: MetadataStore, state: State) -> Row:
         "kraft_version": state.kraft_version,
         "brokers": len(state.brokers),
         "topics": len(state.topics),
-        "partitions": sum(len(one.partitions) for one in state.topics.values()),
+        "partitions": sum(len(topic.partitions) for topic in state.topics.values()),
         "next_producer_id": state.next_producer_id,
         "records": state.records,
         "problems": len(state.problems),
@@ -240,7 +245,7 @@ def _head(replica: MetadataStore, state: State) -> Row:
 
 def _broker(row: Row) -> Cells:
     state = "fenced" if row["fenced"] else "shutting down" if row["in_controlled_shutdown"] else "live"
-    places = ", ".join(f"{one['name']} {one['host']}:{one['port']}" for one in row["endpoints"])
+    places = ", ".join(f"{endpoint['name']} {endpoint['host']}:{endpoint['port']}" for endpoint in row["endpoints"])
     rack = f"rack {row['rack']}" if row["rack"] else ""
     return [str(row["broker"]), Line(state, Tone.GOOD if state == "live" else Tone.BAD), places, rack]
 
@@ -263,8 +268,8 @@ def _is_under_replicated(row: Row) -> bool:
     return not set(row["replicas"]) - set(row["adding_replicas"]) <= set(row["isr"])
 
 
-def _odd_cells(one: Row) -> Cells:
-    return [f"{one['topic']}-{one['partition']}", one["path"], one["why"]]
+def _mismatch_cells(mismatch: Row) -> Cells:
+    return [f"{mismatch['topic']}-{mismatch['partition']}", mismatch["path"], mismatch["why"]]
 
 
 def _setting(row: Row) -> Cells:
@@ -295,7 +300,7 @@ def _token(row: Row) -> Cells:
 
 
 def _entity(entity: list[Row]) -> str:
-    return ", ".join(f"{one['type']} {'(default)' if one['name'] is None else one['name']}" for one in entity)
+    return ", ".join(f"{part['type']} {'(default)' if part['name'] is None else part['name']}" for part in entity)
 
 
 def _time(microseconds: int | None) -> str | None:
@@ -324,29 +329,31 @@ def overview(files: Store) -> Iterator[Panel]:
     brokers = [row for batch in fold.brokers(files, options) for row in batch.to_pylist()]
     partitions = [row for batch in fold.partitions(files, options) for row in batch.to_pylist()]
     partitions.sort(key=lambda row: (row["topic"], row["partition"]))
-    known = sorted({row["broker"] for row in brokers} | {one for row in partitions for one in row["replicas"]})
+    broker_ids = sorted(
+        {row["broker"] for row in brokers} | {broker_id for row in partitions for broker_id in row["replicas"]}
+    )
     rows = [_broker_line(row, partitions) for row in sorted(brokers, key=lambda row: row["broker"])]
     head = ("broker", "partitions", "leads", "out of sync", "state", "rack", "endpoints")
     about = "As the metadata log describes the cluster at its end. rawlog cluster shows settings, history and earlier states."
     yield Panel("kraft", Section("Brokers", rows, None, head), about, Look.BARS, files.path)
-    cells = [(_name(row), *(_cell(row, one) for one in known)) for row in partitions]
+    cells = [(_name(row), *(_cell(row, broker_id) for broker_id in broker_ids)) for row in partitions]
     about = (
         "One row per partition, one column per broker. Leader: serves the partition. In sync: a replica that has everything. "
         "Out of sync: a replica that lags behind. Offline: no broker leads the partition."
     )
-    brokers_head = ("partition", *(f"broker {one}" for one in known))
+    brokers_head = ("partition", *(f"broker {broker_id}" for broker_id in broker_ids))
     yield Panel("kraft", Section("Cluster map", cells, MOST, brokers_head), about, Look.MAP, files.path)
 
 
 def _broker_line(row: StateRow, partitions: list[StateRow]) -> tuple[str | Line, ...]:
     number = row["broker"]
-    own = [one for one in partitions if number in one["replicas"]]
-    lost = sum(number not in one["isr"] for one in own)
+    hosted = [partition for partition in partitions if number in partition["replicas"]]
+    lost = sum(number not in partition["isr"] for partition in hosted)
     state = Line("fenced", Tone.BAD) if row["fenced"] else Line("active", Tone.GOOD)
-    places = ", ".join(f"{one['host']}:{one['port']}" for one in row["endpoints"] or ())
-    leads = sum(one["leader"] == number for one in own)
+    places = ", ".join(f"{endpoint['host']}:{endpoint['port']}" for endpoint in row["endpoints"] or ())
+    leads = sum(partition["leader"] == number for partition in hosted)
     out = Line(f"{lost:,}", Tone.BAD if lost else None)
-    return str(number), f"{len(own):,}", f"{leads:,}", out, state, row["rack"] or "", places
+    return str(number), f"{len(hosted):,}", f"{leads:,}", out, state, row["rack"] or "", places
 
 
 def _name(row: StateRow) -> str | Line:

@@ -103,22 +103,22 @@ def encode_controls(
     base_offset: int, epoch: int, timestamp: int, controls: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> bytes:
     """A batch of control records, each by its type and message."""
-    return encode_batch(base_offset, epoch, timestamp, [encode_control(*one) for one in controls], control=True)
+    return encode_batch(base_offset, epoch, timestamp, [encode_control(*control) for control in controls], control=True)
 
 
 def encode_data(base_offset: int, epoch: int, timestamp: int, records: Iterable[Framed]) -> Iterator[bytes]:
     """Batches of framed records from an offset on, each of a size that a controller takes."""
-    held: list[Pair] = []
+    pairs: list[Pair] = []
     size = 0
     for value in records:
-        held.append((None, value))
+        pairs.append((None, value))
         size += len(value)
-        if size >= LARGEST_BATCH or len(held) == MOST_RECORDS:
-            yield encode_batch(base_offset, epoch, timestamp, held)
-            base_offset += len(held)
-            held, size = [], 0
-    if held:
-        yield encode_batch(base_offset, epoch, timestamp, held)
+        if size >= LARGEST_BATCH or len(pairs) == MOST_RECORDS:
+            yield encode_batch(base_offset, epoch, timestamp, pairs)
+            base_offset += len(pairs)
+            pairs, size = [], 0
+    if pairs:
+        yield encode_batch(base_offset, epoch, timestamp, pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +237,9 @@ class NewCluster:
         if self.directory_id is not None:
             first += _quorum(1, [Voter(self.node, self.directory_id, self.endpoints).message()])
         yield encode_controls(0, self.epoch, self.timestamp, first)
-        yield from encode_data(len(first), self.epoch, self.timestamp, self._framed())
+        yield from encode_data(len(first), self.epoch, self.timestamp, self._bootstrap_records())
 
-    def _framed(self) -> Iterator[Framed]:
+    def _bootstrap_records(self) -> Iterator[Framed]:
         bracketed = self.level >= TRANSACTION_LEVEL
         if bracketed:
             yield encode_framed("BeginTransactionRecord", {"name": "Bootstrap records"})

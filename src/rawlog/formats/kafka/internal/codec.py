@@ -100,7 +100,7 @@ def _field(raw: Mapping[str, Any], common: Mapping[str, Any]) -> SchemaField:
     type = type.removeprefix("[]")
     inner = raw.get("fields") or common.get(type)
     default = raw.get("default", _ABSENT)
-    struct = None if inner is None else tuple(_field(one, common) for one in inner)
+    struct = None if inner is None else tuple(_field(raw_field, common) for raw_field in inner)
     if default is _ABSENT:
         default = [] if is_array else _ZEROS.get(type, {} if struct is not None else 0)
     return SchemaField(
@@ -117,8 +117,8 @@ def _field(raw: Mapping[str, Any], common: Mapping[str, Any]) -> SchemaField:
 
 
 def _schema(raw: Mapping[str, Any]) -> Schema:
-    common = {one["name"]: one["fields"] for one in raw.get("commonStructs", ())}
-    fields = tuple(_field(one, common) for one in raw["fields"])
+    common = {common_struct["name"]: common_struct["fields"] for common_struct in raw.get("commonStructs", ())}
+    fields = tuple(_field(raw_field, common) for raw_field in raw["fields"])
     return Schema(raw["name"], _versions(raw["validVersions"]), _versions(raw["flexibleVersions"]), fields)
 
 
@@ -126,46 +126,48 @@ def _schema(raw: Mapping[str, Any]) -> Schema:
 def document(name: str) -> dict[str, Any]:
     """One of the JSON files of schemas, as it is."""
     text = resources.files("rawlog.formats.kafka.internal").joinpath("schemas", f"{name}.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 @lru_cache(maxsize=1)
 def schemas() -> dict[str, Schema]:
     """All schemas by name."""
-    found: dict[str, Schema] = {}
+    by_name: dict[str, Schema] = {}
     for name in ("metadata", "internal"):
         for group in document(name).values():
             for raw in group if isinstance(group, list) else ():
                 if isinstance(raw, dict) and "validVersions" in raw:
-                    found[raw["name"]] = _schema(raw)
-    return found
+                    by_name[raw["name"]] = _schema(raw)
+    return by_name
 
 
 def present(
     fields: Sequence[SchemaField], version: int, flexible: bool
 ) -> tuple[list[SchemaField], dict[int, SchemaField]]:
     """The fields of a version: those in their places, and the tagged ones by tag."""
-    here = [one for one in fields if version in one.versions]
-    tagged = {one.tag: one for one in here if one.is_tagged(version, flexible) and one.tag is not None}
-    return [one for one in here if not one.is_tagged(version, flexible)], dict(sorted(tagged.items()))
+    present_fields = [field for field in fields if version in field.versions]
+    tagged = {
+        field.tag: field for field in present_fields if field.is_tagged(version, flexible) and field.tag is not None
+    }
+    return [field for field in present_fields if not field.is_tagged(version, flexible)], dict(sorted(tagged.items()))
 
 
-def default_of(one: SchemaField, version: int) -> Any:
+def default_of(schema_field: SchemaField, version: int) -> Any:
     """What a field has that is not given: its default, for a structure that of its fields."""
-    if one.struct is not None and isinstance(one.default, dict):
-        return {field.name: default_of(field, version) for field in one.struct if version in field.versions}
-    return one.default.copy() if isinstance(one.default, list) else one.default
+    if schema_field.struct is not None and isinstance(schema_field.default, dict):
+        return {field.name: default_of(field, version) for field in schema_field.struct if version in field.versions}
+    return schema_field.default.copy() if isinstance(schema_field.default, list) else schema_field.default
 
 
-def is_default(one: SchemaField, value: Any, version: int) -> bool:
+def is_default(field: SchemaField, value: Any, version: int) -> bool:
     """Whether a tagged field need not be written.
 
-    Kafka writes a structure that may be null in any case: even as a null where that is the declared default.
+    Kafka always writes a nullable structure, even a null that is the declared default.
     """
-    if one.struct is not None and not one.is_array and version in one.nullable:
+    if field.struct is not None and not field.is_array and version in field.nullable:
         return False
-    return bool(value == default_of(one, version)) and (value is None) == (default_of(one, version) is None)
+    return bool(value == default_of(field, version)) and (value is None) == (default_of(field, version) is None)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -192,18 +194,18 @@ def bytes_text(raw: bytes) -> str:
 
 def struct_shower(fields: Sequence[SchemaField], version: int, flexible: bool) -> Callable[[Any], Any]:
     """A function that shows a message as Kafka's own JSON converter does."""
-    here = [
-        (one, one.is_tagged(version, flexible), _value_shower(one, version, flexible))
-        for one in fields
-        if version in one.versions
+    present_fields = [
+        (field, field.is_tagged(version, flexible), _value_shower(field, version, flexible))
+        for field in fields
+        if version in field.versions
     ]
 
     def show(message: Mapping[str, Any]) -> dict[str, Any]:
         shown: dict[str, Any] = {}
-        for one, tagged, show_one in here:
-            value = message[one.name] if one.name in message else default_of(one, version)
-            if not tagged or not is_default(one, value, version):
-                shown[one.name] = value if show_one is None else show_one(value)
+        for field, tagged, show_field in present_fields:
+            value = message[field.name] if field.name in message else default_of(field, version)
+            if not tagged or not is_default(field, value, version):
+                shown[field.name] = value if show_field is None else show_field(value)
         if UNKNOWN in message:
             shown[UNKNOWN] = [{"tag": tag, "data": bytes_text(raw)} for tag, raw in message[UNKNOWN]]
         return shown
@@ -211,20 +213,20 @@ def struct_shower(fields: Sequence[SchemaField], version: int, flexible: bool) -
     return show
 
 
-def _value_shower(one: SchemaField, version: int, flexible: bool) -> Callable[[Any], Any] | None:
+def _value_shower(field: SchemaField, version: int, flexible: bool) -> Callable[[Any], Any] | None:
     show: Callable[[Any], Any] | None = None
-    if one.struct is not None:
-        show = struct_shower(one.struct, version, flexible)
-    elif one.type == "uuid":
+    if field.struct is not None:
+        show = struct_shower(field.struct, version, flexible)
+    elif field.type == "uuid":
         show = uuid_text
-    elif one.type == "bytes":
+    elif field.type == "bytes":
         show = bytes_text
     if show is None:
         return None
-    each = show
-    if one.is_array:
-        return lambda value: None if value is None else [each(item) for item in value]
-    return lambda value: None if value is None else each(value)
+    show_item = show
+    if field.is_array:
+        return lambda value: None if value is None else [show_item(item) for item in value]
+    return lambda value: None if value is None else show_item(value)
 
 
 FIXED = {
@@ -302,9 +304,9 @@ def read_text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        made = ReplacedText(java_text(raw))
-        made.raw = raw
-        return made
+        text = ReplacedText(java_text(raw))
+        text.raw = raw
+        return text
 
 
 def write_text(text: str) -> bytes:
@@ -350,8 +352,8 @@ class Codec:
         """The message that fills `data` from `position` to the end. DataError if it does not."""
         message, end = self.decode(data, position, most=most)
         if end != len(data):
-            left = len(data) - end
-            raise CorruptError(f"{self.schema.name} version {self.version}: {left} bytes follow it", position=end)
+            rest_size = len(data) - end
+            raise CorruptError(f"{self.schema.name} version {self.version}: {rest_size} bytes follow it", position=end)
         return message
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
@@ -376,9 +378,9 @@ class Codec:
 def codec(schema: Schema, version: int) -> Codec:
     """The codec of a schema at a version; UnsupportedError if there is no such version."""
     if version not in schema.valid:
-        known = f"{schema.valid.low} to {schema.valid.high}"
+        versions = f"{schema.valid.low} to {schema.valid.high}"
         raise UnsupportedError(
-            f"{schema.name} version {version}; {known} are known", expected=known, found=version, field="version"
+            f"{schema.name} version {version}; {versions} are known", expected=versions, found=version, field="version"
         )
     flexible = version in schema.flexible
     fields = schema.fields
@@ -399,14 +401,14 @@ def _struct_reader(fields: Sequence[SchemaField], version: int, flexible: bool) 
     plain, tagged = present(fields, version, flexible)
     steps: list[Step] = []
     run: list[SchemaField] = []
-    for one in plain:
-        if not one.is_array and one.type in FIXED:
-            run.append(one)
+    for field in plain:
+        if not field.is_array and field.type in FIXED:
+            run.append(field)
             continue
         if run:
             steps.append(_run_step(run))
             run = []
-        steps.append(_field_step(one.name, _field_reader(one, version, flexible)))
+        steps.append(_field_step(field.name, _field_reader(field, version, flexible)))
     if run:
         steps.append(_run_step(run))
     if flexible:
@@ -422,17 +424,17 @@ def _struct_reader(fields: Sequence[SchemaField], version: int, flexible: bool) 
 
 
 def _run_step(run: list[SchemaField]) -> Step:
-    names = [one.name for one in run]
-    packed = struct.Struct(">" + "".join(FIXED[one.type] for one in run))
+    names = [field.name for field in run]
+    packed = struct.Struct(">" + "".join(FIXED[field.type] for field in run))
     unpack, size = packed.unpack_from, packed.size
     if len(names) == 1:
         name = names[0]
 
-        def one_step(data: bytes, position: int, message: Message) -> int:
+        def single_step(data: bytes, position: int, message: Message) -> int:
             message[name] = unpack(data, position)[0]
             return position + size
 
-        return one_step
+        return single_step
 
     def step(data: bytes, position: int, message: Message) -> int:
         message.update(zip(names, unpack(data, position), strict=True))
@@ -472,16 +474,16 @@ def _length_reader(flexible: bool, wide: bool) -> Read:
     return plain
 
 
-def _field_reader(one: SchemaField, version: int, flexible: bool, *, in_tag: bool = False) -> Read:
-    nullable = version in one.nullable
-    if one.is_array:
-        return _array_reader(one, version, flexible, nullable)
-    if one.struct is not None:
-        read = _struct_reader(one.struct, version, flexible)
+def _field_reader(field: SchemaField, version: int, flexible: bool, *, in_tag: bool = False) -> Read:
+    nullable = version in field.nullable
+    if field.is_array:
+        return _array_reader(field, version, flexible, nullable)
+    if field.struct is not None:
+        read = _struct_reader(field.struct, version, flexible)
         return _nullable_struct_reader(read, in_tag) if nullable else read
-    if one.type in FIXED:
-        return _fixed_reader(one.type)
-    return _text_reader(one, flexible, nullable)
+    if field.type in FIXED:
+        return _fixed_reader(field.type)
+    return _text_reader(field, flexible, nullable)
 
 
 def _fixed_reader(type: str) -> Read:
@@ -494,8 +496,8 @@ def _fixed_reader(type: str) -> Read:
     return read
 
 
-def _text_reader(one: SchemaField, flexible: bool, nullable: bool) -> Read:
-    name, is_text, is_view = one.name, one.type == "string", one.type == "records"
+def _text_reader(field: SchemaField, flexible: bool, nullable: bool) -> Read:
+    name, is_text, is_view = field.name, field.type == "string", field.type == "records"
     length = _length_reader(flexible, wide=not is_text)
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
@@ -514,15 +516,15 @@ def _text_reader(one: SchemaField, flexible: bool, nullable: bool) -> Read:
     return read
 
 
-def _array_reader(one: SchemaField, version: int, flexible: bool, nullable: bool) -> Read:
-    name, length = one.name, _length_reader(flexible, wide=True)
-    element = FIXED.get(one.type)
+def _array_reader(field: SchemaField, version: int, flexible: bool, nullable: bool) -> Read:
+    name, length = field.name, _length_reader(flexible, wide=True)
+    element = FIXED.get(field.type)
     size = struct.calcsize(">" + element) if element else 1
     short = [struct.Struct(f">{count}{element}").unpack_from for count in range(SHORT)] if element else []
-    read_one = (
-        _struct_reader(one.struct, version, flexible)
-        if one.struct is not None
-        else _text_reader(one, flexible, nullable=False)
+    read_element = (
+        _struct_reader(field.struct, version, flexible)
+        if field.struct is not None
+        else _text_reader(field, flexible, nullable=False)
         if element is None
         else None
     )
@@ -537,7 +539,7 @@ def _array_reader(one: SchemaField, version: int, flexible: bool, nullable: bool
             raise CorruptError(f"{name}: {count} elements, {len(data) - position} bytes are left", position=position)
         if count >= SHORT:
             _take_room(count if element is None else count >> 4, position)
-        if read_one is None:
+        if read_element is None:
             assert element is not None
             if element == "16s":
                 stop = position + count * 16
@@ -546,7 +548,7 @@ def _array_reader(one: SchemaField, version: int, flexible: bool, nullable: bool
             return list(unpack(data, position)), position + count * size
         items = []
         for _ in range(count):
-            item, position = read_one(data, position)
+            item, position = read_element(data, position)
             items.append(item)
         return items, position
 
@@ -566,9 +568,9 @@ def _nullable_struct_reader(read: Read, in_tag: bool) -> Read:
 
 
 def _tags_step(fields: Sequence[SchemaField], tagged: Mapping[int, SchemaField], version: int) -> Step:
-    readers = {tag: (one.name, _field_reader(one, version, True, in_tag=True)) for tag, one in tagged.items()}
-    elsewhere = {one.tag for one in fields if one.tag is not None} - set(tagged)
-    defaults = {one.name: default_of(one, version) for one in tagged.values()}
+    readers = {tag: (field.name, _field_reader(field, version, True, in_tag=True)) for tag, field in tagged.items()}
+    elsewhere = {field.tag for field in fields if field.tag is not None} - set(tagged)
+    defaults = {field.name: default_of(field, version) for field in tagged.values()}
     fresh = [name for name, value in defaults.items() if isinstance(value, (list, dict))]
 
     def step(data: bytes, position: int, message: Message) -> int:
@@ -618,21 +620,21 @@ def _tags_step(fields: Sequence[SchemaField], tagged: Mapping[int, SchemaField],
 
 def _struct_writer(fields: Sequence[SchemaField], version: int, flexible: bool) -> Write:
     plain, tagged = present(fields, version, flexible)
-    writers = [(one, _field_writer(one, version, flexible)) for one in plain]
-    tag_writers = [(tag, one, _field_writer(one, version, True, in_tag=True)) for tag, one in tagged.items()]
-    names = {one.name for one in fields} | {UNKNOWN}
+    writers = [(field, _field_writer(field, version, flexible)) for field in plain]
+    tag_writers = [(tag, field, _field_writer(field, version, True, in_tag=True)) for tag, field in tagged.items()]
+    names = {field.name for field in fields} | {UNKNOWN}
 
     def write(message: Mapping[str, Any], out: list[bytes]) -> None:
         if not names >= message.keys():
             raise EncodeError(f"no such field: {', '.join(sorted(message.keys() - names))}")
-        for one, put in writers:
-            put(message[one.name] if one.name in message else default_of(one, version), out)
+        for field, write_field in writers:
+            write_field(message[field.name] if field.name in message else default_of(field, version), out)
         if flexible:
             tags: dict[int, bytes] = dict(message.get(UNKNOWN, ()))
-            for tag, one, put in tag_writers:
-                if one.name in message and not is_default(one, message[one.name], version):
+            for tag, field, write_field in tag_writers:
+                if field.name in message and not is_default(field, message[field.name], version):
                     content: list[bytes] = []
-                    put(message[one.name], content)
+                    write_field(message[field.name], content)
                     tags[tag] = b"".join(content)
             out.append(write_uvarint(len(tags)))
             for tag, raw in sorted(tags.items()):
@@ -647,15 +649,15 @@ def _length_writer(flexible: bool, wide: bool) -> Callable[[int], bytes]:
     return struct.Struct(">i" if wide else ">h").pack
 
 
-def _field_writer(one: SchemaField, version: int, flexible: bool, *, in_tag: bool = False) -> Write:
-    nullable = version in one.nullable
-    if not one.is_array and one.struct is None and one.type in FIXED:
-        return _fixed_writer(one)
-    if one.is_array:
-        return _array_writer(one, version, flexible, nullable)
-    if one.struct is None:
-        return _text_writer(one, flexible, nullable)
-    write_struct = _struct_writer(one.struct, version, flexible)
+def _field_writer(field: SchemaField, version: int, flexible: bool, *, in_tag: bool = False) -> Write:
+    nullable = version in field.nullable
+    if not field.is_array and field.struct is None and field.type in FIXED:
+        return _fixed_writer(field)
+    if field.is_array:
+        return _array_writer(field, version, flexible, nullable)
+    if field.struct is None:
+        return _text_writer(field, flexible, nullable)
+    write_struct = _struct_writer(field.struct, version, flexible)
 
     def write(value: Any, out: list[bytes]) -> None:
         if nullable:
@@ -666,8 +668,8 @@ def _field_writer(one: SchemaField, version: int, flexible: bool, *, in_tag: boo
     return write
 
 
-def _fixed_writer(one: SchemaField) -> Write:
-    pack, name, is_id = struct.Struct(">" + FIXED[one.type]).pack, one.name, one.type == "uuid"
+def _fixed_writer(field: SchemaField) -> Write:
+    pack, name, is_id = struct.Struct(">" + FIXED[field.type]).pack, field.name, field.type == "uuid"
 
     def write(value: Any, out: list[bytes]) -> None:
         if is_id and len(value) != 16:
@@ -677,8 +679,8 @@ def _fixed_writer(one: SchemaField) -> Write:
     return write
 
 
-def _text_writer(one: SchemaField, flexible: bool, nullable: bool) -> Write:
-    name, is_text, is_view = one.name, one.type == "string", one.type == "records"
+def _text_writer(field: SchemaField, flexible: bool, nullable: bool) -> Write:
+    name, is_text, is_view = field.name, field.type == "string", field.type == "records"
     length = _length_writer(flexible, wide=not is_text)
 
     def write(value: Any, out: list[bytes]) -> None:
@@ -695,15 +697,15 @@ def _text_writer(one: SchemaField, flexible: bool, nullable: bool) -> Write:
     return write
 
 
-def _array_writer(one: SchemaField, version: int, flexible: bool, nullable: bool) -> Write:
-    name, length = one.name, _length_writer(flexible, wide=True)
-    put: Write
-    if one.struct is not None:
-        put = _struct_writer(one.struct, version, flexible)
-    elif one.type in FIXED:
-        put = _fixed_writer(one)
+def _array_writer(field: SchemaField, version: int, flexible: bool, nullable: bool) -> Write:
+    name, length = field.name, _length_writer(flexible, wide=True)
+    write_element: Write
+    if field.struct is not None:
+        write_element = _struct_writer(field.struct, version, flexible)
+    elif field.type in FIXED:
+        write_element = _fixed_writer(field)
     else:
-        put = _text_writer(one, flexible, nullable=False)
+        write_element = _text_writer(field, flexible, nullable=False)
 
     def write(value: Any, out: list[bytes]) -> None:
         if value is None:
@@ -713,6 +715,6 @@ def _array_writer(one: SchemaField, version: int, flexible: bool, nullable: bool
             return
         out.append(length(len(value)))
         for item in value:
-            put(item, out)
+            write_element(item, out)
 
     return write

@@ -122,7 +122,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
+class FramedRecord:
     """A metadata record: its type by number and name, its version, and the message."""
 
     key: int
@@ -144,8 +144,8 @@ def type_name(schema: str) -> str:
 def framed_types(kind: str = "metadata") -> dict[int, Schema]:
     """Schemas by the number in the frame: of the `metadata` log, or of the `remote` log metadata topic."""
     if kind == "metadata":
-        found = document("metadata")
-        raws = [*found["records"], *found.get("laterRecords", ())]
+        groups = document("metadata")
+        raws = [*groups["records"], *groups.get("laterRecords", ())]
     else:
         raws = document("internal")["remoteLogMetadataRecords"]
     return {raw["apiKey"]: schemas()[raw["name"]] for raw in raws}
@@ -154,11 +154,11 @@ def framed_types(kind: str = "metadata") -> dict[int, Schema]:
 @lru_cache(maxsize=1)
 def type_numbers() -> dict[str, int]:
     """Numbers of metadata records by every name they go by: `TopicRecord`, `Topic`, `TOPIC_RECORD`."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for key, schema in framed_types().items():
         for name in (schema.name, schema.name.removesuffix("Record"), type_name(schema.name)):
-            found[name] = key
-    return found
+            numbers[name] = key
+    return numbers
 
 
 def frame_head(value: bytes) -> tuple[int, int, int]:
@@ -198,10 +198,10 @@ def decode_record(value: bytes, kind: str = "metadata") -> tuple[int, int, Messa
     return key, version, _framed_codec(kind, key, version)[1].decode_all(value, position)
 
 
-def decode_framed(value: bytes, kind: str = "metadata") -> Framed:
+def decode_framed(value: bytes, kind: str = "metadata") -> FramedRecord:
     """The record in a frame, with its name and codec. Raises as `decode_record` does."""
     key, version, message = decode_record(value, kind)
-    return Framed(key, *_framed_codec(kind, key, version), version=version, message=message)
+    return FramedRecord(key, *_framed_codec(kind, key, version), version=version, message=message)
 
 
 def encode_framed(type: int | str, message: Mapping[str, Any], version: int | None = None) -> bytes:
@@ -235,7 +235,7 @@ def lowest_version(schema: Schema, message: Mapping[str, Any]) -> int:
 
 
 def _absent(schema: Schema, message: Mapping[str, Any], version: int) -> list[str]:
-    fields = {one.name: one for one in schema.fields}
+    fields = {field.name: field for field in schema.fields}
     return [
         name
         for name, value in message.items()
@@ -271,9 +271,9 @@ def control_codec(type: int, value: bytes) -> tuple[str, Codec]:
 
 def decode_control(type: int, value: bytes) -> tuple[str, Codec, Message]:
     """The name, codec and message of a control record. DataError if it is not known."""
-    name, found = control_codec(type, value)
-    message, _ = found.decode(value)
-    return name, found, message
+    name, schema_codec = control_codec(type, value)
+    message, _ = schema_codec.decode(value)
+    return name, schema_codec, message
 
 
 def encode_control(type: int, message: Mapping[str, Any]) -> tuple[bytes, bytes]:
@@ -297,7 +297,7 @@ KEYED = frozenset(_KEY_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
-class Keyed:
+class KeyedRecord:
     """A record of an internal topic: the schemas' names without Key and Value, both messages; `value` None deletes the key."""
 
     type: int
@@ -312,36 +312,36 @@ class Keyed:
 @lru_cache(maxsize=4)
 def key_types(topic: str) -> dict[int, tuple[Schema, Schema]]:
     """Schemas of keys and values of an internal topic by the number in front of the key."""
-    found = {}
+    types = {}
     for name in _KEY_TYPES[topic]:
         for row in document("internal")[name]:
-            found[row["keyType"]] = (schemas()[row["keySchema"]], schemas()[row["valueSchema"]])
-    return found
+            types[row["keyType"]] = (schemas()[row["keySchema"]], schemas()[row["valueSchema"]])
+    return types
 
 
 @lru_cache(maxsize=8)
-def _early(schema: Schema) -> Schema | None:
+def _early_schema(schema: Schema) -> Schema | None:
     """A value as the early access release wrote it under the same version number; None if that was the same."""
     if schema.name not in _EARLY_FIELDS:
         return None
-    then = {one.name: _EARLY_FIELDS[schema.name].get(one.name, one.type) for one in schema.fields}
-    kept = ((one, then[one.name]) for one in schema.fields)
-    return replace(schema, fields=tuple(replace(one, type=type) for one, type in kept if type is not None))
+    early_types = {field.name: _EARLY_FIELDS[schema.name].get(field.name, field.type) for field in schema.fields}
+    kept = ((field, early_types[field.name]) for field in schema.fields)
+    return replace(schema, fields=tuple(replace(field, type=type) for field, type in kept if type is not None))
 
 
 def value_codec(schema: Schema, version: int, value: bytes) -> tuple[Codec, Message]:
-    """The codec that a value of an internal topic was written with, and what it says. DataError if it is not one."""
-    found = codec(schema, version)
+    """The codec of a value of an internal topic, and the decoded message. DataError if it cannot be decoded."""
+    schema_codec = codec(schema, version)
     try:
-        return found, found.decode_all(value, _INT16.size)
+        return schema_codec, schema_codec.decode_all(value, _INT16.size)
     except (CorruptError, TruncatedError):
-        if (early := _early(schema)) is None:
+        if (early := _early_schema(schema)) is None:
             raise
-    found = codec(early, version)
-    return found, found.decode_all(value, _INT16.size)
+    schema_codec = codec(early, version)
+    return schema_codec, schema_codec.decode_all(value, _INT16.size)
 
 
-def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> Keyed:
+def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> KeyedRecord:
     """A record of `__consumer_offsets`, `__transaction_state` or `__share_group_state`. DataError if it is not one."""
     if key is None or len(key) < _INT16.size:
         raise CorruptError("no key, or none that names its type")
@@ -353,15 +353,15 @@ def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> Keyed:
     key_message = key_codec.decode_all(key, _INT16.size)
     name = key_schema.name.removesuffix("Key")
     if value is None:
-        return Keyed(number, name, key_message, key_codec, None, None, None)
+        return KeyedRecord(number, name, key_message, key_codec, None, None, None)
     if len(value) < _INT16.size:
         raise TruncatedError("a value without a version")
     version = _INT16.unpack_from(value)[0]
-    found, message = value_codec(value_schema, version, value)
-    return Keyed(number, name, key_message, key_codec, version, message, found)
+    schema_codec, message = value_codec(value_schema, version, value)
+    return KeyedRecord(number, name, key_message, key_codec, version, message, schema_codec)
 
 
-def encode_keyed(record: Keyed) -> tuple[bytes, bytes | None]:
+def encode_keyed(record: KeyedRecord) -> tuple[bytes, bytes | None]:
     """Key and value of a record of an internal topic."""
     key = _INT16.pack(record.type) + record.key_codec.encode(record.key)
     if record.value is None or record.value_codec is None:
@@ -369,7 +369,7 @@ def encode_keyed(record: Keyed) -> tuple[bytes, bytes | None]:
     return key, _INT16.pack(record.value_codec.version) + record.value_codec.encode(record.value)
 
 
-def embedded(name: str, raw: bytes) -> dict[str, Any] | None:
+def decode_embedded(name: str, raw: bytes) -> dict[str, Any] | None:
     """The subscription or assignment inside a classic group's member, as JSON; None if the bytes are another protocol's.
 
     A version above those known is read as the newest known, as consumers do.
@@ -379,11 +379,11 @@ def embedded(name: str, raw: bytes) -> dict[str, Any] | None:
     schema = schemas()[name]
     version = min(_INT16.unpack_from(raw)[0], schema.valid.high)
     try:
-        found = codec(schema, version)
-        message, _ = found.decode(raw, _INT16.size)
+        schema_codec = codec(schema, version)
+        message, _ = schema_codec.decode(raw, _INT16.size)
     except (CorruptError, TruncatedError, UnsupportedError):
         return None
-    return found.to_json(message)
+    return schema_codec.to_json(message)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -392,9 +392,9 @@ def embedded(name: str, raw: bytes) -> dict[str, Any] | None:
 
 def read_marker(frames: Frames, index: int) -> tuple[int | None, int, int]:
     """The type, coordinator epoch and time (ms) of a control batch's first record; type None if it cannot be read."""
-    one = frames.slice(index, index + 1)
+    batch = frames.slice(index, index + 1)
     try:
-        decoded = decode_columns(one.data, one.starts, one.stops, {"key", "value", "timestamp"}, limit=1 << 16)
+        decoded = decode_columns(batch.data, batch.starts, batch.stops, {"key", "value", "timestamp"}, limit=1 << 16)
     except DataError:
         return None, NONE, NONE
     if not decoded.count:

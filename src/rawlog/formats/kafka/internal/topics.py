@@ -17,10 +17,10 @@ import pyarrow as pa
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.internal.messages import (
     TRANSACTION_STATUSES,
-    Keyed,
+    KeyedRecord,
+    decode_embedded,
     decode_framed,
     decode_keyed,
-    embedded,
 )
 from rawlog.formats.kafka.log import segment
 from rawlog.formats.kafka.partition import transactions
@@ -51,7 +51,7 @@ def partitions(files: Sequence[File]) -> list[list[File]]:
             raise AccessError(f"{file.path}: {file.problem}")
         groups.setdefault(file.place.group or file.path, []).append(file)
     for segments in groups.values():
-        segments.sort(key=lambda one: one.place.start_offset or 0)
+        segments.sort(key=lambda segment: segment.place.start_offset or 0)
     return list(groups.values())
 
 
@@ -96,7 +96,7 @@ class Entry:
     timestamp: int | None
     state: str
     raw_key: bytes
-    record: Keyed
+    record: KeyedRecord
 
 
 def entries(
@@ -142,11 +142,11 @@ def _fold(
         for _, entry in entries(segments, topic, errors, wanted):
             if entry.state == "committed":
                 newest[entry.raw_key] = entry.offset
-                for other in replaces(entry):
-                    newest.pop(other, None)
-        made: list[dict[str, Any]] = []
+                for replaced_key in replaces(entry):
+                    newest.pop(replaced_key, None)
+        rows: list[dict[str, Any]] = []
         for file, entry in entries(segments, topic, errors, wanted):
-            made.append(
+            rows.append(
                 {
                     "offset_in_log": entry.offset,
                     "timestamp": entry.timestamp,
@@ -158,11 +158,11 @@ def _fold(
                     **row(entry),
                 }
             )
-            if len(made) == ROWS:
-                yield as_batch(table, made)
-                made = []
-        if made:
-            yield as_batch(table, made)
+            if len(rows) == ROWS:
+                yield as_batch(table, rows)
+                rows = []
+        if rows:
+            yield as_batch(table, rows)
 
 
 def as_batch(table: Table, rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -214,7 +214,7 @@ def groups(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
     yield from _fold(GROUPS, files, options, lambda kind: kind not in _OFFSET_TYPES, row)
 
 
-def group_json(record: Keyed) -> dict[str, Any]:
+def group_json(record: KeyedRecord) -> dict[str, Any]:
     """A group's record as Kafka shows it, what consumers put into it decoded."""
     assert record.value is not None
     assert record.value_codec is not None
@@ -225,9 +225,9 @@ def group_json(record: Keyed) -> dict[str, Any]:
                 ("subscription", "ConsumerProtocolSubscription"),
                 ("assignment", "ConsumerProtocolAssignment"),
             ):
-                found = embedded(schema, raw[name])
-                if found is not None:
-                    member[name] = found
+                decoded = decode_embedded(schema, raw[name])
+                if decoded is not None:
+                    member[name] = decoded
     return shown
 
 
@@ -237,7 +237,7 @@ def transaction_states(files: Sequence[File], options: Mapping[str, str]) -> Ite
     def row(entry: Entry) -> dict[str, Any]:
         value = entry.record.value or {}
         status = value.get("transactionStatus")
-        listed = value.get("transactionPartitions")
+        partitions_by_topic = value.get("transactionPartitions")
         return {
             "transactional_id": entry.record.key["transactionalId"],
             "producer_id": value.get("producerId"),
@@ -245,8 +245,12 @@ def transaction_states(files: Sequence[File], options: Mapping[str, str]) -> Ite
             "status": None if status is None else TRANSACTION_STATUSES.get(status, str(status)),
             "timeout_ms": value.get("transactionTimeoutMs"),
             "partitions": None
-            if listed is None
-            else [{"topic": one["topic"], "partition": number} for one in listed for number in one["partitionIds"]],
+            if partitions_by_topic is None
+            else [
+                {"topic": topic["topic"], "partition": number}
+                for topic in partitions_by_topic
+                for number in topic["partitionIds"]
+            ],
             "start_timestamp": milliseconds(value.get("transactionStartTimestampMs")),
             "update_timestamp": milliseconds(value.get("transactionLastUpdateTimestampMs")),
             "previous_producer_id": value.get("previousProducerId"),
@@ -279,7 +283,7 @@ def shares(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
             "delivery_complete_count": value.get("deliveryCompleteCount"),
             "batches": None
             if batches is None
-            else [{ours: one.get(theirs) for ours, theirs in names.items()} for one in batches],
+            else [{column: batch.get(kafka_name) for column, kafka_name in names.items()} for batch in batches],
             "create_timestamp": milliseconds(value.get("createTimestamp")),
             "write_timestamp": milliseconds(value.get("writeTimestamp")),
         }
@@ -308,11 +312,11 @@ def remote(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
                     "path": file.path,
                 }
                 try:
-                    found = decode_framed(value, "remote")
+                    framed = decode_framed(value, "remote")
                 except DataError:
                     continue
-                shown = json.dumps(found.to_json(), ensure_ascii=False)
-                rows.append({**place, "type": found.codec.schema.name, "version": found.version, "value": shown})
+                shown = json.dumps(framed.to_json(), ensure_ascii=False)
+                rows.append({**place, "type": framed.codec.schema.name, "version": framed.version, "value": shown})
             if rows:
                 yield as_batch(REMOTE, rows)
 

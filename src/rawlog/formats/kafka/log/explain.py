@@ -80,7 +80,7 @@ def message_nodes(codec: Codec, data: Bytes, start: int, stop: int, base: int) -
 
 def hides(node: Node) -> bool:
     """Whether something below a node is not to be shown."""
-    return any(one.secret is not None for _, one in node.walk())
+    return any(part.secret is not None for _, part in node.walk())
 
 
 class _Walk:
@@ -100,16 +100,16 @@ class _Walk:
     def struct(self, fields: Sequence[SchemaField], at: int) -> tuple[list[Node], int]:
         plain, tagged = present(fields, self.version, self.flexible)
         nodes: list[Node] = []
-        seen: Message = {}
-        for one in plain:
-            made, at = self.field(one, at, seen)
-            nodes += made
+        values: Message = {}
+        for field in plain:
+            field_nodes, at = self.field(field, at, values)
+            nodes += field_nodes
         if self.flexible:
-            made, at = self.tags(tagged, at, seen)
-            nodes += made
+            field_nodes, at = self.tags(tagged, at, values)
+            nodes += field_nodes
         return nodes, at
 
-    def tags(self, tagged: dict[int, SchemaField], at: int, seen: Message) -> tuple[list[Node], int]:
+    def tags(self, tagged: dict[int, SchemaField], at: int, values: Message) -> tuple[list[Node], int]:
         count, stop = read_uvarint(self.message, at)
         nodes = [self.leaf(at, stop, "tagged field count", "uvarint", count)]
         at = stop
@@ -124,10 +124,10 @@ class _Walk:
                 self.leaf(behind_tag, inside, "size", "uvarint", size),
             ]
             if tag in tagged:
-                made, end = self.field(tagged[tag], inside, seen, in_tag=True)
+                field_nodes, end = self.field(tagged[tag], inside, values, in_tag=True)
                 if end != stop:
                     raise CorruptError(f"tag {tag}: ends at {end}, its size says {stop}")
-                children += made
+                children += field_nodes
             elif size:
                 children.append(self.leaf(inside, stop, "content", "bytes", self.message[inside:stop], "kept as it is"))
             name = f"tagged field {tagged[tag].name}" if tag in tagged else f"unknown tagged field {tag}"
@@ -135,18 +135,18 @@ class _Walk:
             at = stop
         return nodes, at
 
-    def field(self, one: SchemaField, at: int, seen: Message, *, in_tag: bool = False) -> tuple[list[Node], int]:
-        nullable = self.version in one.nullable
-        if one.is_array:
-            return self.array(one, at, seen)
-        if one.struct is not None:
-            return self.structure(one, at, nullable, in_tag)
-        if one.type in FIXED:
-            return self.fixed(one, at, seen)
-        return self.text(one, at, seen)
+    def field(self, field: SchemaField, at: int, values: Message, *, in_tag: bool = False) -> tuple[list[Node], int]:
+        nullable = self.version in field.nullable
+        if field.is_array:
+            return self.array(field, at, values)
+        if field.struct is not None:
+            return self.structure(field, at, nullable, in_tag)
+        if field.type in FIXED:
+            return self.fixed(field, at, values)
+        return self.text(field, at, values)
 
-    def structure(self, one: SchemaField, at: int, nullable: bool, in_tag: bool) -> tuple[list[Node], int]:
-        assert one.struct is not None
+    def structure(self, field: SchemaField, at: int, nullable: bool, in_tag: bool) -> tuple[list[Node], int]:
+        assert field.struct is not None
         first, children = at, []
         if nullable:
             mark = self.message[at]
@@ -154,24 +154,24 @@ class _Walk:
             children.append(self.leaf(at, at + 1, "present", "int8", mark, "null" if absent else "follows"))
             at += 1
             if absent:
-                return [self.node(first, at, one.name, one.type, children, "null")], at
-        made, at = self.struct(one.struct, at)
-        return [self.node(first, at, one.name, one.type, children + made)], at
+                return [self.node(first, at, field.name, field.type, children, "null")], at
+        struct_nodes, at = self.struct(field.struct, at)
+        return [self.node(first, at, field.name, field.type, children + struct_nodes)], at
 
-    def fixed(self, one: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
-        packed = struct.Struct(">" + FIXED[one.type])
+    def fixed(self, field: SchemaField, at: int, values: Message, name: str | None = None) -> tuple[list[Node], int]:
+        packed = struct.Struct(">" + FIXED[field.type])
         value = packed.unpack_from(self.message, at)[0]
         stop = at + packed.size
-        text = meaning(self.name, one.name, value, seen)
-        if one.type == "uuid":
+        text = meaning(self.name, field.name, value, values)
+        if field.type == "uuid":
             number = int.from_bytes(value, "big")
-            text = DIRECTORY_WORDS.get(number, "") if "irector" in one.name or "Dir" in one.name else ""
+            text = DIRECTORY_WORDS.get(number, "") if "irector" in field.name or "Dir" in field.name else ""
             value = uuid_text(value)
-        elif one.type == "int64" and "imestamp" in one.name and value >= 0:
+        elif field.type == "int64" and "imestamp" in field.name and value >= 0:
             text = milliseconds(value)
         if name is None:
-            seen[one.name] = value
-        return [self.leaf(at, stop, name or one.name, one.type, value, text)], stop
+            values[field.name] = value
+        return [self.leaf(at, stop, name or field.name, field.type, value, text)], stop
 
     def length(self, at: int, name: str, wide: bool, what: str) -> tuple[int, Node, int]:
         """A length or count, -1 for null."""
@@ -185,42 +185,42 @@ class _Walk:
         text = "null" if size < 0 else f"{size:,} {what}" + (", stored one higher" if self.flexible else "")
         return size, self.leaf(at, stop, name, type, raw, text), stop
 
-    def text(self, one: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
-        called = name or one.name
-        size, node, at = self.length(at, f"{called} length", one.type != "string", "bytes")
+    def text(self, field: SchemaField, at: int, values: Message, name: str | None = None) -> tuple[list[Node], int]:
+        label = name or field.name
+        size, node, at = self.length(at, f"{label} length", field.type != "string", "bytes")
         if size < 0:
-            seen[one.name] = None
+            values[field.name] = None
             return [node], at
         stop = at + size
         if stop > len(self.message):
-            raise TruncatedError(f"{called}: {size} bytes, {len(self.message) - at} are left")
+            raise TruncatedError(f"{label}: {size} bytes, {len(self.message) - at} are left")
         raw = self.message[at:stop]
-        if is_secret(self.name, one.name, seen):
-            return [node, Node(self.base + self.start + at, size, called, one.type, MASK, "secret", secret=raw)], stop
+        if is_secret(self.name, field.name, values):
+            return [node, Node(self.base + self.start + at, size, label, field.type, MASK, "secret", secret=raw)], stop
         value: Any = raw
-        if one.type == "string":
+        if field.type == "string":
             value = read_text(raw)
-        seen[one.name] = value
-        return [node, self.leaf(at, stop, called, one.type, value)], stop
+        values[field.name] = value
+        return [node, self.leaf(at, stop, label, field.type, value)], stop
 
-    def array(self, one: SchemaField, at: int, seen: Message) -> tuple[list[Node], int]:
+    def array(self, field: SchemaField, at: int, values: Message) -> tuple[list[Node], int]:
         first = at
         count, node, at = self.length(at, "count", True, "elements")
         if count > len(self.message) - at:
-            raise CorruptError(f"{one.name}: {count} elements, {len(self.message) - at} bytes are left")
+            raise CorruptError(f"{field.name}: {count} elements, {len(self.message) - at} bytes are left")
         children = [node]
         for number in range(max(count, 0)):
-            name = f"{one.name}[{number}]"
-            begun = at
-            if one.struct is not None:
-                made, at = self.struct(one.struct, at)
-                made = [self.node(begun, at, name, one.type, made)]
-            elif one.type in FIXED:
-                made, at = self.fixed(one, at, {}, name)
+            name = f"{field.name}[{number}]"
+            start = at
+            if field.struct is not None:
+                element_nodes, at = self.struct(field.struct, at)
+                element_nodes = [self.node(start, at, name, field.type, element_nodes)]
+            elif field.type in FIXED:
+                element_nodes, at = self.fixed(field, at, {}, name)
             else:
-                made, at = self.text(one, at, {}, name)
-            children += made
-        return [self.node(first, at, one.name, f"array of {one.type}", children, "null" if count < 0 else "")], at
+                element_nodes, at = self.text(field, at, {}, name)
+            children += element_nodes
+        return [self.node(first, at, field.name, f"array of {field.type}", children, "null" if count < 0 else "")], at
 
 
 def try_nodes(codec: Codec, data: Bytes, start: int, stop: int, base: int) -> list[Node] | None:
@@ -282,7 +282,7 @@ def _cover(nodes: list[Node], start: int, stop: int) -> None:
 def _payload(
     data: Bytes, start: int, stop: int, base: int, value: dict[str, Any], batch: Node
 ) -> tuple[Bytes, int, int, str | None] | None:
-    """The bytes of the records, where they begin, what to add to a position in them, and what they lie inside."""
+    """The bytes of the records, their start, the shift of their positions, and the part they lie inside."""
     codec = value["attributes"] & CODEC_MASK
     if codec == 0:
         return data[:stop], start + BATCH.size, base, None
@@ -325,7 +325,7 @@ class _Records:
                 break
             try:
                 node, position = self.record(position, number)
-            except _Broken as broken:
+            except _BrokenRecord as broken:
                 rest = leaf(
                     self.data, position, self.data.size - position, self.base, "rest", "bytes", None, str(broken)
                 )
@@ -334,14 +334,14 @@ class _Records:
             nodes.append(node)
         else:
             if position < self.data.size and count:
-                left = self.data.size - position
+                rest_size = self.data.size - position
                 nodes.append(
-                    leaf(self.data, position, left, self.base, "left over", "bytes", None, "nothing may follow")
+                    leaf(self.data, position, rest_size, self.base, "left over", "bytes", None, "nothing may follow")
                 )
         if self.inside:
             for node in nodes:
-                for _, one in node.walk():
-                    one.inside = self.inside
+                for _, part in node.walk():
+                    part.inside = self.inside
         return nodes
 
     def record(self, start: int, number: int) -> tuple[Node, int]:
@@ -350,7 +350,7 @@ class _Records:
         length, position = self.varint(record, start, "length", "bytes after this field")
         end = position + length
         if length < 1 or end > self.data.size:
-            raise _Broken(f"record {number}: length {length} does not fit")
+            raise _BrokenRecord(f"record {number}: length {length} does not fit")
         record.children.append(
             leaf(self.data, position, 1, self.base, "attributes", "int8", int(self.data[position]), "unused")
         )
@@ -371,7 +371,9 @@ class _Records:
             position = self.bytes(record, position, end, f"header {index} key")
             position = self.bytes(record, position, end, f"header {index} value")
         if position != end:
-            raise _Broken(f"record {number}: its fields end at byte {position - start}, its length says {end - start}")
+            raise _BrokenRecord(
+                f"record {number}: its fields end at byte {position - start}, its length says {end - start}"
+            )
         record.size = end - start
         return record, end
 
@@ -384,7 +386,7 @@ class _Records:
         value, shift, at = 0, 0, position
         while True:
             if at >= self.data.size or shift > bits + 5:
-                raise _Broken(f"{name}: a number that does not end")
+                raise _BrokenRecord(f"{name}: a number that does not end")
             byte = int(self.data[at])
             value |= (byte & 0x7F) << shift
             at += 1
@@ -403,7 +405,7 @@ class _Records:
         if size < 0:
             return position
         if end - position < size:
-            raise _Broken(f"{name}: {size} bytes, {end - position} are left")
+            raise _BrokenRecord(f"{name}: {size} bytes, {end - position} are left")
         content = bytes(self.data[position : position + size])
         node = leaf(self.data, position, size, self.base, name, "bytes", content)
         if self.control:
@@ -466,10 +468,10 @@ class _Records:
         """The fields of a control record's value; its key came before."""
         value = bytes(self.data[position : position + size])
         try:
-            _, found = control_codec(-1 if self.control_kind is None else self.control_kind, value)
+            _, schema_codec = control_codec(-1 if self.control_kind is None else self.control_kind, value)
         except DataError:
             return []
-        return try_nodes(found, self.data, position, position + size, self.base) or []
+        return try_nodes(schema_codec, self.data, position, position + size, self.base) or []
 
     def internal(self, position: int, size: int, name: str) -> list[Node]:
         """Key or value of a record of an internal topic: a number, and the fields of what it names."""
@@ -482,17 +484,17 @@ class _Records:
             return []
         schema = self.key_schemas[name == "value"]
         try:
-            found = codec(schema, number)
+            schema_codec = codec(schema, number)
             if name == "value":
-                found, _ = value_codec(schema, number, bytes(self.data[position : position + size]))
-            nodes = message_nodes(found, self.data, position + 2, position + size, self.base)
+                schema_codec, _ = value_codec(schema, number, bytes(self.data[position : position + size]))
+            nodes = message_nodes(schema_codec, self.data, position + 2, position + size, self.base)
         except DataError:
             return []
         kind = "key type" if name == "key" else "version"
         return [leaf(self.data, position, 2, self.base, kind, "int16", number, schema.name), *nodes]
 
 
-class _Broken(Exception):
+class _BrokenRecord(Exception):
     """The records cannot be followed any further."""
 
 
@@ -549,7 +551,7 @@ def explain_entry(data: Bytes, start: int, stop: int, base: int, inside: str | N
     position += 4
     codec = int(fields["attributes"]) & CODEC_MASK
     if codec and size >= 0:
-        _unwrapped(entry, data, position, min(size, stop - position), base, codec, magic)
+        _unwrap_entry(entry, data, position, min(size, stop - position), base, codec, magic)
     else:
         _bytes(entry, data, position, stop, base, "value", size)
     return entry
@@ -564,7 +566,7 @@ def _bytes(entry: Node, data: Bytes, position: int, stop: int, base: int, name: 
     return position + size
 
 
-def _unwrapped(entry: Node, data: Bytes, position: int, size: int, base: int, codec: int, magic: int) -> None:
+def _unwrap_entry(entry: Node, data: Bytes, position: int, size: int, base: int, codec: int, magic: int) -> None:
     name = CODECS[codec] if codec < len(CODECS) else f"codec {codec}"
     packed = leaf(data, position, size, base, "value", name, None)
     entry.children.append(packed)

@@ -79,8 +79,8 @@ class Heads:
 
     def any(self, bits: int) -> bool:
         """Whether any frame may have one of these attributes: what none has need not be asked of each."""
-        seen = int(np.bitwise_or.reduce(self["attributes"])) if self.summary is None else self.summary.attributes
-        return bool(seen & int(bits))
+        attributes = int(np.bitwise_or.reduce(self["attributes"])) if self.summary is None else self.summary.attributes
+        return bool(attributes & int(bits))
 
     def only(self, mask: NDArray[np.bool_]) -> Heads:
         # Rows stay contiguous, or kernels that take them would be compiled once more.
@@ -93,11 +93,11 @@ class Heads:
 def heads(frames: Frames, *, check_crc: bool = True) -> Heads:
     """The headers of all frames, whatever their magic. Checksums are computed once for everybody who sees the window."""
     if check_crc:
-        return frames.share(_checked)
+        return frames.share(_checked_heads)
     return take(frames.data, frames.starts, frames.stops, check_crc=False)
 
 
-def _checked(frames: Frames) -> Heads:
+def _checked_heads(frames: Frames) -> Heads:
     return take(frames.data, frames.starts, frames.stops)
 
 

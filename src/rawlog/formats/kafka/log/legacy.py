@@ -31,8 +31,8 @@ from rawlog.formats.kafka.log.records import (
     Columns,
     TooMuch,
     fitting,
+    join_slices,
     timestamp_types,
-    whole,
 )
 from rawlog.io.compression import decompress
 from rawlog.kernels import byte_view
@@ -90,7 +90,7 @@ def decode_legacy(
     As `reader.decode_columns`: CorruptError for the first frame that cannot be read, TooMuch where several hold too much.
     """
     try:
-        return whole(decode_legacy_slices(data, starts, stops, columns, head=head, limit=limit, total=total))
+        return join_slices(decode_legacy_slices(data, starts, stops, columns, head=head, limit=limit, total=total))
     except LimitError as error:
         raise error.at(position=int(starts[0])) from None
 
@@ -134,7 +134,7 @@ def _cut(spans: Spans) -> list[Spans]:
 
 def _decode(spans: Spans, starts: NDArray[np.int64], columns: AbstractSet[str], head: Heads) -> Columns:
     room = int(spans.counts.sum())
-    made = _Buffers(columns, room, int((spans.stops - spans.starts).sum()))
+    buffers = _Buffers(columns, room, int((spans.stops - spans.starts).sum()))
     append = head.has(Attributes.LOG_APPEND_TIME) & (head["magic"] == 1)
     count, position, status = kernels.decode_entries(
         spans.data,
@@ -146,20 +146,20 @@ def _decode(spans: Spans, starts: NDArray[np.int64], columns: AbstractSet[str], 
         np.where(append, head["max_timestamp"], np.int64(NO_APPEND_TIME)),
         np.int64(NO_APPEND_TIME),
         True,
-        made.with_key,
-        made.with_value,
-        *made.numbers,
-        *made.payloads,
+        buffers.with_key,
+        buffers.with_value,
+        *buffers.numbers,
+        *buffers.payloads,
     )
     if status != Status.OK:
         frame = int(np.searchsorted(np.cumsum(spans.counts), count, side="right"))
         begin = int(spans.starts[frame]) if spans.begin is None else spans.begin
         raise _fault(frame, int(position) - begin, Status(status), starts, head)
-    arrays = made.arrays(room)
+    arrays = buffers.arrays(room)
     if "timestampType" in columns:
         kinds = np.where(head["magic"] == 0, kernels.NO_TIMESTAMP_TYPE, append.astype(np.int64))
         arrays["timestampType"] = timestamp_types(kinds, spans.counts, room)
-    return Columns(arrays, room, spans.counts, first=spans.first, far=int(made.nulls[3]))
+    return Columns(arrays, room, spans.counts, first=spans.first, far=int(buffers.nulls[3]))
 
 
 def starts_plain(data: Bytes, starts: NDArray[np.int64]) -> bool:
@@ -179,22 +179,22 @@ def decode_plain(
     frame apart, which for entries of a hundred bytes would cost more than reading them.
     """
     room = starts.size
-    made = _Buffers(columns, room, int((stops - starts).sum()))
+    buffers = _Buffers(columns, room, int((stops - starts).sum()))
     types = np.empty(room, np.int32)
-    offsets, times, times_valid = made.numbers
+    offsets, times, times_valid = buffers.numbers
     count = kernels.decode_plain_entries(
         byte_view(data),
         starts,
         stops,
-        made.with_key,
-        made.with_value,
+        buffers.with_key,
+        buffers.with_value,
         offsets,
         times,
         times_valid,
         types,
-        *made.payloads,
+        *buffers.payloads,
     )
-    arrays = made.arrays(count)
+    arrays = buffers.arrays(count)
     if "timestampType" in columns:
         arrays["timestampType"] = pa.array(types[:count])
     return Columns(arrays, count, np.ones(count, np.int64))
@@ -227,19 +227,19 @@ class _Buffers:
     def arrays(self, count: int) -> dict[str, pa.Array]:
         """The first `count` rows as columns; entries of magic 0 and 1 have no headers."""
         null_times, null_keys, null_values, _ = self.nulls.tolist()
-        made: dict[str, pa.Array] = {}
+        arrays: dict[str, pa.Array] = {}
         if "offset" in self.columns:
-            made["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, self.offset_buffer], 0)
+            arrays["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, self.offset_buffer], 0)
         if "timestamp" in self.columns:
             valid = pa.py_buffer(self.times_valid) if null_times else None
-            made["timestamp"] = pa.Array.from_buffers(TIMESTAMP, count, [valid, self.time_buffer], null_times)
+            arrays["timestamp"] = pa.Array.from_buffers(TIMESTAMP, count, [valid, self.time_buffer], null_times)
         if self.with_key:
-            made["key"] = self.keys.array(count, null_keys)
+            arrays["key"] = self.keys.array(count, null_keys)
         if self.with_value:
-            made["value"] = self.values.array(count, null_values)
+            arrays["value"] = self.values.array(count, null_values)
         if "headers" in self.columns:
-            made["headers"] = make.empty_headers(count)
-        return made
+            arrays["headers"] = make.empty_headers(count)
+        return arrays
 
 
 def unwrap(
@@ -253,22 +253,22 @@ def unwrap(
     if wrapped.any():
         pieces: list[Any] = []
         sizes = stops - starts
-        made = 0
+        unwrapped_size = 0
         window: Any = memoryview(source)  # type: ignore[arg-type]
         for index in range(starts.size):
             piece: Any = window[int(starts[index]) : int(stops[index])]
             if wrapped[index]:
-                piece = _unwrapped(piece, int(head["magic"][index]), int(codec[index]), int(starts[index]), limit)
-            made += len(piece)
-            if made > total and index > 0:
+                piece = _unwrap_value(piece, int(head["magic"][index]), int(codec[index]), int(starts[index]), limit)
+            unwrapped_size += len(piece)
+            if unwrapped_size > total and index > 0:
                 raise TooMuch(index)
             sizes[index] = len(piece)
             pieces.append(piece)
         last = np.cumsum(sizes)
         first = last - sizes
         # What is large is not copied; the spare bytes let every copy out of it be a wide one.
-        lone = len(pieces) == 1 and len(pieces[0]) > SLICE_BYTES
-        source = byte_view(pieces[0] if lone else b"".join((*pieces, bytes(SLACK))))
+        is_lone_piece = len(pieces) == 1 and len(pieces[0]) > SLICE_BYTES
+        source = byte_view(pieces[0] if is_lone_piece else b"".join((*pieces, bytes(SLACK))))
     counts, bases = np.zeros(starts.size, np.int64), np.zeros(starts.size, np.int64)
     kinds = kinds.astype(np.int64)
     frame, position, status = kernels.measure_spans(source, first, last, kinds, head["last_offset"], counts, bases)
@@ -277,7 +277,7 @@ def unwrap(
     return Spans(source, first, last, kinds, counts, bases)
 
 
-def opened(frames: Frames, head: Heads) -> Heads:
+def open_wrappers(frames: Frames, head: Heads) -> Heads:
     """The headers of frames, with the first offset and the number of records of each wrapper: only its content tells them, and it is read
     once for everybody who asks. A wrapper that cannot be opened keeps its last offset and -1.
 
@@ -292,7 +292,7 @@ def opened(frames: Frames, head: Heads) -> Heads:
     return with_contents
 
 
-def is_opened(frames: Frames) -> bool:
+def has_open_wrappers(frames: Frames) -> bool:
     """Whether somebody opened the wrappers among frames already."""
     return frames.shared(_contents) is not None
 
@@ -307,7 +307,7 @@ def _contents(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.int64], NDA
     for number in np.flatnonzero(head.sound & (head["record_count"] < 0) & (head["magic"] != MAGIC_V2)).tolist():
         entry = window[int(frames.starts[number]) : int(frames.stops[number])]
         try:
-            content = _unwrapped(entry, int(head["magic"][number]), int(head.codec[number]), 0, OPENED)
+            content = _unwrap_value(entry, int(head["magic"][number]), int(head.codec[number]), 0, OPENED)
         except DataError:
             continue
         data = byte_view(content)
@@ -330,7 +330,7 @@ def holds_older(wrapper: Frames, head: Heads, limit: int) -> bool:
     return bool(kernels.any_older(inside.data, int(inside.starts[0]), int(inside.stops[0]), int(inside.counts[0])))
 
 
-def _unwrapped(entry: Any, magic: int, codec: int, start: int, limit: int) -> Any:
+def _unwrap_value(entry: Any, magic: int, codec: int, start: int, limit: int) -> Any:
     """What the value of a wrapper decompresses to."""
     layout = LAYOUTS[magic]
     if codec > LAST_LEGACY_CODEC:

@@ -146,29 +146,29 @@ def decode_columns(
     """As `decode_slices`, in one piece. LimitError for a batch of more than WHOLE_ROWS records or WHOLE_HEADERS headers."""
     slices = decode_slices(data, starts, stops, columns, head=head, limit=limit, total=total, max_headers=max_headers)
     try:
-        return whole(slices)
+        return join_slices(slices)
     except LimitError as error:
         raise error.at(position=int(starts[0])) from None
 
 
-def whole(slices: Iterator[Columns]) -> Columns:
+def join_slices(slices: Iterator[Columns]) -> Columns:
     """The slices of one batch in one piece; what came in one is not copied. LimitError for more than is meant to be in memory at once."""
-    found: list[Columns] = []
+    parts: list[Columns] = []
     rows = headers = 0
-    for one in slices:
-        found.append(one)
-        rows += one.count
-        headers += len(one.arrays["headers"].values) if "headers" in one.arrays else 0
-        if len(found) > 1 and (rows > WHOLE_ROWS or headers > WHOLE_HEADERS):
+    for part in slices:
+        parts.append(part)
+        rows += part.count
+        headers += len(part.arrays["headers"].values) if "headers" in part.arrays else 0
+        if len(parts) > 1 and (rows > WHOLE_ROWS or headers > WHOLE_HEADERS):
             what = (
                 f"more than {WHOLE_ROWS:,} records or {WHOLE_HEADERS:,} headers in one batch, which cannot be rewritten"
             )
             raise LimitError(what, layout=BATCH.name, field="record_count")
-    if len(found) == 1:
-        return found[0]
-    arrays = {name: pa.concat_arrays([one.arrays[name] for one in found]) for name in found[0].arrays}
-    replaced = np.concatenate([one.first + one.replaced for one in found])
-    return Columns(arrays, rows, np.array([rows], np.int64), replaced, far=sum(one.far for one in found))
+    if len(parts) == 1:
+        return parts[0]
+    arrays = {name: pa.concat_arrays([part.arrays[name] for part in parts]) for name in parts[0].arrays}
+    replaced = np.concatenate([part.first + part.replaced for part in parts])
+    return Columns(arrays, rows, np.array([rows], np.int64), replaced, far=sum(part.far for part in parts))
 
 
 def decode_slices(
@@ -198,7 +198,7 @@ def decode_slices(
     if head is None:
         head = take(data, starts, stops)
         if not head.sound.all():
-            raise _unsound(head, starts)
+            raise _unsound_error(head, starts)
     _check(head, starts)
     bounded = starts.size == 1 or total < LARGEST_WINDOW
     if bounded:
@@ -206,25 +206,25 @@ def decode_slices(
     payloads = _payloads(data, starts, stops, head, limit, total)
     assert payloads.size <= LARGEST_WINDOW, "more than an Arrow column holds: cut the window"
     counts = head["record_count"]
-    made = None
+    decoded = None
     if starts.size != 1 or (payloads.size <= SLICE_BYTES and int(counts[0]) <= SLICE_ROWS):
-        made = _decode(payloads, starts, columns, max_headers, largest=SLICE_HEADERS if bounded else payloads.size)
-    if made is not None:
-        yield _complete(made, head, counts, columns)
+        decoded = _decode(payloads, starts, columns, max_headers, largest=SLICE_HEADERS if bounded else payloads.size)
+    if decoded is not None:
+        yield _complete(decoded, head, counts, columns)
         return
     for part in _slices(payloads, starts, columns, max_headers):
-        made = _decode(part, starts, columns, max_headers, largest=part.size)
-        assert made is not None, "a slice is never cut"
-        yield _complete(replace(made, first=part.first), head, part.counts, columns)
+        decoded = _decode(part, starts, columns, max_headers, largest=part.size)
+        assert decoded is not None, "a slice is never cut"
+        yield _complete(replace(decoded, first=part.first), head, part.counts, columns)
 
 
-def _complete(made: Columns, head: Heads, counts: NDArray[np.int64], columns: AbstractSet[str]) -> Columns:
+def _complete(decoded: Columns, head: Heads, counts: NDArray[np.int64], columns: AbstractSet[str]) -> Columns:
     if "timestampType" in columns:
         kinds = head.has(Attributes.LOG_APPEND_TIME)
-        one = not head.any(Attributes.LOG_APPEND_TIME)
-        types = constant(0, "int", made.count) if one else timestamp_types(kinds, counts, made.count)
-        made.arrays["timestampType"] = types
-    return replace(made, counts=counts)
+        is_create_time = not head.any(Attributes.LOG_APPEND_TIME)
+        types = constant(0, "int", decoded.count) if is_create_time else timestamp_types(kinds, counts, decoded.count)
+        decoded.arrays["timestampType"] = types
+    return replace(decoded, counts=counts)
 
 
 def _check_rows(head: Heads) -> None:
@@ -282,11 +282,11 @@ def _check(head: Heads, starts: NDArray[np.int64]) -> None:
         raise UnsupportedError(f"magic {magic}, 2 expected", position=start, layout=BATCH.name, found=magic)
     if count < 0:
         raise _fault(f"record count {count}", start, "record_count", "at least 0", count)
-    found = int(codecs[index])
-    raise _fault(f"codec {found}, 0 to {len(CODECS) - 1} expected", start, "attributes", "0 to 4", found)
+    codec = int(codecs[index])
+    raise _fault(f"codec {codec}, 0 to {len(CODECS) - 1} expected", start, "attributes", "0 to 4", codec)
 
 
-def _unsound(head: Heads, starts: NDArray[np.int64]) -> CorruptError:
+def _unsound_error(head: Heads, starts: NDArray[np.int64]) -> CorruptError:
     index = int(np.argmin(head.sound))
     what = {Status.BAD_CRC: "crc", Status.BAD_LENGTH: "length", Status.BAD_MAGIC: "magic"}[Status(head["state"][index])]
     return _fault(f"{what} does not fit the batch", int(starts[index]), what)
@@ -311,8 +311,8 @@ def payloads_of(
     """Where the records of sound batches of magic 2 lie, decompressed where they must be: the bytes, first and last position of each
     batch, and the time of all of its records where it has log append time (else NO_APPEND_TIME).
     """
-    found = _payloads(frames.data, frames.starts, frames.stops, head, limit, limit)
-    return found.data, found.starts, found.stops, found.append_times
+    payloads = _payloads(frames.data, frames.starts, frames.stops, head, limit, limit)
+    return payloads.data, payloads.starts, payloads.stops, payloads.append_times
 
 
 def _decompress(
@@ -330,9 +330,9 @@ def _decompress(
     """
     window: Any = memoryview(data)  # type: ignore[arg-type]
     out = _memory(USUAL_RATIO * int((stops - firsts).sum()) + LARGEST_BLOCK)
-    sizes, index, made = np.zeros(firsts.size, np.int64), 0, 0
+    sizes, index, written = np.zeros(firsts.size, np.int64), 0, 0
     while True:
-        index, made = unpack_payloads(data, firsts, stops, codecs, counts, index, limit, total, out, made, sizes)
+        index, written = unpack_payloads(data, firsts, stops, codecs, counts, index, limit, total, out, written, sizes)
         if index == firsts.size:
             break
         first, codec = int(firsts[index]), int(codecs[index])
@@ -341,21 +341,21 @@ def _decompress(
         except DataError as error:
             raise error.at(position=first - BATCH.size, layout=BATCH.name) from None
         size = len(piece)
-        if made + size > total and index > 0:
+        if written + size > total and index > 0:
             raise TooMuch(index)
         if size > SLICE_BYTES and firsts.size == 1:
             # As it is: a copy of something so large would be too much.
             return byte_view(piece), np.zeros(1, np.int64), np.array([size], np.int64)
-        if out.size - made - SLACK < size:
-            larger = _memory(2 * (made + size) + LARGEST_BLOCK)
-            larger[:made] = out[:made]
+        if out.size - written - SLACK < size:
+            larger = _memory(2 * (written + size) + LARGEST_BLOCK)
+            larger[:written] = out[:written]
             out = larger
-        memoryview(out.data)[made : made + size] = piece
+        memoryview(out.data)[written : written + size] = piece
         sizes[index] = size
-        index, made = index + 1, made + size
+        index, written = index + 1, written + size
     ends = np.cumsum(sizes)
     # The spare bytes let every copy out of it be a wide one.
-    return byte_view(out[: made + SLACK]), ends - sizes, ends
+    return byte_view(out[: written + SLACK]), ends - sizes, ends
 
 
 def _memory(size: int) -> Bytes:
@@ -375,8 +375,8 @@ def _decode(
     total = payloads.size
     room = min(int(payloads.counts.sum()), total // SMALLEST_RECORD)
     # One large record: its key and value are taken from the payload as they are, since a copy would be too much.
-    lone = room == 1 and total > SLICE_BYTES
-    with_key, with_value = "key" in columns and not lone, "value" in columns and not lone
+    is_lone_record = room == 1 and total > SLICE_BYTES
+    with_key, with_value = "key" in columns and not is_lone_record, "value" in columns and not is_lone_record
     offsets, times = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
     keys = BinaryBuffers(room, total) if with_key else BinaryBuffers.nothing()
     values = BinaryBuffers(room, total) if with_value else BinaryBuffers.nothing()
@@ -427,7 +427,7 @@ def _decode(
         arrays["key"] = keys.array(count, int(totals[kernels.NULL_KEYS]))
     if with_value:
         arrays["value"] = values.array(count, int(totals[kernels.NULL_VALUES]))
-    if lone:
+    if is_lone_record:
         arrays |= _lone_columns(payloads, columns & {"key", "value"})
     replaced = np.empty(0, np.int64)
     if "headers" in columns:
@@ -441,15 +441,15 @@ def _lone_columns(payloads: _Payloads, names: AbstractSet[str]) -> dict[str, pa.
     _, position = read_varint(data, int(payloads.starts[0]), stop)
     _, position = read_varlong(data, position + 1, stop)
     _, position = read_varint(data, position, stop)
-    made: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     for name in ("key", "value"):
         size, position = (int(number) for number in read_varint(data, position, stop))
         if name in names:
             ends = pa.py_buffer(np.array([position, position + max(size, 0)], np.int32))
             parts = [None, ends, pa.py_buffer(data)]
-            made[name] = pa.Array.from_buffers(pa.binary(), 1, parts) if size >= 0 else pa.nulls(1, pa.binary())
+            arrays[name] = pa.Array.from_buffers(pa.binary(), 1, parts) if size >= 0 else pa.nulls(1, pa.binary())
         position += max(size, 0)
-    return made
+    return arrays
 
 
 def milliseconds(times: pa.Array) -> NDArray[np.int64]:
@@ -457,9 +457,9 @@ def milliseconds(times: pa.Array) -> NDArray[np.int64]:
     raw: NDArray[np.int64] = np.frombuffer(times.buffers()[1], np.int64)[times.offset : times.offset + len(times)]
     if not times.null_count:
         return raw // 1000
-    known = times.is_valid().to_numpy(zero_copy_only=False)
+    valid = times.is_valid().to_numpy(zero_copy_only=False)
     # Below a null is what the kernel left there: -1 as microseconds, or the milliseconds of a time beyond them.
-    return np.where(known | (raw == NONE * 1000), raw // 1000, raw)
+    return np.where(valid | (raw == NONE * 1000), raw // 1000, raw)
 
 
 def _check_headers(
@@ -528,8 +528,8 @@ def _headers(
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:
-        names, odd = java_strings(names.cast(pa.binary()))
-        rows = np.unique(np.searchsorted(row_offsets, odd, side="right") - 1)
+        names, not_utf8 = java_strings(names.cast(pa.binary()))
+        rows = np.unique(np.searchsorted(row_offsets, not_utf8, side="right") - 1)
     pairs = pa.StructArray.from_arrays([names, values.array(count, int(nulls))], fields=list(kind.value_type))
     return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [pairs]), rows
 
@@ -537,14 +537,14 @@ def _headers(
 def java_strings(raw: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
     """Text as Java's clients decode it, and which values are not UTF-8."""
     texts: list[str | None] = []
-    odd: list[int] = []
+    not_utf8: list[int] = []
     for number, value in enumerate(raw.to_pylist()):
         try:
             texts.append(None if value is None else value.decode())
         except UnicodeDecodeError:
             texts.append(java_text(value))
-            odd.append(number)
-    return pa.array(texts, pa.string()), np.array(odd, np.int64)
+            not_utf8.append(number)
+    return pa.array(texts, pa.string()), np.array(not_utf8, np.int64)
 
 
 @cache

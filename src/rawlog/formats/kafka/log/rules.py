@@ -44,19 +44,19 @@ def _heads(seen: Inspection) -> Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
-    """The batches of a window that are what they say, by magic, size and checksum."""
+class SoundWindow:
+    """The batches of a window with a valid magic, size and checksum."""
 
     frames: Frames
     head: Heads
 
 
-def _sound(seen: Inspection) -> Sound:
+def _sound(seen: Inspection) -> SoundWindow:
     head = seen.share(_heads)
-    return Sound(only(seen.frames, head.sound), head.only(head.sound))
+    return SoundWindow(only(seen.frames, head.sound), head.only(head.sound))
 
 
-class Decoded:
+class RecordSurvey:
     """What the records of a window's sound batches show, looked at in bounded pieces of which nothing else is kept."""
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ class Decoded:
         times = milliseconds(columns.arrays["timestamp"])
         far = (times > LAST_DAY // 1000) | (times < FIRST_DAY // 1000)
         for index in np.unique(row[far]).tolist() if far.any() else ():
-            found = int(times[far & (row == index)][0])
-            mark = _mark(frames, index, f"a record of the time {plain_time(found * 1000)}", found=found)
+            time = int(times[far & (row == index)][0])
+            mark = _mark(frames, index, f"a record of the time {plain_time(time * 1000)}", found=time)
             _add_once(self.far_times, mark)
         if len(frames) == 1:
             top = int(times.max())
@@ -132,12 +132,12 @@ def _add_once(marks: list[Mark], mark: Mark) -> None:
         marks.append(mark)
 
 
-def _decoded(seen: Inspection) -> Decoded:
-    found = Decoded()
-    for part in _parts(seen, {"offset", "timestamp", "headers"}, found.faults):
-        found.look(*part)
-    found.close()
-    return found
+def _survey_records(seen: Inspection) -> RecordSurvey:
+    decoded = RecordSurvey()
+    for part in _parts(seen, {"offset", "timestamp", "headers"}, decoded.faults):
+        decoded.look(*part)
+    decoded.close()
+    return decoded
 
 
 def _parts(
@@ -164,8 +164,8 @@ def magic(seen: Inspection) -> Iterator[Mark]:
     """
     head, frames = seen.share(_heads), seen.frames
     for index in np.flatnonzero(head["state"] == Status.BAD_MAGIC).tolist():
-        found = int(head["magic"][index])
-        yield _mark(frames, index, f"magic {found}", expected="0 to 2", found=found)
+        stored_magic = int(head["magic"][index])
+        yield _mark(frames, index, f"magic {stored_magic}", expected="0 to 2", found=stored_magic)
     for index in np.flatnonzero(head["state"] == Status.BAD_LENGTH).tolist():
         size, magic = int(frames.sizes[index]), int(head["magic"][index])
         least = BATCH.size if magic == MAGIC_V2 else SMALLEST_V1 if magic else SMALLEST_V0
@@ -195,8 +195,10 @@ def codec(seen: Inspection) -> Iterator[Mark]:
     """The attributes name a compression that does not exist, so the records cannot be read."""
     sound = seen.share(_sound)
     for index in np.flatnonzero(sound.head.codec >= len(CODECS)).tolist():
-        found = int(sound.head.codec[index])
-        yield _mark(sound.frames, index, f"codec {found}", expected=f"0 to {len(CODECS) - 1}", found=found)
+        stored_codec = int(sound.head.codec[index])
+        yield _mark(
+            sound.frames, index, f"codec {stored_codec}", expected=f"0 to {len(CODECS) - 1}", found=stored_codec
+        )
 
 
 @rule("kafka.log.records", Severity.ERROR)
@@ -208,7 +210,7 @@ def records(seen: Inspection) -> Iterator[Mark]:
     """
     sound = seen.share(_sound)
     unknown = set(sound.frames.positions[sound.head.codec >= len(CODECS)].tolist())
-    for position, error in sorted(seen.share(_decoded).faults, key=lambda fault: fault[0]):
+    for position, error in sorted(seen.share(_survey_records).faults, key=lambda fault: fault[0]):
         if position not in unknown and not isinstance(error, LimitError):
             yield Mark(error.message, position=position, expected=error.expected, found=error.found)
 
@@ -219,7 +221,7 @@ def offsets(seen: Inspection) -> Iterator[Mark]:
 
     Consumers may skip such records or hand them out twice.
     """
-    yield from seen.share(_decoded).offsets
+    yield from seen.share(_survey_records).offsets
 
 
 def _merged_order(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any] | None:
@@ -264,14 +266,14 @@ def base(seen: Inspection) -> Iterator[Mark]:
         return
     low, high = sound.head["base_offset"] < start, sound.head["last_offset"] - start > 0x7FFF_FFFF
     for index in np.flatnonzero(low | high).tolist():
-        found = int(sound.head["base_offset"][index])
+        offset = int(sound.head["base_offset"][index])
         yield _mark(
             sound.frames,
             index,
-            f"offset {found} in a segment that begins at {start}",
-            offset=found,
+            f"offset {offset} in a segment that begins at {start}",
+            offset=offset,
             expected=f"{start} to {start + 0x7FFF_FFFF}",
-            found=found,
+            found=offset,
         )
 
 
@@ -281,7 +283,7 @@ def max_timestamp(seen: Inspection) -> Iterator[Mark]:
 
     Look-ups by time and retention go by the header and will be wrong for this batch. Leaders correct it on the way in.
     """
-    yield from seen.share(_decoded).times
+    yield from seen.share(_survey_records).times
 
 
 @rule("kafka.log.far-timestamp", Severity.INFO)
@@ -291,7 +293,7 @@ def far_timestamp(seen: Inspection) -> Iterator[Mark]:
     Many tools cannot show the time; beyond the year 294247 it does not fit a column of timestamps and reads as null. Retention by time
     does not delete a segment whose largest time is in the future.
     """
-    yield from seen.share(_decoded).far_times
+    yield from seen.share(_survey_records).far_times
 
 
 @rule("kafka.log.header-key", Severity.INFO)
@@ -301,7 +303,7 @@ def header_key(seen: Inspection) -> Iterator[Mark]:
     It is read the same way here. Verbs that copy batches (repair, rebuild, compact, erase, restore) keep its bytes; those that write
     records in another form name `headers` as a loss.
     """
-    yield from seen.share(_decoded).header_keys
+    yield from seen.share(_survey_records).header_keys
 
 
 @rule("kafka.log.limit", Severity.WARNING)
@@ -311,7 +313,7 @@ def limit(seen: Inspection) -> Iterator[Mark]:
 
     If the batch is genuine, raise the limit that the message names.
     """
-    for position, error in sorted(seen.share(_decoded).faults, key=lambda fault: fault[0]):
+    for position, error in sorted(seen.share(_survey_records).faults, key=lambda fault: fault[0]):
         if isinstance(error, LimitError):
             yield Mark(error.message, position=position, expected=error.expected, found=error.found)
 

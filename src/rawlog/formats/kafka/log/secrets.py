@@ -18,11 +18,11 @@ OPTION = "showSecrets"
 
 def shows_secrets(options: Mapping[str, str]) -> bool:
     """Whether secrets are to be shown. OptionError if that is neither true nor false."""
-    for name, given in options.items():
+    for name, value in options.items():
         if name.replace("_", "").replace("-", "").lower() == OPTION.lower():
-            if str(given).strip().lower() not in ("true", "false"):
-                raise OptionError(f"option {OPTION} {given!r}: true or false expected")
-            return str(given).strip().lower() == "true"
+            if str(value).strip().lower() not in ("true", "false"):
+                raise OptionError(f"option {OPTION} {value!r}: true or false expected")
+            return str(value).strip().lower() == "true"
     return False
 
 
@@ -34,27 +34,27 @@ def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
     values = batch.column("value")
     begins = {bytes((FRAME_VERSION, number)) for number, schema in framed_types().items() if schema.name in holders}
     plain = values.to_pylist()
-    shown = [hidden(value) if value is not None and value[:2] in begins else value for value in plain]
+    shown = [hide_secrets(value) if value is not None and value[:2] in begins else value for value in plain]
     if shown == plain:
         return batch
     at = batch.schema.get_field_index("value")
     return batch.set_column(at, batch.schema.field(at), pa.array(shown, values.type))
 
 
-def hidden(value: bytes) -> bytes:
+def hide_secrets(value: bytes) -> bytes:
     """A metadata record's value with its secrets overwritten; what is no such record is left as it is."""
     from rawlog.formats.kafka.internal.messages import decode_framed, encode_framed, is_secret
 
     try:
-        found = decode_framed(value)
+        framed = decode_framed(value)
     except DataError:
         return _unreadable(value)
-    name = found.codec.schema.name
-    message = dict(found.message)
-    for field, content in found.message.items():
-        if content is not None and is_secret(name, field, found.message):
+    name = framed.codec.schema.name
+    message = dict(framed.message)
+    for field, content in framed.message.items():
+        if content is not None and is_secret(name, field, framed.message):
             message[field] = STAR * len(content) if isinstance(content, bytes) else "*" * len(content.encode())
-    return value if message == found.message else encode_framed(found.key, message, found.version)
+    return value if message == framed.message else encode_framed(framed.key, message, framed.version)
 
 
 def _unreadable(value: bytes) -> bytes:

@@ -49,11 +49,11 @@ def _next_to(file: File, group: Sequence[File], format: str) -> File | None:
 
 def _index_bytes(file: File, group: Sequence[File], format: str) -> NDArray[np.uint8]:
     """The bytes of an index of a segment; none if it does not exist, is too large or cannot be read."""
-    found = _next_to(file, group, format)
-    if found is None or found.size > LARGEST_INDEX:
+    index = _next_to(file, group, format)
+    if index is None or index.size > LARGEST_INDEX:
         return np.empty(0, np.uint8)
     try:
-        with Source(found.path) as source:
+        with Source(index.path) as source:
             return np.frombuffer(source.read(0, source.size), np.uint8)
     except RawlogError:
         return np.empty(0, np.uint8)
@@ -82,11 +82,11 @@ def last_indexed(file: File, group: Sequence[File]) -> int:
     a segment that is being written are followed by zeros, and the last one is searched for.
     """
     first = file.place.start_offset or 0
-    found = _next_to(file, group, "kafka.index")
-    if found is None:
+    index = _next_to(file, group, "kafka.index")
+    if index is None:
         return first
     try:
-        with Source(found.path) as source:
+        with Source(index.path) as source:
             low, high = 0, source.size // INDEX_ENTRY.size
             middle = high - 1
             while low < high:
@@ -160,7 +160,7 @@ def seek(file: File, group: Sequence[File], offset: int | None, since: int | Non
 
 def cuts(file: File, group: Sequence[File], size: int) -> list[int]:
     """Positions of batches about `size` bytes apart: from the offset index, where it reaches; else from the lengths of large batches."""
-    return _indexed_cuts(file, group, size) or hopped(file, size)
+    return _indexed_cuts(file, group, size) or hop_positions(file, size)
 
 
 def _indexed_cuts(file: File, group: Sequence[File], size: int) -> list[int]:
@@ -189,7 +189,7 @@ def _indexed_cuts(file: File, group: Sequence[File], size: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Skimmed:
+class BatchHeaders:
     """The headers of batches that follow one another, with no checksum compared. `frames` has the first bytes of each batch only."""
 
     frames: Frames
@@ -198,17 +198,17 @@ class Skimmed:
     sizes: NDArray[np.int64]
 
 
-def skim(file: File, start: int = 0, stop: int | None = None) -> Iterator[Skimmed]:
+def skim(file: File, start: int = 0, stop: int | None = None) -> Iterator[BatchHeaders]:
     """The headers of the batches that begin at `start` to before `stop`; after damage, those that `walk` finds again."""
     for window, after in _hops(file, start, stop):
         yield window
         start = after
     if start < (file.size if stop is None else stop):
-        yield from _walked(file, start, stop)
+        yield from _walk_headers(file, start, stop)
 
 
-def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[Skimmed, int]]:
-    """Batches by their lengths, each time with where they end, as long as that is possible and saves anything."""
+def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[BatchHeaders, int]]:
+    """Batches found from length to length, each time with their end, as long as that is possible and saves reads."""
     if is_remote(file.path):
         return
     with Source(file.path) as source:
@@ -220,7 +220,7 @@ def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[Skimmed, i
             yield window, start
 
 
-def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int]:
+def _hop(source: Source, position: int, end: int) -> tuple[BatchHeaders | None, int]:
     """The next batches by their lengths, and where they end."""
     data = np.zeros(COUNT * HEAD, np.uint8)
     room = memoryview(data.data)
@@ -228,9 +228,9 @@ def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int]:
     sizes: list[int] = []
     while len(positions) < COUNT and position < end:
         at = len(positions) * HEAD
-        got = source.read_into(position, room[at : at + HEAD])
+        read_size = source.read_into(position, room[at : at + HEAD])
         length = int.from_bytes(room[at + _LENGTH : at + _AFTER], "big", signed=True)
-        if got < OUTLINE.size or length < SMALLEST_LENGTH or source.size - position - _AFTER < length:
+        if read_size < OUTLINE.size or length < SMALLEST_LENGTH or source.size - position - _AFTER < length:
             break
         positions.append(position)
         sizes.append(_AFTER + length)
@@ -241,24 +241,25 @@ def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int]:
     starts = np.arange(places.size, dtype=np.int64) * HEAD
     frames = Frames(data, starts, starts + np.minimum(lengths, HEAD), int(starts[-1]) + HEAD, Status.OK)
     head = take(data, frames.starts, frames.stops, check_crc=False)
-    return Skimmed(frames, head, places, lengths), position
+    return BatchHeaders(frames, head, places, lengths), position
 
 
-def _walked(file: File, start: int, stop: int | None) -> Iterator[Skimmed]:
+def _walk_headers(file: File, start: int, stop: int | None) -> Iterator[BatchHeaders]:
     from rawlog.formats.kafka import LOG
 
     for frames in walk(file, LOG, start=start, stop=stop, errors="skip"):
         if len(frames):
             head = take(frames.data, frames.starts, frames.stops, check_crc=False)
-            yield Skimmed(frames, head, frames.positions, frames.sizes)
+            yield BatchHeaders(frames, head, frames.positions, frames.sizes)
 
 
 def count(
     file: File, start: int, stop: int | None, following: int | None, see: Callable[[Offsets], None]
 ) -> tuple[int, int]:
-    """The records from `start` on that are no control records, and up to which byte the headers of batches tell their number: up to a batch
-    whose content only tells it, or a window with offsets that do not rise, or are not between the file's own name and `following`. No
-    checksum is compared, whatever the codec. `see` is shown the offsets of batches that are counted.
+    """The number of records from `start` on without control records, and the byte up to which headers tell it.
+
+    It ends before a batch whose header does not have the number, and before a window with offsets that do not rise or are not between the
+    file's name and `following`. No checksum is compared, whatever the codec. `see` is called with the offsets of the counted batches.
     """
     total, end = 0, file.place.start_offset or 0
     for head, after in _headers(file, start, stop):
@@ -276,7 +277,7 @@ def count(
 
 
 def _headers(file: File, start: int, stop: int | None) -> Iterator[tuple[Heads, int]]:
-    """The headers of batches, a window at a time, and where that ends; up to damage."""
+    """The headers of batches up to damage, a window at a time, each with its end."""
     from rawlog.formats.kafka import LOG
 
     for window, after in _hops(file, start, stop):
@@ -296,7 +297,7 @@ def is_sound(file: File, position: int, size: int) -> bool:
     return bool(take(data, np.zeros(1, np.int64), np.array([data.size], np.int64)).all_sound)
 
 
-def hopped(file: File, size: int) -> list[int]:
+def hop_positions(file: File, size: int) -> list[int]:
     """Positions of batches about `size` bytes apart, found from length to length; none if that does not lead to the end."""
     marks: list[int] = []
     reached, wanted = 0, size

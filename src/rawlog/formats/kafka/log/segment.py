@@ -34,8 +34,8 @@ from rawlog.formats.kafka.log.legacy import (
     decode_legacy,
     decode_legacy_slices,
     decode_plain,
-    is_opened,
-    opened,
+    has_open_wrappers,
+    open_wrappers,
     starts_plain,
     unwrap,
 )
@@ -116,7 +116,7 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 
 def resync(data: Bytes, position: int, kind: int) -> int:
-    """The next position at which a batch begins whose checksum is right, or -1."""
+    """The position of the next batch with a right checksum, or -1."""
     return int(find_batch(byte_view(data), position))
 
 
@@ -143,14 +143,14 @@ def fault(frames: Frames) -> DataError:
 
 
 def sound(frames: Frames, head: Heads) -> tuple[int, DataError | None]:
-    """How many frames come before the first that is not what it says, and what is wrong with that one."""
+    """The number of frames before the first unsound one, and the error of that one."""
     if head.all_sound:
         return len(frames), None
     bad = int(np.argmin(head.sound))
-    return bad, _unsound(frames, head, bad)
+    return bad, _unsound_error(frames, head, bad)
 
 
-def _unsound(frames: Frames, head: Heads, index: int) -> CorruptError:
+def _unsound_error(frames: Frames, head: Heads, index: int) -> CorruptError:
     magic, position = int(head["magic"][index]), int(frames.positions[index])
     state = int(head["state"][index])
     if state == Status.BAD_MAGIC:
@@ -184,8 +184,8 @@ def spans(frames: Frames, file: File) -> Spans:
     _, error = sound(frames, head)
     if error is not None:
         raise error
-    if is_opened(frames):
-        head = opened(frames, head)
+    if has_open_wrappers(frames):
+        head = open_wrappers(frames, head)
     count = head["record_count"]
     data_records = np.where(head.has(Attributes.CONTROL), 0, count)
     top = head["max_timestamp"]
@@ -201,7 +201,7 @@ def spans(frames: Frames, file: File) -> Spans:
 
 def offsets(frames: Frames, file: File) -> Offsets:
     """The offsets of batches. Only the content of a wrapper tells its first: it is opened."""
-    head = opened(frames, heads(frames, check_crc=False))
+    head = open_wrappers(frames, heads(frames, check_crc=False))
     first, stop = head["base_offset"], head["last_offset"] + 1
     is_closed = head["record_count"][1:] < 0
     if is_closed.any():  # it begins somewhere after the one before it
@@ -218,8 +218,8 @@ def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
 
 
 def _micros(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    known = (milliseconds != NONE) & (np.abs(milliseconds) <= MOST_MS) & (milliseconds != NO_TIME)
-    return np.where(known, np.where(known, milliseconds, 0) * 1000, NO_TIME)
+    valid = (milliseconds != NONE) & (np.abs(milliseconds) <= MOST_MS) & (milliseconds != NO_TIME)
+    return np.where(valid, np.where(valid, milliseconds, 0) * 1000, NO_TIME)
 
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
@@ -248,7 +248,7 @@ def decode_stored(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     good, error = sound(frames, head)
     if error is not None:
         frames, head = frames.slice(0, good), head.slice(0, good)
-    keep = _kept(head, want)
+    keep = _kept_batches(head, want)
     if not keep.all():
         frames, head = only(frames, keep), head.only(keep)
     for start, stop in pieces(frames, head):
@@ -269,30 +269,30 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
     head = heads(frames)
     good, _ = sound(frames, head)
     frames, head = frames.slice(0, good), head.slice(0, good)
-    keeps = [_kept(head, want) for want in wants]
+    keeps = [_kept_batches(head, want) for want in wants]
     taken = np.logical_or.reduce(keeps)
     numbers = np.flatnonzero(taken)
     if numbers.size < good:
         frames, head, keeps = only(frames, taken), head.only(taken), [keep[taken] for keep in keeps]
-    done = 0
+    reached = 0
     for start, stop in pieces(frames, head):
         try:
             run = decode_bounded(frames.slice(start, stop), head.slice(start, stop), names, limit, max_headers)
-            for some, own, decoded in run:
-                first = some.first - frames.first
-                end = int(numbers[first + len(some) - 1]) + 1
+            for part, part_head, decoded in run:
+                first = part.first - frames.first
+                end = int(numbers[first + len(part) - 1]) + 1
                 rows = [
-                    _rows(some, own, want, decoded, keep[first : first + len(some)])
+                    _rows(part, part_head, want, decoded, keep[first : first + len(part)])
                     for want, keep in zip(wants, keeps, strict=True)
                 ]
-                yield end - done, rows
-                done = end
+                yield end - reached, rows
+                reached = end
         except DataError:
             return
-    yield good - done, ()
+    yield good - reached, ()
 
 
-def _kept(head: Heads, want: Want) -> NDArray[np.bool_]:
+def _kept_batches(head: Heads, want: Want) -> NDArray[np.bool_]:
     """Which batches hold rows of the table that is wanted."""
     keep = np.ones(len(head), np.bool_)
     if want.table.name == RECORDS.name and head.any(Attributes.CONTROL):
@@ -364,14 +364,14 @@ def decode_bounded(
         start, stop = rest.pop()
         if start == stop:
             continue
-        some, own = frames.slice(start, stop), head.slice(start, stop)
+        part, part_head = frames.slice(start, stop), head.slice(start, stop)
         try:
-            for decoded in _slices(some, own, names, limit, max_headers):
-                yield some, own, decoded
+            for decoded in _slices(part, part_head, names, limit, max_headers):
+                yield part, part_head, decoded
         except TooMuch as full:
             rest += [(start + full.fits, stop), (start, start + full.fits)]
         except DataError as error:
-            bad = int(np.searchsorted(some.starts, error.position or 0, side="right")) - 1
+            bad = int(np.searchsorted(part.starts, error.position or 0, side="right")) - 1
             failure, rest = error, [(start, start + bad)]
     if failure is not None:
         raise failure
@@ -396,9 +396,9 @@ def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch
     """The records of sound batches; before an error, those of the batches in front of the one that has it."""
     needed = _record_columns(set(want.table.names))
     try:
-        for some, own, decoded in decode_bounded(frames, head, needed, want.limit, want.max_headers):
+        for part, part_head, decoded in decode_bounded(frames, head, needed, want.limit, want.max_headers):
             if decoded.count:
-                yield _rows(some, own, want, decoded)
+                yield _rows(part, part_head, want, decoded)
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
         error.position = int(frames.positions[bad])
@@ -410,14 +410,14 @@ def _rows(
 ) -> pa.RecordBatch:
     """Decoded records as rows of a table: all of them, or those of the batches that `keep` says."""
     names = set(want.table.names)
-    made = columns.batch(want.table, _with_batch_columns(frames, head, want, names, decoded), decoded.count)
-    marks = columns.Marks(_replaced(decoded), far=decoded.far > 0 and "timestamp" in names)
-    made = columns.marked(made, marks)
-    return made if keep is None or keep.all() else made.filter(pa.array(np.repeat(keep, decoded.counts)))
+    batch = columns.batch(want.table, _with_batch_columns(frames, head, want, names, decoded), decoded.count)
+    marks = columns.Marks(_replaced_keys(decoded), far=decoded.far > 0 and "timestamp" in names)
+    batch = columns.marked(batch, marks)
+    return batch if keep is None or keep.all() else batch.filter(pa.array(np.repeat(keep, decoded.counts)))
 
 
-def _replaced(decoded: Columns) -> frozenset[str]:
-    """The header keys of the records that have one which is not UTF-8, as they read."""
+def _replaced_keys(decoded: Columns) -> frozenset[str]:
+    """The header keys of records with a key that is not UTF-8, as they read."""
     if not decoded.replaced.size:
         return frozenset()
     rows = decoded.arrays["headers"].take(pa.array(decoded.replaced))
@@ -436,51 +436,51 @@ def _with_batch_columns(
     frames: Frames, head: Heads, want: Want, names: set[str], decoded: Columns
 ) -> dict[str, pa.Array]:
     """The decoded columns, and what file and batch say of every record."""
-    made = decoded.arrays | _from_file(want, names, decoded.count)
-    missing = names - made.keys()
-    return made | _from_batches(frames, head, want, missing, decoded) if missing else made
+    arrays = decoded.arrays | _from_file(want, names, decoded.count)
+    missing = names - arrays.keys()
+    return arrays | _from_batches(frames, head, want, missing, decoded) if missing else arrays
 
 
 def _from_file(want: Want, names: set[str], count: int) -> dict[str, pa.Array]:
     """What the file's place says of all of its records."""
     place = want.file.place
-    said = {"topic": place.topic, "partition": place.partition, "path": want.file.path}
+    file_values = {"topic": place.topic, "partition": place.partition, "path": want.file.path}
     return {
         name: columns.constant(value, want.table.column(name).type, count, compact=want.compact)
-        for name, value in said.items()
+        for name, value in file_values.items()
         if name in names
     }
 
 
 def _from_batches(frames: Frames, head: Heads, want: Want, names: set[str], decoded: Columns) -> dict[str, pa.Array]:
     row = decoded.batch_index
-    made: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     if "batch_position" in names:
-        made["batch_position"] = columns.integers(frames.positions[row], "bigint")
+        arrays["batch_position"] = columns.integers(frames.positions[row], "bigint")
     for name in names & {"magic", "leader_epoch", "producer_id", "producer_epoch"}:
-        made[name] = _repeated(head[name], want.table.column(name).type, row)
+        arrays[name] = _repeat(head[name], want.table.column(name).type, row)
     if "codec" in names:
         codecs = head.codec
         if (codecs == codecs[0]).all():
             name = CODEC_NAMES[int(codecs[0])].as_py()
-            made["codec"] = columns.constant(name, "string", decoded.count, compact=want.compact)
+            arrays["codec"] = columns.constant(name, "string", decoded.count, compact=want.compact)
         else:
-            made["codec"] = CODEC_NAMES.take(pa.array(codecs[row]))
+            arrays["codec"] = CODEC_NAMES.take(pa.array(codecs[row]))
     if "sequence" in names:
-        made["sequence"] = columns.integers(_sequences(head, row, decoded.arrays["offset"]), "int")
+        arrays["sequence"] = columns.integers(_sequences(head, row, decoded.arrays["offset"]), "int")
     for name, bit in (("is_transactional", Attributes.TRANSACTIONAL), ("is_control", Attributes.CONTROL)):
         if name in names:
-            made[name] = _repeated(head.has(bit), "boolean", row)
+            arrays[name] = _repeat(head.has(bit), "boolean", row)
     if "control_type" in names:
         control = head.has(Attributes.CONTROL)[row]
-        made["control_type"] = _control_types(decoded.arrays["key"], control)
+        arrays["control_type"] = _control_types(decoded.arrays["key"], control)
     if "aborted" in names:
         aborted = want.context.aborted(head) if want.context is not None else np.zeros(len(frames), np.bool_)
-        made["aborted"] = _repeated(aborted, "boolean", row)
-    return made
+        arrays["aborted"] = _repeat(aborted, "boolean", row)
+    return arrays
 
 
-def _repeated(values: NDArray[Any], type: str, row: NDArray[np.int64]) -> pa.Array:
+def _repeat(values: NDArray[Any], type: str, row: NDArray[np.int64]) -> pa.Array:
     """A column of what batches say, for every record; mostly all batches of a window say the same."""
     if (values == values[0]).all():
         return columns.constant(values[0].item(), type, row.size)
@@ -502,10 +502,10 @@ def _control_types(keys: pa.Array, control: NDArray[np.bool_]) -> pa.Array:
 
     types = [control_type(keys[index].as_py()) for index in np.flatnonzero(control).tolist()]
     values = np.zeros(control.size, np.int64)
-    known = np.zeros(control.size, np.bool_)
-    values[control] = [0 if one is None else one for one in types]
-    known[control] = [one is not None for one in types]
-    return columns.integers(values, "int", known)
+    has_type = np.zeros(control.size, np.bool_)
+    values[control] = [0 if kind is None else kind for kind in types]
+    has_type[control] = [kind is not None for kind in types]
+    return columns.integers(values, "int", has_type)
 
 
 def _batches(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
@@ -517,7 +517,7 @@ def _batches(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         whole = frames.slice(0, good)
         yield columns.batch(want.table, _batch_columns(whole, head.slice(0, good), want), good)
     if good < len(frames):
-        raise _unsound(frames, head, good)
+        raise _unsound_error(frames, head, good)
 
 
 def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Array]:
@@ -526,7 +526,7 @@ def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Arra
     horizon = head.has(Attributes.DELETE_HORIZON)
     base, top = _micros(head["base_timestamp"]), _micros(head["max_timestamp"])
     append = head.has(Attributes.LOG_APPEND_TIME).astype(np.int64)
-    made = {
+    arrays = {
         "topic": columns.constant(want.file.place.topic, "string", count),
         "partition": columns.constant(want.file.place.partition, "int", count),
         "path": columns.constant(want.file.path, "string", count),
@@ -544,9 +544,9 @@ def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Arra
         "crc_ok": columns.booleans(head.sound),
     }
     for column in want.table.columns:
-        if column.name not in made:
-            made[column.name] = columns.integers(head[column.name], column.type)
-    return made
+        if column.name not in arrays:
+            arrays[column.name] = columns.integers(head[column.name], column.type)
+    return arrays
 
 
 def _unwrapped_counts(frames: Frames, head: Heads, want: Want) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -562,9 +562,11 @@ def unwrapped_counts(
     """First offset and number of records of every batch; -1 for a wrapper that cannot be opened."""
     base, count = head["base_offset"].copy(), head["record_count"].copy()
     for index in np.flatnonzero((count < 0) & (head["magic"] != MAGIC_V2) & head.sound).tolist():
-        one = frames.slice(index, index + 1)
+        wrapper = frames.slice(index, index + 1)
         try:
-            inside = unwrap(one.data, one.starts, one.stops, head.slice(index, index + 1), limit=limit, total=TOTAL)
+            inside = unwrap(
+                wrapper.data, wrapper.starts, wrapper.stops, head.slice(index, index + 1), limit=limit, total=TOTAL
+            )
         except DataError:
             continue
         count[index] = inside.counts[0]
@@ -592,18 +594,18 @@ def tally(frames: Frames, file: File) -> dict[str, Rows]:
     idempotent = (head["producer_id"] != NONE) & (head["magic"] == 2) & ~control & ~transactional
     kinds = np.select([control, transactional, idempotent], [3, 2, 1], 0)
     names = ("without producer id", "idempotent", "transactional", "control batches")
-    found = {
-        "codec": _counted(head.codec, sizes, codecs),
-        "kind of producer": _counted(kinds, sizes, names),
-        "format version": _counted(head["magic"], sizes, ("v0", "v1", "v2")),
+    tallies = {
+        "codec": _count_by(head.codec, sizes, codecs),
+        "kind of producer": _count_by(kinds, sizes, names),
+        "format version": _count_by(head["magic"], sizes, ("v0", "v1", "v2")),
     }
-    known = np.flatnonzero(idempotent | transactional)
-    if known.size:
-        found["producer id"] = _by_producer(head["producer_id"][known], sizes[known])
-    return {aspect: rows for aspect, rows in found.items() if rows}
+    of_producer = np.flatnonzero(idempotent | transactional)
+    if of_producer.size:
+        tallies["producer id"] = _by_producer(head["producer_id"][of_producer], sizes[of_producer])
+    return {aspect: rows for aspect, rows in tallies.items() if rows}
 
 
-def _counted(values: NDArray[np.int64], sizes: NDArray[np.int64], names: list[str] | tuple[str, ...]) -> Rows:
+def _count_by(values: NDArray[np.int64], sizes: NDArray[np.int64], names: list[str] | tuple[str, ...]) -> Rows:
     inside = (values >= 0) & (values < len(names))
     numbers = np.bincount(values[inside], minlength=len(names))
     sums = np.bincount(values[inside], sizes[inside], minlength=len(names))

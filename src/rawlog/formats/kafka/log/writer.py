@@ -42,15 +42,15 @@ kernels: Any = encode
 """Their many arguments come as tuples, which the type checker cannot count."""
 
 
-def _frozen(array: NDArray[Any], type: Any) -> NDArray[Any]:
+def _freeze(array: NDArray[Any], type: Any) -> NDArray[Any]:
     """The same, read-only: a kernel is compiled once more for every mixture of arrays that may be written to."""
     view = np.ascontiguousarray(array, type).view()
     view.flags.writeable = False
     return view
 
 
-_NO_ENDS = _frozen(np.zeros(1), np.int32)
-_NO_NULLS = _frozen(np.zeros(0), np.bool_)
+_NO_ENDS = _freeze(np.zeros(1), np.int32)
+_NO_NULLS = _freeze(np.zeros(0), np.bool_)
 _NO_BYTES = byte_view(b"")
 
 
@@ -80,7 +80,7 @@ class Batching:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedBatches:
     """Batches end to end, and their headers; `rows` is how many rows they hold."""
 
     frames: Frames
@@ -116,15 +116,15 @@ class Rows:
         micros: Any = batch.column("timestamp").cast(pa.int64())
         times = np.full(count, NONE, np.int64)
         if micros.null_count:
-            known = ~_nulls(micros)
-            times[known] = micros.fill_null(0).to_numpy()[known] // 1000
+            has_time = ~_nulls(micros)
+            times[has_time] = micros.fill_null(0).to_numpy()[has_time] // 1000
         else:
             times = micros.to_numpy() // 1000
         kinds = batch.column("timestampType").fill_null(0).to_numpy().astype(np.int64)
         starts, stops, names, contents = _headers(batch.column("headers"))
         return cls(
-            _frozen(offsets, np.int64),
-            _frozen(times, np.int64),
+            _freeze(offsets, np.int64),
+            _freeze(times, np.int64),
             kinds,
             _binary(batch.column("key")),
             _binary(batch.column("value")),
@@ -134,7 +134,7 @@ class Rows:
             contents,
         )
 
-    def measured(self) -> tuple[Any, ...]:
+    def size_arguments(self) -> tuple[Any, ...]:
         """The arguments that tell sizes, in the order of the kernels."""
         return (
             *self.keys[:2], *self.values[:2], self.header_starts, self.header_stops, self.names[0], *self.contents[:2],
@@ -148,17 +148,17 @@ class Rows:
 
     def breaks(self) -> NDArray[np.bool_]:
         """Rows that cannot share a batch with the one before: of another kind of time, or, with log append time, another time."""
-        made = np.zeros(self.offsets.size, np.bool_)
+        breaks = np.zeros(self.offsets.size, np.bool_)
         append = self.kinds == 1
-        made[1:] = (append[1:] != append[:-1]) | (append[1:] & (self.times[1:] != self.times[:-1]))
-        return made
+        breaks[1:] = (append[1:] != append[:-1]) | (append[1:] & (self.times[1:] != self.times[:-1]))
+        return breaks
 
 
 def _nulls(array: Any) -> NDArray[np.bool_]:
     if not array.null_count:
         return np.zeros(len(array), np.bool_)
-    found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return found
+    nulls: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
 
 
 def _binary(array: Any) -> tuple[NDArray[np.int32], NDArray[np.bool_], Bytes]:
@@ -167,13 +167,13 @@ def _binary(array: Any) -> tuple[NDArray[np.int32], NDArray[np.bool_], Bytes]:
         return _NO_ENDS, _NO_NULLS, _NO_BYTES
     _, offsets, values = array.buffers()
     ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    return _frozen(ends, np.int32), _frozen(_nulls(array), np.bool_), byte_view(values if values is not None else b"")
+    return _freeze(ends, np.int32), _freeze(_nulls(array), np.bool_), byte_view(values if values is not None else b"")
 
 
 def _headers(lists: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], Any, Any]:
     """First and last header of every row, and the columns of names and contents."""
     if not len(lists):
-        none = _frozen(np.zeros(0), np.int32)
+        none = _freeze(np.zeros(0), np.int32)
         return none, none, (_NO_ENDS, _NO_NULLS, _NO_BYTES), (_NO_ENDS, _NO_NULLS, _NO_BYTES)
     ends = np.frombuffer(lists.buffers()[1], np.int32)[lists.offset : lists.offset + len(lists) + 1]
     starts, stops = ends[:-1], ends[1:]
@@ -186,11 +186,11 @@ def _headers(lists: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], Any, Any
             row = int(np.searchsorted(ends, at, side="right")) - 1
             if 0 <= row < len(lists) and starts[row] <= at < stops[row]:
                 raise EncodeError(f"row {row:,}: a header without a name, which Kafka does not know")
-    return _frozen(starts, np.int32), _frozen(stops, np.int32), _binary(names), _binary(contents)
+    return _freeze(starts, np.int32), _freeze(stops, np.int32), _binary(names), _binary(contents)
 
 
-def encode_rows(rows: Rows, batching: Batching, previous: int = NONE, *, whole: bool = True) -> Encoded:
-    """Rows as batches. Without `whole` the last batch, which might take more, is left out (`Encoded.rows` says where it begins).
+def encode_rows(rows: Rows, batching: Batching, previous: int = NONE, *, whole: bool = True) -> EncodedBatches:
+    """Rows as batches. Without `whole` the last batch, which might take more, is left out (`EncodedBatches.rows` says where it begins).
 
     EncodeError if offsets do not rise above `previous` and one another, or a record is longer than a batch can be.
     """
@@ -202,7 +202,7 @@ def encode_rows(rows: Rows, batching: Batching, previous: int = NONE, *, whole: 
         rows.offsets,
         rows.times,
         rows.breaks(),
-        *rows.measured(),
+        *rows.size_arguments(),
         batching.records,
         batching.bytes,
         batching.most_time,
@@ -226,7 +226,7 @@ def encode_rows(rows: Rows, batching: Batching, previous: int = NONE, *, whole: 
     if batching.magic != MAGIC_V2:
         return encode_legacy(rows, batching, firsts)
     heads = _new_heads(rows, firsts, batching)
-    return Encoded(*encode_v2(rows, heads, firsts, sizes, payloads, batching), int(firsts[batches]))
+    return EncodedBatches(*encode_v2(rows, heads, firsts, sizes, payloads, batching), int(firsts[batches]))
 
 
 def _new_heads(rows: Rows, firsts: NDArray[np.int64], batching: Batching) -> Heads:
@@ -265,7 +265,7 @@ def encode_v2(
         np.ascontiguousarray(head["base_timestamp"]), starts + BATCH.size, out,
     )  # fmt: skip
     if batching.codec != "none":
-        out, starts, stops = _compressed(out, starts, stops, batching)
+        out, starts, stops = _compress(out, starts, stops, batching)
         size = out.size
     sealed, _, status = kernels.seal_batches(out, starts, stops, head.values)
     if status != OK:
@@ -273,7 +273,7 @@ def encode_v2(
     return Frames(out[:size], starts, stops, size, Status.OK), head
 
 
-def _compressed(
+def _compress(
     data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], batching: Batching
 ) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
     """The same batches with their records compressed, room for the headers left."""
@@ -293,7 +293,7 @@ def _compressed(
 # Magic 0 and 1 ---------------------------------------------------------------------------------------------------
 
 
-def encode_legacy(rows: Rows, batching: Batching, firsts: NDArray[np.int64]) -> Encoded:
+def encode_legacy(rows: Rows, batching: Batching, firsts: NDArray[np.int64]) -> EncodedBatches:
     """Entries: one per record, or, with a codec, a wrapper for what would be a batch."""
     count = int(firsts[-1]) if firsts.size else 0
     append = int(Attributes.LOG_APPEND_TIME) if batching.magic == 1 else 0
@@ -345,7 +345,7 @@ def _entries(
     size += int(keys[0][count]) - int(keys[0][0]) + int(values[0][count]) - int(values[0][0])
     out = np.empty(size + SLACK, np.uint8)
     reached, position, status = kernels.encode_entries(
-        magic, _frozen(attributes, np.int64), _frozen(offsets, np.int64), _frozen(times, np.int64),
+        magic, _freeze(attributes, np.int64), _freeze(offsets, np.int64), _freeze(times, np.int64),
         *keys, *values, out, stops,
     )  # fmt: skip
     if status != OK:
@@ -361,7 +361,7 @@ def _legacy_frames(
     batching: Batching,
     attributes: NDArray[np.int64],
     count: int,
-) -> Encoded:
+) -> EncodedBatches:
     head = _new_heads(rows, firsts, batching)
     head["leader_epoch"][:] = NONE
     head["attributes"][:] = attributes
@@ -370,7 +370,7 @@ def _legacy_frames(
         head["base_timestamp"][:] = head["max_timestamp"][:] = NONE
     starts = np.concatenate((np.zeros(1, np.int64), stops[:-1])) if stops.size else stops
     frames = Frames(data, starts, stops, data.size, Status.OK)
-    return Encoded(frames, head, int(firsts[-1]) if firsts.size else 0)
+    return EncodedBatches(frames, head, int(firsts[-1]) if firsts.size else 0)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ class BatchFields:
 
 def encode_batch(
     records: pa.RecordBatch, fields: BatchFields, codec: str = "none", level: int | None = None
-) -> Encoded:
+) -> EncodedBatches:
     """One batch of magic 2 of these rows of `records`, whose offsets must rise within what the fields say.
 
     EncodeError for offsets outside of the batch, or more than it can hold.
@@ -445,7 +445,7 @@ def encode_batch(
         base_time = fields.delete_horizon
     sizes = np.empty(count, np.int64)
     reached, payload, status = kernels.measure_records(
-        base, base_time, rows.offsets, rows.times, *rows.measured(), sizes
+        base, base_time, rows.offsets, rows.times, *rows.size_arguments(), sizes
     )
     if status == Status.BAD_VALUE:
         raise EncodeError(f"offset {int(rows.offsets[reached]):,} in a batch that begins at {base:,}")
@@ -473,7 +473,7 @@ def encode_batch(
     }
     head = Heads(np.array([[values.get(name, NONE)] for name in NAMES], np.int64))
     firsts, payloads = np.array([0, count], np.int64), np.array([payload], np.int64)
-    return Encoded(*encode_v2(rows, head, firsts, sizes, payloads, batching), count)
+    return EncodedBatches(*encode_v2(rows, head, firsts, sizes, payloads, batching), count)
 
 
 def encode_marker(
@@ -485,7 +485,7 @@ def encode_marker(
     commit: bool,
     coordinator_epoch: int = 0,
     leader_epoch: int = NONE,
-) -> Encoded:
+) -> EncodedBatches:
     """The control batch that ends a transaction (EndTxnMarker, version 0)."""
     kind = ControlType.COMMIT if commit else ControlType.ABORT
     row = {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.layouts import NONE
-from rawlog.formats.kafka.log.legacy import opened
+from rawlog.formats.kafka.log.legacy import open_wrappers
 from rawlog.formats.kafka.partition.leader_epochs import EpochRuns
 from rawlog.formats.kafka.partition.sound_batches import (
     FARTHEST,
@@ -144,7 +144,7 @@ class PlainExtent:
         if not len(head) or not self.is_plain:
             return
         positions, sizes = frames.positions, frames.sizes
-        head = opened(frames, head)
+        head = open_wrappers(frames, head)
         base, last = _bases(head, self.following), head["last_offset"]
         if not self.has_batches:
             base[0] = head["base_offset"][0]
@@ -309,7 +309,7 @@ def _offsets(
 
 def _open_wrappers(data: Bytes, sound: SoundBatches) -> Heads:
     """The headers of sound batches, with what the content of compressed entries of magic 0 and 1 says."""
-    return opened(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
+    return open_wrappers(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
 
 
 def _bases(head: Heads, first: int) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from rawlog.formats.kafka.log.layouts import (
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
 )
-from rawlog.formats.kafka.log.legacy import opened
+from rawlog.formats.kafka.log.legacy import open_wrappers
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
 from rawlog.formats.kafka.partition.extents import Extent, PlainExtent
 from rawlog.formats.kafka.partition.leader_epochs import Correction, epochs_in
@@ -162,7 +162,7 @@ class SegmentFold:
 
     def see(self, frames: Frames) -> None:
         """Take in a window."""
-        head = opened(frames, heads(frames))
+        head = open_wrappers(frames, heads(frames))
         file, unfinished = self.file, frames.last and frames.status is Status.TRUNCATED
         if self.plain is not None and head.all_sound and not frames.status.is_damage and not unfinished:
             self.plain.add(frames, head)

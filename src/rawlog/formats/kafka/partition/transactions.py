@@ -19,7 +19,7 @@ from rawlog.formats.kafka.internal.messages import read_marker
 from rawlog.formats.kafka.log.heads import Heads, heads, take
 from rawlog.formats.kafka.log.layouts import SNAPSHOT_ENTRY, TXN_INDEX_ENTRY, Attributes, ControlType
 from rawlog.formats.kafka.log.seek import (
-    Skimmed,
+    BatchHeaders,
     is_sound,
     seek,
     skim,
@@ -259,7 +259,7 @@ def _fold_sound(segments: Sequence[File]) -> folds.Producers:
 
 
 def _take_window(
-    state: folds.Producers, file: File, window: Skimmed, places: dict[int, tuple[File, int, int]] | None = None
+    state: folds.Producers, file: File, window: BatchHeaders, places: dict[int, tuple[File, int, int]] | None = None
 ) -> None:
     """Take in the transactional batches of a window of headers, and of its markers those whose checksums are right."""
     head = window.head
