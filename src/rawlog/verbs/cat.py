@@ -58,11 +58,11 @@ class Log(Tree):
         from rawlog.reading.parts import choose
         from rawlog.reading.rows import Rows
 
-        asked = bound(selection_of(selection), self, registry.table_named(name))
-        tree = choose(self, asked, noted, table=registry.table_named(name))
-        rows = Rows(tree, name, asked)
+        chosen = bound(selection_of(selection), self, registry.table_named(name))
+        tree = choose(self, chosen, noted, table=registry.table_named(name))
+        rows = Rows(tree, name, chosen)
         rows.note = noted
-        check_names(tree, rows.table, asked)
+        check_names(tree, rows.table, chosen)
         return rows
 
 

@@ -176,10 +176,10 @@ def _form_of(target: str) -> str:
     raise OptionError(f"{target}: its ending names no form; name one with --format")
 
 
-def keys_of(one: str | bytes | Sequence[str | bytes], file: Path | None) -> list[bytes]:
+def keys_of(named: str | bytes | Sequence[str | bytes], file: Path | None) -> list[bytes]:
     """Keys from options and from a file with one key per line. AccessError for a file that cannot be read."""
-    given = [one] if isinstance(one, (str, bytes)) else list(one)
-    keys = [os.fsencode(key) for key in given]
+    names = [named] if isinstance(named, (str, bytes)) else list(named)
+    keys = [os.fsencode(key) for key in names]
     if file is not None:
         try:
             lines = LocalPath(file).read_bytes().split(b"\n")
@@ -215,10 +215,10 @@ def write(
     if isinstance(records, Rows):
         refuse_nested(path, records.tree.sources)
     target = writable(format)
-    given = {name: str(value) for name, value in options.items()}
+    texts = {name: str(value) for name, value in options.items()}
     accepted = (accept_loss,) if isinstance(accept_loss, str) else tuple(accept_loss)
     return write_rows(
-        LossCheck(target, given, accepted), batches_of(records), os.fspath(path), given, overwrite=overwrite
+        LossCheck(target, texts, accepted), batches_of(records), os.fspath(path), texts, overwrite=overwrite
     )
 
 
@@ -381,7 +381,7 @@ class Convert(Job[Written, Report]):
             return None
         format = registry.formats()[target.format]
         rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
-        rewrites |= any(one.is_shown for one in chosen.transforms)
+        rewrites |= any(transform.is_shown for transform in chosen.transforms)
         if (
             not registry.family(format.family).store_class.can("sift")
             or rewrites
@@ -420,7 +420,7 @@ class Convert(Job[Written, Report]):
                     f"{name} exists twice: in {folder} and elsewhere; convert one log directory at a time"
                 )
             splits[name] = ConvertSplit(files=tuple(files), name=name, is_copied=folder in copied)
-        return list(splits.values()) if any(not one.is_copied for one in splits.values()) else None
+        return list(splits.values()) if any(not split.is_copied for split in splits.values()) else None
 
     def _masked_of(self, tree: Tree, sources: Sequence[RowSource]) -> list[str]:
         """The metadata logs that are written again as logs, row by row, without the secrets in them."""
@@ -430,7 +430,7 @@ class Convert(Job[Written, Report]):
         if not isinstance(self.target, FormatOutlet) or is_shown:
             return []
         claimed = {group for family in registry.families() for group in _claimed(tree, family.name)}
-        groups = {one.part.file.place.group for one in sources if one.part is not None}
+        groups = {source.part.file.place.group for source in sources if source.part is not None}
         return sorted(str(group) for group in groups & claimed)
 
     def _sources(self, tree: Tree) -> Iterator[RowSource]:
@@ -451,8 +451,8 @@ class Convert(Job[Written, Report]):
                 parts = [(part, selection) for part in plan(tree, table, selection, split_size=size)]
             else:
                 parts = list(rows.part_selections())
-            for part, one in parts:
-                yield RowSource(one, part, undone=self._undone(part, tree), near=self._near(part, tree))
+            for part, chosen in parts:
+                yield RowSource(chosen, part, undone=self._undone(part, tree), near=self._near(part, tree))
         if tables and selection.last is not None:
             raise OptionError("-o -N: the last rows of a partition are known for logs, not for tables")
         yield from (RowSource(selection, sheet=file) for file in tables)
@@ -522,20 +522,20 @@ class Convert(Job[Written, Report]):
         """Write one split below the stage."""
         from rawlog.lakes.targets import WrittenSplit
 
-        own: ConvertSplit = split.content
+        content: ConvertSplit = split.content
         folder = below(stage.path, stage.name)
-        if own.files:
-            return self._sift(split, own, folder, stage)
-        if own.is_settling:
-            return _settle(split.number, own)
-        reading = _Reading(self, own, stage)
+        if content.files:
+            return self._sift(split, content, folder, stage)
+        if content.is_settling:
+            return _settle(split.number, content)
+        reading = _Reading(self, content, stage)
         rows = reading.batches()
         failure: EncodeError | None = None
         try:
             written = self.target.rehearse(rows) if self.dry_run else self.target.write(rows, folder, "rows")
         except EncodeError as error:
             # Rows may be at wrong places, and are read again at the right ones.
-            if isinstance(error, LossError) or all(source.near is None for source in own.sources):
+            if isinstance(error, LossError) or all(source.near is None for source in content.sources):
                 raise
             written, failure = WrittenSplit(folder, 0), error
         return Written(
@@ -550,24 +550,24 @@ class Convert(Job[Written, Report]):
             failure=failure,
         )
 
-    def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
+    def _sift(self, split: Split, content: ConvertSplit, folder: str, stage: Stage) -> Written:
         from rawlog.lakes.targets import FormatOutlet, WrittenSplit
 
         assert isinstance(self.target, FormatOutlet)
         kind = registry.family(registry.formats()[self.target.format].family).store_class
-        made = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(own.name)
+        target = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(content.name)
         chosen = self.selection.begun()
         try:
-            if own.is_copied:
-                for file in own.files:
-                    made.copy(file.path, file.path.rpartition("/")[2])
-                account = Report(counts={"files": len(own.files), "bytes": own.size})
+            if content.is_copied:
+                for file in content.files:
+                    target.copy(file.path, file.path.rpartition("/")[2])
+                account = Report(counts={"files": len(content.files), "bytes": content.size})
             else:
-                account = kind(own.files, own.name).sift(made, self._keep(chosen), self.target.options)
+                account = kind(content.files, content.name).sift(target, self._keep(chosen), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
-        written = WrittenSplit(folder, account.counts.get("records", 0), str(made.path))
+        written = WrittenSplit(folder, account.counts.get("records", 0), str(target.path))
         return Written(split.number, written, account=account, tallies=chosen.tallies)
 
     def _keep(self, chosen: Selection) -> Keep:
@@ -600,15 +600,15 @@ class Convert(Job[Written, Report]):
         assert self._tree is not None
         sources = [source for split in self._splits for source in split.sources if source.near is not None]
         files = {store_key(source.part.file): source.part.file for source in sources if source.part is not None}
-        troubled = {key for one in done for key in one.troubled}
-        is_failed = any(one.failure is not None for one in done)
+        troubled = {key for result in done for key in result.troubled}
+        is_failed = any(result.failure is not None for result in done)
         if self.is_bounded and not is_failed:
             files = {key: file for key, file in files.items() if key in troubled}
         if not files:
             return []
-        summaries = merge_parts(part for one in done for part in one.summaries)
+        summaries = merge_parts(part for result in done for part in result.summaries)
         stores = [self._tree.group_of(file).with_summaries(summaries) for file in files.values()]
-        splits = [ConvertSplit(stores=some) for some in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
+        splits = [ConvertSplit(stores=run) for run in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
         if not (self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions):
             splits.append(ConvertSplit(every=self._tree.files))
         return self._numbered(splits)
@@ -618,7 +618,9 @@ class Convert(Job[Written, Report]):
         from rawlog.reading.settlement import settled_part
 
         assert self._tree is not None
-        changed = {key: one for split in done for key, one in split.readings.items() if one.pieces is not None}
+        changed = {
+            key: reading for split in done for key, reading in split.readings.items() if reading.pieces is not None
+        }
         seen: set[str] = set()
         splits: list[ConvertSplit] = []
         for number, split in enumerate(self._splits):
@@ -646,12 +648,12 @@ class Convert(Job[Written, Report]):
 
     def _results(self, done: Sequence[Written]) -> list[Written]:
         """What the splits gave, in their order: those that were done again with what came then. Raises why one failed."""
-        by_number = {one.number: one for one in done}
+        by_number = {result.number: result for result in done}
         numbers = [self._again.get(number, number) for number in range(len(self._splits))]
         results = [by_number[number] for number in numbers if number is not None]
-        for one in results:
-            if one.failure is not None:
-                raise one.failure
+        for result in results:
+            if result.failure is not None:
+                raise result.failure
         return results
 
     # Commit -----------------------------------------------------------------------------------------------------------
@@ -665,38 +667,40 @@ class Convert(Job[Written, Report]):
         from rawlog.reading.rows import Loss
         from rawlog.reading.settlement import report_reading
 
-        readings = {key: reading for one in done for key, reading in one.readings.items()}
-        absent = [entry for one in done for entry in one.absent]
+        readings = {key: reading for result in done for key, reading in result.readings.items()}
+        absent = [entry for result in done for entry in result.absent]
         done = self._results(done)
-        lost = total_losses(one.split.lost for one in done)
-        rows = sum(one.split.rows for one in done)
-        notes = tuple(note for one in done for note in one.notes)
-        notes += tuple(self.selection.judge(one.tallies for one in done if one.tallies))
+        lost = total_losses(result.split.lost for result in done)
+        rows = sum(result.split.rows for result in done)
+        notes = tuple(note for result in done for note in result.notes)
+        notes += tuple(self.selection.judge(result.tallies for result in done if result.tallies))
         notes += tuple(
             f"{group}: salts, keys and passwords of users are masked; --show-secrets keeps them"
             for group in self._masked
         )
-        refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
+        refused = tuple(loss for name, loss in lost.items() if name not in self.target.accepted)
         if refused and not self.dry_run:
             raise LossError(self.target.name, refused, rows, self.target.accepted)
-        accounts = {one.split.content.rpartition("/")[2]: one.account for one in done if one.account is not None}
+        accounts = {
+            result.split.content.rpartition("/")[2]: result.account for result in done if result.account is not None
+        }
         if accounts:
-            notes += self._move_in([LocalPath(one.split.content) for one in done], accounts)
+            notes += self._move_in([LocalPath(result.split.content) for result in done], accounts)
         elif not self.dry_run:
-            self.target.join([one.split for one in done])
-        dropped = sum(one.dropped for one in done) + sum(one.total("removed") for one in accounts.values())
+            self.target.join([result.split for result in done])
+        dropped = sum(result.dropped for result in done) + sum(result.total("removed") for result in accounts.values())
         report = Report("convert", ", ".join(self._roots), self.target.path, is_dry_run=self.dry_run)
         report.counts = {"rows": rows, "dropped": dropped}
-        report.facts = {"lost": {one.column: {"rows": one.rows, "first": one.place} for one in lost.values()}}
-        for one in lost.values():
-            where = f"{counted(one.rows, 'row')}, first {one.place}"
+        report.facts = {"lost": {loss.column: {"rows": loss.rows, "first": loss.place} for loss in lost.values()}}
+        for loss in lost.values():
+            where = f"{counted(loss.rows, 'row')}, first {loss.place}"
             report.add(
-                Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
+                Action.LOST, f"column {loss.column} is lost or changed in {where}", is_expected=loss not in refused
             )
-        for name, one in total_losses(one.plain for one in done).items():
+        for name, loss in total_losses(result.plain for result in done).items():
             kind, hint = UNDONE[name]
-            report.facts[name] = {"rows": one.rows, "first": one.place}
-            what = f"{counted(one.rows, 'record')} of {kind}, first {one.place}"
+            report.facts[name] = {"rows": loss.rows, "first": loss.place}
+            what = f"{counted(loss.rows, 'record')} of {kind}, first {loss.place}"
             report.add(Action.CHANGED, f"{what}: consumers get them now; {hint}", is_expected=True)
         for note in notes:
             if isinstance(note, Loss):
@@ -724,7 +728,7 @@ class Convert(Job[Written, Report]):
 
         assert isinstance(self.target, FormatOutlet)
         kind = registry.family(registry.formats()[self.target.format].family).store_class
-        splits = [one for one in self._splits if not one.is_copied]
+        splits = [split for split in self._splits if not split.is_copied]
         is_new = not exists(self.target.path) or not os.listdir(self.target.path)
         notes: tuple[str, ...] = ()
         try:
@@ -732,8 +736,8 @@ class Convert(Job[Written, Report]):
             whole = Folder(path, named=self.target.path, dry_run=self.dry_run)
             for folder in folders:
                 whole.take(folder, folder.name)
-            if kind.has_surroundings and is_new and all(self._is_below(one) for one in splits):
-                stores = [kind(one.files, one.name) for one in splits]
+            if kind.has_surroundings and is_new and all(self._is_below(split) for split in splits):
+                stores = [kind(split.files, split.name) for split in splits]
                 reports = [accounts[store.name] for store in stores]
                 report = kind.join("convert", stores, reports, whole)
                 notes = (*(entry.line() for entry in report.entries), *report.notes)
@@ -863,19 +867,19 @@ def _advancing(
         if fold is not None:
             fold.see(frames)
         if undone is not None:  # the rows of a window come before the next one is seen
-            found = undone.undone(frames)
-            ranges[:] = [found] if len(found) else []
+            offsets = undone.undone(frames)
+            ranges[:] = [offsets] if len(offsets) else []
 
     return see
 
 
-def _settle(number: int, own: ConvertSplit) -> Written:
+def _settle(number: int, split: ConvertSplit) -> Written:
     """Ask what `repair` would keep of stores, and which stores are missing."""
     from rawlog.lakes.targets import WrittenSplit
     from rawlog.reading.settlement import absent_stores, reading_of
 
-    readings = {store.path: reading_of(store) for store in own.stores}
-    absent = tuple(absent_stores(Tree((), own.every))) if own.every else ()
+    readings = {store.path: reading_of(store) for store in split.stores}
+    absent = tuple(absent_stores(Tree((), split.every))) if split.every else ()
     return Written(number, WrittenSplit("", 0), readings=readings, absent=absent)
 
 
@@ -891,10 +895,10 @@ def _named(batch: pa.RecordBatch, keys: frozenset[bytes]) -> NDArray[np.bool_]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found: NDArray[np.bool_] = pc.is_in(batch.column("key"), pa.array(sorted(keys), pa.binary())).to_numpy(
+    mask: NDArray[np.bool_] = pc.is_in(batch.column("key"), pa.array(sorted(keys), pa.binary())).to_numpy(
         zero_copy_only=False
     )
-    return found
+    return mask
 
 
 def _array(mask: NDArray[np.bool_]) -> pa.Array:

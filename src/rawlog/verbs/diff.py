@@ -168,7 +168,7 @@ class Differences:
     def _repr_html_(self) -> str:
         """The first differences as a table, for a notebook."""
         names = ("change", "what", "name", "from_offset", "to_offset", "count", "columns")
-        rows = ([one.as_json()[name] for name in names] for one in self.tally.items[:ROWS])
+        rows = ([difference.as_json()[name] for name in names] for difference in self.tally.items[:ROWS])
         return html_table(names, rows, repr(self))
 
 
@@ -187,8 +187,8 @@ class Diff(Job[Compared, Differences]):
         from rawlog.reading.compare import pairs
 
         assert self.other is not None
-        found = pairs(tree, self.other, self.selection)
-        self._splits = [Split(number, pair.size, pair) for number, pair in enumerate(found)]
+        splits = pairs(tree, self.other, self.selection)
+        self._splits = [Split(number, pair.size, pair) for number, pair in enumerate(splits)]
         return list(self._splits)
 
     def work(self, split: Split, stage: Stage) -> Compared:
@@ -223,7 +223,7 @@ class Diff(Job[Compared, Differences]):
 
         if any(isinstance(split.content, Settling) for split in self._splits):
             return []
-        results = {one.number: one for one in done}
+        results = {result.number: result for result in done}
         by_pair: dict[tuple[object, object], list[tuple[int, Pair]]] = {}
         for split in self._splits:
             if self._settles(split.content):
@@ -231,44 +231,48 @@ class Diff(Job[Compared, Differences]):
         is_bounded = not self.selection.replace(where=None, text=None).takes_every_row
         settling = []
         for ranges in by_pair.values():
-            own = [results[number] for number, _ in ranges]
-            is_troubled = any(isinstance(note, SeriousNote) for one in own for note in one.notes)
-            has_failed = any(one.failure is not None for one in own)
+            pair_results = [results[number] for number, _ in ranges]
+            is_troubled = any(isinstance(note, SeriousNote) for result in pair_results for note in result.notes)
+            has_failed = any(result.failure is not None for result in pair_results)
             if is_bounded and not is_troubled and not has_failed:
                 continue
-            wholes = [part for one in own for part in one.summaries if not part.start and part.stop is None]
+            wholes = [
+                part for result in pair_results for part in result.summaries if not part.start and part.stop is None
+            ]
             summaries = merge_parts({part.file.path: part for part in wholes}.values())
             a, b = (Store(files).with_summaries(summaries) for files in (ranges[0][1].a, ranges[0][1].b))
             settling.append(Settling(tuple(ranges), a, b, not has_failed))
         first = len(self._splits)
-        splits = [Split(first + at, unread_size(one.a) + unread_size(one.b), one) for at, one in enumerate(settling)]
+        splits = [
+            Split(first + at, unread_size(pair.a) + unread_size(pair.b), pair) for at, pair in enumerate(settling)
+        ]
         self._splits += splits
         return splits
 
-    def _settle(self, number: int, own: Settling) -> Compared:
+    def _settle(self, number: int, settling: Settling) -> Compared:
         """Compare a pair again if one of its sides has rows that `repair` would not keep as they are."""
         from rawlog.reading.compare import compare
         from rawlog.reading.settlement import notes_on, reading_of
 
-        readings = {store.path: reading_of(store) for store in (own.a, own.b) if store}
+        readings = {store.path: reading_of(store) for store in (settling.a, settling.b) if store}
         notes = [note for reading in readings.values() for note in notes_on(reading)]
-        if own.is_compared and all(reading.pieces is None for reading in readings.values()):
+        if settling.is_compared and all(reading.pieces is None for reading in readings.values()):
             return Compared(number, Tally(), tuple(notes))
         tally = Tally(self.limit)
-        whole = [pair for _, pair in own.pairs if pair.start is None]
+        whole = [pair for _, pair in settling.pairs if pair.start is None]
         for pair in whole:
             tally.take(compare(replace(pair, stop=None), self.selection, self.limit, notes.append, readings))
-        return Compared(number, tally, tuple(notes), replaces=tuple(at for at, _ in own.pairs))
+        return Compared(number, tally, tuple(notes), replaces=tuple(at for at, _ in settling.pairs))
 
     def commit(self, done: Sequence[Compared]) -> Differences:
         """Add up, and join runs that were cut between two splits."""
-        replaced = {number for one in done for number in one.replaces}
-        done = [one for one in done if one.number not in replaced]
+        replaced = {number for result in done for number in result.replaces}
+        done = [result for result in done if result.number not in replaced]
         result = Tally()
-        for one in done:
-            result.take(one.tally)
+        for part in done:
+            result.take(part.tally)
         result.items = _joined(result.items)
-        return Differences(result, tuple(dict.fromkeys(note for one in done for note in one.notes)))
+        return Differences(result, tuple(dict.fromkeys(note for result in done for note in result.notes)))
 
     def __getstate__(self) -> dict[str, object]:
         # The other tree stays where it was planned: a split names its files.
@@ -277,15 +281,16 @@ class Diff(Job[Compared, Differences]):
 
 def _joined(items: Sequence[Difference]) -> list[Difference]:
     joined: list[Difference] = []
-    for one in items:
+    for difference in items:
         last = joined[-1] if joined else None
         if (
             last is not None
             and last.stop is not None
-            and last.stop == one.start
-            and (last.change, last.what, last.name, last.columns) == (one.change, one.what, one.name, one.columns)
+            and last.stop == difference.start
+            and (last.change, last.what, last.name, last.columns)
+            == (difference.change, difference.what, difference.name, difference.columns)
         ):
-            joined[-1] = replace(last, stop=one.stop, count=last.count + one.count)
+            joined[-1] = replace(last, stop=difference.stop, count=last.count + difference.count)
         else:
-            joined.append(one)
+            joined.append(difference)
     return joined

@@ -162,8 +162,8 @@ def ingest(
     engine = choose(**settings_of(options, Ingesting.__annotations__))
     names = ("topic", "partition", "since", "until", "replicas", *Masking.__annotations__, *Decoding.__annotations__)
     rows = selection_of({name: options.get(name) for name in names})
-    decode = next((one for one in rows.transforms if isinstance(one, Decode)), None)
-    rows = rows.replace(transforms=tuple(one for one in rows.transforms if one is not decode))
+    decode = next((transform for transform in rows.transforms if isinstance(transform, Decode)), None)
+    rows = rows.replace(transforms=tuple(transform for transform in rows.transforms if transform is not decode))
     roots = whole_paths(
         listed(paths)
     )  # a lake is used longer than the directory it was made from: its paths are absolute
@@ -197,8 +197,8 @@ def ingest(
     if follow:
         _, following = begin()
         session = engine.start(progress) if engine.name == "spark" else None
-        stop, every = options.get("stop") or Event(), options.get("every", 5.0)
-        runs = _follow(following, look, lambda one: engine.run(following, one, progress, session), stop, every)
+        stop, interval = options.get("stop") or Event(), options.get("every", 5.0)
+        runs = _follow(following, look, lambda tree: engine.run(following, tree, progress, session), stop, interval)
         return _measured_runs(runs, metrics, path)
     with _measured(metrics, path) as measure:
         tree, job = begin()
@@ -210,13 +210,13 @@ def ingest(
 
 
 def _follow(
-    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], Ingested], stop: Event, every: float
+    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], Ingested], stop: Event, interval: float
 ) -> Iterator[Report]:
     """Ingest until `stop` is set; a run that is under way is finished."""
     from rawlog.lakes.ingest import follow
 
     with job:
-        for outcome in follow(job, look, run, stop, every):
+        for outcome in follow(job, look, run, stop, interval):
             yield _ingested(None, outcome, job)
 
 
@@ -226,10 +226,10 @@ def _measured(path: Path | None, target: str) -> Iterator[Callable[[Report], Non
     from rawlog.io.files import writing
     from rawlog.model import report as metrics
 
-    def write(found: Iterable[metrics.Metric]) -> None:
+    def write(numbers: Iterable[metrics.Metric]) -> None:
         if path is not None:
             with writing(path, overwrite=True) as file:
-                file.write(metrics.as_text(os.fspath(path), "ingest", target, list(found)).encode())
+                file.write(metrics.as_text(os.fspath(path), "ingest", target, list(numbers)).encode())
 
     try:
         yield lambda report: write(metrics.metrics_of(report, time.time()))

@@ -211,11 +211,11 @@ class Fragments:
 
         from rawlog.lakes.lookup import ROW, SPLIT
 
-        mine = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
+        is_chosen = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
         data = open_parquet([span.path])
         refers = self.payloads is not None and ROW in data.schema.names
         columns = [*self.columns, SPLIT, ROW] if refers else list(self.columns)
-        batches = data.to_batches(columns=columns, filter=mine, batch_size=ROWS)
+        batches = data.to_batches(columns=columns, filter=is_chosen, batch_size=ROWS)
         yield from batches if self.payloads is None else self.payloads.complete(batches, self.table)
 
 
@@ -265,10 +265,10 @@ def offered_files(
 
     from rawlog.lakes.payload import check_complete
 
-    own = restorer.row_columns
+    row_columns = restorer.row_columns
     table = RECORDS if payloads is None else registry.table_named(restorer.records_table)
     nameless = 0
-    found: dict[tuple[str, int], list[Span]] = {}
+    by_partition: dict[tuple[str, int], list[Span]] = {}
     marks: dict[tuple[str, int], list[Any]] = {}
     columns: tuple[str, ...] = ()
     for path in files:
@@ -279,9 +279,9 @@ def offered_files(
         missing = {"topic", "partition", "offset"} - set(names)
         if missing:
             raise OptionError(f"{path}: no column {', '.join(sorted(missing))}; rows of `records` are expected")
-        has_own = set(own) <= set(names)
-        columns = tuple(name for name in (*RECORDS.names, *(own if has_own else ())) if name in names)
-        wanted = ["topic", "partition", "offset", *([*own, "timestamp"] if has_own else [])]
+        has_own = set(row_columns) <= set(names)
+        columns = tuple(name for name in (*RECORDS.names, *(row_columns if has_own else ())) if name in names)
+        wanted = ["topic", "partition", "offset", *([*row_columns, "timestamp"] if has_own else [])]
         rows = data.to_table(columns=wanted)
         if of_any_system:
             named = pc.and_(pc.is_valid(rows.column("topic")), pc.is_valid(rows.column("partition")))
@@ -290,7 +290,9 @@ def offered_files(
         for key, part in _partitions(path, rows):
             offsets = part.column("offset").to_numpy()
             rising = bool((np.diff(offsets) > 0).all())
-            found.setdefault(key, []).append(Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising))
+            by_partition.setdefault(key, []).append(
+                Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising)
+            )
             if has_own:
                 marks.setdefault(key, []).extend(restorer.marks(part))
     return Offer(
@@ -298,7 +300,7 @@ def offered_files(
             key: Fragments(
                 *key, tuple(spans), columns, tuple(sorted(marks.get(key, ()))), payloads=payloads, table=table
             )
-            for key, spans in sorted(found.items())
+            for key, spans in sorted(by_partition.items())
         },
         notes=[f"{nameless:,} rows without a topic or partition are left out"] if nameless else [],
     )
@@ -339,10 +341,10 @@ def offered_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Of
             offer.notes.append(
                 f"{len(others):,} topics of other systems are left out: {', '.join(others[:SHOWN_TABLES])}{more}"
             )
-        for key, one in offer.partitions.items():
+        for key, fragments in offer.partitions.items():
             there = visible.get(key)
-            if isinstance(one, Fragments) and isinstance(there, Fragments):
-                offer.partitions[key] = replace(one, floor=min(span.first for span in there.spans))
+            if isinstance(fragments, Fragments) and isinstance(there, Fragments):
+                offer.partitions[key] = replace(fragments, floor=min(span.first for span in there.spans))
     topics = lake.data_files(restorer.topics_table)
     if topics:
         restorer.add_topics(offer, open_parquet(topics).to_table().to_pylist())
@@ -480,24 +482,24 @@ class Restore(Job[Carried, Report]):
 
     def work(self, split: Split, stage: Stage) -> Carried:
         """One partition directory."""
-        one: RestoreSplit = split.content
+        content: RestoreSplit = split.content
         try:
             folder = Folder(stage.path, named=str(self.target)).folder(stage.name)
-            report = self.restorer.carry(one, folder, stage.advance)
+            report = self.restorer.carry(content, folder, stage.advance)
         except OSError as error:
             raise self.output.unwritable(error) from None
-        return Carried(split.number, RestoredPartition(one, str(folder.path / one.name), report))
+        return Carried(split.number, RestoredPartition(content, str(folder.path / content.name), report))
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[Carried]) -> Report:
         """Put the partitions and what belongs next to them into one directory, and give it the target's name."""
-        partitions = [one.partition for one in done]
+        partitions = [result.partition for result in done]
         try:
             folder = Folder(self.output.new(), named=str(self.target))
-            for one in partitions:
-                if not one.split.is_scratch:
-                    folder.take(one.folder, one.split.name)
+            for partition in partitions:
+                if not partition.split.is_scratch:
+                    folder.take(partition.folder, partition.split.name)
             self.restorer.finish(partitions, folder)
             if self.options.partitions_only:
                 self.output.add(folder.path, merged=self.restorer.merged)
