@@ -489,7 +489,7 @@ class Family:
 
     def makes(self, table: Table | str) -> bool:
         """Whether it makes a table of several files."""
-        return any(one.name == (table if isinstance(table, str) else table.name) for one in self.folds)
+        return any(fold.name == (table if isinstance(table, str) else table.name) for fold in self.folds)
 
     def files_for(self, table: str | None, files: Iterable[File]) -> list[File]:
         """The files that a folded table is made of, or, for None, that rules over several files look at."""
@@ -511,8 +511,8 @@ class Family:
 @lru_cache(maxsize=32)
 def _store_class(name: str) -> type[Store]:
     module, _, kind = name.partition(":")
-    found: type[Store] = getattr(importlib.import_module(module), kind)
-    return found
+    store_class: type[Store] = getattr(importlib.import_module(module), kind)
+    return store_class
 
 
 @dataclass(slots=True)

@@ -72,7 +72,7 @@ class Progress:
 
     def __add__(self, other: Progress) -> Progress:
         """Both, one after the other."""
-        numbers = (one + more for one, more in zip(astuple(self)[:-1], astuple(other)[:-1], strict=True))
+        numbers = (number + more for number, more in zip(astuple(self)[:-1], astuple(other)[:-1], strict=True))
         return replace(Progress(*numbers), phase=other.phase)
 
 

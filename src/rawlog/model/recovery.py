@@ -58,7 +58,7 @@ class RescueOptions:
 
     def check_plain(self, family: str, options: Sequence[str]) -> None:
         """OptionError unless whole stores are asked for, with nothing but these options of a family."""
-        given = {
+        is_set = {
             "topic": bool(self.topics),
             "include": bool(self.include),
             "exclude-deleted": self.exclude_deleted,
@@ -68,7 +68,7 @@ class RescueOptions:
             "metadata-version": self.level is not None,
             "keep-retention": self.keep_retention,
         }
-        for name in (name for name, is_given in given.items() if is_given):
+        for name in (name for name, is_given in is_set.items() if is_given):
             raise OptionError(f"--{name}: rescue of {family} rescues whole stores; it has no such option")
         for name in self.options:
             if name not in options:
@@ -141,7 +141,7 @@ class Rescuer(Protocol):
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
         """Look at one copy. `advance` is called with the number of bytes that are done."""
 
-    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
+    def decide(self, surveys: Sequence[SurveyResult]) -> list[RescueSplit]:
         """What is written of each unit, from which copies, and why. Reads no data."""
 
     def adjacent_files(self) -> Mapping[str, str | None]:
@@ -228,9 +228,9 @@ class UnitPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Everything that is known, for machines."""
-        made = asdict(self)
-        made["divergent"] = [{"copy": copy, **asdict(span)} for copy, span in self.divergent]
-        return {**made, "is_whole": self.is_whole}
+        fields = asdict(self)
+        fields["divergent"] = [{"copy": copy, **asdict(span)} for copy, span in self.divergent]
+        return {**fields, "is_whole": self.is_whole}
 
 
 def plan_facts(units: Sequence[UnitPlan]) -> list[dict[str, Any]]:

@@ -164,8 +164,8 @@ def _parse(tokens: list[str]) -> pa.DataType:
 
 
 def _expect(tokens: list[str], token: str) -> None:
-    found = tokens.pop(0)
-    assert found == token, f"{token} expected, {found} found"
+    first = tokens.pop(0)
+    assert first == token, f"{token} expected, {first} found"
 
 
 def spark_type(arrow: pa.DataType, naive: str = "timestamp") -> str:
