@@ -68,25 +68,27 @@ def application(
     """The pages over what was opened, for whoever knows the token. `hosts` are names of this server besides addresses."""
     views = Views(opened, checks)
     # Statements wait for one another, and no other page waits for them.
-    pages, asked = _Threads(AT_ONCE), _Threads(STATEMENTS)
+    pages, queries = _Threads(AT_ONCE), _Threads(STATEMENTS)
 
     def shown(make: Callable[[Query], str], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             ending = Ending()
             async with _watched(request.receive, ending):
-                made = await threads.run(partial(_page, make, request.scope["query_string"], ending))
-            return HTMLResponse(*made)
+                page = await threads.run(partial(_page, make, request.scope["query_string"], ending))
+            return HTMLResponse(*page)
 
         return answer
 
-    def given(make: Callable[[Query], Download], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
+    def downloaded(
+        make: Callable[[Query], Download], threads: _Threads = pages
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             ending = Ending()
             async with _watched(request.receive, ending):
-                found = await threads.run(partial(_download, make, request.scope["query_string"], ending))
-            if isinstance(found[1], int):
-                return HTMLResponse(*found)
-            (kind, name, pieces), first = found
+                download = await threads.run(partial(_download, make, request.scope["query_string"], ending))
+            if isinstance(download[1], int):
+                return HTMLResponse(*download)
+            (kind, name, pieces), first = download
             headers = {"content-disposition": f'attachment; filename="{name}"'}
             return _Streaming(ending, first, pieces, media_type=kind, headers=headers)
 
@@ -98,10 +100,10 @@ def application(
         Route("/rows", shown(views.rows)),
         Route("/bytes", shown(views.bytes)),
         Route("/findings", shown(views.findings)),
-        Route("/sql", shown(partial(sql.sql_page, opened, statements), asked)),
+        Route("/sql", shown(partial(sql.sql_page, opened, statements), queries)),
         Route("/keys", shown(lambda query: shell.keys_page())),
-        Route("/export", given(partial(sql.export_rows, views))),
-        Route("/answer", given(partial(sql.export_answer, opened, statements), asked)),
+        Route("/export", downloaded(partial(sql.export_rows, views))),
+        Route("/answer", downloaded(partial(sql.export_answer, opened, statements), queries)),
         Route("/assets/{name}", _asset),
     ]
     return Guard(Starlette(routes=routes), token, hosts)
@@ -171,8 +173,8 @@ def _download(
 ) -> tuple[Download, bytes] | tuple[str, int]:
     """A download and its first piece: an error before that is a page."""
     try:
-        found = make(Query.parse(raw, ending))
-        return found, next(found[2], b"")
+        download = make(Query.parse(raw, ending))
+        return download, next(download[2], b"")
     except RawlogError as error:
         return shell.message("This cannot be exported", str(error)), 400
     except Exception as error:
@@ -184,8 +186,10 @@ async def _asset(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in ASSETS:
         return PlainTextResponse("no such file", 404)
-    own = name.startswith("browse")
-    content = (resources.files("rawlog.pages.browser") / "assets" / name).read_text("utf-8") if own else asset(name)
+    is_browsers = name.startswith("browse")
+    content = (
+        (resources.files("rawlog.pages.browser") / "assets" / name).read_text("utf-8") if is_browsers else asset(name)
+    )
     return Response(content, media_type=ASSETS[name], headers={"cache-control": "private, max-age=3600"})
 
 
@@ -239,7 +243,7 @@ def is_own_host(host: str, names: tuple[str, ...] = ()) -> bool:
 
 async def _with_headers(send: Send, message: MutableMapping[str, Any]) -> None:
     if message["type"] == "http.response.start":
-        given = {name.lower() for name, _ in message["headers"]}
-        more = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in given]
+        names = {name.lower() for name, _ in message["headers"]}
+        more = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in names]
         message = {**message, "headers": [*message["headers"], *more]}
     await send(message)

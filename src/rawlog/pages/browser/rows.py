@@ -62,7 +62,12 @@ def cell(value: Any) -> Safe:
         return joined((text(value[:CHARACTERS], CHARACTERS * 4), tag("span", more, class_="soft") if more else ""))
     if isinstance(value, list) and value and isinstance(value[0], dict) and set(value[0]) == {"key", "value"}:
         return joined(
-            spaced([joined((tag("b", text(one["key"], 60)), "=", cell(_short(one["value"])))) for one in value[:8]])
+            spaced(
+                [
+                    joined((tag("b", text(header["key"], 60)), "=", cell(_short(header["value"]))))
+                    for header in value[:8]
+                ]
+            )
         )
     return Safe("") if value == [] else text(value, CHARACTERS)
 
@@ -90,7 +95,7 @@ def whole(value: Any) -> Safe:
         lines = cut.decode("utf-8", "backslashreplace").split("\n")
     shown = tag("pre", joined(Safe(text(line, None) + "\n") for line in lines), class_="value", tabindex="0")
     digits = [
-        f"{at:>8}  {cut[at : at + 16].hex(' '):<47}  {''.join(chr(one) if 32 <= one < 127 else '·' for one in cut[at : at + 16])}"
+        f"{at:>8}  {cut[at : at + 16].hex(' '):<47}  {''.join(chr(byte) if 32 <= byte < 127 else '·' for byte in cut[at : at + 16])}"
         for at in range(0, min(len(cut), DIGITS), 16)
     ]
     hexes = details(
@@ -101,7 +106,7 @@ def whole(value: Any) -> Safe:
 
 def spaced(parts: Sequence[Safe]) -> list[Safe]:
     """Parts with spaces between them."""
-    return [one for part in parts for one in (part, Safe(" "))]
+    return [item for part in parts for item in (part, Safe(" "))]
 
 
 #: The most rows of a page, the seconds that one may take, and the bytes around its rows that are checked.
@@ -126,7 +131,7 @@ class Cursor:
     def parse(cls, text: str) -> Cursor:
         """The cursor of a text. OptionError if it is not one."""
         parts = text.split(".", 3)
-        if len(parts) != 4 or not all(one.isdecimal() and len(one) < 20 for one in parts[:3]):
+        if len(parts) != 4 or not all(number.isdecimal() and len(number) < 20 for number in parts[:3]):
             raise OptionError(f"{text!r} is not a place in the files")
         return cls(parts[3], int(parts[0]), int(parts[1]), int(parts[2]))
 
@@ -198,14 +203,14 @@ def last_rows(scope: Scope, table: Table, selection: Selection, most: int) -> Pa
     parts = [part for part in plan(tree, table, selection) if part.file.path in scope.paths]
     for part in reversed(parts):
         for piece in reversed(cut(part, tree.group_of(part.file), PIECE, reading=False)):
-            found = Page()
+            last = Page()
             with contextlib.suppress(_End):
-                _part(piece, table, selection, found, None, 1 << 62, deadline, "")
-            page.rows = [*found.rows, *page.rows][-most:]
-            page.notes |= found.notes
-            if found.is_late:
+                _part(piece, table, selection, last, None, 1 << 62, deadline, "")
+            page.rows = [*last.rows, *page.rows][-most:]
+            page.notes |= last.notes
+            if last.is_late:
                 page.is_late = True
-            if len(page.rows) >= most or found.is_late:
+            if len(page.rows) >= most or last.is_late:
                 page.findings = _findings(page)
                 return page
     page.findings = _findings(page)
@@ -312,17 +317,17 @@ def _located(decoder: Decoder, frames: Frames, start: int, stop: int) -> Iterato
 
 def _findings(page: Page) -> list[Finding]:
     """What the rules of their formats find in the frames of a page."""
-    found: dict[Finding, None] = {}
+    findings: dict[Finding, None] = {}
     left = CHECKED
     for file, start, stop in _spans(page.rows):
         left -= stop - start
         if left < 0:
             page.note("not all of these rows were checked for damage: verify does that")
             break
-        for one in check_file(file, RuleChoice(), start=start, stop=stop).findings:
-            if one.position is not None:
-                found[one] = None
-    return list(found)
+        for finding in check_file(file, RuleChoice(), start=start, stop=stop).findings:
+            if finding.position is not None:
+                findings[finding] = None
+    return list(findings)
 
 
 def _spans(rows: list[Row]) -> list[tuple[File, int, int]]:

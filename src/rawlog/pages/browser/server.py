@@ -124,17 +124,17 @@ def _bound(host: str, port: int) -> socket.socket:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
         ]
-        made = socket.socket(family, kind)
+        bound = socket.socket(family, kind)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(128)  # who asks before the server runs waits a moment
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(128)  # who asks before the server runs waits a moment
         except OSError:
-            made.close()
+            bound.close()
             raise
     except OSError as error:
         raise AccessError(f"{host}:{port}: {error.strerror or error}") from None
-    return made
+    return bound
 
 
 def _warm_up(opened: Opened, statements: Statements) -> None:
@@ -193,21 +193,21 @@ class Checks:
     def start(self, name: str, tree: Tree) -> Check:
         """Verify some files, unless that is under way."""
         with self._lock:
-            found = self._made.get(name)
-            if found is not None and not found.is_done:
-                return found
-            made = self._made[name] = Check(name, tree)
-            for old in [one for one, check in self._made.items() if check.is_done][:-KEPT]:
+            running = self._made.get(name)
+            if running is not None and not running.is_done:
+                return running
+            check = self._made[name] = Check(name, tree)
+            for old in [scope for scope, check in self._made.items() if check.is_done][:-KEPT]:
                 del self._made[old]
-        threading.Thread(target=self._run, args=(made,), name="rawlog-verify", daemon=True).start()
-        return made
+        threading.Thread(target=self._run, args=(check,), name="rawlog-verify", daemon=True).start()
+        return check
 
     def found_in(self, path: str) -> list[Finding]:
         """What was found in a file so far."""
-        found: dict[Finding, None] = {}
+        findings: dict[Finding, None] = {}
         for check in list(self._made.values()):
-            found |= dict.fromkeys(check.by_path.get(path, ()))
-        return list(found)
+            findings |= dict.fromkeys(check.by_path.get(path, ()))
+        return list(findings)
 
     def stop(self) -> None:
         """End what is under way."""
@@ -227,7 +227,7 @@ class Checks:
         with self._turn:  # one at a time
             try:
                 progress(Progress())
-                found = choice.run(Verify(RuleChoice()), check.tree, threads=1, progress=progress).findings
+                findings = choice.run(Verify(RuleChoice()), check.tree, threads=1, progress=progress).findings
             except _Cancelled:
                 check.failure = "the server ended"
             except RawlogError as error:
@@ -235,7 +235,7 @@ class Checks:
             except Exception as error:
                 check.failure = f"{type(error).__name__}: {error}"
             else:
-                for one in found:
-                    if one.path is not None:
-                        check.by_path.setdefault(one.path, []).append(one)
-                check.findings = found
+                for finding in findings:
+                    if finding.path is not None:
+                        check.by_path.setdefault(finding.path, []).append(finding)
+                check.findings = findings

@@ -86,34 +86,36 @@ def _answer(opened: Opened, statements: Statements, query: Query, sql: str) -> S
             names = answer.schema.names
             rows = list(_bounded(answer.batches()))
     except RawlogError as error:
-        said = str(error)
-        if said == CANCELLED:
-            said = f"The statement took more than {SECONDS:.0f} seconds and was cancelled. `rawlog query` has no such limit."
-        parts = [tag("p", text(said, 2000), class_="error", role="alert")]
+        message = str(error)
+        if message == CANCELLED:
+            message = f"The statement took more than {SECONDS:.0f} seconds and was cancelled. `rawlog query` has no such limit."
+        parts = [tag("p", text(message, 2000), class_="error", role="alert")]
         if isinstance(error, DataError):
             parts.append(anchor("Answer without what is damaged", link("sql", q=sql, errors="skip"), class_="button"))
         return section("Answer", *parts)
     lines = [
-        tag("tr", *(tag("td", cell(row[one]), class_=kind(row[one])) for one in names), data_row=True)
+        tag("tr", *(tag("td", cell(row[name]), class_=kind(row[name])) for name in names), data_row=True)
         for row in rows[:SHOWN]
     ]
-    head = tag("tr", *(tag("th", text(one), scope="col", class_=kind(rows[0][one]) if rows else None) for one in names))
-    said = f"the first {SHOWN:,} rows" if len(rows) > SHOWN else counted(len(rows), "row")
-    said += ", without what is damaged" if errors == "skip" else ""
-    made = tag("table", tag("caption", said, class_="sr"), tag("thead", head), tag("tbody", *lines), class_="rows")
+    head = tag(
+        "tr", *(tag("th", text(name), scope="col", class_=kind(rows[0][name]) if rows else None) for name in names)
+    )
+    caption = f"the first {SHOWN:,} rows" if len(rows) > SHOWN else counted(len(rows), "row")
+    caption += ", without what is damaged" if errors == "skip" else ""
+    grid = tag("table", tag("caption", caption, class_="sr"), tag("thead", head), tag("tbody", *lines), class_="rows")
     exports = [
         anchor(label, link("answer", q=sql, as_=form, errors=errors), class_="button", download=True)
         for form, label in shell.FORMS
     ]
     turn = tag(
         "p",
-        tag("span", f"{said}. Export all of them as "),
+        tag("span", f"{caption}. Export all of them as "),
         *spaced(exports),
         class_="turn",
     )
     return section(
         "Answer",
-        tag("div", made, class_="scroll tall", tabindex="0", role="region", aria_label=said),
+        tag("div", grid, class_="scroll tall", tabindex="0", role="region", aria_label=caption),
         turn,
         name="answer",
     )
@@ -137,16 +139,16 @@ def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 def _tables(opened: Opened) -> Safe:
     try:
-        found = views_of(opened)
+        views = views_of(opened)
     except RawlogError as error:
         return section("Tables", tag("p", text(str(error))))
-    made = []
-    for view in found:
+    tables = []
+    for view in views:
         longest = max(view.names, key=len)
         name = ".".join(longest)
-        columns = tag("p", ", ".join(f"{one.name} {one.type}" for one in view.table.columns), class_="about")
-        made.append(details(joined((tag("code", name), " ", text(view.table.about))), columns))
-    return section("Tables", *made, name="tables")
+        columns = tag("p", ", ".join(f"{column.name} {column.type}" for column in view.table.columns), class_="about")
+        tables.append(details(joined((tag("code", name), " ", text(view.table.about))), columns))
+    return section("Tables", *tables, name="tables")
 
 
 def export_rows(views: Views, query: Query) -> tuple[str, str, Generator[bytes]]:
@@ -157,7 +159,10 @@ def export_rows(views: Views, query: Query) -> tuple[str, str, Generator[bytes]]
     selection = query.selection(listing.tree if table is RECORDS else None).replace(errors=_errors(query))
     rows = _ScopedRows(choose(scope.wide, selection, table=table), table, selection)
     rows.paths = scope.paths
-    plain = "".join(one if one.isalnum() or one in "-._" else "-" for one in scope.name.rpartition("/")[2] or "rows")
+    plain = "".join(
+        character if character.isalnum() or character in "-._" else "-"
+        for character in scope.name.rpartition("/")[2] or "rows"
+    )
     return KINDS[form], f"{plain}.{form}", _limited(_written(form, rows.schema, rows.batches()))
 
 
@@ -168,7 +173,7 @@ class _ScopedRows(Rows):
 
     def part_selections(self) -> Iterator[tuple[Part, Selection]]:
         """The parts of these files, in order."""
-        return (one for one in super().part_selections() if any(file.path in self.paths for file in one[0].files))
+        return (pair for pair in super().part_selections() if any(file.path in self.paths for file in pair[0].files))
 
 
 def export_answer(opened: Opened, statements: Statements, query: Query) -> tuple[str, str, Generator[bytes]]:

@@ -70,10 +70,10 @@ def views_of(opened: Opened, errors: str = "raise") -> list[View]:
 def _views(statement: Statement) -> list[View]:
     from rawlog.engines.sql.views import Files, Source, views
 
-    found = views(Source(None, statement.paths), Selection(errors=statement.errors))
-    for directory in {view.rows.directory for view in found if isinstance(view.rows, Files)}:
+    found_views = views(Source(None, statement.paths), Selection(errors=statement.errors))
+    for directory in {view.rows.directory for view in found_views if isinstance(view.rows, Files)}:
         directory.use(statement.tree)
-    return found
+    return found_views
 
 
 # The server's side -------------------------------------------------------------------------------------------------------
