@@ -64,7 +64,7 @@ class Call:
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The parameters of the function by name."""
-        return {one.name: one for one in self.declaration.parameters}
+        return {parameter.name: parameter for parameter in self.declaration.parameters}
 
     def value(self, name: str) -> Any:
         """What was given for a parameter, else its default."""
@@ -97,22 +97,29 @@ def show_nothing(call: Call) -> int:
 def command_of(declaration: Declaration) -> click.Command:
     """The command of a verb."""
     show = _printer(declaration)
-    printing = [one for one in parameters_of(show) if one.name != "call"]
-    declared = [one for one in declaration.parameters if not one.is_python_only]
-    parameters = [*declared, *(one for one in printing if one.name not in {known.name for known in declared})]
+    printing = [parameter for parameter in parameters_of(show) if parameter.name != "call"]
+    declared = [parameter for parameter in declaration.parameters if not parameter.is_python_only]
+    parameters = [
+        *declared,
+        *(parameter for parameter in printing if parameter.name not in {other.name for other in declared}),
+    ]
 
     def callback(**values: Any) -> None:
         context = click.get_current_context()
-        given = {
-            one.name: _value(one, values[one.name])
-            for one in parameters
-            if one.is_argument or context.get_parameter_source(one.name) not in _UNSET
+        arguments = {
+            parameter.name: _value(parameter, values[parameter.name])
+            for parameter in parameters
+            if parameter.is_argument or context.get_parameter_source(parameter.name) not in _UNSET
         }
-        printed = {one.name: given.pop(one.name, one.empty) for one in printing if one.name in _names(parameters)}
-        context.exit(show(Call(declaration, given), **printed))
+        printed = {
+            parameter.name: arguments.pop(parameter.name, parameter.empty)
+            for parameter in printing
+            if parameter.name in _names(parameters)
+        }
+        context.exit(show(Call(declaration, arguments), **printed))
 
-    params = [_parameter(one) for one in parameters]
-    if any(one.name == "threads" for one in declared):
+    params = [_parameter(parameter) for parameter in parameters]
+    if any(parameter.name == "threads" for parameter in declared):
         params.append(_log_format())
     return Command(
         declaration.name,
@@ -121,7 +128,7 @@ def command_of(declaration: Declaration) -> click.Command:
         help=_kept_lines(declaration.help),
         short_help=declaration.summary,
         epilog=examples(*declaration.examples, more=declaration.more),
-        old={old: max(one.spellings, key=len) for one in parameters for old in one.old},
+        old={old: max(parameter.spellings, key=len) for parameter in parameters for old in parameter.old},
     )
 
 
@@ -129,7 +136,7 @@ _UNSET = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT
 
 
 def _names(parameters: Iterable[Parameter]) -> set[str]:
-    return {one.name for one in parameters}
+    return {parameter.name for parameter in parameters}
 
 
 def _printer(declaration: Declaration) -> Callable[..., int]:
@@ -163,12 +170,12 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options by sections."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        for one in self.get_params(ctx):
-            record = one.get_help_record(ctx) if isinstance(one, click.Option) else None
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                sections.setdefault(getattr(one, "section", HELP), []).append(record)
-        every = [OPTIONS, *(title for title in sections if title not in (OPTIONS, *LAST)), *LAST]
-        for title in every:
+                sections.setdefault(getattr(parameter, "section", HELP), []).append(record)
+        titles = [OPTIONS, *(title for title in sections if title not in (OPTIONS, *LAST)), *LAST]
+        for title in titles:
             if title in sections:
                 with formatter.section(title):
                     formatter.write_dl(sections[title])

@@ -150,8 +150,8 @@ class _Compiler:
             return self.attribute_verb(modifier)
         if verb in _LIVE:
             raise self.wrong(f"%{verb}, the partition's {_LIVE[verb]}, is known to a live broker only")
-        known = "".join(sorted((*_TEXT, *_LENGTH, *_NUMBER, *"Hidha")))
-        raise self.wrong(f"%{verb} is not known; these are: {' '.join('%' + name for name in known)}")
+        verbs = "".join(sorted((*_TEXT, *_LENGTH, *_NUMBER, *"Hidha")))
+        raise self.wrong(f"%{verb} is not known; these are: {' '.join('%' + name for name in verbs)}")
 
     def column(self, name: str, verb: str) -> str:
         if name not in self.table.names:

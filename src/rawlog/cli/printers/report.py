@@ -46,7 +46,7 @@ def show_converted(call: Call, *, as_json: Json = False) -> int:
         report = call.run()
     except LossError as error:
         if as_json:
-            lost = {one.column: {"rows": one.rows, "first": one.place} for one in error.lost}
+            lost = {loss.column: {"rows": loss.rows, "first": loss.place} for loss in error.lost}
             output.json_line({"refused": True, "lost": lost, "rows": error.rows})
         say(error.message("--accept-loss "))
         return FOUND
@@ -127,18 +127,18 @@ def show_plan(done: Report) -> None:
 def losses(units: Sequence[Unit]) -> Iterator[str]:
     """Everything that is lost, one per line."""
     for unit in units:
-        for one in unit["lost"]:
-            times = [f"after {plain_time(one['since'] * 1000)}"] if one["since"] is not None else []
-            times += [f"before {plain_time(one['until'] * 1000)}"] if one["until"] is not None else []
+        for loss in unit["lost"]:
+            times = [f"after {plain_time(loss['since'] * 1000)}"] if loss["since"] is not None else []
+            times += [f"before {plain_time(loss['until'] * 1000)}"] if loss["until"] is not None else []
             when = f", written {' and '.join(times)}" if times else ""
-            yield printable(f"{unit['name']}: {spans([one])}{when}: {one['reason']}")
+            yield printable(f"{unit['name']}: {spans([loss])}{when}: {loss['reason']}")
 
 
-def spans(found: Sequence[Mapping[str, Any]]) -> str:
+def spans(runs: Sequence[Mapping[str, Any]]) -> str:
     """Ranges of offsets in a cell."""
     texts = [
-        f"offsets from {one['start']:,} on" if one["stop"] is None else offset_range(one["start"], one["stop"])
-        for one in found
+        f"offsets from {run['start']:,} on" if run["stop"] is None else offset_range(run["start"], run["stop"])
+        for run in runs
     ]
     return ", ".join(texts[:3]) + (f", {len(texts) - 3:,} more" if len(texts) > 3 else "")
 

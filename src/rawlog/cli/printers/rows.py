@@ -82,15 +82,15 @@ def prepare(call: Call, printing: Printing, table: str | None = None) -> output.
     from rawlog import registry
     from rawlog.verbs.options import transforms_of
 
-    given = call.given
-    if given.get("decode"):
-        given["decode"] = as_written(given["decode"])
-    made = registry.table_named(table or call.value("table"))
-    for change in transforms_of({"decode": given.get("decode")}):
-        made = change.table(made)
-    printer = output.printer({**printing, "columns": given.get("columns")}, made)
+    options = call.given
+    if options.get("decode"):
+        options["decode"] = as_written(options["decode"])
+    shown_table = registry.table_named(table or call.value("table"))
+    for change in transforms_of({"decode": options.get("decode")}):
+        shown_table = change.table(shown_table)
+    printer = output.printer({**printing, "columns": options.get("columns")}, shown_table)
     if printer.columns is not None:
-        given["columns"] = printer.columns
+        options["columns"] = printer.columns
     return printer
 
 
@@ -155,9 +155,9 @@ def show_answer(call: Call, **printing: Unpack[Printing]) -> int:
     return call.notes.code
 
 
-def print_answer(given: Mapping[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:
+def print_answer(printing: Mapping[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:
     """Print an answer as the options say until it ends or is `stopped`; the number of rows."""
-    printer = output.printer(given, answer.table)
+    printer = output.printer(printing, answer.table)
     schema, count = answer.schema, 0
     if printer.columns is not None:
         import pyarrow as pa
