@@ -159,13 +159,13 @@ class References:
         refers = same >= 0
         if not refers.any():
             return self.keep(batch)
-        every = bool(refers.all())
-        kept = None if every else pa.array(np.arange(batch.num_rows), mask=refers)
+        is_complete = bool(refers.all())
+        kept = None if is_complete else pa.array(np.arange(batch.num_rows), mask=refers)
         for name in table.payload:
             column = batch.column(name)
-            emptied = pa.nulls(len(column), column.type) if every else column.take(kept)
+            emptied = pa.nulls(len(column), column.type) if is_complete else column.take(kept)
             batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), emptied)
-        return self._with_reference(batch, same + first if every else np.where(refers, same + first, -1))
+        return self._with_reference(batch, same + first if is_complete else np.where(refers, same + first, -1))
 
     def _with_reference(self, batch: pa.RecordBatch, numbers: Rows) -> pa.RecordBatch:
         import pyarrow as pa
@@ -341,19 +341,19 @@ class _Reading:
         if self.lookup is None:
             self.lookup = Lookup(list(dict.fromkeys(wanted.values())), BYTES)
         while True:
-            some = batch.slice(0, self.count)
+            rows = batch.slice(0, self.count)
             for files in (self.payloads.files, self.payloads.former):
-                result = self._found(some, files)
-                stop = _first(some, result.place)
+                result = self._found(rows, files)
+                stop = _first(rows, result.place)
                 if stop:
-                    self.count = min(self.count * 2, ROWS) if stop == some.num_rows else self.count
-                    return _filled(some.slice(0, stop), result.place[:stop], result.rows, wanted)
-            if some.num_rows == 1:
+                    self.count = min(self.count * 2, ROWS) if stop == rows.num_rows else self.count
+                    return _filled(rows.slice(0, stop), result.place[:stop], result.rows, wanted)
+            if rows.num_rows == 1:
                 split, row = (batch.column(name)[0].as_py() for name in (SPLIT, ROW))
                 raise AccessError(
                     f"{self.table.name}: the payload of a row is no longer in rawlog.records ({SPLIT} {split}, {ROW} {row})"
                 )
-            self.count = max(some.num_rows // 8, 1)
+            self.count = max(rows.num_rows // 8, 1)
 
     def _found(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> LookupResult:
         assert self.lookup is not None

@@ -105,7 +105,7 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
             last.add(batch)
         yield from last.batches()
         return
-    found: deque[pa.RecordBatch] = deque()
+    batches: deque[pa.RecordBatch] = deque()
     failure: DataError | None = None
     say = rows.say
     for part, selection in reversed(list(rows.part_selections())):
@@ -126,14 +126,14 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
                     kept.add(batch)
             except DataError as error:
                 failure = failure or error
-            found.extendleft(reversed(kept.batches()))
+            batches.extendleft(reversed(kept.batches()))
             count -= min(count, kept.rows)
             if count == 0 or failure:
                 break
         order.note_missing()
         if count == 0 or failure:
             break
-    yield from found
+    yield from batches
     if failure is not None:
         raise failure
 
@@ -198,7 +198,7 @@ class FoundRows(Rows):
             for batch in self._rows(text=self.text):
                 marked = self._marked(batch, places, is_id=False)
                 marked = marked.filter(marked.column(FOUND_IN).is_valid())
-                yield marked.filter([one not in seen for one in _where(marked)]) if seen else marked
+                yield marked.filter([place not in seen for place in _where(marked)]) if seen else marked
 
     def _rows(self, **wanted: object) -> Iterator[pa.RecordBatch]:
         selection = self.selection.replace(columns=None, limit=None, **wanted)
@@ -211,11 +211,11 @@ class FoundRows(Rows):
         import pyarrow as pa
 
         masks = [holds_text(batch.column(place), self.text).to_pylist() for place in places]
-        found = []
+        columns = []
         for row in range(batch.num_rows):
             named = [place for place, mask in zip(places, masks, strict=True) if mask[row]]
-            found.append(",".join(["id", *named] if is_id else named) or None)
-        return batch.add_column(0, FOUND_IN, pa.array(found, pa.string()))
+            columns.append(",".join(["id", *named] if is_id else named) or None)
+        return batch.add_column(0, FOUND_IN, pa.array(columns, pa.string()))
 
 
 def _where(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
