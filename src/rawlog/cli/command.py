@@ -58,7 +58,7 @@ class Call:
 
     declaration: Declaration
     #: What was given, as keywords of the function.
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     notes: Notes = field(default_factory=Notes)
 
     @cached_property
@@ -68,7 +68,7 @@ class Call:
 
     def value(self, name: str) -> Any:
         """What was given for a parameter, else its default."""
-        return self.given.get(name, self.parameters[name].empty)
+        return self.arguments.get(name, self.parameters[name].empty)
 
     def run(self, **more: Any) -> Any:
         """Call the function; notes are printed, and progress is drawn meanwhile."""
@@ -81,7 +81,7 @@ class Call:
         """Call the function without drawing progress."""
         if "note" in self.parameters:
             more.setdefault("note", self.notes)
-        return self.declaration.function(**{**self.given, **more})
+        return self.declaration.function(**{**self.arguments, **more})
 
     def progress(self) -> AbstractContextManager[Bar | None]:
         """A bar for the progress of a function that reports it."""
@@ -125,7 +125,7 @@ def command_of(declaration: Declaration) -> click.Command:
         declaration.name,
         callback=callback,
         params=params,
-        help=_kept_lines(declaration.help),
+        help=_keep_lines(declaration.help),
         short_help=declaration.summary,
         epilog=examples(*declaration.examples, more=declaration.more),
         old={old: max(parameter.spellings, key=len) for parameter in parameters for old in parameter.old},
@@ -195,7 +195,7 @@ def examples(*commands: str, more: str = "") -> str:
     return f"\b\nExamples:\n{lines}\n\n{more}"
 
 
-def _kept_lines(help: str) -> str:
+def _keep_lines(help: str) -> str:
     """Help whose indented blocks click does not wrap."""
     return "\n\n".join(f"\b\n{block}" if block.startswith("  ") else block for block in help.split("\n\n"))
 

@@ -130,7 +130,9 @@ class GridPrinter(output.Printer):
         if not self.in_order:
             roomy = [max(low, min(wanted, ROOMY)) for low, wanted in zip(least, natural, strict=True)]
             self._leave_out(roomy, least, width, rows)
-        self._widths = fitted([natural[index] for index in self._shown], [least[index] for index in self._shown], width)
+        self._widths = fit_widths(
+            [natural[index] for index in self._shown], [least[index] for index in self._shown], width
+        )
 
     def _leave_out(self, roomy: Sequence[int], least: Sequence[int], width: int, rows: Sequence[Sequence[str]]) -> None:
         """Leave out empty columns and the least important ones until the rest has room, then any until the rest fits."""
@@ -158,7 +160,7 @@ class GridPrinter(output.Printer):
         return "  ".join(texts).rstrip()
 
 
-def fitted(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+def fit_widths(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
     """Widths of columns that fit into `width` cells with two between them: the widest are shortened first, none below its least."""
     widths = list(natural)
     spare = width - 2 * (len(widths) - 1)
@@ -212,7 +214,7 @@ def cells(column: pa.Array, form: str | None = None) -> list[str]:
     return ["" if value is None else printable(str(value)) for value in column.to_pylist()]
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
+def align_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
     """Short lists for people: rows of cells as lines of equal columns."""
     if not rows:
         return []

@@ -77,8 +77,8 @@ def page() -> str:
         f".SH NAME\nrawlog \\- {_plain('read, verify, repair, convert and query the files of message systems')}",
         ".SH SYNOPSIS\n.B rawlog\n.I VERB\n[\\fIOPTIONS\\fR] [\\fIPATH\\fR...]",
         f".SH DESCRIPTION\n{_paragraphs(cli.help or '')}",
-        f".SH EXIT STATUS\n{_listed(EXIT_CODES)}",
-        f".SH ENVIRONMENT\n{_listed(VARIABLES)}",
+        f".SH EXIT STATUS\n{_list_options(EXIT_CODES)}",
+        f".SH ENVIRONMENT\n{_list_options(VARIABLES)}",
     ]
     before = ""
     for entry in entries():
@@ -87,7 +87,7 @@ def page() -> str:
             before = entry.group
         parts.append(
             f".SS {entry.name}\n{_plain(entry.summary)}\n.PP\n\\fB{_plain(entry.usage)}\\fR\n.PP\n{_paragraphs(entry.text)}\n"
-            f"{_listed(entry.options)}\n{_shown(entry.epilog)}"
+            f"{_list_options(entry.options)}\n{_show_lines(entry.epilog)}"
         )
     parts.append(
         ".SH SEE ALSO\nThe same with examples: \\fBrawlog\\fR \\fIVERB\\fR \\fB\\-\\-help\\fR. "
@@ -107,11 +107,11 @@ def _paragraphs(text: str) -> str:
     return "\n.PP\n".join(_plain(block) for block in blocks)
 
 
-def _listed(pairs: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
+def _list_options(pairs: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
     return "\n".join(f".TP\n\\fB{_plain(name)}\\fR\n{_plain(text)}" for name, text in pairs)
 
 
-def _shown(text: str) -> str:
+def _show_lines(text: str) -> str:
     """Lines as they are."""
     return f".PP\n.nf\n{_plain(text)}\n.fi" if text else ""
 

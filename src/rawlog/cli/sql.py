@@ -52,7 +52,7 @@ class Session:
     """What a prompt does with each line: answers are printed as the options, or `.mode`, say."""
 
     def __init__(self, engine: Engine, printing: dict[str, Any]) -> None:
-        self.engine, self.given = engine, printing
+        self.engine, self.printing = engine, printing
         self.is_terminal = output.is_terminal()
         self._stop = threading.Event()
 
@@ -62,7 +62,7 @@ class Session:
             return self._obey(line.rstrip(";").split())
         self.engine.refresh()
         began = time.monotonic()
-        count = self._interruptible(lambda: print_answer(self.given, self._ask(line), self._stop.is_set))
+        count = self._interruptible(lambda: print_answer(self.printing, self._ask(line), self._stop.is_set))
         output.flush()
         if self.is_terminal and sys.stdin.isatty():
             say_quietly(f"({counted(count, 'row')}, {time.monotonic() - began:.1f} s)")
@@ -132,7 +132,7 @@ class Session:
     def _mode(self, arguments: list[str]) -> None:
         if len(arguments) != 1 or arguments[0] not in MODES:
             raise OptionError(f".mode: {', '.join(MODES)} expected")
-        self.given |= {
+        self.printing |= {
             "raw": False,
             "template": None,
             "arrow": False,
@@ -143,7 +143,7 @@ class Session:
             "wide": False,
         }
         if (option := MODES[arguments[0]]) is not None:
-            self.given[option] = True
+            self.printing[option] = True
 
     def _print(self, *lines: str) -> None:
         output.write("".join(f"{line}\n" for line in lines).encode())
@@ -189,7 +189,7 @@ def show(call: Call, **printing: Unpack[Printing]) -> int:
 
     options: dict[str, Any] = {**printing}
     with waiting("starting"):
-        opened = open_engine(**call.given, note=call.notes)
+        opened = open_engine(**call.arguments, note=call.notes)
     with opened as engine:
         session = Session(engine, options)
         if not sys.stdin.isatty():

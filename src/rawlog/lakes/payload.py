@@ -85,7 +85,7 @@ def stored(table: Table) -> Table:
     return table.with_columns(*table.columns, *REFERENCE) if refers and ROW not in table.names else table
 
 
-def fitted(table: Table, batch: Any) -> Any:
+def fit_batch(table: Table, batch: Any) -> Any:
     """A batch with all columns of a table: those that it lacks are null."""
     import pyarrow as pa
 
@@ -139,7 +139,7 @@ class References:
                 more = next(records, None) if is_short else None
                 done = batch.num_rows if more is None else matched
                 if done:
-                    yield table, self._referring(batch.slice(0, done), table, same[:done], first)
+                    yield table, self._refer(batch.slice(0, done), table, same[:done], first)
                 held, first, batch = held.slice(used), first + used, batch.slice(done)
                 if more is not None:
                     if held.nbytes > BYTES:  # rows of `records` that no row refers to
@@ -153,7 +153,7 @@ class References:
         """Rows of a system's table that keep their payload."""
         return self._with_reference(batch, np.full(batch.num_rows, -1))
 
-    def _referring(self, batch: pa.RecordBatch, table: Table, same: Rows, first: int) -> pa.RecordBatch:
+    def _refer(self, batch: pa.RecordBatch, table: Table, same: Rows, first: int) -> pa.RecordBatch:
         import pyarrow as pa
 
         refers = same >= 0
@@ -343,11 +343,11 @@ class _Reading:
         while True:
             rows = batch.slice(0, self.count)
             for files in (self.payloads.files, self.payloads.former):
-                result = self._found(rows, files)
+                result = self._look_up(rows, files)
                 stop = _first(rows, result.place)
                 if stop:
                     self.count = min(self.count * 2, ROWS) if stop == rows.num_rows else self.count
-                    return _filled(rows.slice(0, stop), result.place[:stop], result.rows, wanted)
+                    return _fill(rows.slice(0, stop), result.place[:stop], result.rows, wanted)
             if rows.num_rows == 1:
                 split, row = (batch.column(name)[0].as_py() for name in (SPLIT, ROW))
                 raise AccessError(
@@ -355,7 +355,7 @@ class _Reading:
                 )
             self.count = max(rows.num_rows // 8, 1)
 
-    def _found(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> LookupResult:
+    def _look_up(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> LookupResult:
         assert self.lookup is not None
         numbers = batch.column(ROW).fill_null(-1).to_numpy()
         return self.lookup.find(files, batch.column(SPLIT), numbers, bounds_of(batch, self.table.row_key))
@@ -367,7 +367,7 @@ def _first(batch: pa.RecordBatch, place: Rows) -> int:
     return int(missing[0]) if missing.size else batch.num_rows
 
 
-def _filled(
+def _fill(
     batch: pa.RecordBatch,
     place: Rows,
     tables: Sequence[pa.Table],

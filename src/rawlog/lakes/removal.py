@@ -16,7 +16,7 @@ import numpy as np
 from rawlog.io.storage import file_system
 from rawlog.lakes.lookup import ROW, SPLIT
 from rawlog.lakes.parquet import Sheets, WrittenFile
-from rawlog.lakes.payload import fitted, stored
+from rawlog.lakes.payload import fit_batch, stored
 from rawlog.lakes.state import History, RowRange
 from rawlog.model.errors import AccessError
 from rawlog.model.table import Table
@@ -190,7 +190,7 @@ def thin(old: OldFile, sheets: Sheets) -> ThinnedFile | None:
             if count < file.metadata.num_rows:
                 for batch in file.iter_batches(ROWS):
                     kept = pa.array(~old.removal.mask(batch))
-                    sheets.add(old.stored, fitted(old.stored, batch.filter(kept)))
+                    sheets.add(old.stored, fit_batch(old.stored, batch.filter(kept)))
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, AccessError):
             raise

@@ -131,7 +131,7 @@ def block_at_once(whole: bytes, table: Table, check: Callable[[list[str]], None]
         if rows.num_rows != count:
             return None
         check(list(json.loads(whole.partition(b"\n")[0])))
-        columns = [_typed(rows.column(field.name).combine_chunks(), field.type, mark) for field in table.schema]
+        columns = [_convert(rows.column(field.name).combine_chunks(), field.type, mark) for field in table.schema]
         return pa.RecordBatch.from_arrays(columns, schema=table.schema)
     except (_Otherwise, pa.ArrowException, ValueError, RecursionError):
         return None
@@ -152,16 +152,16 @@ def _as_text(type: pa.DataType) -> pa.DataType:
     return type
 
 
-def _typed(array: pa.Array, type: pa.DataType, mark: str) -> pa.Array:
+def _convert(array: pa.Array, type: pa.DataType, mark: str) -> pa.Array:
     """What was read as text, as what it is."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_list(type):
-        values = _typed(array.values, type.value_type, mark)
+        values = _convert(array.values, type.value_type, mark)
         return pa.ListArray.from_arrays(array.offsets, values, type=type, mask=array.is_null())
     if pa.types.is_struct(type):
-        fields = [_typed(array.field(number), field.type, mark) for number, field in enumerate(type)]
+        fields = [_convert(array.field(number), field.type, mark) for number, field in enumerate(type)]
         return pa.StructArray.from_arrays(fields, fields=list(type), mask=array.is_null())
     if pa.types.is_timestamp(type):
         if pc.all(pc.match_substring_regex(array, TIME), min_count=0).as_py() is False:
@@ -174,11 +174,11 @@ def _typed(array: pa.Array, type: pa.DataType, mark: str) -> pa.Array:
         return array.cast(type)
     if not pa.types.is_binary(type):
         raise _Otherwise
-    decoded = decoded_base64(pc.utf8_slice_codeunits(array.filter(marked), len(mark)))
+    decoded = decode_base64(pc.utf8_slice_codeunits(array.filter(marked), len(mark)))
     return pc.replace_with_mask(array.cast(type), marked, decoded)
 
 
-def decoded_base64(texts: pa.Array) -> pa.Array:
+def decode_base64(texts: pa.Array) -> pa.Array:
     """Bytes of texts in base64, whose letters are right and whose padding is at the end. _Otherwise for a text that ends too early."""
     import pyarrow as pa
 
@@ -294,7 +294,7 @@ def sheet_names(tree: Tree, table: Table) -> Iterator[set[tuple[str, int | None]
             yield footer_names
     for file in rest:
         if kind_of(file.path) != "parquet":
-            for batch in _checked(file, table, None):
+            for batch in _checked_batches(file, table, None):
                 yield _distinct(batch.select(list(names)))
             continue
         with _parquet_file(file.path) as opened:
@@ -385,7 +385,7 @@ def read_sheet(
     `payloads` are those of the lake that the file belongs to. CorruptError for a file that is not what its name says, or that has no
     column of the table; OptionError for one of a lake whose message bytes are elsewhere, without `payloads`.
     """
-    batches = _checked(file, table, payloads)
+    batches = _checked_batches(file, table, payloads)
     if in_order and file.size <= LARGEST_SORTED:
         batches = _in_order(batches, table, max(LEAST_SORTED, MOST_RATIO * file.size))
     for batch in batches:
@@ -413,7 +413,7 @@ def _in_order(batches: Iterator[pa.RecordBatch], table: Table, most: int) -> Ite
     yield from whole.to_batches(max_chunksize=BATCH_ROWS)
 
 
-def _checked(file: File, table: Table, payloads: Payloads | None) -> Iterator[pa.RecordBatch]:
+def _checked_batches(file: File, table: Table, payloads: Payloads | None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     kind = kind_of(file.path)
@@ -446,7 +446,7 @@ def _line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _known(names: list[str], table: Table) -> None:
+def _check_names(names: list[str], table: Table) -> None:
     if not set(names) & set(table.names):
         raise ValueError(f"its columns are {', '.join(names[:8])}")
 
@@ -467,9 +467,9 @@ def _parquet_rows(path: str, table: Table) -> Iterator[pa.RecordBatch]:
 
     system, inner = file_system(path)
     with pq.ParquetFile(system.open_input_file(inner)) as file:
-        _known(file.schema_arrow.names, table)
+        _check_names(file.schema_arrow.names, table)
         columns = [name for name in table.names if name in file.schema_arrow.names]
-        repeating = _repeating(file)
+        repeating = _repeating_columns(file)
     with pq.ParquetFile(system.open_input_file(inner), read_dictionary=repeating) as file:
         yield from _bounded_batches(file, columns)
 
@@ -501,7 +501,7 @@ def _bounded_batches(file: Any, columns: list[str]) -> Iterator[pa.RecordBatch]:
             start = stop
 
 
-def _repeating(file: Any) -> list[str]:
+def _repeating_columns(file: Any) -> list[str]:
     """The columns of bytes and text in which the file has each value once, whatever the number of rows."""
     columns = set()
     for group in range(file.num_row_groups):
@@ -513,7 +513,7 @@ def _repeating(file: Any) -> list[str]:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _open_text(path: str) -> Iterator[Any]:
     """The bytes of a text file, decompressed by its name."""
     import pyarrow as pa
 
@@ -526,8 +526,8 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _jsonl(path: str, table: Table) -> Iterator[pa.RecordBatch]:
-    with _opened(path) as file:
-        yield from read_lines(file, table, lambda names: _known(names, table))
+    with _open_text(path) as file:
+        yield from read_lines(file, table, lambda names: _check_names(names, table))
 
 
 def source_tree(

@@ -144,7 +144,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class PartProgress:
     """How far a part was read for one table: up to byte `stop`, through `frames` frames.
 
     `mark` identifies the bytes before `stop`; `rows` are those of `records` that came from the part.
@@ -166,7 +166,7 @@ class SettledSpans:
 
     part: Part
     spans: tuple[Span, ...]
-    reached: tuple[Reached, ...]
+    reached: tuple[PartProgress, ...]
 
     @property
     def size(self) -> int:
@@ -194,11 +194,11 @@ class IngestSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded(SplitResult):
+class IngestSplitResult(SplitResult):
     """The files that a split wrote, what they hold, and the result of verification."""
 
     written: tuple[WrittenFile, ...]
-    reached: tuple[Reached, ...] = ()
+    reached: tuple[PartProgress, ...] = ()
     folded: tuple[Fold, ...] = ()
     notes: tuple[str, ...] = ()
     files: tuple[File, ...] = ()
@@ -228,7 +228,7 @@ class Decoded(SplitResult):
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested(Outcome):
+class IngestResult(Outcome):
     """What a run added to the lake, and what it left out."""
 
     run: str

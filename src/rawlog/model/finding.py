@@ -433,7 +433,7 @@ class Findings:
         return html_table(names, rows, repr(self))
 
 
-def grouped(findings: Iterable[Finding], rules: Iterable[Rule[Any]]) -> list[Group]:
+def group_findings(findings: Iterable[Finding], rules: Iterable[Rule[Any]]) -> list[Group]:
     """Findings of one cause together, in the order of the first of each.
 
     Those of one file that say the same are one group, and those without a byte position of several files. A group whose rule names a
@@ -465,21 +465,21 @@ class _Causes:
     """Groups by rule, by the directory that their store begins in, and by offset."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, int | None], list[Group]] = {}
+        self._groups: dict[tuple[str, str, int | None], list[Group]] = {}
 
     def add(self, group: Group, above: int) -> None:
         finding = group.first
         if finding.path is not None:
             folder = finding.path.rsplit("/", above + 1)[0] if finding.path.count("/") > above else ""
             for offset in {finding.offset, None}:
-                self._found.setdefault((finding.code, folder, offset), []).append(group)
+                self._groups.setdefault((finding.code, folder, offset), []).append(group)
 
     def of(self, finding: Finding, code: str) -> Group | None:
         """The cause of a finding: in the same store, and about the same offset if the finding names one."""
         folder = finding.path or ""
         while folder:
             folder = folder.rpartition("/")[0]
-            near = self._found.get((code, folder, finding.offset), ())
+            near = self._groups.get((code, folder, finding.offset), ())
             named = (group for group in near if str(group.first.path).split("/")[-2:][0] in finding.message)
             if near:
                 return next(named, near[0])

@@ -361,7 +361,7 @@ class Profile:
         return keyed / max(1, self.distinct.count) if keyed else None
 
 
-def merged(profiles: Iterable[Profile]) -> Profile:
+def merge_profiles(profiles: Iterable[Profile]) -> Profile:
     """Several partitions as one."""
     total = Profile()
     for profile in profiles:

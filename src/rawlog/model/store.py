@@ -416,7 +416,7 @@ def unread_size(store: Store) -> int:
     return sum(file.size for file in store if file.path not in store.summaries)
 
 
-def joined(files: Iterable[File], stores: Iterable[Store]) -> Store:
+def join_stores(files: Iterable[File], stores: Iterable[Store]) -> Store:
     """All files of several stores, with what is known of the last file of each: where a log ends."""
     whole = Store(files)
     for store in stores:

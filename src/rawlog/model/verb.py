@@ -168,7 +168,7 @@ class Declaration:
         """What its docstring says to users of the command line: all up to the paragraph on what the function returns."""
         names = {parameter.name: parameter for parameter in self.parameters if not parameter.is_python_only}
 
-        def spelled(match: re.Match[str]) -> str:
+        def spell(match: re.Match[str]) -> str:
             parameter = names.get(match[1])
             if parameter is None:
                 return match[0]
@@ -178,7 +178,7 @@ class Declaration:
                 else max(parameter.spellings, key=len)
             )
 
-        return re.sub(r"`(\w+)`", spelled, "\n\n".join(self._paragraphs()))
+        return re.sub(r"`(\w+)`", spell, "\n\n".join(self._paragraphs()))
 
     def _paragraphs(self) -> list[str]:
         paragraphs = re.split(r"\n\s*\n", inspect.getdoc(self.function) or "")
@@ -206,7 +206,7 @@ def verb(
 def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     """The parameters of a function; of a group that it takes by `**name: Unpack[Group]` the members."""
     parameters: list[Parameter] = []
-    for parameter in _written(function).parameters.values():
+    for parameter in _source_signature(function).parameters.values():
         group = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
         if group is not None:
             parameters += members_of(function.__globals__[group[1]])
@@ -248,7 +248,7 @@ def show_signature(function: Callable[..., Any]) -> None:
     vars(function)["__signature__"] = plain.replace(parameters=[*shown, *members, *rest])
 
 
-def _written(function: Callable[..., Any]) -> inspect.Signature:
+def _source_signature(function: Callable[..., Any]) -> inspect.Signature:
     """The signature as the source has it."""
     written = vars(function).get("__written__")
     return written if isinstance(written, inspect.Signature) else inspect.signature(function)
@@ -259,7 +259,7 @@ def members_of(group: type) -> tuple[Parameter, ...]:
     """The options of a group. What the docstring of the group that declares one begins with, up to a colon, is its heading in the help."""
     types = get_type_hints(group, include_extras=True)
     return tuple(
-        _described(Parameter(name, ""), types[name], _section(group, name, written))
+        _describe(Parameter(name, ""), types[name], _section(group, name, written))
         for name, written in group.__annotations__.items()
     )
 
@@ -292,10 +292,10 @@ def _parameter(written: inspect.Parameter, names: dict[str, Any]) -> Parameter:
         if "Annotated" in written.annotation:
             raise
         return replace(plain, is_python_only=True)
-    return _described(plain, type_, OPTIONS, is_argument=is_argument)
+    return _describe(plain, type_, OPTIONS, is_argument=is_argument)
 
 
-def _described(plain: Parameter, type_: Any, section: str, *, is_argument: bool = False) -> Parameter:
+def _describe(plain: Parameter, type_: Any, section: str, *, is_argument: bool = False) -> Parameter:
     """A parameter with what its type and its `Option` say."""
     if get_origin(type_) is not Annotated:
         return replace(plain, is_python_only=True, annotation=type_, default=plain.default)

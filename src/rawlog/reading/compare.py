@@ -68,7 +68,7 @@ def replicas_of(a: Tree, b: Tree) -> list[Replicas]:
     replicas = [Replicas(group.name, group.files, others[0].files) for ours, others in units for group in ours]
     done = {id(group) for ours, others in units for group in (*ours, *others)}
     here, there = ([group for group in side if id(group) not in done] for side in (here, there))
-    for first, other in matched(here, there, by_name=bool(done)):
+    for first, other in match_groups(here, there, by_name=bool(done)):
         group = first or other
         assert group is not None
         replicas.append(Replicas(group.name, _files(first), _files(other)))
@@ -88,7 +88,7 @@ def rules_for(replicas: Replicas) -> Sequence[Rule[Any]]:
     return family_rules or (missing, record)
 
 
-def _compared(replicas: Replicas) -> Tally:
+def _compare_all(replicas: Replicas) -> Tally:
     whole = Pair(replicas.name, tuple(replicas.a), tuple(replicas.b))
     mixed = [group.mixed for files in (replicas.a, replicas.b) for group in groups(Tree((), tuple(files)), Selection())]
     passes = max(1, -(-whole.size // (1 << 30))) if any(mixed) else 1
@@ -122,7 +122,7 @@ def missing(replicas: Replicas) -> Iterator[Mark]:
     At the end of a log that is normal for a replica that lags, at its beginning for one that was trimmed further; anywhere else records are
     lost.
     """
-    tally = replicas.share(_compared)
+    tally = replicas.share(_compare_all)
     for difference in tally.items:
         if difference.change is not Change.DIFFERS:
             who = "the other replica lacks" if difference.change is Change.ONLY_A else "this replica lacks"
@@ -137,7 +137,7 @@ def record(replicas: Replicas) -> Iterator[Mark]:
 
     Look at both with `rawlog diff`, and restore the wrong one from the right one.
     """
-    for difference in replicas.share(_compared).items:
+    for difference in replicas.share(_compare_all).items:
         if difference.change is Change.DIFFERS:
             columns = ", ".join(difference.columns)
             yield Mark(
@@ -190,7 +190,7 @@ def compare_mixed(
     if not side.size:
         return
     if again.any():
-        again = _matched(group, offset, again, side, np.concatenate((this.prints, other.prints), axis=1))
+        again = _match_repeats(group, offset, again, side, np.concatenate((this.prints, other.prints), axis=1))
     order = np.lexsort((side, again, offset, group))
     group, offset, again, side = group[order], offset[order], again[order], side[order]
     paired = np.zeros(order.size, np.bool_)  # the first of a pair; its twin is the next
@@ -286,20 +286,20 @@ def _side(stream: Stream, columns: tuple[str, ...], names: Names, split: tuple[i
             batch, group, offset = batch.filter(pa.array(chosen)), group[chosen], offset[chosen]
         groups.append(group)
         offsets.append(offset)
-        prints.append(_stacked([fingerprint(batch.column(name)) for name in columns], offset.size))
+        prints.append(_stack([fingerprint(batch.column(name)) for name in columns], offset.size))
     none = np.empty(0, np.int64)
     group, offset = np.concatenate([none, *groups]), np.concatenate([none, *offsets])
-    fingerprints = np.concatenate([_stacked([none] * len(columns), 0), *prints], axis=1)
+    fingerprints = np.concatenate([_stack([none] * len(columns), 0), *prints], axis=1)
     order = np.lexsort((offset, group))  # stable: the order of coming stays
     group, offset = group[order], offset[order]
     return _Side(group, offset, _repeats(group, offset), fingerprints[:, order])
 
 
-def _stacked(columns: list[NDArray[np.int64]], rows: int) -> NDArray[np.int64]:
+def _stack(columns: list[NDArray[np.int64]], rows: int) -> NDArray[np.int64]:
     return np.stack(columns) if columns else np.empty((0, rows), np.int64)
 
 
-def _matched(
+def _match_repeats(
     group: NDArray[np.int64],
     offset: NDArray[np.int64],
     again: NDArray[np.int64],
@@ -315,7 +315,7 @@ def _matched(
     repeated = np.zeros(order.size + 1, np.bool_)
     repeated[place[again > 0]] = True
     places = np.flatnonzero(repeated[place])
-    content, of, here = _mixed(np.ones(places.size, np.bool_), *prints[:, places]), side[places], place[places]
+    content, of, here = _mix(np.ones(places.size, np.bool_), *prints[:, places]), side[places], place[places]
     sort = np.lexsort((of, content, here))
     nth = np.empty(places.size, np.int64)
     nth[sort] = _repeats(here[sort], content[sort], of[sort])
@@ -358,16 +358,16 @@ def fingerprint(column: pa.Array) -> NDArray[np.int64]:
     """A number for every value of a column: the same for the same values, another for others."""
     valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
     if pa.types.is_list(column.type):
-        return _mixed(valid, *_list_prints(column))
+        return _mix(valid, *_list_prints(column))
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
         starts, stops, data = _spans(column)
-        return _mixed(valid, _sums(data, starts, stops), stops - starts)
+        return _mix(valid, _sums(data, starts, stops), stops - starts)
     if pa.types.is_timestamp(column.type):
         column = column.view(pa.int64())
-    return _mixed(valid, pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64))
+    return _mix(valid, pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64))
 
 
-def _mixed(valid: NDArray[np.bool_], *parts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _mix(valid: NDArray[np.bool_], *parts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers made into one; those of what is null count for nothing."""
     with np.errstate(over="ignore"):
         result = np.where(valid, NOT_NULL, NULL).astype(np.uint64)
@@ -464,12 +464,12 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
     result: list[Pair] = []
     claimed: set[str] = set()
     for family in registry.families():
-        ours, others = (tuple(_own(family, tree)) for tree in (a, b))
+        ours, others = (tuple(_family_files(family, tree)) for tree in (a, b))
         if ours or others:
             claimed |= {file.path for file in (*ours, *others)}
             result.append(Pair(family.name, ours, others, family.name))
     here, there = groups(a, selection, claimed), groups(b, selection, claimed)
-    for first, other in matched(here, there):
+    for first, other in match_groups(here, there):
         result += _splits(first, other, selection)
     if not result:
         roots = " and ".join((*a.roots, *b.roots))
@@ -477,7 +477,7 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
     return result
 
 
-def _own(family: Family, tree: Tree) -> Iterator[File]:
+def _family_files(family: Family, tree: Tree) -> Iterator[File]:
     """The files that a family compares in its own way, and those that tell what is missing in them."""
     if not any(family.looks_at(file.system) for file in tree) or not family.store_class.can("compare"):
         return
@@ -520,7 +520,7 @@ def _relative(path: str, roots: Sequence[str]) -> str:
     return path
 
 
-def matched(
+def match_groups(
     here: list[Group], there: list[Group], *, by_name: bool = False
 ) -> Iterator[tuple[Group | None, Group | None]]:
     """Groups of both sides by their identity, else by topic and partition, else by their path; the only one of each side whatever it
@@ -533,7 +533,7 @@ def matched(
     for number, (ours, others) in enumerate(same_units(here, there)):
         if len(ours) == len(others) == 1:
             labels |= {id(ours[0]): (number,), id(others[0]): (number,)}
-    a, b = _labelled(here, there, labels), _labelled(there, here, labels)
+    a, b = _label_groups(here, there, labels), _label_groups(there, here, labels)
     for label in dict.fromkeys((*a, *b)):
         yield a.get(label), b.get(label)
 
@@ -549,7 +549,7 @@ def same_units(here: Sequence[Group], there: Sequence[Group]) -> list[tuple[list
     return result
 
 
-def _labelled(groups: list[Group], others: list[Group], fixed: Mapping[int, Label]) -> dict[Label, Group]:
+def _label_groups(groups: list[Group], others: list[Group], fixed: Mapping[int, Label]) -> dict[Label, Group]:
     """Groups by what they are called on both sides; `fixed` has the labels of those whose identity says it."""
     ours, by_name = _by_name(groups, fixed), _by_name(others, fixed)
     labels: dict[Label, Group] = {}

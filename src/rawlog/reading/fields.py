@@ -58,7 +58,7 @@ def _json_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
         return text
     values = text.to_pylist()
     for row in escaped.tolist():
-        values[row] = _unescaped(data[begins[row] : ends[row]].tobytes())
+        values[row] = _unescape(data[begins[row] : ends[row]].tobytes())
     for row in broken.tolist():
         values[row] = _slow_field(column[row].as_py(), steps)
     return pa.array(values, pa.string())
@@ -74,7 +74,7 @@ def _as_text(runs: pa.Array) -> pa.Array:
         )
 
 
-def _unescaped(text: bytes) -> str | None:
+def _unescape(text: bytes) -> str | None:
     """A string of JSON without its escapes; null if they are not valid."""
     try:
         return _valid(json.loads(b'"' + text + b'"', strict=False))

@@ -29,7 +29,7 @@ from rawlog.model.table import Table
 from rawlog.model.text import offset_range
 from rawlog.reading.parts import Part, choose, whole
 from rawlog.reading.rows import Loss, Note, Rows, dict_rows, read_all
-from rawlog.reading.select import Selection, limited
+from rawlog.reading.select import Selection, limit_rows
 from rawlog.reading.tail import INTERVAL, last_rows
 from rawlog.reading.tree import Tree, open_tree
 
@@ -550,7 +550,7 @@ class Following:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches. It waits for more, until `stop` is set or there were as many rows as the limit says."""
-        return limited(self._every(), self.limit)
+        return limit_rows(self._all_batches(), self.limit)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows as dicts, waiting for more."""
@@ -560,7 +560,7 @@ class Following:
     def __repr__(self) -> str:
         return f"<rawlog.Following {self.table.name} of {', '.join(self.paths)}>"
 
-    def _every(self) -> Iterator[pa.RecordBatch]:
+    def _all_batches(self) -> Iterator[pa.RecordBatch]:
         yield from self.first
         self.first = iter(())
         while True:

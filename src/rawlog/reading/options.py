@@ -323,7 +323,7 @@ def _finding(text: str, where: str | None) -> str:
     return contains if where is None else f"({where}) AND {contains}"
 
 
-def _own(options: Mapping[str, object]) -> dict[str, str]:
+def _check_family_options(options: Mapping[str, object]) -> dict[str, str]:
     """Options that only some systems have. OptionError for one that no system has."""
     try:
         return registry.reading_options({name: str(value) for name, value in options.items()})
@@ -373,7 +373,7 @@ def selection_from(options: Mapping[str, Any], transforms: tuple[Transform, ...]
     if options.get("find") is not None:
         fields["where"] = _finding(str(options["find"]), fields.get("where"))
     if family_options:
-        fields["options"] = _own(family_options)
+        fields["options"] = _check_family_options(family_options)
     return Selection(**fields, transforms=transforms)
 
 

@@ -299,7 +299,7 @@ def time_leaf(*, quoted: bool, null: bytes = b"") -> Leaf:
     return write
 
 
-def made_leaf(make: Callable[[pa.Array], list[bytes]]) -> Leaf:
+def python_leaf(make: Callable[[pa.Array], list[bytes]]) -> Leaf:
     """Pieces made in Python: the slow way for what no kernel knows."""
 
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
@@ -350,7 +350,7 @@ def json_leaf(type: pa.DataType, form: str | None = None) -> Leaf:
         return _map_leaf(type, form)
     if pa.types.is_list(type):
         return _list_leaf(type, form)
-    return made_leaf(lambda array: [piece.encode() for piece in plain_json(array, form)])
+    return python_leaf(lambda array: [piece.encode() for piece in plain_json(array, form)])
 
 
 def stored_leaf(leaf: Leaf) -> Leaf:
@@ -495,7 +495,7 @@ def plain_leaf(type: pa.DataType, form: str | None, safe: Callable[[bytes], str]
         return text_leaf(_PLAIN_STYLES[form])
     if safe is None:
         return text_leaf(kernels.PLAIN)
-    return made_leaf(lambda array: [b"" if value is None else safe(value).encode() for value in values_of(array)])
+    return python_leaf(lambda array: [b"" if value is None else safe(value).encode() for value in values_of(array)])
 
 
 def values_of(array: pa.Array) -> list[bytes | None]:

@@ -43,7 +43,7 @@ from rawlog.reading.parts import (
 from rawlog.reading.select import (
     Selection,
     Transform,
-    limited,
+    limit_rows,
     partition_columns,
 )
 from rawlog.reading.tree import Tree
@@ -71,7 +71,7 @@ class Loss(SeriousNote):
     __slots__ = ()
 
 
-class Misplaced(SeriousNote):
+class MisplacedNote(SeriousNote):
     """A note that rows are not at their place: their offsets do not rise, or belong into another file."""
 
     __slots__ = ()
@@ -156,7 +156,7 @@ class Listener:
         if not format.can("contradicted"):
             return
         for text in format.codec.contradicted(self.tree.group_of(file), file, end):
-            self.note(Misplaced(f"{file.path}: {text}"))
+            self.note(MisplacedNote(f"{file.path}: {text}"))
 
 
 def _findings(part: Part) -> Findings:
@@ -260,7 +260,7 @@ class Decoder:
 
     def see(self, frames: Frames) -> Iterator[pa.RecordBatch]:
         """The wanted rows of a window."""
-        for run in _pruned(frames, self.format, self.part.file, self.selection):
+        for run in _prune(frames, self.format, self.part.file, self.selection):
             yield from self.rows_of(run)
 
     def rows_of(self, frames: Frames) -> Iterator[pa.RecordBatch]:
@@ -275,7 +275,7 @@ class Decoder:
         """Whether no frame of a window can be left out."""
         if self.selection.id is not None:
             return False
-        return [len(run) for run in _pruned(frames, self.format, self.part.file, self.selection)] == [len(frames)]
+        return [len(run) for run in _prune(frames, self.format, self.part.file, self.selection)] == [len(frames)]
 
 
 def decode_streams(decoders: Sequence[Decoder], frames: Frames) -> list[Iterator[pa.RecordBatch]]:
@@ -452,7 +452,7 @@ class Order:
         if self.count and self.note is not None:
             where = f"{self.part.file.path}: byte {self.first:,}"
             what = f"{counted(self.count, 'frame')} from here on not at the right place"
-            self.note(Misplaced(f"{where}: {what}: offsets do not rise, or belong into another file or partition"))
+            self.note(MisplacedNote(f"{where}: {what}: offsets do not rise, or belong into another file or partition"))
 
 
 def _walked_frames(
@@ -466,7 +466,7 @@ def _walked_frames(
         if seen is not None:
             seen(frames)
         order.see(frames)
-        yield from _pruned(frames, format, part.file, selection)
+        yield from _prune(frames, format, part.file, selection)
         reached = frames.reached_in_file
         if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):
             order.note_missing()
@@ -509,7 +509,7 @@ def is_past(frames: Frames, format: Format, file: File, stop: int | None) -> boo
     return False
 
 
-def _pruned(frames: Frames, format: Format, file: File, selection: Selection) -> Iterator[Frames]:
+def _prune(frames: Frames, format: Format, file: File, selection: Selection) -> Iterator[Frames]:
     """Runs of frames that may hold wanted rows."""
     if not format.can("spans") or selection.takes_every_row or not len(frames):
         if len(frames):
@@ -551,7 +551,7 @@ def _decode(
                 raise _Stop from None
             bad = max(int(np.searchsorted(frames.starts, error.position - frames.base, side="right")) - 1, 0)
             passed.add(error, frames, bad)
-            if (hidden := _hidden(format, frames, bad, want.file)) is not None:
+            if (hidden := _find_hidden(format, frames, bad, want.file)) is not None:
                 yield from format.codec.decode(hidden, want)
             frames, step = frames.slice(bad + 1, len(frames)), 1
     passed.end()
@@ -582,7 +582,7 @@ class _Passed:
         self.first, self.more, self.stop = "", 0, -1
 
 
-def _hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | None:
+def _find_hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | None:
     """The sound frames that a damaged one hides because bytes of it are missing.
 
     They must reach to the very end of the damaged one, and their checksums must be right: its content may be a copy of such a file.
@@ -650,10 +650,10 @@ class Rows:
         return None if self.note is None else Listener(self.tree, self.note)
 
     def parts(self, split_size: int | None = None) -> list[Part]:
-        selection = self._resolved()
+        selection = self._resolve()
         return plan(self.tree, self.table, selection, split_size=split_size)
 
-    def _resolved(self) -> Selection:
+    def _resolve(self) -> Selection:
         return self.selection
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -672,7 +672,7 @@ class Rows:
         seen = None if self.fold is None else self.fold.see
         parts = ((part, self._reading(part, chosen, changes, is_late)) for part, chosen in parts)
         parts = parts if self.fold is None else self.fold.watch(parts)
-        for batch in limited(read_all(parts, self.table, self.say, seen), self.selection.limit):
+        for batch in limit_rows(read_all(parts, self.table, self.say, seen), self.selection.limit):
             yield late.changed(batch, self.table) if is_late else batch
         self.judge(changes)
 

@@ -480,7 +480,7 @@ def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...
     return columns
 
 
-def limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+def limit_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     """The first `limit` rows of batches; all if it is None. Nothing is read after the last of them, and no batch is empty."""
     left = limit
     for batch in batches if limit != 0 else ():

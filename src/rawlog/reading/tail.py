@@ -16,7 +16,7 @@ from rawlog.model.status import Status
 from rawlog.model.table import Column, Table
 from rawlog.reading.parts import Part
 from rawlog.reading.rows import Gap, Order, Rows, damaged_end, read, skipped, unfinished
-from rawlog.reading.select import Selection, holds_text, limited
+from rawlog.reading.select import Selection, holds_text, limit_rows
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -184,19 +184,19 @@ class FoundRows(Rows):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, one batch at a time. DataError at damage."""
-        for batch in limited(self._found(), self.selection.limit):
+        for batch in limit_rows(self._find_rows(), self.selection.limit):
             yield batch.select(self.schema.names)
 
-    def _found(self) -> Iterator[pa.RecordBatch]:
+    def _find_rows(self) -> Iterator[pa.RecordBatch]:
         places = [place for place in self.places if place != "id"]
         seen: set[tuple[object, ...]] = set()
         if "id" in self.places:
             for batch in self._rows(id=self.text.decode("utf-8", "replace")):
                 seen.update(_where(batch))
-                yield self._marked(batch, places, is_id=True)
+                yield self._mark_rows(batch, places, is_id=True)
         if places:
             for batch in self._rows(text=self.text):
-                marked = self._marked(batch, places, is_id=False)
+                marked = self._mark_rows(batch, places, is_id=False)
                 marked = marked.filter(marked.column(FOUND_IN).is_valid())
                 yield marked.filter([place not in seen for place in _where(marked)]) if seen else marked
 
@@ -206,7 +206,7 @@ class FoundRows(Rows):
         rows.note = self.note
         return rows.batches()
 
-    def _marked(self, batch: pa.RecordBatch, places: Sequence[str], *, is_id: bool) -> pa.RecordBatch:
+    def _mark_rows(self, batch: pa.RecordBatch, places: Sequence[str], *, is_id: bool) -> pa.RecordBatch:
         """The rows with where the text is; null where it is in none of the places."""
         import pyarrow as pa
 

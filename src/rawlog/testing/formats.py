@@ -223,7 +223,7 @@ def _tiles(nodes: list[Node], start: int, stop: int, data: bytes) -> None:
 
 
 @lru_cache(maxsize=4)
-def _recognised(root: Path) -> Tree:
+def _recognise(root: Path) -> Tree:
     return open_tree(root)
 
 
@@ -232,7 +232,7 @@ class Recognition(Base):
 
     def test_golden_files_are_recognised_by_what_they_are(self) -> None:
         wrong = []
-        for file in _recognised(self.everything):
+        for file in _recognise(self.everything):
             owned = self.owns(Path(file.path))
             if owned is not None and owned != (file.format == self.format):
                 wrong.append(f"{file.path}: taken for {file.format}")
@@ -243,7 +243,7 @@ class Recognition(Base):
         if sniff is None:
             return
         wrong = []
-        for file in _recognised(self.everything):
+        for file in _recognise(self.everything):
             path = Path(file.path)
             with path.open("rb") as opened:
                 head = opened.read(HEAD)

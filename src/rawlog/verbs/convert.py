@@ -30,13 +30,13 @@ from rawlog.model.table import Table
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import OUTPUT, READ, Format, Note, Path, Paths, TableName, listed, texts
-from rawlog.reading.select import Selection, Tally, limited
+from rawlog.reading.select import Selection, Tally, limit_rows
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
     Converting,
     Force,
-    bound,
-    divided,
+    bind_schemas,
+    divide_options,
     option_texts,
     selection_of,
     settings_of,
@@ -135,7 +135,7 @@ def convert(
     from rawlog.reading.names import check_names
     from rawlog.reading.parts import choose as choose_replicas
 
-    reading, running = divided(selection)
+    reading, running = divide_options(selection)
     settings = settings_of(running)
     choose(0, **settings)  # options that contradict one another are reported first
     columns = [name.strip() for text in texts(accept_loss) for name in text.split(",") if name.strip()]
@@ -153,7 +153,7 @@ def convert(
     rows.check(destination.source)
     notes: list[str] = []
     tree = source_tree(whole_paths(listed(source)), destination.source, format, note=notes.append)
-    rows = bound(rows, tree, destination.source, lambda: lake_schemas(tree))
+    rows = bind_schemas(rows, tree, destination.source, lambda: lake_schemas(tree))
     with Convert(destination, selection=rows, drop=keys, dry_run=dry_run, inputs=inputs) as job:
         tree = choose_replicas(tree, rows, notes.append, table=destination.source)
         more = sheet_names(tree, destination.source) if job.reads_tables(tree) else ()
@@ -271,11 +271,11 @@ class ConvertSplit:
     is_copied: bool = False
     #: Stores that were read, with the summaries of their files; and all files, in which others may be missing.
     stores: tuple[Store, ...] = ()
-    every: tuple[File, ...] = ()
+    all_files: tuple[File, ...] = ()
 
     @property
     def is_settling(self) -> bool:
-        return bool(self.stores or self.every)
+        return bool(self.stores or self.all_files)
 
     @property
     def size(self) -> int:
@@ -285,7 +285,7 @@ class ConvertSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Written(SplitResult):
+class ConvertResult(SplitResult):
     """The result of one split."""
 
     split: WrittenSplit
@@ -306,7 +306,7 @@ class Written(SplitResult):
     absent: tuple[Entry, ...] = ()
 
 
-class Convert(Job[Written, Report]):
+class Convert(Job[ConvertResult, Report]):
     """Write the rows of a tree to an outlet. Use as a context manager: leaving it removes what a failed run left.
 
     `drop` are keys whose records are left out. With `dry_run` everything is done but the writing: rows are read, judged and encoded.
@@ -362,17 +362,17 @@ class Convert(Job[Written, Report]):
         if not self.dry_run:
             self.target.check()
             self.stage = self.output.open()
-        splits = self._sifting(tree)
+        splits = self._sift_splits(tree)
         if splits is None:
             sources = list(self._sources(tree))
             groups = self._groups(sources)
-            self._masked = self._masked_of(tree, sources)
+            self._masked = self._masked_logs(tree, sources)
             splits = [ConvertSplit(tuple(group), limit=self.selection.limit) for group in groups]
         self._splits, self._roots, self.payloads, self._tree = splits, tree.roots, lake_payloads(tree), tree
         self._rounds, self._again, self._next_number = 0, {}, 0
-        return self._numbered(splits)
+        return self._number(splits)
 
-    def _sifting(self, tree: Tree) -> list[ConvertSplit] | None:
+    def _sift_splits(self, tree: Tree) -> list[ConvertSplit] | None:
         """A split for each partition, if records are removed and everything else stays as it is; None if rows are written again."""
         from rawlog.lakes.targets import FormatOutlet
 
@@ -390,7 +390,7 @@ class Convert(Job[Written, Report]):
         ):
             return None
         groups: dict[str, list[File]] = {}
-        copied = _claimed(tree, format.family)
+        copied = _claimed_groups(tree, format.family)
         self._not_loaded = sorted(
             {
                 str(file.place.group)
@@ -422,14 +422,14 @@ class Convert(Job[Written, Report]):
             splits[name] = ConvertSplit(files=tuple(files), name=name, is_copied=folder in copied)
         return list(splits.values()) if any(not split.is_copied for split in splits.values()) else None
 
-    def _masked_of(self, tree: Tree, sources: Sequence[RowSource]) -> list[str]:
+    def _masked_logs(self, tree: Tree, sources: Sequence[RowSource]) -> list[str]:
         """The metadata logs that are written again as logs, row by row, without the secrets in them."""
         from rawlog.lakes.targets import FormatOutlet
 
         is_shown = str(self.selection.options.get("showSecrets")).lower() == "true"
         if not isinstance(self.target, FormatOutlet) or is_shown:
             return []
-        claimed = {group for family in registry.families() for group in _claimed(tree, family.name)}
+        claimed = {group for family in registry.families() for group in _claimed_groups(tree, family.name)}
         groups = {source.part.file.place.group for source in sources if source.part is not None}
         return sorted(str(group) for group in groups & claimed)
 
@@ -504,7 +504,7 @@ class Convert(Job[Written, Report]):
         if not target.divides or self.selection.limit is not None:
             return [sources]
         if not target.by_partition:
-            return _packed(sources) or [[]]
+            return _pack(sources) or [[]]
         if isinstance(target, FormatOutlet) and {"topic", "partition"} & target.options.keys():
             return [sources]
         groups: dict[object, list[RowSource]] = {}
@@ -518,7 +518,7 @@ class Convert(Job[Written, Report]):
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work(self, split: Split, stage: Stage) -> Written:
+    def work(self, split: Split, stage: Stage) -> ConvertResult:
         """Write one split below the stage."""
         from rawlog.lakes.targets import WrittenSplit
 
@@ -538,7 +538,7 @@ class Convert(Job[Written, Report]):
             if isinstance(error, LossError) or all(source.near is None for source in content.sources):
                 raise
             written, failure = WrittenSplit(folder, 0), error
-        return Written(
+        return ConvertResult(
             split.number,
             written,
             reading.dropped,
@@ -550,7 +550,7 @@ class Convert(Job[Written, Report]):
             failure=failure,
         )
 
-    def _sift(self, split: Split, content: ConvertSplit, folder: str, stage: Stage) -> Written:
+    def _sift(self, split: Split, content: ConvertSplit, folder: str, stage: Stage) -> ConvertResult:
         from rawlog.lakes.targets import FormatOutlet, WrittenSplit
 
         assert isinstance(self.target, FormatOutlet)
@@ -568,7 +568,7 @@ class Convert(Job[Written, Report]):
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
         written = WrittenSplit(folder, account.counts.get("records", 0), str(target.path))
-        return Written(split.number, written, account=account, tallies=chosen.tallies)
+        return ConvertResult(split.number, written, account=account, tallies=chosen.tallies)
 
     def _keep(self, chosen: Selection) -> Keep:
         chosen, table = chosen.replace(topics=(), topic_pattern=None, partitions=()), self.target.source
@@ -578,22 +578,22 @@ class Convert(Job[Written, Report]):
 
         def test(batch: pa.RecordBatch) -> NDArray[np.bool_]:
             mask = chosen.mask(batch, table)
-            return mask & ~_named(batch, drop) if drop else mask
+            return mask & ~_has_key(batch, drop) if drop else mask
 
         return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed, chosen.max_headers)
 
     # Settle -----------------------------------------------------------------------------------------------------------
 
-    def follow(self, done: Sequence[Written]) -> list[Split]:
+    def follow(self, done: Sequence[ConvertResult]) -> list[Split]:
         """First the diagnosis of the stores that were read; then again what has rows that `repair` would not keep as they are."""
         self._rounds += 1
         if self._rounds == 1:
-            return self._settling(done)
+            return self._settle_splits(done)
         if self._rounds == 2:
-            return self._repeated(done)
+            return self._repeat_splits(done)
         return []
 
-    def _settling(self, done: Sequence[Written]) -> list[Split]:
+    def _settle_splits(self, done: Sequence[ConvertResult]) -> list[Split]:
         """Splits that settle stores: all of them, or those in which something was passed over if they were read in part."""
         from rawlog.reading.settlement import merge_parts, store_key
 
@@ -610,10 +610,10 @@ class Convert(Job[Written, Report]):
         stores = [self._tree.group_of(file).with_summaries(summaries) for file in files.values()]
         splits = [ConvertSplit(stores=run) for run in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
         if not (self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions):
-            splits.append(ConvertSplit(every=self._tree.files))
-        return self._numbered(splits)
+            splits.append(ConvertSplit(all_files=self._tree.files))
+        return self._number(splits)
 
-    def _repeated(self, done: Sequence[Written]) -> list[Split]:
+    def _repeat_splits(self, done: Sequence[ConvertResult]) -> list[Split]:
         """The splits with rows of stores that are not read as they are stored; each such store is read where its first part was."""
         from rawlog.reading.settlement import settled_part
 
@@ -640,13 +640,13 @@ class Convert(Job[Written, Report]):
             self._again[number] = self._next_number + len(splits) if sources or not splits else None
             if self._again[number] is not None:
                 splits.append(replace(split, sources=tuple(sources)))
-        return self._numbered(splits)
+        return self._number(splits)
 
-    def _numbered(self, splits: Sequence[ConvertSplit]) -> list[Split]:
+    def _number(self, splits: Sequence[ConvertSplit]) -> list[Split]:
         first, self._next_number = self._next_number, self._next_number + len(splits)
         return [Split(first + number, split.size, split) for number, split in enumerate(splits)]
 
-    def _results(self, done: Sequence[Written]) -> list[Written]:
+    def _results(self, done: Sequence[ConvertResult]) -> list[ConvertResult]:
         """What the splits gave, in their order: those that were done again with what came then. Raises why one failed."""
         by_number = {result.number: result for result in done}
         numbers = [self._again.get(number, number) for number in range(len(self._splits))]
@@ -658,7 +658,7 @@ class Convert(Job[Written, Report]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Written]) -> Report:
+    def commit(self, done: Sequence[ConvertResult]) -> Report:
         """Join the splits. LossError, with nothing written, if a loss was not accepted; OptionError if a mask met nothing.
 
         The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
@@ -779,9 +779,9 @@ class _Reading:
             self.notes.append(text)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        return limited(self._every(), self.split.limit)
+        return limit_rows(self._all_batches(), self.split.limit)
 
-    def _every(self) -> Iterator[pa.RecordBatch]:
+    def _all_batches(self) -> Iterator[pa.RecordBatch]:
         from rawlog.lakes.sources import read_sheet
         from rawlog.reading.rows import read_all
         from rawlog.reading.settlement import PartFold, store_key
@@ -796,7 +796,7 @@ class _Reading:
                 ranges: list[NDArray[np.int64]] = []
                 self.current = store_key(source.part.file)
                 fold = None if source.near is None else PartFold(source.part, source.near)
-                see = _advancing(source.part, self.stage, source.undone, ranges, fold)
+                see = _observer(source.part, self.stage, source.undone, ranges, fold)
                 for batch in read_all([(source.part, selection)], table, self.note, see):
                     self._see_undone(batch, ranges)
                     yield batch
@@ -843,7 +843,7 @@ class _Dropping:
         return names if "key" in names else [*names, "key"]
 
     def apply(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
-        named = _named(batch, self.keys)
+        named = _has_key(batch, self.keys)
         self.counts["key", "dropped"] += int(named.sum())
         return batch.filter(_array(~named)) if named.any() else batch
 
@@ -854,7 +854,7 @@ class _Dropping:
         return []
 
 
-def _advancing(
+def _observer(
     part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]], fold: PartFold | None = None
 ) -> Callable[[Frames], None]:
     """Says how far a part was read, collects the ranges of offsets of aborted and open transactions in it, and folds its frames."""
@@ -873,14 +873,14 @@ def _advancing(
     return see
 
 
-def _settle(number: int, split: ConvertSplit) -> Written:
+def _settle(number: int, split: ConvertSplit) -> ConvertResult:
     """Ask what `repair` would keep of stores, and which stores are missing."""
     from rawlog.lakes.targets import WrittenSplit
     from rawlog.reading.settlement import absent_stores, reading_of
 
     readings = {store.path: reading_of(store) for store in split.stores}
-    absent = tuple(absent_stores(Tree((), split.every))) if split.every else ()
-    return Written(number, WrittenSplit("", 0), readings=readings, absent=absent)
+    absent = tuple(absent_stores(Tree((), split.all_files))) if split.all_files else ()
+    return ConvertResult(number, WrittenSplit("", 0), readings=readings, absent=absent)
 
 
 def _key(source: RowSource) -> str:
@@ -890,7 +890,7 @@ def _key(source: RowSource) -> str:
     return store_key(source.part.file) if source.part is not None and source.near is not None else ""
 
 
-def _named(batch: pa.RecordBatch, keys: frozenset[bytes]) -> NDArray[np.bool_]:
+def _has_key(batch: pa.RecordBatch, keys: frozenset[bytes]) -> NDArray[np.bool_]:
     """Which rows have one of these keys."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -920,7 +920,7 @@ def _directory_name(folder: str, files: Sequence[File]) -> str:
     return folder.rstrip("/").rpartition("/")[2]
 
 
-def _claimed(tree: Tree, system: str) -> set[str | None]:
+def _claimed_groups(tree: Tree, system: str) -> set[str | None]:
     """The directories among a system's own that another one keeps its state in: a metadata log is an ordinary log, but nothing of it
     may be left out.
     """
@@ -929,7 +929,7 @@ def _claimed(tree: Tree, system: str) -> set[str | None]:
     return {file.place.group for file in files if file.place.topic is not None}
 
 
-def _packed(sources: list[RowSource]) -> list[list[RowSource]]:
+def _pack(sources: list[RowSource]) -> list[list[RowSource]]:
     """Runs of what is read, each large enough for a file."""
     runs: list[list[RowSource]] = []
     size = 0

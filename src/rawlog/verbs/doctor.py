@@ -97,7 +97,7 @@ def _packages() -> Iterator[Check]:
         yield Check("packages", "missing", "rawlog is not installed, only found on the path", "pip install rawlog")
         return
     required = [_name(requirement) for requirement in wanted if ";" not in requirement]
-    versions, missing = _installed(required)
+    versions, missing = _find_installed(required)
     if missing:
         yield Check("packages", "error", f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     yield Check("packages", "ok", ", ".join(versions))
@@ -106,7 +106,7 @@ def _packages() -> Iterator[Check]:
         purpose = next((PURPOSES[name] for name in names if name in PURPOSES), "")
         if not purpose or extra == "all":
             continue
-        versions, missing = _installed(names)
+        versions, missing = _find_installed(names)
         if missing:
             what = f"{purpose}; not installed: {', '.join(missing)}"
             yield Check(f"extra {extra}", "missing", what, _install(extra))
@@ -125,7 +125,7 @@ def _name(requirement: str) -> str:
     return name_match[0] if name_match else requirement
 
 
-def _installed(names: list[str]) -> tuple[list[str], list[str]]:
+def _find_installed(names: list[str]) -> tuple[list[str], list[str]]:
     """-> name and version of those that are installed, names of the others"""
     from importlib import metadata
 

@@ -21,8 +21,8 @@ from rawlog.model.verb import Option, verb
 from rawlog.reading.options import OUTPUT, Note, Path, Paths
 from rawlog.reading.select import Tally
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.verbs.options import Erasing, bound, divided, open_sources, selection_of
-from rawlog.verbs.repair import Rewriting, Rewritten, StoreSplit
+from rawlog.verbs.options import Erasing, bind_schemas, divide_options, open_sources, selection_of
+from rawlog.verbs.repair import RewriteResult, Rewriting, StoreSplit
 
 if TYPE_CHECKING:
     from rawlog.model.format import (
@@ -112,11 +112,11 @@ def erase(
     from rawlog.reading.names import check_names
     from rawlog.verbs.convert import keys_of
 
-    matching, running = divided(options)
+    matching, running = divide_options(options)
     chosen = selection_of(matching, as_bytes=True).replace(
         text=None if find is None else os.fsencode(find) if isinstance(find, str) else find, replicas="all"
     )
-    decoded = {"decode": _joined(options.get("decode")), "schemas": options.get("schemas")}
+    decoded = {"decode": _decode_text(options.get("decode")), "schemas": options.get("schemas")}
     erased_keys = frozenset(keys_of(key, keys))
     ids = tuple(name for names in (id, blob) for name in ((names,) if isinstance(names, str) else names))
     is_limited = not chosen.takes_every_row or chosen.topics or chosen.topic_pattern or chosen.partitions
@@ -130,7 +130,7 @@ def erase(
         raise OptionError("name what to erase by --key or by --id, not by both")
     left_out: list[str] = []
     engine, [tree] = open_sources([source], running, note=left_out.append)
-    chosen = bound(chosen, tree, RECORDS)
+    chosen = bind_schemas(chosen, tree, RECORDS)
     chosen.check(RECORDS)
     check_names(tree, RECORDS, chosen, note)
     papers = None if certificate is None else os.fspath(certificate)
@@ -149,7 +149,7 @@ def erase(
     return report
 
 
-def _joined(decode: str | Sequence[str] | Mapping[str, str] | None) -> str:
+def _decode_text(decode: str | Sequence[str] | Mapping[str, str] | None) -> str:
     """How rows are decoded, as one text."""
     if isinstance(decode, Mapping):
         return ",".join(f"{side}={how}" for side, how in decode.items())
@@ -165,7 +165,7 @@ MOST_MENTIONS, SHOWN = 1000, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Erased(Rewritten):
+class EraseResult(RewriteResult):
     """A store that was erased from, and the evidence."""
 
     evidence: StoreEvidence | None = None
@@ -260,7 +260,7 @@ class Erase(Rewriting):
         assert isinstance(split, ChosenSplit)
         return None if split.chooser is None else split.chooser.keep()
 
-    def work(self, split: Split, stage: Stage) -> Erased:
+    def work(self, split: Split, stage: Stage) -> EraseResult:
         """Erase from one store, and read what was written."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import StoreEvidence, file_hash
@@ -283,11 +283,11 @@ class Erase(Rewriting):
             fields = {name: getattr(content, name) for name in StoreSplit.__dataclass_fields__}
             split = replace(split, content=ChosenSplit(**fields, chooser=chooser))
         done = super().work(split, stage)
-        values = {name: getattr(done, name) for name in Rewritten.__dataclass_fields__}
-        result = Erased(**values, evidence=evidence if keeps else None, sources=sources, met=met, tallies=tallies)
+        values = {name: getattr(done, name) for name in RewriteResult.__dataclass_fields__}
+        result = EraseResult(**values, evidence=evidence if keeps else None, sources=sources, met=met, tallies=tallies)
         if self.dry_run:
             return result
-        examined = self._examined(result, content, evidence)
+        examined = self._examine(result, content, evidence)
         if keeps and any(finding.code == certificates.kept.code for finding in examined.remaining):
             # A record that was at a wrong offset, or in a wrong file, is where it belongs now.
             reading = reading_of(content.store)
@@ -295,7 +295,7 @@ class Erase(Rewriting):
                 evidence, met = self._evidence(
                     content, self._chooser(content.family).begun(), {content.store.path: reading}
                 )
-                examined = self._examined(replace(result, evidence=evidence, met=met), content, evidence)
+                examined = self._examine(replace(result, evidence=evidence, met=met), content, evidence)
         return examined
 
     def _evidence(
@@ -317,7 +317,7 @@ class Erase(Rewriting):
             self._choosers[family] = Chooser(self.erasure, family, self._files.get(family, ()))
         return self._choosers[family]
 
-    def _examined(self, result: Erased, split: StoreSplit, evidence: StoreEvidence) -> Erased:
+    def _examine(self, result: EraseResult, split: StoreSplit, evidence: StoreEvidence) -> EraseResult:
         """The same with what is in the files that were written."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import as_finding, differences, examine, file_hash
@@ -358,7 +358,7 @@ class Erase(Rewriting):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Rewritten]) -> Report:
+    def commit(self, done: Sequence[RewriteResult]) -> Report:
         """Put the stores together, and write the certificate next to them. OptionError, with nothing written, for an absent id."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import as_finding
@@ -366,7 +366,7 @@ class Erase(Rewriting):
         from rawlog.reading.where import columns_of
         from rawlog.values.transform import Decode
 
-        erased = [result for result in done if isinstance(result, Erased)]
+        erased = [result for result in done if isinstance(result, EraseResult)]
         met = {name for part in erased for name in part.met}
         absent: list[Any] = [*sorted(self.erasure.keys - met), *(name for name in self.erasure.ids if name not in met)]
         if missing := [name for name in absent if isinstance(name, str)]:
@@ -394,7 +394,7 @@ class Erase(Rewriting):
             self._certify(report, erased, absent)
         return report
 
-    def _count(self, report: Report, erased: Sequence[Erased]) -> None:
+    def _count(self, report: Report, erased: Sequence[EraseResult]) -> None:
         stores = [part.evidence for part in erased if part.evidence is not None]
         report.counts["rows"] = sum(part["records"] for store in stores for part in store.kept)
         report.counts["dropped"] = sum(len(store.removed) for store in stores)
@@ -405,14 +405,14 @@ class Erase(Rewriting):
                 f"what was asked for is still mentioned in {what} outside of the erased records; the certificate lists them"
             )
 
-    def joined_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
+    def join_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
         """Only a directory that was named itself is written with what belongs around its partitions."""
         named = {root.rstrip("/") for root in self._roots}
         if all(str(store.path).rstrip("/") in named for store in stores):
             return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
-        return super().joined_family(family, stores, reports, around)
+        return super().join_family(family, stores, reports, around)
 
-    def _certify(self, report: Report, erased: Sequence[Erased], absent: Sequence[bytes | str]) -> None:
+    def _certify(self, report: Report, erased: Sequence[EraseResult], absent: Sequence[bytes | str]) -> None:
         """Write the certificate, and its form for people."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import file_hash

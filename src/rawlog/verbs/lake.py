@@ -92,7 +92,7 @@ def lake(
     store = Lake(os.fspath(path), catalog=catalog)
     report = Report("lake", store.path, store.path, is_dry_run=dry_run)
     if not is_kept:
-        report.parts = {table.name: _held(table) for table in status(store)}
+        report.parts = {table.name: _table_report(table) for table in status(store)}
         return report
 
     def run(job: Job[Any, Any]) -> Any:
@@ -121,7 +121,7 @@ def lake(
     return report
 
 
-def _held(table: TableStatus) -> Report:
+def _table_report(table: TableStatus) -> Report:
     """What a table holds."""
     from rawlog.model.text import plain_time
 

@@ -19,7 +19,7 @@ from rawlog.model.verb import Kind, Option, verb
 from rawlog.reading.options import OUTPUT, Decoding, Errors, Masking, Note, Path, Paths, Since, Until, listed
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
-from rawlog.verbs.options import bound, selection_of, whole_paths
+from rawlog.verbs.options import bind_schemas, selection_of, whole_paths
 
 FORMS = ("native", "replay", "parquet", "lake")
 
@@ -210,7 +210,7 @@ def record(
     from rawlog.live.record_options import RecordOptions
     from rawlog.live.recorder import record, segment_limits
 
-    connection, selection = _divided(options, Recording)
+    connection, selection = _divide_options(options, Recording)
     if as_ not in FORMS:
         raise unknown("form of a recording", as_, FORMS)
     request = RecordOptions(
@@ -225,7 +225,7 @@ def record(
     )
     if not request.topics:
         raise OptionError("no topic is named")
-    run = _running(connection)
+    run = _run_options(connection)
     settings, target = settings_of(connection), os.fspath(to)
     limits = segment_limits(option)
     if as_ == "replay" or (as_ == "native" and not request.filters_rows):
@@ -364,7 +364,7 @@ def replay(
             "checkpoint: librdkafka does not say which records are its own; only our own connections can continue"
         )
     options["isolation"] = options.get("isolation") or "read_committed"  # where they cannot be kept
-    connection, selection = _divided(options, Replaying)
+    connection, selection = _divide_options(options, Replaying)
     if options.get("decode") and not options.get("mask") and selection.where is None:
         raise OptionError("--decode: --where or --mask is missing, which look at decoded fields")
     is_rows = _is_rows(source)
@@ -373,7 +373,7 @@ def replay(
     tree = Tree((), ()) if is_rows else source_tree(paths, RECORDS, note=left_out.append)
     if checkpoint is not None:
         refuse_nested(checkpoint, paths)
-    selection = bound(selection, tree, RECORDS, lambda: lake_schemas(tree))
+    selection = bind_schemas(selection, tree, RECORDS, lambda: lake_schemas(tree))
     if not is_rows:
         check_names(tree, RECORDS, selection, options.get("note"), more=sheet_names(tree, RECORDS))
     request = ReplayOptions(
@@ -394,7 +394,7 @@ def replay(
         selection=selection,
     )
     if is_rows:
-        rows = _chosen(source, selection)
+        rows = _choose_rows(source, selection)
         if selection.transforms:
             rows = iter(list(rows))
             selection.judge([selection.tallies])
@@ -410,7 +410,7 @@ def replay(
             selection.judge([tried.tallies])
         lake = lake_partitions(tree, selection) if keep_transactions and native is None else None
         origin = Source(", ".join(paths), native, row_streams(tree, selection, native), lake)
-    report = replay(settings, origin, request, **_running(connection))
+    report = replay(settings, origin, request, **_run_options(connection))
     report.notes += [*left_out, *selection.judge([selection.tallies])]
     return report
 
@@ -469,7 +469,7 @@ def mirror(
     from rawlog.live.record_options import RecordOptions
     from rawlog.live.topic_mirror import MirrorOptions, mirror
 
-    connection, selection = _divided(options, Mirroring)
+    connection, selection = _divide_options(options, Mirroring)
     selection = selection.replace(isolation="read_committed")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
@@ -487,7 +487,7 @@ def mirror(
     if exact and (settings.uses_library or other.uses_library):
         raise OptionError("exact: librdkafka does not keep batches; only our own connections can keep offsets")
     request = MirrorOptions(recorded, dict(topic_map or {}), exact=exact, create_topics=create_topics)
-    return mirror(settings, other, request, **_running(connection))
+    return mirror(settings, other, request, **_run_options(connection))
 
 
 def _is_rows(source: Any) -> bool:
@@ -501,7 +501,7 @@ def _is_rows(source: Any) -> bool:
     )
 
 
-def _chosen(source: Any, selection: Selection) -> Any:
+def _choose_rows(source: Any, selection: Selection) -> Any:
     from rawlog.lakes.loss_check import batches_of
 
     for batch in batches_of(source):
@@ -510,7 +510,7 @@ def _chosen(source: Any, selection: Selection) -> Any:
             yield rows
 
 
-def _divided(options: Mapping[str, Any], group: Any) -> tuple[dict[str, Any], Selection]:
+def _divide_options(options: Mapping[str, Any], group: Any) -> tuple[dict[str, Any], Selection]:
     """The options of the connection, and the selection of the others. OptionError for unknown ones."""
     for name in options:
         if name not in group.__annotations__:
@@ -520,6 +520,6 @@ def _divided(options: Mapping[str, Any], group: Any) -> tuple[dict[str, Any], Se
     return connection, selection_of(choosing, as_bytes=True)
 
 
-def _running(connection: Mapping[str, Any]) -> dict[str, Any]:
+def _run_options(connection: Mapping[str, Any]) -> dict[str, Any]:
     stop = connection.get("stop")
     return {"is_stopped": None if stop is None else stop.is_set, "progress": connection.get("progress")}

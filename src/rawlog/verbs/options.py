@@ -204,7 +204,7 @@ def _mask_of(options: Mapping[str, Any]) -> Mask | None:
     return parse_mask(options["mask"], options.get("mask_secret_file"), keep_sizes=keep_sizes, other=other)
 
 
-def bound(
+def bind_schemas(
     selection: Selection, tree: Tree, table: Table | None = None, schemas: Callable[[], Catalog] | None = None
 ) -> Selection:
     """The selection with the schemas that decoding needs. OptionError for a table whose rows have nothing to decode.
@@ -232,7 +232,7 @@ def option_texts(options: Mapping[str, object] | None, **more: object) -> dict[s
     }
 
 
-def noted(text: str) -> None:
+def log_note(text: str) -> None:
     """The note of callers that give none: lost rows are a warning in the log, the choice of a replica is information, all else is for
     debugging.
     """
@@ -311,10 +311,10 @@ def settings_of(running: Running, names: Iterable[str] = ()) -> dict[str, Any]:
 def running_of(options: Mapping[str, Any], names: Iterable[str] = ()) -> Running:
     """The options of where a job runs. TypeError for an option that is not known."""
     settings_of(options, names)  # type: ignore[arg-type]
-    return divided(options)[1]
+    return divide_options(options)[1]
 
 
-def divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], Running]:
+def divide_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Running]:
     """Options of the selection, and of where the job runs."""
     running = {name: value for name, value in options.items() if name in Running.__annotations__}
     others = {name: value for name, value in options.items() if name not in running}

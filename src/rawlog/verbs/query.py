@@ -16,7 +16,7 @@ from rawlog.model.table import Table
 from rawlog.model.text import ROWS, counted, html_note, html_table
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import Note, Path, Paths, listed
-from rawlog.verbs.options import Asking, noted, selection_of
+from rawlog.verbs.options import Asking, log_note, selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +160,7 @@ def open_engine(
 
     def find_views() -> list[View]:
         reading = selection_of({"errors": errors, "replicas": replicas, "decode": decode, "schemas": schemas})
-        return [view for source in chosen_sources for view in views(source, reading, note or noted)]
+        return [view for source in chosen_sources for view in views(source, reading, note or log_note)]
 
     chosen = choose(engine=engine, master=master, conf=conf)
     if chosen.name != "spark":

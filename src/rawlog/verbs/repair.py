@@ -232,7 +232,7 @@ class StoreSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten(SplitResult):
+class RewriteResult(SplitResult):
     """A store that was rewritten: its report, where it is, and where what was cut is."""
 
     report: Report
@@ -244,7 +244,7 @@ class Rewritten(SplitResult):
     in_groups: tuple[Finding, ...] = ()
 
 
-class Rewriting(Job[Rewritten, Report]):
+class Rewriting(Job[RewriteResult, Report]):
     """Rewrite stores with the families that know the verb. Use as a context manager: leaving it removes what a failed run left.
 
     `at_once` is how many stores the engine rewrites at once on one machine. With `dry_run` nothing appears anywhere.
@@ -417,7 +417,7 @@ class Rewriting(Job[Rewritten, Report]):
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work(self, split: Split, stage: Stage) -> Rewritten:
+    def work(self, split: Split, stage: Stage) -> RewriteResult:
         """Rewrite one store, in a directory of this attempt's own."""
         content: StoreSplit = split.content
         rewrite = _rewrite_of(content.family, self.verb)
@@ -445,7 +445,9 @@ class Rewriting(Job[Rewritten, Report]):
         self.carry_unknown(content.family, inside, folder, report, in_store=True)
         alone, together = self._look(content, path, final)
         stage.advance(split.size)
-        return Rewritten(split.number, report, str(path), None if aside is None else str(aside.path), alone, together)
+        return RewriteResult(
+            split.number, report, str(path), None if aside is None else str(aside.path), alone, together
+        )
 
     def keep(self, split: StoreSplit) -> Keep | None:
         """Which records of a store stay; None: all of them."""
@@ -481,7 +483,7 @@ class Rewriting(Job[Rewritten, Report]):
         from rawlog.reading.inspect import RuleChoice, inspect_files, inspect_group
 
         written = path.exists()
-        chosen = RuleChoice() if self.verb in VERIFIED and written else self._unrepaired(split.family)
+        chosen = RuleChoice() if self.verb in VERIFIED and written else self._unrepaired_rules(split.family)
         if chosen is None:
             return (), ()
         tree = open_tree(str(path)) if written else Tree((), split.store.files)
@@ -489,7 +491,7 @@ class Rewriting(Job[Rewritten, Report]):
         together = [finding for group in tree.groups for finding in inspect_group(group, chosen)]
         return _serious(alone, str(path), final), _serious(together, str(path), final)
 
-    def _unrepaired(self, family: str) -> RuleChoice | None:
+    def _unrepaired_rules(self, family: str) -> RuleChoice | None:
         """The rules for what a family's rewrite leaves as it is; None if there are none."""
         from rawlog.reading.inspect import RuleChoice
 
@@ -498,16 +500,16 @@ class Rewriting(Job[Rewritten, Report]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Rewritten]) -> Report:
+    def commit(self, done: Sequence[RewriteResult]) -> Report:
         """Put the stores together and give the whole its name. CorruptError, with nothing written, if `rebuild` met damage."""
         pairs = [(self._splits[result.number], result) for result in done]
         if self.dry_run:
-            report = self._joined(pairs, Folder(self.target, named=self.named, dry_run=True))
-            report.remaining += self._left(pairs)
+            report = self._join_reports(pairs, Folder(self.target, named=self.named, dry_run=True))
+            report.remaining += self._findings_left(pairs)
             return report
         try:
-            whole = self._together(pairs)
-            report = self._joined(pairs, Folder(whole, named=self.named))
+            whole = self._join_stores(pairs)
+            report = self._join_reports(pairs, Folder(whole, named=self.named))
             self._refuse_damage(report)
             self._verify(report, pairs, whole)
             self._put_aside(pairs)
@@ -522,7 +524,7 @@ class Rewriting(Job[Rewritten, Report]):
             if entry.is_loss and entry.action is not Action.DROPPED:
                 raise CorruptError(f"{entry.line()}; `rawlog repair` handles damage", path=self._report.source)
 
-    def _together(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> LocalPath:
+    def _join_stores(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]]) -> LocalPath:
         """The directory that becomes the target."""
         if len(pairs) == 1 and not pairs[0][0].place:
             return LocalPath(pairs[0][1].folder)
@@ -532,7 +534,7 @@ class Rewriting(Job[Rewritten, Report]):
                 whole.take(result.folder, split.place)
         return whole.path
 
-    def _joined(self, pairs: Sequence[tuple[StoreSplit, Rewritten]], around: Folder) -> Report:
+    def _join_reports(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]], around: Folder) -> Report:
         """The report on the stores of each family, and on all families."""
         total = self._report
         if len(pairs) == 1 and not pairs[0][0].place:
@@ -549,7 +551,7 @@ class Rewriting(Job[Rewritten, Report]):
         for name in dict.fromkeys(split.family for split, _ in pairs):
             stores = [split.store for split, _ in pairs if split.family == name]
             parts = [result.report for split, result in pairs if split.family == name]
-            reports[name] = self.joined_family(name, stores, parts, around)
+            reports[name] = self.join_family(name, stores, parts, around)
         for report in reports.values():
             total.parts |= report.parts
             total.entries += [
@@ -563,11 +565,11 @@ class Rewriting(Job[Rewritten, Report]):
             self.carry_unknown(next(iter(reports)), self._around, around, total, in_store=False)
         return total
 
-    def joined_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
+    def join_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
         """The report on the stores of a family, with what belongs around them written."""
         return registry.family(family).store_class.join(self.verb, stores, reports, around)
 
-    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: LocalPath) -> None:
+    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, RewriteResult]], whole: LocalPath) -> None:
         """Report what is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
         together; and what the system would do when it starts. The files of a store are compared with one another again only where that
         found something: files around the store may explain it.
@@ -595,19 +597,19 @@ class Rewriting(Job[Rewritten, Report]):
             report.facts["startup"] = [startup.as_json() for startup in startups]
             report.notes += [text for startup in startups for text in startup.lines()]
 
-    def _left(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> list[Finding]:
+    def _findings_left(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]]) -> list[Finding]:
         """What is wrong with the source and would not be changed."""
         from rawlog.reading.inspect import inspect_tree
 
         remaining = [finding for _, result in pairs for finding in (*result.remaining, *result.in_groups)]
         for name in dict.fromkeys(split.family for split, _ in pairs):
-            chosen = self._unrepaired(name)
+            chosen = self._unrepaired_rules(name)
             if chosen is not None:
                 files = tuple(file for split, _ in pairs if split.family == name for file in split.store)
                 remaining += _serious(inspect_tree(Tree((), files), chosen))
         return remaining
 
-    def _put_aside(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> None:
+    def _put_aside(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]]) -> None:
         """What was cut, under the name of its store if there are several."""
         cuts = [
             (split, result.aside) for split, result in pairs if result.aside is not None and os.path.isdir(result.aside)

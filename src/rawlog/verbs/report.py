@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from rawlog import registry
 from rawlog.engines.choice import choose
 from rawlog.model.errors import OptionError, RawlogError
-from rawlog.model.finding import UNKNOWN, Finding, Findings, Rule, Severity, grouped
+from rawlog.model.finding import UNKNOWN, Finding, Findings, Rule, Severity, group_findings
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File
 from rawlog.model.groups import Group
 from rawlog.model.job import (
@@ -37,7 +37,7 @@ from rawlog.reading.options import OUTPUT, Format, Limits, Note, Path, Paths, li
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import Verifying, open_sources, running_of, settings_of
-from rawlog.verbs.verify import Found, Span, Verified, Verify, VerifySplit, all_rules
+from rawlog.verbs.verify import Span, Verify, VerifyResult, VerifySplit, VerifySplitResult, all_rules
 
 if TYPE_CHECKING:
     from rawlog.lakes.upkeep import TableStatus
@@ -167,7 +167,7 @@ def causes(findings: Iterable[Finding], roots: Sequence[str]) -> list[Cause]:
 
 def _origins(findings: Sequence[Finding], rules: Sequence[Rule[Any]]) -> dict[str, str]:
     """The rules whose findings all follow from those of another, with that one."""
-    groups = grouped(findings, rules)
+    groups = group_findings(findings, rules)
     origins = {following.first.code: group.first.code for group in groups for following in group.following}
     for group in groups:
         origins.pop(group.first.code, None)
@@ -262,12 +262,12 @@ def _root(findings: Sequence[Finding], roots: Sequence[str]) -> str:
 class StateSplit(VerifySplit):
     """All files, for what families know of consumer groups or transactions: one of both, by name."""
 
-    asked: str = ""
+    kind: str = ""
     files: tuple[File, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Found):
+class StateSplitResult(VerifySplitResult):
     """The result of a StateSplit."""
 
     groups: tuple[Group, ...] = ()
@@ -276,7 +276,7 @@ class Known(Found):
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyResult(Verified):
+class SurveyResult(VerifyResult):
     """The result of the job."""
 
     overview: Overview
@@ -312,15 +312,15 @@ class Survey(Verify):
         place: dict[str, Any] = {"store": store, "start": span.start, "stop": span.stop}
         return check_file(file, chosen, seen, **place, profile=profile)
 
-    def _together(self) -> list[VerifySplit]:
+    def _joint_splits(self) -> list[VerifySplit]:
         assert self._now is not None
         files = tuple(file for file in self._now.tree if file.path not in self.unread)
         kinds = [
             name for name in ("groups", "transactions") if any(getattr(family, name) for family in registry.families())
         ]
-        return [*super()._together(), *(StateSplit(asked=name, files=files) for name in kinds)]
+        return [*super()._joint_splits(), *(StateSplit(kind=name, files=files) for name in kinds)]
 
-    def work(self, split: Split, stage: Stage) -> Found:
+    def work(self, split: Split, stage: Stage) -> VerifySplitResult:
         """The findings and profiles of the split, or what is known of groups or transactions."""
         content = split.content
         if not isinstance(content, StateSplit):
@@ -328,17 +328,17 @@ class Survey(Verify):
         results: list[Any] = []
         notes: list[str] = []
         for family in registry.families():
-            if (ask := getattr(family, content.asked)) is None:
+            if (ask := getattr(family, content.kind)) is None:
                 continue
             try:
                 result = ask(content.files, "skip")
-                results += result if content.asked == "groups" else [result]
+                results += result if content.kind == "groups" else [result]
             except RawlogError as error:
-                notes.append(f"{content.asked} of {family.title}: {str(error).splitlines()[0]}")
-        fields: dict[str, Any] = {content.asked: tuple(results)}
-        return Known(split.number, **fields, notes=tuple(notes))
+                notes.append(f"{content.kind} of {family.title}: {str(error).splitlines()[0]}")
+        fields: dict[str, Any] = {content.kind: tuple(results)}
+        return StateSplitResult(split.number, **fields, notes=tuple(notes))
 
-    def commit(self, done: Sequence[Found]) -> SurveyResult:
+    def commit(self, done: Sequence[VerifySplitResult]) -> SurveyResult:
         """Put everything together."""
         from rawlog.pages.report import Overview
 
@@ -349,7 +349,7 @@ class Survey(Verify):
             if (check := whole.get(file.path)) is not None and check.profile is not None:
                 profiles.add(file, check.profile)
         findings = super().commit(done).findings
-        states = [result for result in done if isinstance(result, Known)]
+        states = [result for result in done if isinstance(result, StateSplitResult)]
         groups = sorted(
             (group for state in states for group in state.groups), key=lambda group: (group.system, group.name)
         )
@@ -401,7 +401,7 @@ class _Profiles:
 
 
 def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System]:
-    from rawlog.model.profile import Profile, merged
+    from rawlog.model.profile import Profile, merge_profiles
     from rawlog.pages.report import System, Topic
 
     titles = {family.name: family.title for family in registry.families()}
@@ -414,7 +414,7 @@ def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System
             Topic(
                 topic,
                 dict(sorted(parts.items(), key=lambda item: -1 if item[0] is None else item[0])),
-                merged(parts.values()),
+                merge_profiles(parts.values()),
             )
             for topic, parts in sorted(profiles.parts.get(name, {}).items())
         ]
@@ -424,7 +424,7 @@ def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System
                 sizes[file.place.topic] = sizes.get(file.place.topic, 0) + file.size
         for topic in topics:
             topic.size = sizes.get(topic.name, 0)
-        total = merged(topic.profile for topic in topics)
+        total = merge_profiles(topic.profile for topic in topics)
         total.merge(profiles.whole.get(name, Profile()), in_order=False)
         codes = [finding for finding in findings if finding.code.startswith(f"{name}.")]
         errors = sum(finding.severity == "error" for finding in codes)
@@ -434,7 +434,7 @@ def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System
     return systems
 
 
-def _panels(done: Sequence[Found]) -> list[Panel]:
+def _panels(done: Sequence[VerifySplitResult]) -> list[Panel]:
     """What families show, once: disks of one cluster have copies of one metadata log."""
     seen: dict[tuple[str, str, tuple[Any, ...]], Panel] = {}
     for result in done:
@@ -480,7 +480,7 @@ class LakeSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(SplitResult):
+class LakeSplitResult(SplitResult):
     """The profiles of records; or findings; or files by format; or the paths of the runs."""
 
     profile: FileProfile | None = None
@@ -489,7 +489,7 @@ class Counted(SplitResult):
     paths: tuple[str, ...] = ()
 
 
-class LakeSurvey(Job[Counted, SurveyResult]):
+class LakeSurvey(Job[LakeSplitResult, SurveyResult]):
     """Measure the records of a lake."""
 
     def __init__(self, lake: str) -> None:
@@ -512,7 +512,7 @@ class LakeSurvey(Job[Counted, SurveyResult]):
             for number, lake_split in enumerate(content)
         ]
 
-    def work(self, split: Split, stage: Stage) -> Counted:
+    def work(self, split: Split, stage: Stage) -> LakeSplitResult:
         """Read the rows of a split."""
         from rawlog.lakes.names import JOBS
         from rawlog.reading.profile import COLUMNS, FileProfile
@@ -524,17 +524,17 @@ class LakeSurvey(Job[Counted, SurveyResult]):
                 profile.add(batch)
                 stage.advance(0, 0, batch.num_rows)
             stage.advance(split.size)
-            return Counted(split.number, profile=profile.close())
+            return LakeSplitResult(split.number, profile=profile.close())
         if content.table == FINDINGS.name:
             rows = (row for batch in _batches(content.files, FINDINGS, FINDINGS.names) for row in batch.to_pylist())
-            return Counted(split.number, findings=tuple(_finding(row) for row in rows))
+            return LakeSplitResult(split.number, findings=tuple(_finding(row) for row in rows))
         if content.table == FILES.name:
-            return Counted(split.number, formats=_lake_formats(content.files))
+            return LakeSplitResult(split.number, formats=_lake_formats(content.files))
         runs = _batches(content.files, JOBS, ("paths",))
         paths = dict.fromkeys(path for batch in runs for row in batch["paths"].to_pylist() for path in row or ())
-        return Counted(split.number, paths=tuple(paths))
+        return LakeSplitResult(split.number, paths=tuple(paths))
 
-    def commit(self, done: Sequence[Counted]) -> SurveyResult:
+    def commit(self, done: Sequence[LakeSplitResult]) -> SurveyResult:
         """Put everything together."""
         from rawlog.lakes.lake import Lake
         from rawlog.lakes.upkeep import status
@@ -594,7 +594,7 @@ def _lake_formats(files: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def _system(parts: Mapping[Name, Profile], tables: Sequence[TableStatus], findings: Findings) -> System:
-    from rawlog.model.profile import merged
+    from rawlog.model.profile import merge_profiles
     from rawlog.pages.report import System, Topic
 
     by_topic: dict[str, dict[int | None, Profile]] = {}
@@ -604,12 +604,12 @@ def _system(parts: Mapping[Name, Profile], tables: Sequence[TableStatus], findin
         Topic(
             topic,
             dict(sorted(profiles.items(), key=lambda item: -1 if item[0] is None else item[0])),
-            merged(profiles.values()),
+            merge_profiles(profiles.values()),
         )
         for topic, profiles in sorted(by_topic.items())
     ]
     files, size = sum(table.files for table in tables), sum(table.size for table in tables)
-    total = merged(topic.profile for topic in topics)
+    total = merge_profiles(topic.profile for topic in topics)
     return System("lake", "Lake", files, size, topics, total, findings.errors, findings.warnings)
 
 

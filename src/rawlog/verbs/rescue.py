@@ -241,7 +241,7 @@ class Rescue(Job[RescueResult, Report]):
                     f"{self.target}{name}: exists already; choose another name for the result, or --force"
                 )
         for split in units:
-            ready = _finished(LocalPath(self.stage or "") / FINISHED / split.key, split) if self.resume else None
+            ready = _read_finished(LocalPath(self.stage or "") / FINISHED / split.key, split) if self.resume else None
             if ready is None:
                 left.append(split)
             else:
@@ -350,7 +350,7 @@ def _unit(path: LocalPath, split: RescueSplit, report: Report) -> RescuedUnit:
     return RescuedUnit(split, str(path / UNIT), str(path / ASIDE), report)
 
 
-def _finished(path: LocalPath, split: RescueSplit) -> RescuedUnit | None:
+def _read_finished(path: LocalPath, split: RescueSplit) -> RescuedUnit | None:
     """A unit that a run has written that was killed; None if it is not there, or not whole."""
     try:
         report = _from_json(json.loads(read_regular(path / REPORT)))

@@ -9,7 +9,7 @@ import click
 
 from rawlog.cli import logs, output
 from rawlog.cli.command import Call
-from rawlog.cli.grid import aligned
+from rawlog.cli.grid import align_rows
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, UnknownFormatError
 from rawlog.model.finding import CLASSES
@@ -45,11 +45,11 @@ def show(
         _list(rules(rule=call.value("rule"), skip=call.value("skip")), as_json)
         output.flush()
         return DONE
-    if not call.given["paths"]:
+    if not call.arguments["paths"]:
         raise click.UsageError("Missing argument 'PATH...'.", click.get_current_context())
     findings, notes = call.run(), call.notes
     if not notes.code and (findings.verdict == "unknown" or not findings.files):
-        raise UnknownFormatError(f"{', '.join(call.given['paths'])}: no file of any known format here")
+        raise UnknownFormatError(f"{', '.join(call.arguments['paths'])}: no file of any known format here")
     if call.value("complete") and not findings.accounts:
         notes("--complete: nothing here can be accounted for")
     if logs.is_json():
@@ -67,7 +67,7 @@ def show(
 
 
 def _show(findings: Findings) -> None:
-    from rawlog.model.finding import UNKNOWN, grouped
+    from rawlog.model.finding import UNKNOWN, group_findings
     from rawlog.verbs.verify import all_rules
 
     for startup in findings.startups:
@@ -77,7 +77,7 @@ def _show(findings: Findings) -> None:
     path: str | None = ""
     recognised = [item for item in findings if item.code != UNKNOWN]
     systems = {item.code.partition(".")[0] for item in recognised}
-    for group in grouped(recognised, all_rules(systems)) if recognised else ():
+    for group in group_findings(recognised, all_rules(systems)) if recognised else ():
         item = group.first
         key = (item.code, item.path)
         shown[key] = shown.get(key, 0) + 1
@@ -122,7 +122,7 @@ def _show_accounts(accounts: Sequence[Account]) -> None:
             more = ", ".join(counted(count, what) for what, count in odd if count)
             counts = (f"{getattr(account, name) or 0:,}" for name in classes)
             rows.append((printable(name), f"{account.stop:,}", *counts, more))
-        for text in aligned(rows, (False, *[True] * (len(classes) + 1), False), ""):
+        for text in align_rows(rows, (False, *[True] * (len(classes) + 1), False), ""):
             output.line(text)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def show_ingested(call: Call, *, as_json: Json = False) -> int:
     """Print what a run took; with --follow each run, and all of them in sum."""
     if call.value("follow"):  # without a bar: most of the time it waits
-        with _stopping() as stop:
+        with _stop_event() as stop:
             return _show_runs(call.function(stop=stop), as_json)
     report = call.run()
     _remark(report, set())
@@ -84,7 +84,7 @@ def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
 
 
 @contextmanager
-def _stopping() -> Iterator[Event]:
+def _stop_event() -> Iterator[Event]:
     """An event that SIGINT and SIGTERM set. A run that is under way is finished; a second signal ends it."""
     stop = Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -134,12 +134,12 @@ def _verdict(done: Report) -> str:
 
 
 def _show_ingested(done: Report, catalog: str | None) -> None:
-    from rawlog.cli.grid import aligned
+    from rawlog.cli.grid import align_rows
 
     counts, lake = done.counts, printable(done.target)
     if counts["files"]:
         rows = [["table", "rows added"], *([name, f"{count:,}"] for name, count in done.facts["tables"].items())]
-        for text in aligned(rows, [False, True]):
+        for text in align_rows(rows, [False, True]):
             output.line(text)
         output.line()
         read = f"{counted(counts['files'], 'file')}, {size_text(counts['bytes'])} decoded"
@@ -157,14 +157,14 @@ def _show_ingested(done: Report, catalog: str | None) -> None:
 
 
 def _show_lake(held: Report) -> None:
-    from rawlog.cli.grid import aligned
+    from rawlog.cli.grid import align_rows
 
     rows = [["table", "rows", "files", "size", "snapshots", "sources", "changed"]]
     for name, table in held.parts.items():
         numbers = [f"{table.counts[key]:,}" for key in ("rows", "files", "snapshots", "sources")]
         size = size_text(table.counts["bytes"])
         rows.append([printable(name), *numbers[:2], size, *numbers[2:], table.facts["changed"] or ""])
-    for text in aligned(rows, [False, True, True, True, True, True, False]):
+    for text in align_rows(rows, [False, True, True, True, True, True, False]):
         output.line(text)
     output.line()
     files = counted(held.total("files"), "data file")

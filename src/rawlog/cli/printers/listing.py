@@ -11,7 +11,7 @@ import click
 
 from rawlog.cli import output
 from rawlog.cli.command import Call
-from rawlog.cli.grid import aligned, width_of
+from rawlog.cli.grid import align_rows, width_of
 from rawlog.cli.printers import Json
 from rawlog.model.text import (
     counted,
@@ -90,7 +90,7 @@ def _show(measured: list[Item], with_files: bool, replicas: dict[str, str]) -> N
                 output.line(f"    {printable(str(group))}: {printable(replicas[group])}")
             shown = [_cells(file, row) for file, row in items if with_files or _is_bad(file, row)]
             if len(items) > 1 or with_files:
-                for file_line in aligned(shown, (False, False, True, True), "    "):
+                for file_line in align_rows(shown, (False, False, True, True), "    "):
                     output.line(file_line)
     total = sum(file.size for file, _ in measured)
     records = sum(row["records"] or 0 for _, row in measured)
@@ -103,7 +103,7 @@ def _lines(rows: list[Sequence[str]]) -> list[str]:
     for least in (None, *LEAST):
         if least is not None:
             columns.remove(HEADINGS.index(least))
-        lines = aligned(
+        lines = align_rows(
             [[row[column] for column in columns] for row in rows], [RIGHT[column] for column in columns], "  "
         )
         width = max(width_of(click.unstyle(line)) for line in lines)
@@ -158,11 +158,11 @@ def _summary(key: tuple[str | None, int | None, str | None], members: list[Item]
         if starts and ends
         else "",
         f"{low} to {high}" if low or high else "",
-        mark + _coloured(worst),
+        mark + _colour(worst),
     ]
 
 
-def _coloured(state: str) -> str:
+def _colour(state: str) -> str:
     return output.style(printable(state), fg=COLOURS[state]) if COLOURS.get(state) else printable(state)
 
 
@@ -176,4 +176,4 @@ def _cells(file: File, row: dict[str, Any]) -> list[str]:
         state = f"unreadable: {file.problem}"
     if file.place.state is not None:
         state = f"{file.place.state}, {state}"
-    return [printable(name), row["format"] or "", size_text(row["size"]), records, offsets, times, _coloured(state)]
+    return [printable(name), row["format"] or "", size_text(row["size"]), records, offsets, times, _colour(state)]

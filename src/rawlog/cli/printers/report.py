@@ -61,12 +61,12 @@ def print_report(report: Report, *, as_json: bool, closing: str | None = None) -
     else:
         for text in report.lines():
             output.line(text)
-        output.line(_closing(report) if closing is None else closing)
+        output.line(_closing_line(report) if closing is None else closing)
     output.flush()
     return report.exit_code
 
 
-def _closing(report: Report) -> str:
+def _closing_line(report: Report) -> str:
     """The last line: where the result is, and whether something is wrong with it."""
     where = printable(report.target)
     done = (
@@ -173,7 +173,7 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
         if as_json and item.row is not None:
             output.json_line(item.row)
         elif not as_json and isinstance(item.text, Line):
-            output.line(_styled(item.text))
+            output.line(_style(item.text))
         elif not as_json and isinstance(item.text, Section):
             _print_section(item.text)
     output.flush()
@@ -181,18 +181,18 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
 
 
 def _print_section(section: Section) -> None:
-    from rawlog.cli.grid import aligned
+    from rawlog.cli.grid import align_rows
 
     if not section.rows:
         return
     output.line(f"{section.title} ({len(section.rows):,})")
     rows = [section.head, *section.rows[: section.most]] if section.head else section.rows[: section.most]
-    for line in aligned([[_styled(cell) for cell in row] for row in rows], indent="  "):
+    for line in align_rows([[_style(cell) for cell in row] for row in rows], indent="  "):
         output.line(line)
     if section.most is not None and len(section.rows) > section.most:
         output.line(f"  ... and {len(section.rows) - section.most:,} more; --json shows them")
 
 
-def _styled(cell: str | Line) -> str:
+def _style(cell: str | Line) -> str:
     line = Line(cell) if isinstance(cell, str) else cell
     return output.style(printable(line.text), **STYLES.get(line.tone, {}))

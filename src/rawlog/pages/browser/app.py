@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from rawlog.model.errors import AccessError, DataError, RawlogError
 from rawlog.pages.browser import shell, sql
-from rawlog.pages.browser.files import Opened
+from rawlog.pages.browser.files import OpenedPaths
 from rawlog.pages.browser.server import Checks
 from rawlog.pages.browser.shell import Ending, Query
 from rawlog.pages.browser.statement import Statements
@@ -63,28 +63,28 @@ log = logging.getLogger("rawlog.pages.browser")
 
 
 def application(
-    opened: Opened, checks: Checks, statements: Statements, token: str, hosts: tuple[str, ...] = ()
+    opened: OpenedPaths, checks: Checks, statements: Statements, token: str, hosts: tuple[str, ...] = ()
 ) -> Guard:
     """The pages over what was opened, for whoever knows the token. `hosts` are names of this server besides addresses."""
     views = Views(opened, checks)
     # Statements wait for one another, and no other page waits for them.
     pages, queries = _Threads(AT_ONCE), _Threads(STATEMENTS)
 
-    def shown(make: Callable[[Query], str], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
+    def page_route(make: Callable[[Query], str], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             ending = Ending()
-            async with _watched(request.receive, ending):
+            async with _watch(request.receive, ending):
                 page = await threads.run(partial(_page, make, request.scope["query_string"], ending))
             return HTMLResponse(*page)
 
         return answer
 
-    def downloaded(
+    def download_route(
         make: Callable[[Query], Download], threads: _Threads = pages
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             ending = Ending()
-            async with _watched(request.receive, ending):
+            async with _watch(request.receive, ending):
                 download = await threads.run(partial(_download, make, request.scope["query_string"], ending))
             if isinstance(download[1], int):
                 return HTMLResponse(*download)
@@ -96,14 +96,14 @@ def application(
 
     routes = [
         Route("/", lambda request: RedirectResponse("at"), methods=["GET"]),
-        Route("/at", shown(views.files)),
-        Route("/rows", shown(views.rows)),
-        Route("/bytes", shown(views.bytes)),
-        Route("/findings", shown(views.findings)),
-        Route("/sql", shown(partial(sql.sql_page, opened, statements), queries)),
-        Route("/keys", shown(lambda query: shell.keys_page())),
-        Route("/export", downloaded(partial(sql.export_rows, views))),
-        Route("/answer", downloaded(partial(sql.export_answer, opened, statements), queries)),
+        Route("/at", page_route(views.files)),
+        Route("/rows", page_route(views.rows)),
+        Route("/bytes", page_route(views.bytes)),
+        Route("/findings", page_route(views.findings)),
+        Route("/sql", page_route(partial(sql.sql_page, opened, statements), queries)),
+        Route("/keys", page_route(lambda query: shell.keys_page())),
+        Route("/export", download_route(partial(sql.export_rows, views))),
+        Route("/answer", download_route(partial(sql.export_answer, opened, statements), queries)),
         Route("/assets/{name}", _asset),
     ]
     return Guard(Starlette(routes=routes), token, hosts)
@@ -125,7 +125,7 @@ class _Threads:
 
 
 @asynccontextmanager
-async def _watched(receive: Receive, ending: Ending) -> AsyncIterator[None]:
+async def _watch(receive: Receive, ending: Ending) -> AsyncIterator[None]:
     """End a request when whoever asked is gone, as long as the block runs."""
 
     async def wait() -> None:
@@ -149,7 +149,7 @@ class _Streaming(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with _watched(receive, self.ending):
+            async with _watch(receive, self.ending):
                 await self.stream_response(send)
         finally:
             self.ending.end()
@@ -186,9 +186,11 @@ async def _asset(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in ASSETS:
         return PlainTextResponse("no such file", 404)
-    is_browsers = name.startswith("browse")
+    is_browse_asset = name.startswith("browse")
     content = (
-        (resources.files("rawlog.pages.browser") / "assets" / name).read_text("utf-8") if is_browsers else asset(name)
+        (resources.files("rawlog.pages.browser") / "assets" / name).read_text("utf-8")
+        if is_browse_asset
+        else asset(name)
     )
     return Response(content, media_type=ASSETS[name], headers={"cache-control": "private, max-age=3600"})
 
@@ -203,7 +205,7 @@ class Guard:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
             return
-        refused = self._refused(scope)
+        refused = self._refuse(scope)
         sending = partial(_with_headers, send)
         if refused is not None:
             await refused(scope, receive, sending)
@@ -213,7 +215,7 @@ class Guard:
             return
         await self.app({**scope, "root_path": f"/{self.token}"}, receive, sending)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _refuse(self, scope: Scope) -> Response | None:
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("only GET: nothing here can be changed\n", 405, headers={"allow": "GET, HEAD"})
         named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]

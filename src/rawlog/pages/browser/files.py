@@ -128,7 +128,7 @@ class Listing:
         return [self.tree.group_of(file) for file in first.values()]
 
 
-class Opened:
+class OpenedPaths:
     """The paths that were opened. The files are listed again now and then: a live log grows."""
 
     def __init__(
@@ -184,7 +184,7 @@ def _inside(tree: Tree) -> tuple[Tree, list[str]]:
     return Tree(tree.roots, kept), [f"{links}. To show them, open what they lead to as well."]
 
 
-def check_inside(opened: Opened, files: Iterable[File]) -> None:
+def check_inside(opened: OpenedPaths, files: Iterable[File]) -> None:
     """AccessError if a file that was opened has become a symbolic link to somewhere else."""
     tree = Tree(opened.paths, tuple(files))
     if len(_inside(tree)[0]) < len(tree):

@@ -62,7 +62,7 @@ def cell(value: Any) -> Safe:
         return joined((text(value[:CHARACTERS], CHARACTERS * 4), tag("span", more, class_="soft") if more else ""))
     if isinstance(value, list) and value and isinstance(value[0], dict) and set(value[0]) == {"key", "value"}:
         return joined(
-            spaced(
+            with_spaces(
                 [
                     joined((tag("b", text(header["key"], 60)), "=", cell(_short(header["value"]))))
                     for header in value[:8]
@@ -104,7 +104,7 @@ def whole(value: Any) -> Safe:
     return joined((shown, hexes))
 
 
-def spaced(parts: Sequence[Safe]) -> list[Safe]:
+def with_spaces(parts: Sequence[Safe]) -> list[Safe]:
     """Parts with spaces between them."""
     return [item for part in parts for item in (part, Safe(" "))]
 
@@ -187,7 +187,7 @@ def rows_of(
         if table.name in ("files", "findings") or not registry.formats_with(table):
             _plain(rows, scope, page, cursor or Cursor(), most, deadline)
         else:
-            _framed(rows, listing, scope, page, cursor, most, deadline)
+            _frame_rows(rows, listing, scope, page, cursor, most, deadline)
     page.findings = _findings(page)
     return page
 
@@ -238,7 +238,7 @@ def _plain(rows: Rows, scope: Scope, page: Page, cursor: Cursor, most: int, dead
             raise _End
 
 
-def _framed(
+def _frame_rows(
     rows: Rows, listing: Listing, scope: Scope, page: Page, cursor: Cursor | None, most: int, deadline: float
 ) -> None:
     """Rows with the frames that they are in."""
@@ -275,7 +275,7 @@ def _part(
     try:
         for frames in walk(file, format, start=part.start, stop=part.stop, first=part.first, errors="skip"):
             page.searched += int(frames.sizes.sum())
-            for at, batch in _located(decoder, frames, 0, len(frames)):
+            for at, batch in _locate_rows(decoder, frames, 0, len(frames)):
                 position, size, number = int(frames.positions[at]), int(frames.sizes[at]), frames.first + at
                 for count, values in enumerate(dict_rows(batch)):
                     if count < skip:
@@ -297,7 +297,7 @@ def _part(
         page.note(Loss(str(error).splitlines()[0]))
 
 
-def _located(decoder: Decoder, frames: Frames, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _locate_rows(decoder: Decoder, frames: Frames, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The wanted rows of frames, each with the number of its frame: frames without any are passed over in halves."""
     import pyarrow as pa
 
@@ -311,8 +311,8 @@ def _located(decoder: Decoder, frames: Frames, start: int, stop: int) -> Iterato
             yield start, batch
         return
     middle = (start + stop) // 2
-    yield from _located(decoder, frames, start, middle)
-    yield from _located(decoder, frames, middle, stop)
+    yield from _locate_rows(decoder, frames, start, middle)
+    yield from _locate_rows(decoder, frames, middle, stop)
 
 
 def _findings(page: Page) -> list[Finding]:

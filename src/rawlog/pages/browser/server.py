@@ -16,7 +16,7 @@ from rawlog.engines import choice
 from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.finding import Finding, Findings
 from rawlog.model.job import Progress
-from rawlog.pages.browser.files import Opened
+from rawlog.pages.browser.files import OpenedPaths
 from rawlog.pages.browser.statement import Statements
 from rawlog.reading.inspect import RuleChoice
 from rawlog.reading.tree import Tree
@@ -46,10 +46,10 @@ class Server:
             from rawlog.pages.browser.app import application
         except ImportError as error:
             raise AccessError(MISSING) from error
-        opened = Opened(paths, format=format)
+        opened = OpenedPaths(paths, format=format)
         self.token = token or secrets.token_urlsafe(24)
         self.checks, self.statements = Checks(), Statements()
-        self._socket = _bound(host, port)
+        self._socket = _bind(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         names = () if is_loopback(host) else (host.lower(), socket.gethostname().lower())
         app = application(opened, self.checks, self.statements, self.token, names)
@@ -118,7 +118,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     """A socket at an address; the port is free at once after a server before it ended."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
@@ -137,7 +137,7 @@ def _bound(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _warm_up(opened: Opened, statements: Statements) -> None:
+def _warm_up(opened: OpenedPaths, statements: Statements) -> None:
     """Read one row, so that what reading needs is imported when somebody asks; and start a process for the first statement."""
     from rawlog.pages.browser.rows import rows_of
     from rawlog.reading.select import Selection
@@ -183,29 +183,29 @@ class Checks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        self._made: dict[str, Check] = {}
+        self._by_name: dict[str, Check] = {}
         self._ended = threading.Event()
 
     def get(self, name: str) -> Check | None:
         """The verification of a scope, if there was one."""
-        return self._made.get(name)
+        return self._by_name.get(name)
 
     def start(self, name: str, tree: Tree) -> Check:
         """Verify some files, unless that is under way."""
         with self._lock:
-            running = self._made.get(name)
+            running = self._by_name.get(name)
             if running is not None and not running.is_done:
                 return running
-            check = self._made[name] = Check(name, tree)
-            for old in [scope for scope, check in self._made.items() if check.is_done][:-KEPT]:
-                del self._made[old]
+            check = self._by_name[name] = Check(name, tree)
+            for old in [scope for scope, check in self._by_name.items() if check.is_done][:-KEPT]:
+                del self._by_name[old]
         threading.Thread(target=self._run, args=(check,), name="rawlog-verify", daemon=True).start()
         return check
 
-    def found_in(self, path: str) -> list[Finding]:
+    def findings_in(self, path: str) -> list[Finding]:
         """What was found in a file so far."""
         findings: dict[Finding, None] = {}
-        for check in list(self._made.values()):
+        for check in list(self._by_name.values()):
             findings |= dict.fromkeys(check.by_path.get(path, ()))
         return list(findings)
 

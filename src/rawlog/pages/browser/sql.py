@@ -16,8 +16,8 @@ from rawlog.model.errors import (
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 from rawlog.pages.browser import shell
-from rawlog.pages.browser.files import Opened
-from rawlog.pages.browser.rows import cell, kind, spaced
+from rawlog.pages.browser.files import OpenedPaths
+from rawlog.pages.browser.rows import cell, kind, with_spaces
 from rawlog.pages.browser.shell import Query, anchor, key, link
 from rawlog.pages.browser.statement import (
     CANCELLED,
@@ -52,7 +52,7 @@ KINDS = {
 }
 
 
-def sql_page(opened: Opened, statements: Statements, query: Query) -> str:
+def sql_page(opened: OpenedPaths, statements: Statements, query: Query) -> str:
     """A box for a statement, its answer, and the tables that it may name."""
     sql = query.get("q", "")
     box = Safe(
@@ -78,13 +78,13 @@ def _errors(query: Query) -> str:
     return "skip" if query.get("errors") == "skip" else "raise"
 
 
-def _answer(opened: Opened, statements: Statements, query: Query, sql: str) -> Safe:
+def _answer(opened: OpenedPaths, statements: Statements, query: Query, sql: str) -> Safe:
     errors = _errors(query)
     statement = _statement(opened, sql, errors, SHOWN + 1)
     try:
         with statements.answering(statement, query.ending, seconds=SECONDS) as answer:
             names = answer.schema.names
-            rows = list(_bounded(answer.batches()))
+            rows = list(_bounded_rows(answer.batches()))
     except RawlogError as error:
         message = str(error)
         if message == CANCELLED:
@@ -110,7 +110,7 @@ def _answer(opened: Opened, statements: Statements, query: Query, sql: str) -> S
     turn = tag(
         "p",
         tag("span", f"{caption}. Export all of them as "),
-        *spaced(exports),
+        *with_spaces(exports),
         class_="turn",
     )
     return section(
@@ -121,11 +121,11 @@ def _answer(opened: Opened, statements: Statements, query: Query, sql: str) -> S
     )
 
 
-def _statement(opened: Opened, sql: str, errors: str, rows: int | None = None) -> Statement:
+def _statement(opened: OpenedPaths, sql: str, errors: str, rows: int | None = None) -> Statement:
     return Statement(sql.strip().removesuffix(";"), opened.paths, opened.listing().tree, errors, rows)
 
 
-def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+def _bounded_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     """Rows for a page. OptionError if they are too large."""
     size = 0
     for batch in batches:
@@ -137,7 +137,7 @@ def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         yield from dict_rows(batch)
 
 
-def _tables(opened: Opened) -> Safe:
+def _tables(opened: OpenedPaths) -> Safe:
     try:
         views = views_of(opened)
     except RawlogError as error:
@@ -163,7 +163,7 @@ def export_rows(views: Views, query: Query) -> tuple[str, str, Generator[bytes]]
         character if character.isalnum() or character in "-._" else "-"
         for character in scope.name.rpartition("/")[2] or "rows"
     )
-    return KINDS[form], f"{plain}.{form}", _limited(_written(form, rows.schema, rows.batches()))
+    return KINDS[form], f"{plain}.{form}", _limit(_write_rows(form, rows.schema, rows.batches()))
 
 
 class _ScopedRows(Rows):
@@ -176,7 +176,7 @@ class _ScopedRows(Rows):
         return (pair for pair in super().part_selections() if any(file.path in self.paths for file in pair[0].files))
 
 
-def export_answer(opened: Opened, statements: Statements, query: Query) -> tuple[str, str, Generator[bytes]]:
+def export_answer(opened: OpenedPaths, statements: Statements, query: Query) -> tuple[str, str, Generator[bytes]]:
     """The rows of a statement. OptionError if it is invalid."""
     form, sql = _form(query), query.get("q", "")
     if not sql.strip():
@@ -186,9 +186,9 @@ def export_answer(opened: Opened, statements: Statements, query: Query) -> tuple
     def pieces() -> Iterator[bytes]:
         with statements.answering(statement, query.ending, seconds=SECONDS, in_all=MOST_SECONDS) as answer:
             yield b""  # what is wrong with it is an answer, not a broken download
-            yield from _written(form, answer.schema, answer.batches())
+            yield from _write_rows(form, answer.schema, answer.batches())
 
-    return KINDS[form], f"answer.{form}", _limited(pieces())
+    return KINDS[form], f"answer.{form}", _limit(pieces())
 
 
 def _form(query: Query) -> str:
@@ -198,7 +198,7 @@ def _form(query: Query) -> str:
     return kind
 
 
-def _written(kind: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+def _write_rows(kind: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     from rawlog.reading.render import csv_header, csv_lines, json_lines
 
     if kind == "arrow":
@@ -253,7 +253,7 @@ class _Pieces:
         return False
 
 
-def _limited(pieces: Iterator[bytes]) -> Generator[bytes]:
+def _limit(pieces: Iterator[bytes]) -> Generator[bytes]:
     """The pieces, up to limits: after those the download breaks off, so that nobody takes it for all of it."""
     import time
 

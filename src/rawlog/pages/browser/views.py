@@ -18,7 +18,7 @@ from rawlog.model.text import counted, size_text
 from rawlog.pages.browser import shell
 from rawlog.pages.browser.files import (
     Listing,
-    Opened,
+    OpenedPaths,
     Scope,
     check_inside,
 )
@@ -32,8 +32,8 @@ from rawlog.pages.browser.rows import (
     kind,
     last_rows,
     rows_of,
-    spaced,
     whole,
+    with_spaces,
 )
 from rawlog.pages.browser.server import Check, Checks
 from rawlog.pages.browser.shell import Query, anchor, key, link
@@ -67,7 +67,7 @@ _FIRST = ("topic", "partition", "offset", "timestamp", "key", "value", "headers"
 class Views:
     """The pages over what was opened."""
 
-    def __init__(self, opened: Opened, checks: Checks) -> None:
+    def __init__(self, opened: OpenedPaths, checks: Checks) -> None:
         self.opened, self.checks = opened, checks
 
     def scope(self, query: Query) -> tuple[Listing, Scope]:
@@ -115,7 +115,7 @@ class Views:
                 Size(store.size),
                 _first_offset(store),
                 when(int(store.modified * 1_000_000)) if store.modified else None,
-                self._badge([finding for file in store for finding in self.checks.found_in(file.path)]),
+                self._badge([finding for file in store for finding in self.checks.findings_in(file.path)]),
                 joined((text(name, 120), tag("span", f" {replicas[store.path]}", class_="soft")))
                 if store.path in replicas
                 else text(name, 120),
@@ -153,7 +153,7 @@ class Views:
                     Size(file.size),
                     file.place.start_offset,
                     when(int(file.modified * 1_000_000)) if file.modified else None,
-                    self._badge(self.checks.found_in(file.path)),
+                    self._badge(self.checks.findings_in(file.path)),
                     state,
                 )
             )
@@ -184,10 +184,10 @@ class Views:
                 parts.append(section("Search", shell.search(query, scope.tree.tables, scope.default_table.name)))
             if format.can("explain"):
                 parts.append(section("Bytes", _byte_form(scope.name)))
-        parts.append(self._found_here(listing, self.checks.found_in(file.path)))
+        parts.append(self._findings_section(listing, self.checks.findings_in(file.path)))
         return shell.page(scope.name.rpartition("/")[2], scope.name, *parts, here="files")
 
-    def _found_here(self, listing: Listing, findings: Sequence[Finding]) -> Safe:
+    def _findings_section(self, listing: Listing, findings: Sequence[Finding]) -> Safe:
         if not findings:
             return Safe("")
         return section("Findings", self._places(listing, findings), name="findings")
@@ -302,7 +302,7 @@ class Views:
             parts.append(
                 anchor(joined(("Last rows ", key("G"))), link("rows", plain, last=1), data_key="G", class_="button")
             )
-        exports = spaced(
+        exports = with_spaces(
             [
                 anchor(
                     label,
@@ -317,7 +317,10 @@ class Views:
         sentence = "Export all of them, without what is damaged, as " if skipping else "Export all of them as "
         parts.append(tag("span", sentence, *exports, key("e"), class_="exports"))
         return joined(
-            (tag("p", *spaced(parts), class_="turn"), shell.command_line(_command(self.opened, scope, table, query)))
+            (
+                tag("p", *with_spaces(parts), class_="turn"),
+                shell.command_line(_command(self.opened, scope, table, query)),
+            )
         )
 
     # Bytes ------------------------------------------------------------------------------------------------------------
@@ -343,12 +346,12 @@ class Views:
             begins=begins,
             seen=_patience(),
         )
-        nodes, left_out = bounded(explained.nodes, query.number("row"))
+        nodes, left_out = bound_nodes(explained.nodes, query.number("row"))
         start = min((node.position for node in explained.nodes), default=0)
         stop = max((node.position + node.size for node in explained.nodes), default=0)
         content: list[Safe] = [_frame_links(scope.name, file, start, stop), shell.notes(left_out)]
         content.append(self._record(listing, scope, file, start, query))
-        content.append(self._found_here(listing, _found_between(file, start, stop, self.checks)))
+        content.append(self._findings_section(listing, _findings_between(file, start, stop, self.checks)))
         content.append(bytes_and_fields(nodes))
         content.append(section("Go to", _byte_form(scope.name)))
         title = f"{scope.name.rpartition('/')[2]}, bytes {start:,} to {stop - 1:,}" if stop else scope.name
@@ -455,7 +458,7 @@ def _progress(check: Check) -> Safe:
     )
 
 
-def _lake_notes(opened: Opened) -> list[str]:
+def _lake_notes(opened: OpenedPaths) -> list[str]:
     from rawlog.lakes.names import is_lake
 
     return [f"{path} is a lake: ask it with SQL." for path in opened.paths if is_lake(path)]
@@ -512,7 +515,7 @@ def _more(query: Query, page: str, name: str, start: int, total: int) -> Safe:
                 joined(("More ", key("n"))), link(page, query, **{name: start + LINES}), data_key="n", class_="button"
             )
         )
-    return tag("p", *spaced(parts), class_="turn")
+    return tag("p", *with_spaces(parts), class_="turn")
 
 
 def _byte_form(name: str) -> Safe:
@@ -546,10 +549,10 @@ def _frame_links(name: str, file: File, start: int, stop: int) -> Safe:
                 joined(("Next frame ", key("n"))), link("bytes", in_=name, frame=stop), data_key="n", class_="button"
             )
         )
-    return tag("p", *spaced(parts), class_="turn")
+    return tag("p", *with_spaces(parts), class_="turn")
 
 
-def bounded(nodes: Sequence[Node], offset: int | None) -> tuple[list[Node], list[str]]:
+def bound_nodes(nodes: Sequence[Node], offset: int | None) -> tuple[list[Node], list[str]]:
     """The fields of a frame up to a number that a page can show; those of the record with an offset are among them."""
     notes: list[str] = []
 
@@ -587,7 +590,7 @@ def _patience() -> Callable[[object], None]:
     return seen
 
 
-def _found_between(file: File, start: int, stop: int, checks: Checks) -> list[Finding]:
+def _findings_between(file: File, start: int, stop: int, checks: Checks) -> list[Finding]:
     row = Row({}, file, start, stop - start)
     from rawlog.reading.inspect import RuleChoice, check_file
 
@@ -599,7 +602,7 @@ def _found_between(file: File, start: int, stop: int, checks: Checks) -> list[Fi
 def _findings_of(row: Row, by_path: dict[str, list[Finding]], checks: Checks) -> list[Finding]:
     """The findings at the bytes of a row's frame: of this page, and of verifications before."""
     assert row.file is not None
-    findings = dict.fromkeys((*by_path.get(row.file.path, ()), *checks.found_in(row.file.path)))
+    findings = dict.fromkeys((*by_path.get(row.file.path, ()), *checks.findings_in(row.file.path)))
     return [
         finding
         for finding in findings
@@ -614,7 +617,7 @@ def _columns(table: Table, values: Any) -> list[str]:
     return list(values)
 
 
-def _command(opened: Opened, scope: Scope, table: Table, query: Query) -> list[str]:
+def _command(opened: OpenedPaths, scope: Scope, table: Table, query: Query) -> list[str]:
     """The command that prints the same rows."""
     names = {
         "from": "--from-offset",
