@@ -57,7 +57,7 @@ class Call:
     """A verb with the options that a user gave, which its printer runs."""
 
     declaration: Declaration
-    #: What was given, as keywords of the function.
+    #: What the user gave, as keywords of the function.
     arguments: dict[str, Any]
     notes: Notes = field(default_factory=Notes)
 

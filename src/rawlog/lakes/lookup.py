@@ -46,7 +46,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """Rows of `records`, and for each row that was looked for which of them it is; -1: it was not found, or looked for nothing."""
+    """Rows of `records`, and for each reference the number of its row; -1: not found, or no reference."""
 
     place: Rows
     rows: Sequence[pa.Table]

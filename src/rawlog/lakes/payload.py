@@ -362,7 +362,7 @@ class _Reading:
 
 
 def _first(batch: pa.RecordBatch, place: Rows) -> int:
-    """The first row of a batch that refers to a payload that was not found; the number of rows if there is no such row."""
+    """The first row of a batch whose payload was not found; the number of rows if there is no such row."""
     missing = np.flatnonzero(batch.column(ROW).is_valid().to_numpy(zero_copy_only=False) & (place < 0))
     return int(missing[0]) if missing.size else batch.num_rows
 

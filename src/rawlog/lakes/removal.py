@@ -42,7 +42,7 @@ class Removal:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that tell which rows they are."""
+        """The columns that identify rows."""
         if self.ranges:
             return [SPLIT, ROW]
         return [PATH, CODE] if self.findings else [PATH]
@@ -201,7 +201,7 @@ def thin(old: OldFile, sheets: Sheets) -> ThinnedFile | None:
 def rows_of(
     paths: Iterable[str], history: History, systems: Iterable[Any]
 ) -> tuple[dict[str, tuple[RowRange, ...]], set[str]]:
-    """Which rows of `records` came from some sources, and those of which that is not known.
+    """Which rows of `records` came from some sources, and the sources whose rows are unknown.
 
     A lake of an older rawlog did not record it. Then the rows of the systems' tables (Iceberg tables `systems`) that came from the
     source tell it, if each of them refers to a row of `records`.

@@ -81,7 +81,7 @@ def due(
 
 
 def _unseen(unit: str, files: Sequence[File], before: UnitSources | None) -> list[File]:
-    """Files of the unit that the lake recorded and that still exist, although this run was not given them."""
+    """Files of the unit that the lake recorded and this run did not get, although they still exist."""
     seen = {file.path for file in files}
     missing = {path for path in before.sources if path not in seen and exists(path)} if before is not None else set()
     if not missing:
@@ -160,8 +160,8 @@ class PartProgress:
 
 @dataclass(frozen=True, slots=True)
 class SettledSpans:
-    """The spans of a store whose rows are not those that are stored: they are read in the pieces of `part`, which is all of the store.
-    How far each span was read is known from the first pass.
+    """The spans of a store that is read in the pieces of `part`, not as it is stored. `part` is all of the store. `reached` is how far the
+    first pass read each span.
     """
 
     part: Part

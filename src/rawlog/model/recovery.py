@@ -145,9 +145,7 @@ class Rescuer(Protocol):
         """What is written of each unit, from which copies, and why. Reads no data."""
 
     def adjacent_files(self) -> Mapping[str, str | None]:
-        """Files next to the target, after `decide`: what their names end with, which begin with that of the target, and their texts, which
-        are None before `finish`.
-        """
+        """Files next to the target, after `decide`: the suffix of each name after the target's, and the text; None before `finish`."""
 
     def carry(self, split: RescueSplit, folder: Folder, aside: Folder, advance: Callable[[int], None]) -> Report:
         """Write one unit into a new directory below `folder`, under the split's name; what must not be in the result but is to stay
@@ -380,4 +378,4 @@ class Restorer(Protocol):
         """Write one partition into a new directory below `folder`, under the split's name."""
 
     def finish(self, done: Sequence[RestoredPartition], folder: Folder) -> None:
-        """Write everything that is not in a partition into the directory that has all of them."""
+        """Write everything outside of partitions into the directory of the partitions."""

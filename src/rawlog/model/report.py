@@ -56,7 +56,7 @@ class SeriousNote(str):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that an operation did: which bytes of which file, which offsets (both half-open), and why.
+    """One thing that an operation did: the bytes of a file and the offsets (both half-open), and why.
 
     `is_expected` says that a sound source is treated so too (padding after the last frame is dropped): nothing is lost by it.
     """

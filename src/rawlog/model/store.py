@@ -275,7 +275,7 @@ class Store(Sequence[File], Sharing):
 
     @classmethod
     def absent(cls, files: Sequence[File]) -> Sequence[Account]:
-        """The accounts of stores that should be in a tree and of which nothing is. For `verify --complete`."""
+        """The accounts of stores that are missing from a tree as a whole. For `verify --complete`."""
         return ()
 
     @classmethod

@@ -306,8 +306,8 @@ def _match_repeats(
     side: NDArray[np.int64],
     prints: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Instead of how often a place came before: a number that a record shares with the one of the other side that it is compared with.
-    Of several records at one place, each is compared with one that is equal; those that are left, in the order in which they come.
+    """Number the records at each place: those to compare with one another have the same number. Equal records are compared first, the
+    others in the order of the streams.
     """
     order = np.lexsort((offset, group))
     place = np.empty(order.size, np.int64)
@@ -478,7 +478,7 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
 
 
 def _family_files(family: Family, tree: Tree) -> Iterator[File]:
-    """The files that a family compares in its own way, and those that tell what is missing in them."""
+    """The files that a family compares itself, and the files with evidence of what is missing."""
     if not any(family.looks_at(file.system) for file in tree) or not family.store_class.can("compare"):
         return
     files = family.files_for(family.store_class.compared, tree)

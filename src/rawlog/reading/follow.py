@@ -292,7 +292,7 @@ class Follower:
         return (self.seek(line, undecided) or start) if undecided > (start.offset or 0) else start
 
     def lost(self, what: str) -> None:
-        """Report that data is gone that was not read: AccessError if `strict`, else a note or a warning."""
+        """Report that unread data is gone: AccessError if `strict`, else a note or a warning."""
         if self.strict:
             raise AccessError(f"{what}; set failOnDataLoss to false to go on without it")
         if self.note is not None:

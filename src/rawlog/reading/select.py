@@ -155,7 +155,7 @@ class Selection:
         return self.replace(**{name: _UNUSED.get(name) for name in unused}) if unused else self
 
     def unused(self, table: Table) -> list[str]:
-        """The fields that are given and that a table has no column for. `files` and `findings` go by the places of files."""
+        """The fields in use that a table has no column for. `files` and `findings` go by the places of files."""
         names = [name for name in _COLUMN_OF if getattr(self, name) not in (None, ())]
         if not names:
             return []

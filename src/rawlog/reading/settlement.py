@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def settles(file: File, table: Table) -> bool:
-    """Whether the rows of a table that a file has are those of a log that its family can settle."""
+    """Whether a file is a log with rows of a table, and its family can settle it."""
     format = registry.formats().get(str(file.format))
     if format is None or file.place.state is not None or file.problem is not None:
         return False

@@ -857,7 +857,7 @@ class _Dropping:
 def _observer(
     part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]], fold: PartFold | None = None
 ) -> Callable[[Frames], None]:
-    """Says how far a part was read, collects the ranges of offsets of aborted and open transactions in it, and folds its frames."""
+    """A listener that reports progress, collects offsets of aborted and open transactions, and folds frames."""
     reached = part.start or 0
 
     def see(frames: Frames) -> None:

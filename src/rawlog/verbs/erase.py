@@ -318,7 +318,7 @@ class Erase(Rewriting):
         return self._choosers[family]
 
     def _examine(self, result: EraseResult, split: StoreSplit, evidence: StoreEvidence) -> EraseResult:
-        """The same with what is in the files that were written."""
+        """Add what the written files contain to a result."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import as_finding, differences, examine, file_hash
         from rawlog.reading.erasure import search_file

@@ -222,7 +222,7 @@ def _follow(
 
 @contextmanager
 def _metrics_writer(path: Path | None, target: str) -> Iterator[Callable[[Report], None]]:
-    """A function that writes the numbers of a run to a file. That a run failed is written there, too."""
+    """A function that writes the metrics of a run to a file; a failure of the run is written, too."""
     from rawlog.io.files import writing
     from rawlog.model import report as metrics
 

@@ -233,7 +233,7 @@ class StoreSplit:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult(SplitResult):
-    """A store that was rewritten: its report, where it is, and where what was cut is."""
+    """A rewritten store: its report, its directory, and the directory of the data that was set aside."""
 
     report: Report
     folder: str
@@ -525,7 +525,7 @@ class Rewriting(Job[RewriteResult, Report]):
                 raise CorruptError(f"{entry.line()}; `rawlog repair` handles damage", path=self._report.source)
 
     def _join_stores(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]]) -> LocalPath:
-        """The directory that becomes the target."""
+        """Put the stores into the directory that becomes the target."""
         if len(pairs) == 1 and not pairs[0][0].place:
             return LocalPath(pairs[0][1].folder)
         whole = Folder(LocalPath(str(self.stage)) / "whole", named=self.named).make()
@@ -535,7 +535,7 @@ class Rewriting(Job[RewriteResult, Report]):
         return whole.path
 
     def _join_reports(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]], around: Folder) -> Report:
-        """The report on the stores of each family, and on all families."""
+        """Join the reports on stores to one for each family, and these to one."""
         total = self._report
         if len(pairs) == 1 and not pairs[0][0].place:
             single = pairs[0][1].report
@@ -566,7 +566,7 @@ class Rewriting(Job[RewriteResult, Report]):
         return total
 
     def join_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
-        """The report on the stores of a family, with what belongs around them written."""
+        """Join the reports on the stores of a family, and write the files around the stores."""
         return registry.family(family).store_class.join(self.verb, stores, reports, around)
 
     def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, RewriteResult]], whole: LocalPath) -> None:

@@ -166,7 +166,7 @@ def causes(findings: Iterable[Finding], roots: Sequence[str]) -> list[Cause]:
 
 
 def _origins(findings: Sequence[Finding], rules: Sequence[Rule[Any]]) -> dict[str, str]:
-    """The rules whose findings all follow from those of another, with that one."""
+    """The rules whose findings all follow from another rule's, each with the code of that rule."""
     groups = group_findings(findings, rules)
     origins = {following.first.code: group.first.code for group in groups for following in group.following}
     for group in groups:
@@ -253,14 +253,14 @@ def _repair(root: str) -> str:
 
 
 def _root(findings: Sequence[Finding], roots: Sequence[str]) -> str:
-    """The path that was asked for and has the first of these findings in it."""
+    """The named path with the first of these findings."""
     path = next((finding.path for finding in findings if finding.path is not None), roots[0])
     return max((root for root in roots if path.startswith(root.rstrip("/"))), key=len, default=roots[0])
 
 
 @dataclass(frozen=True, slots=True)
 class StateSplit(VerifySplit):
-    """All files, for what families know of consumer groups or transactions: one of both, by name."""
+    """All files, to read consumer groups or transactions of: `kind` is the name of a family's ability."""
 
     kind: str = ""
     files: tuple[File, ...] = ()

@@ -303,7 +303,7 @@ class Rescue(Job[RescueResult, Report]):
         return rescuer.report
 
     def _name_unknown(self, report: Report) -> None:
-        """Report the files that no format knows and that the family says nothing of: copies of one name may differ, so none is copied."""
+        """Report unknown files as left out, unless the family reported them: replicas of one file may differ, so none is copied."""
         named = named_paths(report)
         report.left_out += [path for path in self._unknown if path not in named]
 
@@ -351,7 +351,7 @@ def _unit(path: LocalPath, split: RescueSplit, report: Report) -> RescuedUnit:
 
 
 def _read_finished(path: LocalPath, split: RescueSplit) -> RescuedUnit | None:
-    """A unit that a run has written that was killed; None if it is not there, or not whole."""
+    """Read a unit that an interrupted run finished; None if it is absent or incomplete."""
     try:
         report = _from_json(json.loads(read_regular(path / REPORT)))
     except (OSError, ValueError, TypeError, KeyError):

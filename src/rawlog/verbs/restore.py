@@ -147,7 +147,7 @@ SHOWN_TABLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The rows of one partition in one file: how many, from which offset to which, and whether they rise."""
+    """The rows of one partition in one file: their count, first and last offset, and whether offsets rise."""
 
     path: str
     count: int

@@ -129,7 +129,7 @@ class Listing:
 
 
 class OpenedPaths:
-    """The paths that were opened. The files are listed again now and then: a live log grows."""
+    """The paths to show. Their files are listed again now and then: a live log grows."""
 
     def __init__(
         self, paths: Sequence[str], *, format: str | None = None, look: Callable[..., Tree] = open_tree

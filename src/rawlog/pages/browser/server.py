@@ -203,7 +203,7 @@ class Checks:
         return check
 
     def findings_in(self, path: str) -> list[Finding]:
-        """What was found in a file so far."""
+        """The findings in a file so far."""
         findings: dict[Finding, None] = {}
         for check in list(self._by_name.values()):
             findings |= dict.fromkeys(check.by_path.get(path, ()))
