@@ -34,7 +34,7 @@ from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, wounded
 from rawlog.verbs.cat import read
-from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.repair import RewriteJob
 from rawlog.verbs.verify import verify
 
 #: Directory names that a careless program would follow, split, expand or print as they are. All are valid names of directories.
@@ -54,7 +54,7 @@ class Result:
 
 def rewrite(verb: str, source: Path, target: Path, options: Mapping[str, str], **how: bool) -> Result:
     """Run a verb as the command line does; `how` has `overwrite` and `dry_run`."""
-    with Rewriting(verb, str(target), options, **how) as job:
+    with RewriteJob(verb, str(target), options, **how) as job:
         report: Report = run(job, open_tree(source))
     losses = [entry for entry in report.all_entries() if entry.is_alteration]
     return Result(report.is_whole, report.as_json(), losses, report.remaining)

@@ -584,42 +584,42 @@ class Convert(Job[ConvertResult, Report]):
 
     # Settle -----------------------------------------------------------------------------------------------------------
 
-    def follow(self, done: Sequence[ConvertResult]) -> list[Split]:
+    def follow(self, results: Sequence[ConvertResult]) -> list[Split]:
         """First the diagnosis of the stores that were read; then again what has rows that `repair` would not keep as they are."""
         self._rounds += 1
         if self._rounds == 1:
-            return self._settle_splits(done)
+            return self._settle_splits(results)
         if self._rounds == 2:
-            return self._repeat_splits(done)
+            return self._repeat_splits(results)
         return []
 
-    def _settle_splits(self, done: Sequence[ConvertResult]) -> list[Split]:
+    def _settle_splits(self, results: Sequence[ConvertResult]) -> list[Split]:
         """Splits that settle stores: all of them, or those in which something was passed over if they were read in part."""
         from rawlog.reading.settlement import merge_parts, store_key
 
         assert self._tree is not None
         sources = [source for split in self._splits for source in split.sources if source.near is not None]
         files = {store_key(source.part.file): source.part.file for source in sources if source.part is not None}
-        troubled = {key for result in done for key in result.troubled}
-        is_failed = any(result.failure is not None for result in done)
+        troubled = {key for result in results for key in result.troubled}
+        is_failed = any(result.failure is not None for result in results)
         if self.is_bounded and not is_failed:
             files = {key: file for key, file in files.items() if key in troubled}
         if not files:
             return []
-        summaries = merge_parts(part for result in done for part in result.summaries)
+        summaries = merge_parts(part for result in results for part in result.summaries)
         stores = [self._tree.group_of(file).with_summaries(summaries) for file in files.values()]
         splits = [ConvertSplit(stores=run) for run in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
         if not (self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions):
             splits.append(ConvertSplit(all_files=self._tree.files))
         return self._number(splits)
 
-    def _repeat_splits(self, done: Sequence[ConvertResult]) -> list[Split]:
+    def _repeat_splits(self, results: Sequence[ConvertResult]) -> list[Split]:
         """The splits with rows of stores that are not read as they are stored; each such store is read where its first part was."""
         from rawlog.reading.settlement import settled_part
 
         assert self._tree is not None
         changed = {
-            key: reading for split in done for key, reading in split.readings.items() if reading.pieces is not None
+            key: reading for split in results for key, reading in split.readings.items() if reading.pieces is not None
         }
         seen: set[str] = set()
         splits: list[ConvertSplit] = []
@@ -646,9 +646,9 @@ class Convert(Job[ConvertResult, Report]):
         first, self._next_number = self._next_number, self._next_number + len(splits)
         return [Split(first + number, split.size, split) for number, split in enumerate(splits)]
 
-    def _results(self, done: Sequence[ConvertResult]) -> list[ConvertResult]:
+    def _results(self, split_results: Sequence[ConvertResult]) -> list[ConvertResult]:
         """What the splits gave, in their order: those that were done again with what came then. Raises why one failed."""
-        by_number = {result.number: result for result in done}
+        by_number = {result.number: result for result in split_results}
         numbers = [self._again.get(number, number) for number in range(len(self._splits))]
         results = [by_number[number] for number in numbers if number is not None]
         for result in results:
@@ -658,7 +658,7 @@ class Convert(Job[ConvertResult, Report]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[ConvertResult]) -> Report:
+    def commit(self, results: Sequence[ConvertResult]) -> Report:
         """Join the splits. LossError, with nothing written, if a loss was not accepted; OptionError if a mask met nothing.
 
         The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
@@ -667,13 +667,13 @@ class Convert(Job[ConvertResult, Report]):
         from rawlog.reading.rows import Loss
         from rawlog.reading.settlement import report_reading
 
-        readings = {key: reading for result in done for key, reading in result.readings.items()}
-        absent = [entry for result in done for entry in result.absent]
-        done = self._results(done)
-        lost = total_losses(result.split.lost for result in done)
-        rows = sum(result.split.rows for result in done)
-        notes = tuple(note for result in done for note in result.notes)
-        notes += tuple(self.selection.judge(result.tallies for result in done if result.tallies))
+        readings = {key: reading for result in results for key, reading in result.readings.items()}
+        absent = [entry for result in results for entry in result.absent]
+        results = self._results(results)
+        lost = total_losses(result.split.lost for result in results)
+        rows = sum(result.split.rows for result in results)
+        notes = tuple(note for result in results for note in result.notes)
+        notes += tuple(self.selection.judge(result.tallies for result in results if result.tallies))
         notes += tuple(
             f"{group}: salts, keys and passwords of users are masked; --show-secrets keeps them"
             for group in self._masked
@@ -682,13 +682,15 @@ class Convert(Job[ConvertResult, Report]):
         if refused and not self.dry_run:
             raise LossError(self.target.name, refused, rows, self.target.accepted)
         accounts = {
-            result.split.content.rpartition("/")[2]: result.account for result in done if result.account is not None
+            result.split.content.rpartition("/")[2]: result.account for result in results if result.account is not None
         }
         if accounts:
-            notes += self._move_in([LocalPath(result.split.content) for result in done], accounts)
+            notes += self._move_in([LocalPath(result.split.content) for result in results], accounts)
         elif not self.dry_run:
-            self.target.join([result.split for result in done])
-        dropped = sum(result.dropped for result in done) + sum(result.total("removed") for result in accounts.values())
+            self.target.join([result.split for result in results])
+        dropped = sum(result.dropped for result in results) + sum(
+            result.total("removed") for result in accounts.values()
+        )
         report = Report("convert", ", ".join(self._roots), self.target.path, is_dry_run=self.dry_run)
         report.counts = {"rows": rows, "dropped": dropped}
         report.facts = {"lost": {loss.column: {"rows": loss.rows, "first": loss.place} for loss in lost.values()}}
@@ -697,7 +699,7 @@ class Convert(Job[ConvertResult, Report]):
             report.add(
                 Action.LOST, f"column {loss.column} is lost or changed in {where}", is_expected=loss not in refused
             )
-        for name, loss in total_losses(result.plain for result in done).items():
+        for name, loss in total_losses(result.plain for result in results).items():
             kind, hint = UNDONE[name]
             report.facts[name] = {"rows": loss.rows, "first": loss.place}
             what = f"{counted(loss.rows, 'record')} of {kind}, first {loss.place}"

@@ -217,13 +217,13 @@ class Diff(Job[DiffResult, Differences]):
         is_able = any(settles(file, RECORDS) for file in (*pair.a, *pair.b))
         return is_able and pair.family is None and self.selection.errors != "stop"
 
-    def follow(self, done: Sequence[DiffResult]) -> list[Split]:
+    def follow(self, results: Sequence[DiffResult]) -> list[Split]:
         """What `repair` would keep of the stores of each pair. Those that were read in part only if something was passed over."""
         from rawlog.reading.settlement import merge_parts
 
         if any(isinstance(split.content, SettlingPair) for split in self._splits):
             return []
-        results = {result.number: result for result in done}
+        by_number = {result.number: result for result in results}
         by_pair: dict[tuple[object, object], list[tuple[int, Pair]]] = {}
         for split in self._splits:
             if self._settles(split.content):
@@ -231,7 +231,7 @@ class Diff(Job[DiffResult, Differences]):
         is_bounded = not self.selection.replace(where=None, text=None).takes_every_row
         settling = []
         for ranges in by_pair.values():
-            pair_results = [results[number] for number, _ in ranges]
+            pair_results = [by_number[number] for number, _ in ranges]
             is_troubled = any(isinstance(note, SeriousNote) for result in pair_results for note in result.notes)
             has_failed = any(result.failure is not None for result in pair_results)
             if is_bounded and not is_troubled and not has_failed:
@@ -264,15 +264,15 @@ class Diff(Job[DiffResult, Differences]):
             tally.take(compare(replace(pair, stop=None), self.selection, self.limit, notes.append, readings))
         return DiffResult(number, tally, tuple(notes), replaces=tuple(at for at, _ in settling.pairs))
 
-    def commit(self, done: Sequence[DiffResult]) -> Differences:
+    def commit(self, results: Sequence[DiffResult]) -> Differences:
         """Add up, and join runs that were cut between two splits."""
-        replaced = {number for result in done for number in result.replaces}
-        done = [result for result in done if result.number not in replaced]
+        replaced = {number for result in results for number in result.replaces}
+        results = [result for result in results if result.number not in replaced]
         result = Tally()
-        for part in done:
+        for part in results:
             result.take(part.tally)
         result.items = _join_runs(result.items)
-        return Differences(result, tuple(dict.fromkeys(note for result in done for note in result.notes)))
+        return Differences(result, tuple(dict.fromkeys(note for result in results for note in result.notes)))
 
     def __getstate__(self) -> dict[str, object]:
         # The other tree stays where it was planned: a split names its files.

@@ -22,7 +22,7 @@ from rawlog.reading.options import OUTPUT, Note, Path, Paths
 from rawlog.reading.select import Tally
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.verbs.options import Erasing, bind_schemas, divide_options, open_sources, selection_of
-from rawlog.verbs.repair import RewriteResult, Rewriting, StoreSplit
+from rawlog.verbs.repair import RewriteJob, RewriteResult, StoreSplit
 
 if TYPE_CHECKING:
     from rawlog.model.format import (
@@ -184,7 +184,7 @@ class ChosenSplit(StoreSplit):
     chooser: Chooser | None = None
 
 
-class Erase(Rewriting):
+class Erase(RewriteJob):
     """Erase records from stores. Use as a context manager: leaving it removes what a failed run left.
 
     `certificate` is where its JSON form is written; next to the target by default, and the text for people next to it.
@@ -358,7 +358,7 @@ class Erase(Rewriting):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[RewriteResult]) -> Report:
+    def commit(self, results: Sequence[RewriteResult]) -> Report:
         """Put the stores together, and write the certificate next to them. OptionError, with nothing written, for an absent id."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import as_finding
@@ -366,12 +366,12 @@ class Erase(Rewriting):
         from rawlog.reading.where import columns_of
         from rawlog.values.transform import Decode
 
-        erased = [result for result in done if isinstance(result, EraseResult)]
+        erased = [result for result in results if isinstance(result, EraseResult)]
         met = {name for part in erased for name in part.met}
         absent: list[Any] = [*sorted(self.erasure.keys - met), *(name for name in self.erasure.ids if name not in met)]
         if missing := [name for name in absent if isinstance(name, str)]:
             raise OptionError(f"{counted(len(missing), 'id')} not found here: {', '.join(missing[:3])}")
-        report = super().commit(done)
+        report = super().commit(results)
         report.remaining += [
             finding for part in erased for finding in part.remaining if finding not in report.remaining
         ]

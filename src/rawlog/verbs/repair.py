@@ -202,7 +202,7 @@ def rewrite(
     if "topic" in options:
         check_names(tree, RECORDS, Selection(topics=tuple(options["topic"].split(","))), note)
     path = os.fspath(target)
-    with Rewriting(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
+    with RewriteJob(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
         return engine.run(job, tree, running.get("progress"))
 
 
@@ -244,7 +244,7 @@ class RewriteResult(SplitResult):
     in_groups: tuple[Finding, ...] = ()
 
 
-class Rewriting(Job[RewriteResult, Report]):
+class RewriteJob(Job[RewriteResult, Report]):
     """Rewrite stores with the families that know the verb. Use as a context manager: leaving it removes what a failed run left.
 
     `at_once` is how many stores the engine rewrites at once on one machine. With `dry_run` nothing appears anywhere.
@@ -500,9 +500,9 @@ class Rewriting(Job[RewriteResult, Report]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[RewriteResult]) -> Report:
+    def commit(self, results: Sequence[RewriteResult]) -> Report:
         """Put the stores together and give the whole its name. CorruptError, with nothing written, if `rebuild` met damage."""
-        pairs = [(self._splits[result.number], result) for result in done]
+        pairs = [(self._splits[result.number], result) for result in results]
         if self.dry_run:
             report = self._join_reports(pairs, Folder(self.target, named=self.named, dry_run=True))
             report.remaining += self._findings_left(pairs)

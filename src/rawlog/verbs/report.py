@@ -338,7 +338,7 @@ class Survey(Verify):
         fields: dict[str, Any] = {content.kind: tuple(results)}
         return StateSplitResult(split.number, **fields, notes=tuple(notes))
 
-    def commit(self, done: Sequence[VerifySplitResult]) -> SurveyResult:
+    def commit(self, results: Sequence[VerifySplitResult]) -> SurveyResult:
         """Put everything together."""
         from rawlog.pages.report import Overview
 
@@ -348,15 +348,15 @@ class Survey(Verify):
         for file in tree:
             if (check := whole.get(file.path)) is not None and check.profile is not None:
                 profiles.add(file, check.profile)
-        findings = super().commit(done).findings
-        states = [result for result in done if isinstance(result, StateSplitResult)]
+        findings = super().commit(results).findings
+        states = [result for result in results if isinstance(result, StateSplitResult)]
         groups = sorted(
             (group for state in states for group in state.groups), key=lambda group: (group.system, group.name)
         )
         transactions = [system for state in states for system in state.transactions if system]
         notes = [*self._notes, *(text for state in states for text in state.notes)]
         notes += [text for system in transactions for text in system.notes]
-        panels = _panels(done)
+        panels = _panels(results)
         grouped = causes(findings, tree.roots)
         overview = Overview(
             roots=tree.roots,
@@ -434,10 +434,10 @@ def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System
     return systems
 
 
-def _panels(done: Sequence[VerifySplitResult]) -> list[Panel]:
+def _panels(results: Sequence[VerifySplitResult]) -> list[Panel]:
     """What families show, once: disks of one cluster have copies of one metadata log."""
     seen: dict[tuple[str, str, tuple[Any, ...]], Panel] = {}
-    for result in done:
+    for result in results:
         for panel in result.panels:
             if panel.section.rows:
                 rows = tuple(tuple(row) for row in panel.section.rows)
@@ -534,7 +534,7 @@ class LakeSurvey(Job[LakeSplitResult, SurveyResult]):
         paths = dict.fromkeys(path for batch in runs for row in batch["paths"].to_pylist() for path in row or ())
         return LakeSplitResult(split.number, paths=tuple(paths))
 
-    def commit(self, done: Sequence[LakeSplitResult]) -> SurveyResult:
+    def commit(self, results: Sequence[LakeSplitResult]) -> SurveyResult:
         """Put everything together."""
         from rawlog.lakes.lake import Lake
         from rawlog.lakes.upkeep import status
@@ -542,12 +542,12 @@ class LakeSurvey(Job[LakeSplitResult, SurveyResult]):
         from rawlog.pages.report import Overview
 
         parts: dict[Name, Profile] = {}
-        for result in done:
+        for result in results:
             for name, profile in (result.profile.parts if result.profile is not None else {}).items():
                 parts.setdefault(name, Profile()).merge(profile)
-        formats = {name: numbers for result in done for name, numbers in result.formats.items()}
-        paths = tuple(path for result in done for path in result.paths)
-        findings = Findings([finding for result in done for finding in result.findings])
+        formats = {name: numbers for result in results for name, numbers in result.formats.items()}
+        paths = tuple(path for result in results for path in result.paths)
+        findings = Findings([finding for result in results for finding in result.findings])
         findings.files = sum(number for number, _ in formats.values())
         tables = list(status(Lake(self.lake)))
         grouped = causes(findings, paths or (self.lake,))

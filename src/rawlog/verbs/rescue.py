@@ -227,11 +227,11 @@ class Rescue(Job[RescueResult, Report]):
                     Folder(self.stage).remove(name)
         return [Split(number, survey.size, survey) for number, survey in enumerate(surveys)]
 
-    def follow(self, done: Sequence[RescueResult]) -> list[Split]:
+    def follow(self, results: Sequence[RescueResult]) -> list[Split]:
         """After the survey, a split for each unit that is not written yet."""
         if self._resumed is not None:
             return []
-        units = self.rescuer.decide([result.surveyed for result in done if result.surveyed is not None])
+        units = self.rescuer.decide([result.surveyed for result in results if result.surveyed is not None])
         self._resumed, left = [], []
         if self.options.is_plan:
             return []
@@ -246,7 +246,7 @@ class Rescue(Job[RescueResult, Report]):
                 left.append(split)
             else:
                 self._resumed.append(ready)
-        return [Split(number, unit.size, unit) for number, unit in enumerate(left, len(done))]
+        return [Split(number, unit.size, unit) for number, unit in enumerate(left, len(results))]
 
     # Work -------------------------------------------------------------------------------------------------------------
 
@@ -275,15 +275,15 @@ class Rescue(Job[RescueResult, Report]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[RescueResult]) -> Report:
+    def commit(self, results: Sequence[RescueResult]) -> Report:
         """Put the units and what belongs next to them into one directory, and give it the target's name."""
-        self.follow(done)
+        self.follow(results)
         rescuer = self.rescuer
         if self.options.is_plan:
             self._name_unknown(rescuer.report)
             return rescuer.report
         units = sorted(
-            [*(result.unit for result in done if result.unit is not None), *(self._resumed or ())],
+            [*(result.unit for result in results if result.unit is not None), *(self._resumed or ())],
             key=lambda unit: unit.split.name,
         )
         if self._resumed:

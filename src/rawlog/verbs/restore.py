@@ -492,9 +492,9 @@ class Restore(Job[RestoreResult, Report]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[RestoreResult]) -> Report:
+    def commit(self, results: Sequence[RestoreResult]) -> Report:
         """Put the partitions and what belongs next to them into one directory, and give it the target's name."""
-        partitions = [result.partition for result in done]
+        partitions = [result.partition for result in results]
         try:
             folder = Folder(self.output.new(), named=str(self.target))
             for partition in partitions:

@@ -339,14 +339,14 @@ class Verify(Job[VerifySplitResult, VerifyResult]):
 
         return check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop)
 
-    def follow(self, done: Sequence[VerifySplitResult]) -> list[Split]:
+    def follow(self, results: Sequence[VerifySplitResult]) -> list[Split]:
         """First files whose splits do not fit together, each in one split; then the checks over several files."""
         from rawlog.reading.inspect import near
 
         now = self._now
         assert now is not None
-        again = self._take(done[now.done :])
-        now.done = len(done)
+        again = self._take(results[now.done :])
+        now.done = len(results)
         if again:
             nearby = {file.path: near(file, now.tree.group_of(file)) for file in again}
             return self._splits([VerifySplit(spans=(Span(file, nearby[file.path]),)) for file in again])
@@ -355,12 +355,12 @@ class Verify(Job[VerifySplitResult, VerifyResult]):
         now.is_compared = True
         return self._splits(self._joint_splits())
 
-    def _take(self, done: Iterable[VerifySplitResult]) -> list[File]:
+    def _take(self, results: Iterable[VerifySplitResult]) -> list[File]:
         """Put the splits of each file together; the files that must be checked in one."""
         now = self._now
         assert now is not None
         fresh: dict[str, list[FileCheck]] = {}
-        for result in done:
+        for result in results:
             now.together.add(result.findings)
             for checked in result.checked:
                 fresh.setdefault(checked.file.path, []).append(checked)
@@ -394,7 +394,7 @@ class Verify(Job[VerifySplitResult, VerifyResult]):
         names = {family.name for family in registry.families() if family.is_single}
         return [tree.group_of(file) for file in tree if file.place.group is None and file.system in names]
 
-    def commit(self, done: Sequence[VerifySplitResult]) -> VerifyResult:
+    def commit(self, results: Sequence[VerifySplitResult]) -> VerifyResult:
         """Put the findings in order."""
         result = Findings()
         if self._now is not None:
