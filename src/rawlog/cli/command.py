@@ -254,7 +254,7 @@ def _parameter(parameter: Parameter) -> click.Parameter:
     if parameter.kind is Kind.FLAG:
         option = SectionOption(names, is_flag=True, help=parameter.help)
     else:
-        default = None if parameter.is_required or parameter.is_repeated else _shown_default(parameter)
+        default = None if parameter.is_required or parameter.is_repeated else _default_text(parameter)
         more = (
             {} if default is None else {"default": default, "show_default": True}
         )  # click takes a default of None for a value
@@ -272,7 +272,7 @@ def _parameter(parameter: Parameter) -> click.Parameter:
     return option
 
 
-def _shown_default(parameter: Parameter) -> Any:
+def _default_text(parameter: Parameter) -> Any:
     if parameter.kind is Kind.SIZE and parameter.default:
         return f"{parameter.default >> 20}M"
     return parameter.default

@@ -22,7 +22,7 @@ from rawlog.io.storage import is_remote, remembering, stored_path
 from rawlog.io.walk import walk
 from rawlog.lakes.ingest_commit import Commit
 from rawlog.lakes.ingest_plan import Plan, joint_codes, splits_of
-from rawlog.lakes.lake import Lake, Overtaken
+from rawlog.lakes.lake import Lake, OvertakenError
 from rawlog.lakes.names import Cut, check_names, check_url, data_path, known_tables, lake_name, unit_mark
 from rawlog.lakes.parquet import Sheets, check_order
 from rawlog.lakes.payload import References, stored
@@ -31,12 +31,12 @@ from rawlog.lakes.rewrites import check_policy, mark
 from rawlog.lakes.state import RowRange
 from rawlog.lakes.upkeep import expire
 from rawlog.lakes.values import (
-    Distrusted,
+    DistrustError,
     IngestResult,
     IngestSplit,
     IngestSplitResult,
     PartProgress,
-    Recut,
+    RecutError,
     SettledSpans,
     Span,
     by_unit,
@@ -150,11 +150,11 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
         for _ in range(ATTEMPTS):
             try:
                 return run()
-            except Recut as recut:
+            except RecutError as recut:
                 self.uncut |= recut.paths
-            except Distrusted as distrusted:
+            except DistrustError as distrusted:
                 self.damaged |= distrusted.paths
-            except Overtaken:
+            except OvertakenError:
                 continue
         return run()
 

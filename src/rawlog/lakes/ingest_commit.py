@@ -14,11 +14,11 @@ from rawlog.lakes.names import JOBS, data_path, lake_name
 from rawlog.lakes.parquet import Sheets, WrittenFile
 from rawlog.lakes.state import RowRange, SourceProgress
 from rawlog.lakes.values import (
-    Distrusted,
+    DistrustError,
     IngestResult,
     IngestSplitResult,
     PartProgress,
-    Recut,
+    RecutError,
 )
 from rawlog.model.finding import Findings
 from rawlog.model.format import File
@@ -79,7 +79,7 @@ class Commit:
         if self.merged:
             self._write_merged()
         if distrusted := self.damaged & {path for paths in planned.rewritten.removed.values() for path in paths}:
-            raise Distrusted(distrusted)
+            raise DistrustError(distrusted)
         for table in sorted(planned.tables, key=_order):
             self._commit_rows(table, sources[table.name])
         folded = [table for table in planned.folded if self._commit_fold(table)]
@@ -168,7 +168,7 @@ class Commit:
         return True
 
     def _sources(self, table: Table) -> dict[str, SourceProgress]:
-        """How far every source of a table is ingested now. Recut if the parts of a file do not fit together."""
+        """How far every source of a table is ingested now. RecutError if the parts of a file do not fit together."""
         by_path: dict[str, list[PartProgress]] = {}
         for result in self.results:
             for reached in result.reached:
@@ -187,7 +187,7 @@ class Commit:
                 stop, mark = before.stop, before.mark
             progress[path] = SourceProgress(file.size, file.modified, stop, frames, mark)
         if gaps:
-            raise Recut(gaps)
+            raise RecutError(gaps)
         return progress
 
     def _first_reached(self) -> Iterator[PartProgress]:

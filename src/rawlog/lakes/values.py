@@ -75,12 +75,12 @@ def due(
         if unit is None:
             continue
         before = history.units.get(unit)
-        fold = Fold(table, unit, (*files, *(_unseen(unit, files, before) if unit == name else ())))
+        fold = Fold(table, unit, (*files, *(_unseen_files(unit, files, before) if unit == name else ())))
         if before != fold.state(selection) or any(file.modified is None for file in files):
             yield fold
 
 
-def _unseen(unit: str, files: Sequence[File], before: UnitSources | None) -> list[File]:
+def _unseen_files(unit: str, files: Sequence[File], before: UnitSources | None) -> list[File]:
     """Files of the unit that the lake recorded and this run did not get, although they still exist."""
     seen = {file.path for file in files}
     missing = {path for path in before.sources if path not in seen and exists(path)} if before is not None else set()
@@ -264,7 +264,7 @@ def losing(findings: Iterable[Finding], file: File | None = None) -> int:
     return count
 
 
-class Recut(RawlogError):
+class RecutError(RawlogError):
     """Files whose planned boundaries do not fit their frames: they must be read whole."""
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -272,7 +272,7 @@ class Recut(RawlogError):
         super().__init__(f"{len(self.paths)} files must be read whole")
 
 
-class Distrusted(RawlogError):
+class DistrustError(RawlogError):
     """Files that were rewritten and are damaged now: their rows must not replace the sound ones that the lake has."""
 
     def __init__(self, paths: Iterable[str]) -> None:

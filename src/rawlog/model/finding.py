@@ -148,7 +148,7 @@ class Rule(Generic[S]):
 
     def report(self, marks: Iterable[Mark], *, path: str | None, format: str | None) -> Iterator[Finding]:
         """Marks as findings of this rule."""
-        for mark in _bounded(marks):
+        for mark in _limit_marks(marks):
             yield Finding(
                 self.code,
                 mark.severity or self.severity,
@@ -163,7 +163,7 @@ class Rule(Generic[S]):
             )
 
 
-def _bounded(marks: Iterable[Mark]) -> Iterator[Mark]:
+def _limit_marks(marks: Iterable[Mark]) -> Iterator[Mark]:
     """Marks up to a number that memory holds, then one for the rest."""
     rest = Few(0)
     for count, mark in enumerate(marks):

@@ -367,7 +367,7 @@ def as_prometheus(verb: str, target: str, metrics: list[Metric]) -> str:
         lines += [f"# HELP {whole} {_MEANINGS.get(name, name.replace('_', ' '))}", f"# TYPE {whole} gauge"]
         for metric in metrics:
             if metric.name == name:
-                labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in (("target", target), *metric.labels))
+                labels = ",".join(f'{key}="{_escape(value)}"' for key, value in (("target", target), *metric.labels))
                 lines.append(f"{whole}{{{labels}}} {_number(metric.value)}")
     return "\n".join(lines) + "\n"
 
@@ -388,7 +388,7 @@ def as_text(path: str, verb: str, target: str, metrics: list[Metric]) -> str:
     return (as_prometheus if path.endswith(PROMETHEUS) else as_json)(verb, target, metrics)
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     printable = value.encode(errors="replace").decode()
     return printable.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 

@@ -248,7 +248,7 @@ def java_text(raw: bytes) -> str:
     return raw.decode("utf-8", "rawlog.java")
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _replace_malformed(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     data, start, end = error.object, error.start, error.end
     if data[start] == 0xED and start + 1 < len(data) and 0xA0 <= data[start + 1] <= 0xBF:
@@ -257,7 +257,7 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     return "\ufffd", end
 
 
-codecs.register_error("rawlog.java", _replaced)
+codecs.register_error("rawlog.java", _replace_malformed)
 
 
 FIRST_DAY, LAST_DAY = -62_135_596_800_000_000, 253_402_300_799_999_999

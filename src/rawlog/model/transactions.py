@@ -90,12 +90,14 @@ def show(system: Transactions) -> Iterator[Item]:
             yield Item(row, is_finding=bool(row.get("is_hanging")))
     hanging = [transaction for transaction in system.open if transaction.is_hanging]
     others = [transaction for transaction in system.open if not transaction.is_hanging]
-    yield Item(text=Section("Hanging: the coordinator does not know them", _open(hanging), None, OPEN_HEAD))
-    yield Item(text=Section("Open", _open(others), SHOWN, OPEN_HEAD))
+    yield Item(text=Section("Hanging: the coordinator does not know them", _open_rows(hanging), None, OPEN_HEAD))
+    yield Item(text=Section("Open", _open_rows(others), SHOWN, OPEN_HEAD))
     for advice in dict.fromkeys(transaction.advice for transaction in (*hanging, *others) if transaction.advice):
         yield Item(text=Line(f"  {advice}", Tone.BAD if hanging else None))
-    yield Item(text=Section("Transactional ids", [_id(entry) for entry in system.ids], SHOWN, ID_HEAD))
-    yield Item(text=Section("Aborted", [_aborted(transaction) for transaction in system.aborted], SHOWN, ABORTED_HEAD))
+    yield Item(text=Section("Transactional ids", [_id_cells(entry) for entry in system.ids], SHOWN, ID_HEAD))
+    yield Item(
+        text=Section("Aborted", [_aborted_cells(transaction) for transaction in system.aborted], SHOWN, ABORTED_HEAD)
+    )
     yield from (Item(note=note) for note in system.notes)
 
 
@@ -108,7 +110,7 @@ def _time(value: int | None) -> str:
     return "" if value is None else plain_time(value)
 
 
-def _open(rows: Sequence[OpenTransaction]) -> list[tuple[str, ...]]:
+def _open_rows(rows: Sequence[OpenTransaction]) -> list[tuple[str, ...]]:
     return [
         (
             transaction.topic,
@@ -123,13 +125,13 @@ def _open(rows: Sequence[OpenTransaction]) -> list[tuple[str, ...]]:
     ]
 
 
-def _id(entry: TransactionalId) -> tuple[str, ...]:
+def _id_cells(entry: TransactionalId) -> tuple[str, ...]:
     producer = "" if entry.producer_id is None else f"{entry.producer_id} epoch {entry.producer_epoch}"
     times = _time(entry.start_time), _time(entry.update_time)
     return (entry.transactional_id, producer, entry.status or "", ", ".join(entry.partitions), *times)
 
 
-def _aborted(transaction: AbortedTransaction) -> tuple[str, ...]:
+def _aborted_cells(transaction: AbortedTransaction) -> tuple[str, ...]:
     return (
         transaction.topic,
         str(transaction.partition),

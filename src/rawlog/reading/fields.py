@@ -31,7 +31,7 @@ def field_of(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
     if pa.types.is_list(column.type):
         return _header(column, ".".join(map(str, steps)))
     if pa.types.is_struct(column.type):
-        return _nested(column, steps)
+        return _nested_field(column, steps)
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     return _json_field(column, steps)
@@ -124,7 +124,7 @@ def _at(value: Any, steps: tuple[Step, ...]) -> Any:
     return value
 
 
-def _nested(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
+def _nested_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
     """A field of a decoded column. OptionError if it has none of that name."""
     for step in steps:
         if pa.types.is_struct(column.type) and isinstance(step, str):

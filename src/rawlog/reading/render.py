@@ -109,7 +109,7 @@ class Streaming:
         self.write(array, sink, starts, stops)
 
 
-def _streamed(leaf: Leaf, array: pa.Array) -> Iterator[bytes]:
+def _stream_value(leaf: Leaf, array: pa.Array) -> Iterator[bytes]:
     """The text of the one value of an array, in pieces if it is large."""
     if isinstance(leaf, Streaming) and array.nbytes > PIECE and array.is_valid()[0].as_py():
         yield from leaf.stream(array)
@@ -156,7 +156,7 @@ class _Weave:
         literals = [self.literals[start:stop].tobytes() for start, stop in pairwise(self.edges.tolist())]
         for literal, leaf, array in zip(literals, self.leaves, arrays, strict=False):
             yield literal
-            yield from _streamed(leaf, array)
+            yield from _stream_value(leaf, array)
         yield literals[-1]
 
 
@@ -389,7 +389,7 @@ def _list_leaf(type: pa.DataType, form: str | None) -> Leaf:
         for part in _halves(array.flatten()):
             yield between
             if len(part) == 1:
-                yield from _streamed(element, part)
+                yield from _stream_value(element, part)
             else:
                 sink = Sink()
                 whole = pa.ListArray.from_arrays(pa.array([0, len(part)], pa.int32()), part)
@@ -472,14 +472,14 @@ def csv_leaf(type: pa.DataType, form: str | None, safe: Callable[[bytes], str] |
 
     def stream(array: pa.Array) -> Iterator[bytes]:
         last, needs = b"", False
-        for piece in _streamed(inner, array):
+        for piece in _stream_value(inner, array):
             needs = (
                 needs or (not last and piece[:1] == b" ") or any(mark in piece for mark in (b'"', b",", b"\n", b"\r"))
             )
             last = piece[-1:] or last
         needs = needs or last in (b"", b" ")
         yield b'"' if needs else b""
-        for piece in _streamed(inner, array):
+        for piece in _stream_value(inner, array):
             yield piece.replace(b'"', b'""') if needs else piece
         yield b'"' if needs else b""
 

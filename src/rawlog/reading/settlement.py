@@ -25,7 +25,7 @@ from rawlog.model.report import Action, Entry, Report, SeriousNote
 from rawlog.model.status import Status
 from rawlog.model.store import Store
 from rawlog.model.table import RECORDS, Table
-from rawlog.reading.inspect import Summaries, near, own_store, summaries_of
+from rawlog.reading.inspect import Summaries, family_store, near, summaries_of
 from rawlog.reading.parts import Part
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def reading_of(store: Store) -> Reading:
     family = _family_of(store)
     if family is None:
         return Reading()
-    reading = own_store(store, family).reading()
+    reading = family_store(store, family).reading()
     # A healthy store, the common case, needs no listing of its directory.
     return Reading() if reading != Reading() and _is_partial(store) else reading
 

@@ -473,8 +473,8 @@ class RewriteJob(Job[RewriteResult, Report]):
                 copied.append(file.path)
                 if in_store and "files" in report.facts:
                     report.facts["files"] = sorted([*report.facts["files"], path])
-        report.notes += _few_paths(copied, "copied unchanged: rawlog does not know what it is")
-        report.notes += _few_paths(remade, "not copied: the system makes it again by itself")
+        report.notes += _path_notes(copied, "copied unchanged: rawlog does not know what it is")
+        report.notes += _path_notes(remade, "not copied: the system makes it again by itself")
 
     def _look(self, split: StoreSplit, path: LocalPath, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in
@@ -706,7 +706,7 @@ def named_paths(report: Report) -> set[str | None]:
 MOST_NAMED = 20
 
 
-def _few_paths(paths: Sequence[str], what: str) -> list[str]:
+def _path_notes(paths: Sequence[str], what: str) -> list[str]:
     """A note on each file, or on how many there are."""
     named = [f"{path}: {what}" for path in paths[:MOST_NAMED]]
     more = len(paths) - len(named)
