@@ -551,11 +551,11 @@ def same_units(here: Sequence[Group], there: Sequence[Group]) -> list[tuple[list
 
 def _label_groups(groups: list[Group], others: list[Group], fixed: Mapping[int, Label]) -> dict[Label, Group]:
     """Groups by what they are called on both sides; `fixed` has the labels of those whose identity says it."""
-    ours, by_name = _by_name(groups, fixed), _by_name(others, fixed)
+    ours_by_name, others_by_name = _by_name(groups, fixed), _by_name(others, fixed)
     labels: dict[Label, Group] = {}
     for group in groups:
         name = (group.topic, group.partition)
-        alike, same = ours.get(name, []), by_name.get(name, [])
+        alike, same = ours_by_name.get(name, []), others_by_name.get(name, [])
         if id(group) in fixed:
             labels[fixed[id(group)]] = group
         elif group.topic is None:

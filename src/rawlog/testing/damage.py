@@ -211,7 +211,7 @@ def truncated(draw: random.Random, data: bytes, at: int) -> bytes:
 
 
 WOUNDS: Mapping[str, Callable[[random.Random, bytes, int], bytes]] = {
-    one.__name__: one for one in (flipped, zeroed, overwritten, inserted, removed, copied, truncated)
+    wound.__name__: wound for wound in (flipped, zeroed, overwritten, inserted, removed, copied, truncated)
 }
 
 
