@@ -24,7 +24,7 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.repair import RewriteJob
 
 PIECE = 100_000
 
@@ -73,7 +73,7 @@ def main() -> None:
             if work == "fold":
                 done = rawlog.open(store).table("ambry.blobs").count()
             else:
-                with Rewriting(work, str(Path(folder) / work)) as job:
+                with RewriteJob(work, str(Path(folder) / work)) as job:
                     done = choice.run(job, open_tree(store)).counts["messages"]
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rawlog.cli import cli, grid, output
-from rawlog.cli.grid import GridPrinter, fitted, width_of
+from rawlog.cli.grid import GridPrinter, fit_widths, width_of
 from tests.data.golden import GOLDEN
 
 LOG = GOLDEN / "kafka" / "broker-4.3.0" / "data" / "codec-none-0"
@@ -105,6 +105,6 @@ def test_explain_fits_the_terminal(terminal: pytest.MonkeyPatch, columns: int) -
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=12), st.integers(1, 200))
 def test_widths_fit_or_are_at_their_least(pairs: list[tuple[int, int]], width: int) -> None:
     natural, least = [max(pair) for pair in pairs], [min(pair) for pair in pairs]
-    widths = fitted(natural, least, width)
+    widths = fit_widths(natural, least, width)
     assert all(low <= one <= high for low, one, high in zip(least, widths, natural, strict=True))
     assert sum(widths) + 2 * (len(widths) - 1) <= width or widths == least

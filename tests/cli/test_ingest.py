@@ -17,7 +17,7 @@ import pytest
 
 import rawlog
 from rawlog.cli.logs import Bar
-from rawlog.lakes.values import Ingested
+from rawlog.lakes.values import IngestResult
 from rawlog.model.job import Progress
 from tests.data import duck
 from tests.data.golden import golden_path
@@ -121,13 +121,13 @@ def test_rows_by_time_and_tables_by_name(run: Run, tmp_path: Path, logs: Path) -
 
 
 @pytest.fixture(scope="module")
-def sample_lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ingested]:
+def sample_lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, IngestResult]:
     """All samples in a lake, and what ingest said of it."""
     lake = tmp_path_factory.mktemp("samples") / "lake"
     return lake, ingest(lake, SAMPLES)
 
 
-def test_the_samples_of_all_systems_are_in_the_lake_as_they_read(sample_lake: tuple[Path, Ingested]) -> None:
+def test_the_samples_of_all_systems_are_in_the_lake_as_they_read(sample_lake: tuple[Path, IngestResult]) -> None:
     lake, outcome = sample_lake
     systems = {name.partition(".")[0] for name in outcome.tables}
     assert systems == {"rawlog", "kafka", "kraft", "replay", "rocketmq", "ambry"}
@@ -142,7 +142,9 @@ def test_the_samples_of_all_systems_are_in_the_lake_as_they_read(sample_lake: tu
     assert held(lake, "rawlog.findings") == found
 
 
-def test_one_statement_joins_three_systems(run: Run, spark: SparkSession, sample_lake: tuple[Path, Ingested]) -> None:
+def test_one_statement_joins_three_systems(
+    run: Run, spark: SparkSession, sample_lake: tuple[Path, IngestResult]
+) -> None:
     """Spark over the lake says what DuckDB says of its Parquet files, which PyIceberg names."""
     from pyiceberg.catalog import load_catalog
 

@@ -10,14 +10,14 @@ from rawlog.formats.ambry.store.extract import extract_blobs as extract
 from rawlog.io.output import Output
 from rawlog.model.report import Action, Entry, Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.repair import RewriteJob
 
 
 def rewritten(
     verb: str, source: Path, target: Path, *, dry_run: bool = False, overwrite: bool = False, **options: str
 ) -> Report:
     """Run a verb with one thread."""
-    with Rewriting(verb, str(target), options, dry_run=dry_run, overwrite=overwrite) as job:
+    with RewriteJob(verb, str(target), options, dry_run=dry_run, overwrite=overwrite) as job:
         return choice.run(job, open_tree(str(source)), threads=1)
 
 

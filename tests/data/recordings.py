@@ -14,7 +14,7 @@ from rawlog.lakes.ingest import Ingest
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.lookup import ROW, SPLIT
 from rawlog.lakes.names import known_tables
-from rawlog.lakes.values import Ingested
+from rawlog.lakes.values import IngestResult
 from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 
@@ -44,7 +44,7 @@ def damage(path: Path, number: int) -> None:
     path.write_bytes(data)
 
 
-def ingest(lake: Path, *paths: Path, **given: Any) -> Ingested:
+def ingest(lake: Path, *paths: Path, **given: Any) -> IngestResult:
     """Take paths into a lake with the local engine."""
     tree = open_tree([str(path) for path in paths])
     with Ingest(str(lake), **given) as job:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rawlog.engines import choice
 from rawlog.model.report import Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.repair import RewriteJob
 
 
 def rewritten(
@@ -15,5 +15,5 @@ def rewritten(
 ) -> Report:
     """Run `repair`, `rebuild` or `compact` with one thread."""
     texts = {name.replace(".", "_"): str(value) for name, value in options.items()}
-    with Rewriting(verb, str(target), texts, overwrite=overwrite, dry_run=dry_run) as job:
+    with RewriteJob(verb, str(target), texts, overwrite=overwrite, dry_run=dry_run) as job:
         return choice.run(job, open_tree(str(source)), threads=1)

@@ -14,7 +14,7 @@ from rawlog.io.output import Output
 from rawlog.model.finding import Finding
 from rawlog.model.report import Action, Entry, Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.repair import RewriteJob
 
 MISPLACED = {
     "rocketmq.store.queue-dangling", "rocketmq.store.index-differs", "rocketmq.store.missing-file", "rocketmq.store.stray",
@@ -32,7 +32,7 @@ def rewritten(
 ) -> Report:
     """A store, perhaps on several disks, rewritten as the command line does it."""
     roots = [str(source)] if isinstance(source, Path) else [str(path) for path in source]
-    with Rewriting(verb, str(target), options, dry_run=dry_run) as job:
+    with RewriteJob(verb, str(target), options, dry_run=dry_run) as job:
         report: Report = choice.run(job, open_tree(roots), threads=1)
     return report
 

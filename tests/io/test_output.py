@@ -335,24 +335,24 @@ def test_a_file_that_was_written_can_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -> None:
-    from rawlog.verbs.repair import Rewriting
+    from rawlog.verbs.repair import RewriteJob
 
     names = ("s3://b/r/../../x.log", "s3://b/r/a.log")
     files = tuple(File(name, 1, None, "replay.recording") for name in names)
-    with Rewriting("repair", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
+    with RewriteJob("repair", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
         job.plan(Tree(("s3://b/r",), files))
 
 
 def test_a_store_named_after_an_object_does_not_lead_out(place: Path) -> None:
-    from rawlog.verbs.repair import Rewriting
+    from rawlog.verbs.repair import RewriteJob
 
     file = File("s3://b/k/../00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/.."))
     other = File("s3://b/k/u/00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/u"))
-    with Rewriting("rebuild", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
+    with RewriteJob("rebuild", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
         job.plan(Tree(("s3://b/k",), (file, other)))
     # Next to a partition it is no store: it is named and left out.
     partition = File("s3://b/k/t-0/00000000000000000000.log", 1, None, "kafka.log", Place("t", 0, 0, "s3://b/k/t-0"))
-    with Rewriting("rebuild", str(place / "out")) as job:
+    with RewriteJob("rebuild", str(place / "out")) as job:
         assert [split.content.place for split in job.plan(Tree(("s3://b/k",), (file, partition)))] == ["t-0"]
         assert job._report.left_out == [file.path]
 

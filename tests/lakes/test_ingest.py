@@ -22,7 +22,7 @@ from rawlog.lakes import ingest_plan
 from rawlog.lakes import lake as lakes
 from rawlog.lakes.ingest import Ingest
 from rawlog.lakes.lake import Lake
-from rawlog.lakes.values import Decoded, Ingested
+from rawlog.lakes.values import IngestResult, IngestSplitResult
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.reading import parts
 from rawlog.reading.select import Selection
@@ -266,12 +266,12 @@ def test_a_run_that_lost_a_race_plans_anew(lake: Path, logs: Path) -> None:
     with Ingest(str(lake)) as job:
         late = iter([True])
 
-        def run() -> Ingested:
+        def run() -> IngestResult:
             outcome = []
             tree = open_tree(str(logs))
             commit = job.commit
 
-            def after_another(done: Sequence[Decoded]) -> Ingested:
+            def after_another(done: Sequence[IngestSplitResult]) -> IngestResult:
                 if next(late, False):
                     ingest(lake, logs)
                     record(logs / "c.log", 5, first=5000)

@@ -12,7 +12,7 @@ from rawlog.lakes.ingest import Ingest
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import is_lake
 from rawlog.lakes.upkeep import join, orphans
-from rawlog.lakes.values import Ingested
+from rawlog.lakes.values import IngestResult
 from rawlog.model.errors import OptionError
 from rawlog.reading.tree import open_tree
 from tests.data.recordings import expected, held, record, stored
@@ -32,7 +32,7 @@ def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     return "s3://lakes"
 
 
-def take(lake: str, catalog: Path, source: Path) -> Ingested:
+def take(lake: str, catalog: Path, source: Path) -> IngestResult:
     from rawlog.engines import choice
 
     with Ingest(lake, catalog=str(catalog)) as job:

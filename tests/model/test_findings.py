@@ -16,7 +16,7 @@ from rawlog.model.finding import (
     Findings,
     Mark,
     Severity,
-    grouped,
+    group_findings,
     rule,
 )
 from rawlog.model.table import FINDINGS
@@ -172,7 +172,7 @@ def test_findings_that_say_the_same_are_one_group() -> None:
         return Finding("a.b.c", Severity.ERROR, path, "a.b", position, 1, None, message)
 
     found = [at("x/1", 5), at("x/1", 9), at("x/2", 5), at("x/1", 12, "other"), at("x/3", None), at("x/4", None)]
-    groups = grouped(found, [])
+    groups = group_findings(found, [])
     assert [group.items for group in groups] == [found[:2], [found[2]], [found[3]], found[4:]]
     assert sum(len(group.items) for group in groups) == len(found)
 
@@ -193,7 +193,7 @@ def test_a_finding_belongs_to_its_cause_in_the_same_store() -> None:
         at("a.b.follows", "disk/checkpoint", 8, "another offset"),
         at("a.b.other", "disk/checkpoint", 7, "another rule"),
     ]
-    groups = grouped([near, one, two, *far], [follows])
+    groups = group_findings([near, one, two, *far], [follows])
     assert [group.first for group in groups] == [one, two, *far]
     assert [[other.first for other in group.following] for group in groups] == [[], [near], [], [], []]
 

@@ -26,7 +26,7 @@ import rawlog
 from rawlog.model.errors import AccessError
 from rawlog.model.table import RECORDS
 from rawlog.pages.browser.app import is_own_host
-from rawlog.pages.browser.files import Opened
+from rawlog.pages.browser.files import OpenedPaths
 from rawlog.pages.browser.rows import Cursor, rows_of
 from rawlog.pages.browser.server import Server
 from rawlog.pages.browser.shell import Query
@@ -358,7 +358,7 @@ def test_a_search_that_takes_long_goes_on_where_it_was(
 ) -> None:
     """Every window ends the time of its page: the pages together find what one would."""
     monkeypatch.setattr("rawlog.io.walk.FIRST_WINDOW", 4096)
-    listing = Opened([str(log)]).listing()
+    listing = OpenedPaths([str(log)]).listing()
     found, pages, cursor = [], 0, None
     while True:
         selection = Query({"where": "offset % 1000 = 7"}).selection()

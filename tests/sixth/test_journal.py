@@ -23,7 +23,7 @@ from rawlog.model.store import Store
 from rawlog.reading.inspect import RuleChoice, check_file
 from rawlog.reading.tree import open_tree
 from rawlog.testing import outline
-from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.repair import RewriteJob
 from tests.sixth import reference
 from tests.sixth.reference import Entry
 
@@ -278,7 +278,7 @@ def test_repair_rewrites_headers_and_indexes(journal: Path, tmp_path: Path) -> N
     flip(journal / SECOND, 0)
     (journal / THIRD.replace("journal", "positions")).unlink()
     flip(journal / FIRST.replace("journal", "positions"), 3)
-    with Rewriting("repair", str(tmp_path / "out")) as job:
+    with RewriteJob("repair", str(tmp_path / "out")) as job:
         report = run_job(job, open_tree(journal))
     reasons = {(entry.action, Path(str(entry.path)).name) for entry in report.entries}
     assert reasons == {
@@ -310,7 +310,7 @@ def test_an_unfinished_last_entry_is_normal(run: Run, journal: Path, tmp_path: P
 def test_several_journals_are_repaired_each_at_its_place(journal: Path, tmp_path: Path) -> None:
     shutil.copytree(journal, tmp_path / "all" / "one")
     shutil.copytree(journal, tmp_path / "all" / "deep" / "two")
-    with Rewriting("repair", str(tmp_path / "out")) as job:
+    with RewriteJob("repair", str(tmp_path / "out")) as job:
         report = run_job(job, open_tree(tmp_path / "all"))
     assert sorted(report.parts) == ["deep/two", "one"]
     assert (tmp_path / "out" / "deep" / "two" / FIRST).read_bytes() == (ORDERS / FIRST).read_bytes()

@@ -29,7 +29,7 @@ from rawlog.values.decode import Decoder
 from rawlog.values.mask import parse_mask
 from rawlog.values.masker import Edit, Masker
 from rawlog.values.registry import catalog_for
-from rawlog.verbs.options import bound, selection_of, transforms_of
+from rawlog.verbs.options import bind_schemas, selection_of, transforms_of
 from tests.data.golden import golden_path
 from tests.values.test_golden import REGISTRIES
 
@@ -201,10 +201,10 @@ def test_every_framing_stays(registry: str) -> None:
     data = golden_path("schemas", registry, "data")
     names = ("street", "user", "name", "f1", "sku", "lot", "shipment", "account")
     given = {"mask": ",".join(f"value.{one}=digits" for one in names) + ",key.region=digits", "mask_other": "keep"}
-    selection = bound(selection_of({**given, "decode": "value=auto,key=auto"}, as_bytes=True), rawlog.open(data))
+    selection = bind_schemas(selection_of({**given, "decode": "value=auto,key=auto"}, as_bytes=True), rawlog.open(data))
     masked = pickle.loads(pickle.dumps(selection))
     decode = {"key": "auto@written", "value": "auto@written"}
-    show = bound(Selection(transforms=transforms_of({"decode": decode})), rawlog.open(data))
+    show = bind_schemas(Selection(transforms=transforms_of({"decode": decode})), rawlog.open(data))
     headers = changed = 0
     for batch in rawlog.rows(data).batches():
         after = show.apply(masked.apply(batch, RECORDS), RECORDS).to_pylist()

@@ -17,7 +17,7 @@ import rawlog
 from rawlog.engines import choice
 from rawlog.model.errors import OptionError, UnknownFormatError
 from rawlog.model.finding import Findings
-from rawlog.model.profile import Profile, merged
+from rawlog.model.profile import Profile, merge_profiles
 from rawlog.pages.report import Overview, System, Topic
 from rawlog.reading.tree import open_tree
 from rawlog.verbs import verify
@@ -122,8 +122,8 @@ def test_hundreds_of_partitions_give_a_page_below_five_megabytes() -> None:
             own.sizes.add(times % (1 << 20))
             own.keys.add([b"key %d" % key for key in range(300)], [5] * 300)
             profiles[partition] = own
-        topics.append(Topic(f"topic-{number}", profiles, merged(profiles.values())))
-    system = System("x", "A system", 800, 1 << 30, topics, merged(one.profile for one in topics))
+        topics.append(Topic(f"topic-{number}", profiles, merge_profiles(profiles.values())))
+    system = System("x", "A system", 800, 1 << 30, topics, merge_profiles(one.profile for one in topics))
     page = Overview(("somewhere",), 800, 1 << 30, Findings(files=1), systems=[system]).to_html()
     assert len(page) < 5_000_000
     assert "topic-399" in page

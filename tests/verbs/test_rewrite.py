@@ -15,7 +15,7 @@ from rawlog.engines import choice
 from rawlog.model.errors import AccessError, CorruptError, OptionError
 from rawlog.model.job import Stage
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.repair import Rewriting, named_paths
+from rawlog.verbs.repair import RewriteJob, named_paths
 from tests.data.ambry_stores import store_path
 from tests.data.golden import golden_path
 from tests.data.rocketmq_stores import store as rocketmq_store
@@ -55,7 +55,7 @@ def content(folder: Path) -> dict[str, bytes | None]:
 
 def rewrite(verb: str, source: Path, target: Path, options: dict[str, str] | None = None, **more: Any) -> Any:
     spark, tree = more.pop("spark", None), open_tree(str(source))
-    with Rewriting(verb, str(target), options, **more) as job:
+    with RewriteJob(verb, str(target), options, **more) as job:
         if spark is None:
             return choice.run(job, tree, threads=2)
         from rawlog.engines.spark import engine as on_spark
@@ -114,7 +114,7 @@ def test_an_attempt_that_was_made_before_changes_nothing(tmp_path: Path) -> None
     source = wounded(tmp_path / "source")
     options = {"quarantine": str(tmp_path / "b" / "aside")}
     rewrite("repair", source, tmp_path / "a" / "out", {"quarantine": str(tmp_path / "a" / "aside")})
-    with Rewriting("repair", str(tmp_path / "b" / "out"), options) as job:
+    with RewriteJob("repair", str(tmp_path / "b" / "out"), options) as job:
         splits = job.plan(open_tree(str(source)))
         task = pickle.loads(pickle.dumps(job))
         assert job.stage is not None
@@ -127,7 +127,7 @@ def test_an_attempt_that_was_made_before_changes_nothing(tmp_path: Path) -> None
 def test_partitions_done_at_once_share_the_memory(tmp_path: Path) -> None:
     source, options = log_directory(tmp_path / "source"), {"memory": "4096", **NOW}
     for at_once, share in ((1, 1), (2, 2), (64, 3)):
-        with Rewriting("compact", str(tmp_path / "out"), options, at_once=at_once) as job:
+        with RewriteJob("compact", str(tmp_path / "out"), options, at_once=at_once) as job:
             splits = job.plan(open_tree(str(source)))
         assert {split.content.options["at_once"] for split in splits} == {str(share)}
         assert {split.content.options["now"] for split in splits} == {NOW["now"]}

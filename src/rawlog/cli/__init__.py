@@ -61,11 +61,11 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs by group, without importing any of them."""
-        shown = {one.name: (one.group, one.summary) for one in self.declarations()}
+        shown = {declaration.name: (declaration.group, declaration.summary) for declaration in self.declarations()}
         shown["submit"] = ("set up", str(getattr(self.get_command(ctx, "submit"), "short_help", "")))
         width = max(map(len, shown))
         for group in GROUPS:
-            lines = [(name.ljust(width), text) for name, (own, text) in shown.items() if own == group]
+            lines = [(name.ljust(width), text) for name, (section, text) in shown.items() if section == group]
             if lines:
                 with formatter.section(group[0].upper() + group[1:]):
                     formatter.write_dl(lines)
@@ -98,8 +98,8 @@ class Verbs(click.Group):
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and end the process with its exit code."""
-        given = args[0] if args else extra.get("args")
-        logs.begin(sys.argv[1:] if given is None else list(given))
+        arguments = args[0] if args else extra.get("args")
+        logs.begin(sys.argv[1:] if arguments is None else list(arguments))
         run = partial(super().main, *args, **extra, standalone_mode=False)
         if not standalone_mode:
             return run()

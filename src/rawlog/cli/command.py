@@ -57,18 +57,18 @@ class Call:
     """A verb with the options that a user gave, which its printer runs."""
 
     declaration: Declaration
-    #: What was given, as keywords of the function.
-    given: dict[str, Any]
+    #: What the user gave, as keywords of the function.
+    arguments: dict[str, Any]
     notes: Notes = field(default_factory=Notes)
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The parameters of the function by name."""
-        return {one.name: one for one in self.declaration.parameters}
+        return {parameter.name: parameter for parameter in self.declaration.parameters}
 
     def value(self, name: str) -> Any:
         """What was given for a parameter, else its default."""
-        return self.given.get(name, self.parameters[name].empty)
+        return self.arguments.get(name, self.parameters[name].empty)
 
     def run(self, **more: Any) -> Any:
         """Call the function; notes are printed, and progress is drawn meanwhile."""
@@ -81,7 +81,7 @@ class Call:
         """Call the function without drawing progress."""
         if "note" in self.parameters:
             more.setdefault("note", self.notes)
-        return self.declaration.function(**{**self.given, **more})
+        return self.declaration.function(**{**self.arguments, **more})
 
     def progress(self) -> AbstractContextManager[Bar | None]:
         """A bar for the progress of a function that reports it."""
@@ -97,31 +97,38 @@ def show_nothing(call: Call) -> int:
 def command_of(declaration: Declaration) -> click.Command:
     """The command of a verb."""
     show = _printer(declaration)
-    printing = [one for one in parameters_of(show) if one.name != "call"]
-    declared = [one for one in declaration.parameters if not one.is_python_only]
-    parameters = [*declared, *(one for one in printing if one.name not in {known.name for known in declared})]
+    printing = [parameter for parameter in parameters_of(show) if parameter.name != "call"]
+    declared = [parameter for parameter in declaration.parameters if not parameter.is_python_only]
+    parameters = [
+        *declared,
+        *(parameter for parameter in printing if parameter.name not in {other.name for other in declared}),
+    ]
 
     def callback(**values: Any) -> None:
         context = click.get_current_context()
-        given = {
-            one.name: _value(one, values[one.name])
-            for one in parameters
-            if one.is_argument or context.get_parameter_source(one.name) not in _UNSET
+        arguments = {
+            parameter.name: _value(parameter, values[parameter.name])
+            for parameter in parameters
+            if parameter.is_argument or context.get_parameter_source(parameter.name) not in _UNSET
         }
-        printed = {one.name: given.pop(one.name, one.empty) for one in printing if one.name in _names(parameters)}
-        context.exit(show(Call(declaration, given), **printed))
+        printed = {
+            parameter.name: arguments.pop(parameter.name, parameter.empty)
+            for parameter in printing
+            if parameter.name in _names(parameters)
+        }
+        context.exit(show(Call(declaration, arguments), **printed))
 
-    params = [_parameter(one) for one in parameters]
-    if any(one.name == "threads" for one in declared):
+    params = [_parameter(parameter) for parameter in parameters]
+    if any(parameter.name == "threads" for parameter in declared):
         params.append(_log_format())
     return Command(
         declaration.name,
         callback=callback,
         params=params,
-        help=_kept_lines(declaration.help),
+        help=_keep_lines(declaration.help),
         short_help=declaration.summary,
         epilog=examples(*declaration.examples, more=declaration.more),
-        old={old: max(one.spellings, key=len) for one in parameters for old in one.old},
+        old={old: max(parameter.spellings, key=len) for parameter in parameters for old in parameter.old},
     )
 
 
@@ -129,7 +136,7 @@ _UNSET = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT
 
 
 def _names(parameters: Iterable[Parameter]) -> set[str]:
-    return {one.name for one in parameters}
+    return {parameter.name for parameter in parameters}
 
 
 def _printer(declaration: Declaration) -> Callable[..., int]:
@@ -163,12 +170,12 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options by sections."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        for one in self.get_params(ctx):
-            record = one.get_help_record(ctx) if isinstance(one, click.Option) else None
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                sections.setdefault(getattr(one, "section", HELP), []).append(record)
-        every = [OPTIONS, *(title for title in sections if title not in (OPTIONS, *LAST)), *LAST]
-        for title in every:
+                sections.setdefault(getattr(parameter, "section", HELP), []).append(record)
+        titles = [OPTIONS, *(title for title in sections if title not in (OPTIONS, *LAST)), *LAST]
+        for title in titles:
             if title in sections:
                 with formatter.section(title):
                     formatter.write_dl(sections[title])
@@ -188,7 +195,7 @@ def examples(*commands: str, more: str = "") -> str:
     return f"\b\nExamples:\n{lines}\n\n{more}"
 
 
-def _kept_lines(help: str) -> str:
+def _keep_lines(help: str) -> str:
     """Help whose indented blocks click does not wrap."""
     return "\n\n".join(f"\b\n{block}" if block.startswith("  ") else block for block in help.split("\n\n"))
 
@@ -247,7 +254,7 @@ def _parameter(parameter: Parameter) -> click.Parameter:
     if parameter.kind is Kind.FLAG:
         option = SectionOption(names, is_flag=True, help=parameter.help)
     else:
-        default = None if parameter.is_required or parameter.is_repeated else _shown_default(parameter)
+        default = None if parameter.is_required or parameter.is_repeated else _default_text(parameter)
         more = (
             {} if default is None else {"default": default, "show_default": True}
         )  # click takes a default of None for a value
@@ -265,7 +272,7 @@ def _parameter(parameter: Parameter) -> click.Parameter:
     return option
 
 
-def _shown_default(parameter: Parameter) -> Any:
+def _default_text(parameter: Parameter) -> Any:
     if parameter.kind is Kind.SIZE and parameter.default:
         return f"{parameter.default >> 20}M"
     return parameter.default

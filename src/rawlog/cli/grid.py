@@ -130,23 +130,25 @@ class GridPrinter(output.Printer):
         if not self.in_order:
             roomy = [max(low, min(wanted, ROOMY)) for low, wanted in zip(least, natural, strict=True)]
             self._leave_out(roomy, least, width, rows)
-        self._widths = fitted([natural[one] for one in self._shown], [least[one] for one in self._shown], width)
+        self._widths = fit_widths(
+            [natural[index] for index in self._shown], [least[index] for index in self._shown], width
+        )
 
     def _leave_out(self, roomy: Sequence[int], least: Sequence[int], width: int, rows: Sequence[Sequence[str]]) -> None:
         """Leave out empty columns and the least important ones until the rest has room, then any until the rest fits."""
         empty = [index for index in self._shown if not any(row[index] for row in rows)]
         minor = [self._names.index(name) for name in LEAST if name in self._names]
         first = list(dict.fromkeys([*empty[::-1], *minor]))
-        others = [one for one in self._shown[::-1] if one not in first]
-        others.sort(key=lambda one: self._names[one] in MAIN)
+        others = [index for index in self._shown[::-1] if index not in first]
+        others.sort(key=lambda index: self._names[index] in MAIN)
         gone: list[int] = []
-        for index, wanted in [*((one, roomy) for one in first), *((one, least) for one in others)]:
-            if sum(wanted[one] + 2 for one in self._shown) - 2 <= width or len(self._shown) == 1:
+        for index, wanted in [*((column, roomy) for column in first), *((column, least) for column in others)]:
+            if sum(wanted[column] + 2 for column in self._shown) - 2 <= width or len(self._shown) == 1:
                 continue
             gone.append(index)
             self._shown.remove(index)
         if gone:
-            names = ", ".join(self._names[one] for one in sorted(gone)[:NAMED])
+            names = ", ".join(self._names[index] for index in sorted(gone)[:NAMED])
             more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
             say(f"too narrow for all columns; left out: {names}{more} (--expanded or --wide shows them)", "note")
 
@@ -158,7 +160,7 @@ class GridPrinter(output.Printer):
         return "  ".join(texts).rstrip()
 
 
-def fitted(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+def fit_widths(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
     """Widths of columns that fit into `width` cells with two between them: the widest are shortened first, none below its least."""
     widths = list(natural)
     spare = width - 2 * (len(widths) - 1)
@@ -212,7 +214,7 @@ def cells(column: pa.Array, form: str | None = None) -> list[str]:
     return ["" if value is None else printable(str(value)) for value in column.to_pylist()]
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
+def align_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
     """Short lists for people: rows of cells as lines of equal columns."""
     if not rows:
         return []

@@ -50,9 +50,9 @@ def begin(arguments: Sequence[str]) -> None:
     for at, argument in enumerate(arguments):
         if argument == "--":
             break
-        name, given, value = argument.partition("=")
+        name, has_value, value = argument.partition("=")
         if name == OPTION:
-            chosen = value if given else next(iter(arguments[at + 1 : at + 2]), "")
+            chosen = value if has_value else next(iter(arguments[at + 1 : at + 2]), "")
     _state.update(format="json" if chosen == "json" else "text", phase=next(iter(arguments), ""))
     if is_json():
         _take_over_logging()
@@ -87,7 +87,9 @@ def _take_over_logging() -> None:
                 write("error" if record.levelno >= logging.ERROR else "warning", record.getMessage())
 
     log = logging.getLogger("rawlog")
-    if not any(type(one).__name__ == "Handler" and type(one).__module__ == __name__ for one in log.handlers):
+    if not any(
+        type(handler).__name__ == "Handler" and type(handler).__module__ == __name__ for handler in log.handlers
+    ):
         log.addHandler(Handler(logging.WARNING))
 
 

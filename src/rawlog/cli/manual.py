@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 def entries() -> Iterator[Entry]:
     """The verbs by group, in the order of `rawlog --help`."""
     top = click.Context(cli, info_name="rawlog", **cli.context_settings)
-    groups = {one.name: one.group for one in cli.declarations()} | {"submit": "set up"}
+    groups = {declaration.name: declaration.group for declaration in cli.declarations()} | {"submit": "set up"}
     commands = [(name, cli.get_command(top, name)) for name in cli.list_commands(top)]
     for group in GROUPS:
         for name, command in commands:
@@ -58,12 +58,14 @@ def entries() -> Iterator[Entry]:
 
 def _entry(group: str, name: str, command: click.Command, top: click.Context) -> Entry:
     context = click.Context(command, parent=top, info_name=name)
-    options = [one for one in command.get_params(context) if isinstance(one, click.Option) and one.name != "help"]
-    records = [one.get_help_record(context) for one in options]
+    options = [
+        option for option in command.get_params(context) if isinstance(option, click.Option) and option.name != "help"
+    ]
+    records = [option.get_help_record(context) for option in options]
     usage = " ".join(["rawlog", name, *command.collect_usage_pieces(context)])
     text = re.sub(r"(?m)^\x08$", "", command.help or "").split("\f")[0]
     return Entry(
-        group, name, command.get_short_help_str(200), usage, text.strip(), [one for one in records if one is not None],
+        group, name, command.get_short_help_str(200), usage, text.strip(), [record for record in records if record is not None],
         (command.epilog or "").replace("\b\n", "").strip(),
     )  # fmt: skip
 
@@ -75,17 +77,17 @@ def page() -> str:
         f".SH NAME\nrawlog \\- {_plain('read, verify, repair, convert and query the files of message systems')}",
         ".SH SYNOPSIS\n.B rawlog\n.I VERB\n[\\fIOPTIONS\\fR] [\\fIPATH\\fR...]",
         f".SH DESCRIPTION\n{_paragraphs(cli.help or '')}",
-        f".SH EXIT STATUS\n{_listed(EXIT_CODES)}",
-        f".SH ENVIRONMENT\n{_listed(VARIABLES)}",
+        f".SH EXIT STATUS\n{_list_options(EXIT_CODES)}",
+        f".SH ENVIRONMENT\n{_list_options(VARIABLES)}",
     ]
     before = ""
-    for one in entries():
-        if one.group != before:
-            parts.append(f".SH {_plain(one.group.upper())}")
-            before = one.group
+    for entry in entries():
+        if entry.group != before:
+            parts.append(f".SH {_plain(entry.group.upper())}")
+            before = entry.group
         parts.append(
-            f".SS {one.name}\n{_plain(one.summary)}\n.PP\n\\fB{_plain(one.usage)}\\fR\n.PP\n{_paragraphs(one.text)}\n"
-            f"{_listed(one.options)}\n{_shown(one.epilog)}"
+            f".SS {entry.name}\n{_plain(entry.summary)}\n.PP\n\\fB{_plain(entry.usage)}\\fR\n.PP\n{_paragraphs(entry.text)}\n"
+            f"{_list_options(entry.options)}\n{_show_lines(entry.epilog)}"
         )
     parts.append(
         ".SH SEE ALSO\nThe same with examples: \\fBrawlog\\fR \\fIVERB\\fR \\fB\\-\\-help\\fR. "
@@ -105,11 +107,11 @@ def _paragraphs(text: str) -> str:
     return "\n.PP\n".join(_plain(block) for block in blocks)
 
 
-def _listed(pairs: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
+def _list_options(pairs: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
     return "\n".join(f".TP\n\\fB{_plain(name)}\\fR\n{_plain(text)}" for name, text in pairs)
 
 
-def _shown(text: str) -> str:
+def _show_lines(text: str) -> str:
     """Lines as they are."""
     return f".PP\n.nf\n{_plain(text)}\n.fi" if text else ""
 

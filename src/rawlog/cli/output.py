@@ -89,36 +89,36 @@ class Printer(ABC):
             self.end()
 
 
-def printer(given: Mapping[str, Any], table: Table) -> Printer:
+def printer(printing: Mapping[str, Any], table: Table) -> Printer:
     """The printer that the output options ask for. OptionError if they contradict one another."""
     names = {"as_json": "--json", "as_csv": "--csv", "raw": "--raw", "template": "--format", "arrow": "--arrow"}
     names |= {"expanded": "--expanded", "wide": "--wide"}
-    chosen = [option for name, option in names.items() if given[name] not in (None, False)]
+    chosen = [option for name, option in names.items() if printing[name] not in (None, False)]
     if len(chosen) > 1:
         raise OptionError(f"{' and '.join(chosen)} exclude one another")
-    if given["delimiter"] is not None and not given["raw"]:
+    if printing["delimiter"] is not None and not printing["raw"]:
         raise OptionError("--delimiter goes with --raw")
-    form = given["form"]
-    if given["as_json"] or given["template"] == "json":
+    form = printing["form"]
+    if printing["as_json"] or printing["template"] == "json":
         return _JsonPrinter(form)
-    if given["as_csv"]:
+    if printing["as_csv"]:
         return _CsvPrinter(form)
-    if given["raw"]:
-        return _raw_printer(given, table)
-    if given["template"] is not None:
+    if printing["raw"]:
+        return _raw_printer(printing, table)
+    if printing["template"] is not None:
         from rawlog.cli.template import compile_template
 
-        template = compile_template(given["template"], table, form, safe=printable if is_terminal() else None)
-        if given.get("columns"):
+        template = compile_template(printing["template"], table, form, safe=printable if is_terminal() else None)
+        if printing.get("columns"):
             raise OptionError("--format names its columns itself: leave --columns out")
         return _LinesPrinter(template.lines, template.columns)
-    if given["arrow"]:
+    if printing["arrow"]:
         return _ArrowPrinter()
     from rawlog.cli.grid import ExpandedPrinter, GridPrinter
 
-    if given["expanded"]:
+    if printing["expanded"]:
         return ExpandedPrinter(form)
-    return GridPrinter(form, in_order=bool(given.get("columns")), is_wide=given["wide"])
+    return GridPrinter(form, in_order=bool(printing.get("columns")), is_wide=printing["wide"])
 
 
 class _LinesPrinter(Printer):
@@ -155,7 +155,7 @@ class _CsvPrinter(_LinesPrinter):
         write(csv_header(schema))
 
 
-def _raw_printer(given: Mapping[str, Any], table: Table) -> Printer:
+def _raw_printer(printing: Mapping[str, Any], table: Table) -> Printer:
     from rawlog.cli.template import unescape
     from rawlog.kernels.text import RAW
     from rawlog.model.table import JSON, arrow_type
@@ -169,7 +169,7 @@ def _raw_printer(given: Mapping[str, Any], table: Table) -> Printer:
     from rawlog.reading.render import text_leaf as styled
     from rawlog.reading.select import parse_columns
 
-    columns = parse_columns(given.get("columns")) or ("value",)
+    columns = parse_columns(printing.get("columns")) or ("value",)
     if len(columns) != 1:
         raise OptionError("--raw prints one column: name it with --columns")
     name = columns[0]
@@ -177,9 +177,9 @@ def _raw_printer(given: Mapping[str, Any], table: Table) -> Printer:
     type = arrow_type("string" if kind == JSON else kind)
     if not is_text(type):
         raise OptionError(f"--raw prints bytes or text; column {name} is {kind}")
-    delimiter = unescape("\\n" if given["delimiter"] is None else given["delimiter"])
-    exact = given["form"] is None and not is_terminal()
-    leaf = styled(RAW) if exact else plain_leaf(type, given["form"], printable if is_terminal() else None)
+    delimiter = unescape("\\n" if printing["delimiter"] is None else printing["delimiter"])
+    exact = printing["form"] is None and not is_terminal()
+    leaf = styled(RAW) if exact else plain_leaf(type, printing["form"], printable if is_terminal() else None)
     return _LinesPrinter(Lines([(name, stored_leaf(leaf) if kind == JSON else leaf)], [b"", delimiter]), columns)
 
 

@@ -51,8 +51,8 @@ MODES = {"table": None, "json": "as_json", "csv": "as_csv", "expanded": "expande
 class Session:
     """What a prompt does with each line: answers are printed as the options, or `.mode`, say."""
 
-    def __init__(self, engine: Engine, given: dict[str, Any]) -> None:
-        self.engine, self.given = engine, given
+    def __init__(self, engine: Engine, printing: dict[str, Any]) -> None:
+        self.engine, self.printing = engine, printing
         self.is_terminal = output.is_terminal()
         self._stop = threading.Event()
 
@@ -62,7 +62,7 @@ class Session:
             return self._obey(line.rstrip(";").split())
         self.engine.refresh()
         began = time.monotonic()
-        count = self._interruptible(lambda: print_answer(self.given, self._ask(line), self._stop.is_set))
+        count = self._interruptible(lambda: print_answer(self.printing, self._ask(line), self._stop.is_set))
         output.flush()
         if self.is_terminal and sys.stdin.isatty():
             say_quietly(f"({counted(count, 'row')}, {time.monotonic() - began:.1f} s)")
@@ -91,30 +91,35 @@ class Session:
         return running.result()
 
     def _obey(self, words: list[str]) -> bool:
-        name, given = SAME.get(words[0], words[0]), words[1:]
+        name, arguments = SAME.get(words[0], words[0]), words[1:]
         if name == "\\d":
-            name = ".schema" if given else ".tables"
+            name = ".schema" if arguments else ".tables"
         if name == ".quit":
             return False
         if name == ".tables":
             self._print(*self.engine.names())
         elif name == ".schema":
-            self._schema(given)
+            self._schema(arguments)
         elif name == ".functions":
             from rawlog.engines.sql.functions import LIBRARY
 
-            self._print(*(f"{one.name}({', '.join(one.arguments)}) -> {one.gives}: {one.about}" for one in LIBRARY))
+            self._print(
+                *(
+                    f"{function.name}({', '.join(function.arguments)}) -> {function.gives}: {function.about}"
+                    for function in LIBRARY
+                )
+            )
         elif name == ".mode":
-            self._mode(given)
+            self._mode(arguments)
         elif name == ".help":
             self._print(*(f"{name:<11} {about}" for name, about in COMMANDS.items()), "Statements end in ;")
         else:
             raise unknown("command", words[0], [*COMMANDS, *SAME])
         return True
 
-    def _schema(self, given: list[str]) -> None:
+    def _schema(self, names: list[str]) -> None:
         tables = {".".join(name): view.table for name, view in self.engine.views.items()}
-        for name in given or sorted(tables):
+        for name in names or sorted(tables):
             if name.lower() not in tables:
                 raise unknown("table", name, tables)
             table = tables[name.lower()]
@@ -124,10 +129,10 @@ class Session:
                 *(f"  {column.name:<{width}}  {column.type:<9}  {column.note}".rstrip() for column in table.columns),
             )
 
-    def _mode(self, given: list[str]) -> None:
-        if len(given) != 1 or given[0] not in MODES:
+    def _mode(self, arguments: list[str]) -> None:
+        if len(arguments) != 1 or arguments[0] not in MODES:
             raise OptionError(f".mode: {', '.join(MODES)} expected")
-        self.given |= {
+        self.printing |= {
             "raw": False,
             "template": None,
             "arrow": False,
@@ -137,8 +142,8 @@ class Session:
             "expanded": False,
             "wide": False,
         }
-        if (option := MODES[given[0]]) is not None:
-            self.given[option] = True
+        if (option := MODES[arguments[0]]) is not None:
+            self.printing[option] = True
 
     def _print(self, *lines: str) -> None:
         output.write("".join(f"{line}\n" for line in lines).encode())
@@ -182,11 +187,11 @@ def show(call: Call, **printing: Unpack[Printing]) -> int:
     from rawlog.cli.prompt import Completer, Prompt, script
     from rawlog.verbs.query import open_engine
 
-    given: dict[str, Any] = {**printing}
+    options: dict[str, Any] = {**printing}
     with waiting("starting"):
-        opened = open_engine(**call.given, note=call.notes)
+        opened = open_engine(**call.arguments, note=call.notes)
     with opened as engine:
-        session = Session(engine, given)
+        session = Session(engine, options)
         if not sys.stdin.isatty():
             return _run_script(session, script(iter(sys.stdin.readline, "")))
         tables = {".".join(name): view.table.names for name, view in engine.views.items()}

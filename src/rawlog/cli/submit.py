@@ -97,8 +97,8 @@ def command(
         environment, directory = _environment(), None
         if deploy_mode == "client":  # the driver is on this machine, and its log is this terminal
             quiet = f"-Dlog4j2.configurationFile={folder}/log4j2.properties"
-            theirs = (read_defaults() | settings).get("spark.driver.extraJavaOptions", "")
-            options += ["--driver-java-options", java_options(quiet, theirs)]
+            java = (read_defaults() | settings).get("spark.driver.extraJavaOptions", "")
+            options += ["--driver-java-options", java_options(quiet, java)]
             directory = _stand_in(Path(folder), environment)
             environment |= {"RAWLOG_EXIT": str(ended), "RAWLOG_DIRECTORY": os.getcwd()}
         for setting in conf:
@@ -132,7 +132,7 @@ def _whole(archives: str | None) -> str | None:
     """The paths of archives made absolute: spark-submit may run in another directory."""
     if archives is None:
         return None
-    return ",".join(one if "://" in one else os.path.abspath(one) for one in archives.split(","))
+    return ",".join(archive if "://" in archive else os.path.abspath(archive) for archive in archives.split(","))
 
 
 def _stand_in(folder: Path, environment: dict[str, str]) -> str | None:

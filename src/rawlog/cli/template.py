@@ -22,7 +22,7 @@ from rawlog.reading.render import (
     Leaf,
     Lines,
     integer_leaf,
-    made_leaf,
+    python_leaf,
     runs,
     text_leaf,
     values_of,
@@ -120,7 +120,7 @@ class _Compiler:
             return at + 1
         modifier, after = None, at + 1
         if self.text[after : after + 1] == "{":
-            modifier, after = _braced(self.text, after)
+            modifier, after = _read_braces(self.text, after)
         if modifier is None and at + 1 < len(self.text) and self.text[at + 1] == "{":
             raise self.wrong(f"the brace after %{verb} is not closed")
         self.add(*self.leaf(verb, modifier))
@@ -150,8 +150,8 @@ class _Compiler:
             return self.attribute_verb(modifier)
         if verb in _LIVE:
             raise self.wrong(f"%{verb}, the partition's {_LIVE[verb]}, is known to a live broker only")
-        known = "".join(sorted((*_TEXT, *_LENGTH, *_NUMBER, *"Hidha")))
-        raise self.wrong(f"%{verb} is not known; these are: {' '.join('%' + name for name in known)}")
+        verbs = "".join(sorted((*_TEXT, *_LENGTH, *_NUMBER, *"Hidha")))
+        raise self.wrong(f"%{verb} is not known; these are: {' '.join('%' + name for name in verbs)}")
 
     def column(self, name: str, verb: str) -> str:
         if name not in self.table.names:
@@ -174,7 +174,7 @@ class _Compiler:
                 {None: kernels.RAW, "base64": kernels.BASE64, "hex": kernels.HEX, "escape": kernels.ESCAPE}[form]
             )
         convert = self.converter(verb, modifier)
-        return made_leaf(lambda array: [b"" if value is None else convert(value) for value in values_of(array)])
+        return python_leaf(lambda array: [b"" if value is None else convert(value) for value in values_of(array)])
 
     def converter(self, verb: str, modifier: str | None) -> ToBytes:
         if not modifier:
@@ -208,7 +208,7 @@ class _Compiler:
         if modifier in (None, "", "ascii", "number"):
             return integer_leaf(values=values)
         convert = self.number(str(modifier))
-        return made_leaf(lambda array: [convert(value) for value in values(array).tolist()])
+        return python_leaf(lambda array: [convert(value) for value in values(array).tolist()])
 
     def number(self, modifier: str) -> NumberText:
         if modifier in ("", "ascii", "number"):
@@ -231,7 +231,7 @@ class _Compiler:
         for name, render in (("strftime", strftime), ("go", go_time)):
             if modifier and modifier.startswith(name):
                 pattern = self.enclosed(modifier.removeprefix(name))
-                return made_leaf(lambda array, p=pattern, r=render: _times(array, p, r))  # type: ignore[misc]
+                return python_leaf(lambda array, p=pattern, r=render: _times(array, p, r))  # type: ignore[misc]
         return self.number_verb(modifier, _milliseconds)
 
     # -------------------------------------------------------------- headers and attributes
@@ -239,9 +239,9 @@ class _Compiler:
     def header_verb(self, modifier: str | None) -> Leaf:
         if modifier is None:
             inner = self.nested("%k=%v")
-            return made_leaf(lambda array: [b",".join(map(inner, row)) for row in _headers(array)])
+            return python_leaf(lambda array: [b",".join(map(inner, row)) for row in _headers(array)])
         inner = self.nested(modifier)
-        return made_leaf(lambda array: [b"".join(map(inner, row)) for row in _headers(array)])
+        return python_leaf(lambda array: [b"".join(map(inner, row)) for row in _headers(array)])
 
     def nested(self, text: str) -> Callable[[tuple[bytes, bytes | None]], bytes]:
         """What prints one header."""
@@ -259,7 +259,7 @@ class _Compiler:
                 continue
             verb, modifier, after = text[at + 1 : at + 2], None, at + 2
             if text[after : after + 1] == "{" and verb not in ("%", "{", "}"):
-                modifier, after = _braced(text, after)
+                modifier, after = _read_braces(text, after)
             at = after
             if verb in ("%", "{", "}") and verb:
                 literal = verb.encode()
@@ -283,7 +283,7 @@ class _Compiler:
             if not number:
                 return column, text_leaf(kernels.RAW)
             convert = self.number(number)
-            return column, made_leaf(lambda array: [convert(_CODECS.get(value, -1)) for value in array.to_pylist()])
+            return column, python_leaf(lambda array: [convert(_CODECS.get(value, -1)) for value in array.to_pylist()])
         columns = {
             "timestamp-type": "timestampType",
             "transactional-bit": "is_transactional",
@@ -294,7 +294,7 @@ class _Compiler:
         return self.column(columns[name], "a"), self.number_verb(number or None, _numbers)
 
 
-def _braced(text: str, at: int) -> tuple[str | None, int]:
+def _read_braces(text: str, at: int) -> tuple[str | None, int]:
     """What is in the braces that open at `at`, and where the text goes on; None if they do not close."""
     depth, position = 0, at
     while position < len(text):

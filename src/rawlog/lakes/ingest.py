@@ -22,7 +22,7 @@ from rawlog.io.storage import is_remote, remembering, stored_path
 from rawlog.io.walk import walk
 from rawlog.lakes.ingest_commit import Commit
 from rawlog.lakes.ingest_plan import Plan, joint_codes, splits_of
-from rawlog.lakes.lake import Lake, Overtaken
+from rawlog.lakes.lake import Lake, OvertakenError
 from rawlog.lakes.names import Cut, check_names, check_url, data_path, known_tables, lake_name, unit_mark
 from rawlog.lakes.parquet import Sheets, check_order
 from rawlog.lakes.payload import References, stored
@@ -31,12 +31,12 @@ from rawlog.lakes.rewrites import check_policy, mark
 from rawlog.lakes.state import RowRange
 from rawlog.lakes.upkeep import expire
 from rawlog.lakes.values import (
-    Decoded,
-    Distrusted,
-    Ingested,
+    DistrustError,
+    IngestResult,
     IngestSplit,
-    Reached,
-    Recut,
+    IngestSplitResult,
+    PartProgress,
+    RecutError,
     SettledSpans,
     Span,
     by_unit,
@@ -50,7 +50,7 @@ from rawlog.model.frames import Frames
 from rawlog.model.job import Job, Split, Stage
 from rawlog.model.plan import Reading
 from rawlog.model.report import Entry
-from rawlog.model.store import Store, joined, unread_size
+from rawlog.model.store import Store, join_stores, unread_size
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
 from rawlog.reading.inspect import FileCheck, RuleChoice, check_file, file_rows, inspect_group, inspect_tree
 from rawlog.reading.parts import choose, facts_of
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 10
 
 
-class Ingest(Job[Decoded, Ingested]):
+class Ingest(Job[IngestSplitResult, IngestResult]):
     """Ingest a tree into a lake. Use as a context manager: it removes leftovers of dead runs, and its own if it fails."""
 
     def __init__(
@@ -139,7 +139,7 @@ class Ingest(Job[Decoded, Ingested]):
         finally:
             self.lake.__exit__()
 
-    def complete(self, run: Callable[[], Ingested]) -> Ingested:
+    def complete(self, run: Callable[[], IngestResult]) -> IngestResult:
         """Run with an engine, and again while the plan turns out to be wrong.
 
         It is wrong if an index is wrong about where frames begin (such files are then read whole), if a file that was rewritten turns out
@@ -150,11 +150,11 @@ class Ingest(Job[Decoded, Ingested]):
         for _ in range(ATTEMPTS):
             try:
                 return run()
-            except Recut as recut:
+            except RecutError as recut:
                 self.uncut |= recut.paths
-            except Distrusted as distrusted:
+            except DistrustError as distrusted:
                 self.damaged |= distrusted.paths
-            except Overtaken:
+            except OvertakenError:
                 continue
         return run()
 
@@ -220,7 +220,7 @@ class Ingest(Job[Decoded, Ingested]):
         first, self._splits = self._splits, self._splits + len(splits)
         return [Split(first + number, _size(content), content) for number, content in enumerate(splits)]
 
-    def follow(self, results: Sequence[Decoded]) -> list[Split]:
+    def follow(self, results: Sequence[IngestSplitResult]) -> list[Split]:
         """Once all files are read: files whose splits do not fit together, each in one split; and checks of several files together.
         Then again the spans of stores whose rows `repair` would not keep as they are stored. Then, once it is known which files were
         inspected: their earlier rows of `files` and `findings` are removed.
@@ -242,7 +242,7 @@ class Ingest(Job[Decoded, Ingested]):
             [IngestSplit(planned.run, old_files=files) for files in splits_of(old_files, lambda file: file.size)]
         )
 
-    def _after_reading(self, planned: Plan, results: Sequence[Decoded]) -> list[IngestSplit]:
+    def _after_reading(self, planned: Plan, results: Sequence[IngestSplitResult]) -> list[IngestSplit]:
         again: list[File] = []
         self._merged = _merge_files(results, again)
         summaries = {path: summary for result in results for path, summary in result.summaries.items()}
@@ -251,20 +251,20 @@ class Ingest(Job[Decoded, Ingested]):
         splits = [IngestSplit(planned.run, files=(file,)) for file in again]
         splits += [IngestSplit(planned.run, groups=groups) for groups in splits_of(stores, unread_size)]
         if again or self._merged or any(result.files for result in results):
-            splits.append(IngestSplit(planned.run, tree=joined(planned.tree.files, stores)))
+            splits.append(IngestSplit(planned.run, tree=join_stores(planned.tree.files, stores)))
             assert self.lake is not None
             files = planned.list_findings(self.lake)
             splits += [IngestSplit(planned.run, found_in=urls) for urls in splits_of(files, lambda _: 0)]
         return splits
 
-    def _splits_to_settle(self, planned: Plan, results: Sequence[Decoded]) -> list[IngestSplit]:
+    def _splits_to_settle(self, planned: Plan, results: Sequence[IngestSplitResult]) -> list[IngestSplit]:
         """The splits with spans of stores that are read in pieces, once more; each such store where its first span was."""
         readings = {
             key: reading for result in results for key, reading in result.readings.items() if reading.pieces is not None
         }
         results_by_number = {result.number: result for result in results}
         spans: dict[str, list[Span]] = {}
-        reached: dict[str, list[Reached]] = {}
+        reached: dict[str, list[PartProgress]] = {}
         owners: dict[str, int] = {}
         for number, split in self._decoding.items():
             for span in split.spans:
@@ -314,12 +314,12 @@ class Ingest(Job[Decoded, Ingested]):
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work(self, split: Split, stage: Stage) -> Decoded:
+    def work(self, split: Split, stage: Stage) -> IngestSplitResult:
         """Inspect the split's files, decode its spans, and write the rows as Parquet below the lake."""
         with remembering():
             return self._work(split, stage)
 
-    def _work(self, split: Split, stage: Stage) -> Decoded:
+    def _work(self, split: Split, stage: Stage) -> IngestSplitResult:
         content: IngestSplit = split.content
         sheets = Sheets(lambda table: data_path(stage.path, table, content.run), stage.name, self.cuts, self.orders)
         try:
@@ -330,7 +330,9 @@ class Ingest(Job[Decoded, Ingested]):
             if content.folds:
                 return self._fold(split.number, content, sheets, stage)
             if content.found_in:
-                return Decoded(split.number, (), joint=frozenset(findings_among(content.found_in, joint_codes())))
+                return IngestSplitResult(
+                    split.number, (), joint=frozenset(findings_among(content.found_in, joint_codes()))
+                )
             if content.files:
                 return self._inspect(split.number, content, sheets, stage)
             return self._compare(split.number, content, sheets, stage)
@@ -338,7 +340,7 @@ class Ingest(Job[Decoded, Ingested]):
             sheets.discard()
             raise
 
-    def _inspect(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+    def _inspect(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> IngestSplitResult:
         all_findings = Findings()
         damaged = []
         lost = 0
@@ -351,7 +353,7 @@ class Ingest(Job[Decoded, Ingested]):
             lost += losing(findings, file)
             damaged += _add(all_findings, findings, file)
         self._report(all_findings, sheets, rows)
-        return Decoded(
+        return IngestSplitResult(
             number,
             sheets.close(),
             files=content.files,
@@ -361,7 +363,7 @@ class Ingest(Job[Decoded, Ingested]):
             damaged=tuple(damaged),
         )
 
-    def _compare(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+    def _compare(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> IngestSplitResult:
         findings = Findings()
         stores: dict[str, tuple[str, ...]] = {}
         readings: dict[str, Reading] = {}
@@ -379,7 +381,7 @@ class Ingest(Job[Decoded, Ingested]):
                 absent = absent_stores(around)
         stage.advance(_size(content))
         self._report(findings, sheets)
-        return Decoded(
+        return IngestSplitResult(
             number,
             sheets.close(),
             errors=findings.errors,
@@ -396,9 +398,9 @@ class Ingest(Job[Decoded, Ingested]):
             sheets.add(FINDINGS, batch)
         sheets.add(FILES, file_rows(files))
 
-    def _decode(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+    def _decode(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> IngestSplitResult:
         """Each span is read once, for all the tables that want it and for verification."""
-        reached: list[Reached] = []
+        reached: list[PartProgress] = []
         all_findings = Findings()
         files: list[File] = []
         damaged: list[str] = []
@@ -439,7 +441,7 @@ class Ingest(Job[Decoded, Ingested]):
             decoded += Counter() if decode is None else decode.counts
         if content.replaces is None:
             self._report(all_findings, sheets, rows)
-        return Decoded(
+        return IngestSplitResult(
             number,
             sheets.close(),
             reached=tuple(reached),
@@ -455,7 +457,7 @@ class Ingest(Job[Decoded, Ingested]):
             replaces=content.replaces,
         )
 
-    def _thin(self, number: int, content: IngestSplit, stage: Stage) -> Decoded:
+    def _thin(self, number: int, content: IngestSplit, stage: Stage) -> IngestSplitResult:
         """Write data files of the lake again without the rows of rewritten sources."""
         thinned = []
         for at, old in enumerate(content.old_files):
@@ -470,9 +472,9 @@ class Ingest(Job[Decoded, Ingested]):
             stage.advance(old.size)
             if thinned_file is not None:
                 thinned.append(thinned_file)
-        return Decoded(number, (), thinned=tuple(thinned))
+        return IngestSplitResult(number, (), thinned=tuple(thinned))
 
-    def _fold(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+    def _fold(self, number: int, content: IngestSplit, sheets: Sheets, stage: Stage) -> IngestSplitResult:
         notes: list[str] = []
         folded = []
         for folding in content.folds:
@@ -489,11 +491,11 @@ class Ingest(Job[Decoded, Ingested]):
             sheets.finish(table, mark)
             folded.append(folding)
             stage.advance(folding.size)
-        return Decoded(number, sheets.close(), folded=tuple(folded), notes=tuple(notes))
+        return IngestSplitResult(number, sheets.close(), folded=tuple(folded), notes=tuple(notes))
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, results: Sequence[Decoded]) -> Ingested:
+    def commit(self, results: Sequence[IngestSplitResult]) -> IngestResult:
         """One commit for each table, `records` first and `jobs` last. What an earlier call committed stays as it is."""
         assert self.lake is not None
         assert self._plan is not None
@@ -613,7 +615,7 @@ class _SpanIngest:
         except DataError:
             self.ended[decoder.table.name] = self.stop, self.frames
 
-    def reached(self) -> list[Reached]:
+    def reached(self) -> list[PartProgress]:
         """How far the span was ingested into each table."""
         if self.is_gone:
             return []
@@ -626,7 +628,7 @@ class _SpanIngest:
             if stop not in marks:
                 marks[stop] = (mark(part.file.path, stop) or 0) if is_last else 0
             rows = self.references.since(self.first_row) if name == RECORDS.name else ()
-            reaches.append(Reached(name, part, stop, frames, marks[stop], rows))
+            reaches.append(PartProgress(name, part, stop, frames, marks[stop], rows))
         return reaches
 
 
@@ -638,7 +640,7 @@ def _take_settled(
     references: References,
     records: Table,
     decode: Decode | None,
-) -> list[Reached]:
+) -> list[PartProgress]:
     """Ingest spans of a store in the order of its log, corrected; how far they were read, as the first pass found it."""
     takings: dict[str, list[_SpanIngest]] = {}
     rows: dict[tuple[str, int], list[RowRange]] = {}
@@ -665,7 +667,7 @@ def _is_of_log(span: Span) -> bool:
     return settles(span.file, RECORDS)
 
 
-def _without_replaced(results: Sequence[Decoded]) -> list[Decoded]:
+def _without_replaced(results: Sequence[IngestSplitResult]) -> list[IngestSplitResult]:
     """The results of all splits. Of one whose rows another one replaces, only what was found in its files counts."""
     replaced = {result.replaces for result in results}
     kept = []
@@ -698,7 +700,7 @@ def _add(findings: Findings, file_findings: Findings, file: File) -> list[str]:
     return [file.path] if file_findings.errors else []
 
 
-def _merge_files(results: Sequence[Decoded], again: list[File]) -> list[FileCheck]:
+def _merge_files(results: Sequence[IngestSplitResult], again: list[File]) -> list[FileCheck]:
     """The files that were read in splits, each merged; those whose splits do not fit together are added to `again`."""
     splits: dict[str, list[tuple[int, FileCheck]]] = {}
     for result in results:
@@ -737,8 +739,8 @@ TIDY_AFTER, GRACE = 50, 3600
 
 
 def follow(
-    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], Ingested], stop: Event, interval: float
-) -> Iterator[Ingested]:
+    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], IngestResult], stop: Event, interval: float
+) -> Iterator[IngestResult]:
     """What each run added, as it is committed; the current run is finished when `stop` is set.
 
     `look` lists the files and `run` ingests a listing; it looks every `interval` seconds.

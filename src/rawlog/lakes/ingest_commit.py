@@ -14,11 +14,11 @@ from rawlog.lakes.names import JOBS, data_path, lake_name
 from rawlog.lakes.parquet import Sheets, WrittenFile
 from rawlog.lakes.state import RowRange, SourceProgress
 from rawlog.lakes.values import (
-    Decoded,
-    Distrusted,
-    Ingested,
-    Reached,
-    Recut,
+    DistrustError,
+    IngestResult,
+    IngestSplitResult,
+    PartProgress,
+    RecutError,
 )
 from rawlog.model.finding import Findings
 from rawlog.model.format import File
@@ -41,7 +41,7 @@ class Commit:
         self,
         lake: Lake,
         planned: Plan,
-        results: Sequence[Decoded],
+        results: Sequence[IngestSplitResult],
         merged: Sequence[FileCheck] = (),
         records: Table = RECORDS,
     ) -> None:
@@ -72,14 +72,14 @@ class Commit:
         self.files.setdefault(written.table, []).append(written)
         self.rows[written.table] = self.rows.get(written.table, 0) + written.rows
 
-    def run(self) -> Ingested:
+    def run(self) -> IngestResult:
         planned = self.plan
         sources = {table.name: self._sources(table) for table in planned.tables}
         inspected = [file for result in self.results for file in result.files] + [check.file for check in self.merged]
         if self.merged:
             self._write_merged()
         if distrusted := self.damaged & {path for paths in planned.rewritten.removed.values() for path in paths}:
-            raise Distrusted(distrusted)
+            raise DistrustError(distrusted)
         for table in sorted(planned.tables, key=_order):
             self._commit_rows(table, sources[table.name])
         folded = [table for table in planned.folded if self._commit_fold(table)]
@@ -87,7 +87,7 @@ class Commit:
             progress_by_path = {
                 path: source for table_sources in sources.values() for path, source in table_sources.items()
             }
-            seen = {file.path: _looked_at(file, progress_by_path.get(file.path)) for file in inspected}
+            seen = {file.path: _inspected_state(file, progress_by_path.get(file.path)) for file in inspected}
             stores = {path: facts for result in self.results for path, facts in result.stores.items()}
             self._commit_inspected(FILES, seen, stores=stores)
             self._commit_inspected(FINDINGS, seen)
@@ -168,8 +168,8 @@ class Commit:
         return True
 
     def _sources(self, table: Table) -> dict[str, SourceProgress]:
-        """How far every source of a table is ingested now. Recut if the parts of a file do not fit together."""
-        by_path: dict[str, list[Reached]] = {}
+        """How far every source of a table is ingested now. RecutError if the parts of a file do not fit together."""
+        by_path: dict[str, list[PartProgress]] = {}
         for result in self.results:
             for reached in result.reached:
                 if reached.table == table.name:
@@ -187,10 +187,10 @@ class Commit:
                 stop, mark = before.stop, before.mark
             progress[path] = SourceProgress(file.size, file.modified, stop, frames, mark)
         if gaps:
-            raise Recut(gaps)
+            raise RecutError(gaps)
         return progress
 
-    def _first_reached(self) -> Iterator[Reached]:
+    def _first_reached(self) -> Iterator[PartProgress]:
         """Each span once, whatever the number of its tables."""
         seen: set[tuple[str, int | None]] = set()
         for result in self.results:
@@ -227,10 +227,10 @@ class Commit:
         for written in sheets.close():
             self._count(written)
 
-    def _outcome(self, files: int, size: int) -> Ingested:
+    def _outcome(self, files: int, size: int) -> IngestResult:
         tables = (*self.plan.tables, *self.plan.folded, FILES, FINDINGS)
         rows_by_table = {lake_name(table): self.rows.get(table.name, 0) for table in tables}
-        return Ingested(
+        return IngestResult(
             self.plan.run,
             self.lake.path,
             rows_by_table,
@@ -245,7 +245,7 @@ class Commit:
             self.losing,
         )
 
-    def _write_job(self, outcome: Ingested) -> None:
+    def _write_job(self, outcome: IngestResult) -> None:
         import pyarrow as pa
 
         row = {
@@ -274,7 +274,7 @@ def _order(table: Table) -> tuple[bool, bool]:
     return is_of_messages, table.name != RECORDS.name
 
 
-def _looked_at(file: File, taken: SourceProgress | None) -> SourceProgress:
+def _inspected_state(file: File, taken: SourceProgress | None) -> SourceProgress:
     """The state of a file that was inspected; `taken` is that of its rows in another table, if it was read for one."""
     stop, mark = (file.size, 0) if taken is None else (taken.stop, taken.mark)
     return SourceProgress(file.size, file.modified, stop, 0, mark)

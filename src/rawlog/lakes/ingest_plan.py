@@ -30,7 +30,7 @@ from rawlog.lakes.rewrites import (
     why_replaced,
 )
 from rawlog.lakes.state import History, Memory, SourceProgress, history_of
-from rawlog.lakes.values import Decoded, Span
+from rawlog.lakes.values import IngestSplitResult, Span
 from rawlog.model.errors import OptionError
 from rawlog.model.format import File
 from rawlog.model.job import packed
@@ -175,7 +175,9 @@ class Plan:
         """The data files of the lake's table `findings`, which may have findings on several files together."""
         return lake.data_files(lake_name(FINDINGS)) if joint_codes() else []
 
-    def replace_inspected(self, lake: Lake, results: Sequence[Decoded], checks: Sequence[FileCheck]) -> list[OldFile]:
+    def replace_inspected(
+        self, lake: Lake, results: Sequence[IngestSplitResult], checks: Sequence[FileCheck]
+    ) -> list[OldFile]:
         """The data files of `files` and `findings` that may have earlier rows of inspected files: new rows replace those."""
         inspected = {file.path for result in results for file in result.files} | {check.file.path for check in checks}
         if not inspected:
@@ -194,7 +196,7 @@ class Plan:
                 files += old_files(lake, table, lake_table, removal)
         return files
 
-    def _joint(self, results: Sequence[Decoded]) -> frozenset[tuple[str, str]]:
+    def _joint(self, results: Sequence[IngestSplitResult]) -> frozenset[tuple[str, str]]:
         """Earlier findings on several files together that were compared again. Such a finding names any of the files, perhaps one that
         has not changed itself.
         """

@@ -16,7 +16,7 @@ from rawlog.lakes import commits
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import Cut, data_path, known_tables, order_id, parse_cuts, parse_order
 from rawlog.lakes.parquet import ROW_GROUP, Sheets, WrittenFile, check_order, merge_sorted, order_of
-from rawlog.lakes.payload import fitted, stored
+from rawlog.lakes.payload import fit_batch, stored
 from rawlog.lakes.state import history_of
 from rawlog.model.errors import AccessError
 from rawlog.model.job import (
@@ -225,7 +225,7 @@ def _rows(path: str, table: Table, streams: int = 1) -> Iterator[pa.RecordBatch]
         size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
         each = size // max(metadata.num_rows, 1) + 1
         for batch in file.iter_batches(max(1, min(ROWS, ROW_GROUP // streams // each))):
-            yield fitted(table, batch)
+            yield fit_batch(table, batch)
 
 
 class _Merge:

@@ -186,7 +186,7 @@ def _catalog_file(uri: str, location: str) -> Any:
         return opened()
 
 
-class Overtaken(AccessError):
+class OvertakenError(AccessError):
     """Another run ingested some of the sources meanwhile: the rest must be planned again."""
 
 
@@ -471,26 +471,26 @@ class Lake:
     ) -> bool:
         """Add data files and the state of their sources to a table, in one step; False if this run did it before.
 
-        `before` and `units_before` are the state of the sources and units when the run was planned: Overtaken if it has changed since.
+        `before` and `units_before` are the state of the sources and units when the run was planned: OvertakenError if it has changed since.
         The files of `units` replace those that the units had.
         `removed` are sources whose earlier rows are not in the table any more: the files replace the data files `old`. `rows` are the
         rows of `records` that came from each source, `stores` the facts that identify those that were inspected. `replaced` are rows that
-        the new ones replace, and `seen_files` the data files that were searched for them: Overtaken if others may have some by now.
+        the new ones replace, and `seen_files` the data files that were searched for them: OvertakenError if others may have some by now.
         """
 
         def snapshot(target: Any, history: History) -> None:
             for path, taken in (before or {}).items():
                 if history.sources.get(path) != taken:
-                    raise Overtaken(
+                    raise OvertakenError(
                         f"{self.path}: another run ingested {path} into {lake_name(table)} meanwhile; run again"
                     )
             for unit, folded in (units_before or {}).items():
                 if history.units.get(unit) != folded:
-                    raise Overtaken(
+                    raise OvertakenError(
                         f"{self.path}: another run folded {unit} into {lake_name(table)} meanwhile; run again"
                     )
             if replaced is not None and old_files(self, table, target, replaced, without=seen_files):
-                raise Overtaken(f"{self.path}: another run changed {lake_name(table)} meanwhile; run again")
+                raise OvertakenError(f"{self.path}: another run changed {lake_name(table)} meanwhile; run again")
             summary = summary_of(run, sources, selection, units or {}, removed=removed, rows=rows, stores=stores)
             if old:
                 self._check_present(target, old)
@@ -506,9 +506,9 @@ class Lake:
         return self.change(lambda: self.ensure(table, cuts, order), run, snapshot)
 
     def _check_present(self, table: Any, files: Collection[str]) -> None:
-        """Overtaken if some data files are not in a table any more: another run has joined or exchanged them."""
+        """OvertakenError if some data files are not in a table any more: another run has joined or exchanged them."""
         if not set(files) <= {str(task.file.file_path) for task in table.scan().plan_files()}:
-            raise Overtaken(f"{self.path}: another run changed {'.'.join(table.name())} meanwhile; run again")
+            raise OvertakenError(f"{self.path}: another run changed {'.'.join(table.name())} meanwhile; run again")
 
     def change(self, load: Callable[[], Any], run: str | None, snapshot: Callable[[Any, History], None]) -> bool:
         """Make a snapshot of a table; retried while others make one at the same time. False if `run` has made one already."""

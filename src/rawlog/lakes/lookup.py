@@ -46,7 +46,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """Rows of `records`, and for each row that was looked for which of them it is; -1: it was not found, or looked for nothing."""
+    """Rows of `records`, and for each reference the number of its row; -1: not found, or no reference."""
 
     place: Rows
     rows: Sequence[pa.Table]
@@ -101,7 +101,7 @@ class Lookup:
         for file, group in self._candidates(files, names, bounds) if wanted.size else ():
             if size >= self.limit:
                 break
-            ordinals, which = _matching(self._references(file, group), names, wanted)
+            ordinals, which = _match_rows(self._references(file, group), names, wanted)
             if not ordinals.size:
                 continue
             rows = self._rows(file, group, ordinals)
@@ -256,7 +256,7 @@ def bounds_of(batch: pa.RecordBatch, row_key: Mapping[str, str]) -> Bounds:
     return bounds
 
 
-def _matching(references: _References, names: Sequence[str], wanted: Rows) -> tuple[Rows, Rows]:
+def _match_rows(references: _References, names: Sequence[str], wanted: Rows) -> tuple[Rows, Rows]:
     """Which rows of a row group are wanted, in its order, and which of the wanted ones each is."""
     if not references.keys.size:
         return wanted[:0], wanted[:0]

@@ -85,7 +85,7 @@ def stored(table: Table) -> Table:
     return table.with_columns(*table.columns, *REFERENCE) if refers and ROW not in table.names else table
 
 
-def fitted(table: Table, batch: Any) -> Any:
+def fit_batch(table: Table, batch: Any) -> Any:
     """A batch with all columns of a table: those that it lacks are null."""
     import pyarrow as pa
 
@@ -139,7 +139,7 @@ class References:
                 more = next(records, None) if is_short else None
                 done = batch.num_rows if more is None else matched
                 if done:
-                    yield table, self._referring(batch.slice(0, done), table, same[:done], first)
+                    yield table, self._refer(batch.slice(0, done), table, same[:done], first)
                 held, first, batch = held.slice(used), first + used, batch.slice(done)
                 if more is not None:
                     if held.nbytes > BYTES:  # rows of `records` that no row refers to
@@ -153,19 +153,19 @@ class References:
         """Rows of a system's table that keep their payload."""
         return self._with_reference(batch, np.full(batch.num_rows, -1))
 
-    def _referring(self, batch: pa.RecordBatch, table: Table, same: Rows, first: int) -> pa.RecordBatch:
+    def _refer(self, batch: pa.RecordBatch, table: Table, same: Rows, first: int) -> pa.RecordBatch:
         import pyarrow as pa
 
         refers = same >= 0
         if not refers.any():
             return self.keep(batch)
-        every = bool(refers.all())
-        kept = None if every else pa.array(np.arange(batch.num_rows), mask=refers)
+        is_complete = bool(refers.all())
+        kept = None if is_complete else pa.array(np.arange(batch.num_rows), mask=refers)
         for name in table.payload:
             column = batch.column(name)
-            emptied = pa.nulls(len(column), column.type) if every else column.take(kept)
+            emptied = pa.nulls(len(column), column.type) if is_complete else column.take(kept)
             batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), emptied)
-        return self._with_reference(batch, same + first if every else np.where(refers, same + first, -1))
+        return self._with_reference(batch, same + first if is_complete else np.where(refers, same + first, -1))
 
     def _with_reference(self, batch: pa.RecordBatch, numbers: Rows) -> pa.RecordBatch:
         import pyarrow as pa
@@ -341,33 +341,33 @@ class _Reading:
         if self.lookup is None:
             self.lookup = Lookup(list(dict.fromkeys(wanted.values())), BYTES)
         while True:
-            some = batch.slice(0, self.count)
+            rows = batch.slice(0, self.count)
             for files in (self.payloads.files, self.payloads.former):
-                result = self._found(some, files)
-                stop = _first(some, result.place)
+                result = self._look_up(rows, files)
+                stop = _first(rows, result.place)
                 if stop:
-                    self.count = min(self.count * 2, ROWS) if stop == some.num_rows else self.count
-                    return _filled(some.slice(0, stop), result.place[:stop], result.rows, wanted)
-            if some.num_rows == 1:
+                    self.count = min(self.count * 2, ROWS) if stop == rows.num_rows else self.count
+                    return _fill(rows.slice(0, stop), result.place[:stop], result.rows, wanted)
+            if rows.num_rows == 1:
                 split, row = (batch.column(name)[0].as_py() for name in (SPLIT, ROW))
                 raise AccessError(
                     f"{self.table.name}: the payload of a row is no longer in rawlog.records ({SPLIT} {split}, {ROW} {row})"
                 )
-            self.count = max(some.num_rows // 8, 1)
+            self.count = max(rows.num_rows // 8, 1)
 
-    def _found(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> LookupResult:
+    def _look_up(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> LookupResult:
         assert self.lookup is not None
         numbers = batch.column(ROW).fill_null(-1).to_numpy()
         return self.lookup.find(files, batch.column(SPLIT), numbers, bounds_of(batch, self.table.row_key))
 
 
 def _first(batch: pa.RecordBatch, place: Rows) -> int:
-    """The first row of a batch that refers to a payload that was not found; the number of rows if there is no such row."""
+    """The first row of a batch whose payload was not found; the number of rows if there is no such row."""
     missing = np.flatnonzero(batch.column(ROW).is_valid().to_numpy(zero_copy_only=False) & (place < 0))
     return int(missing[0]) if missing.size else batch.num_rows
 
 
-def _filled(
+def _fill(
     batch: pa.RecordBatch,
     place: Rows,
     tables: Sequence[pa.Table],

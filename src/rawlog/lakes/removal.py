@@ -16,7 +16,7 @@ import numpy as np
 from rawlog.io.storage import file_system
 from rawlog.lakes.lookup import ROW, SPLIT
 from rawlog.lakes.parquet import Sheets, WrittenFile
-from rawlog.lakes.payload import fitted, stored
+from rawlog.lakes.payload import fit_batch, stored
 from rawlog.lakes.state import History, RowRange
 from rawlog.model.errors import AccessError
 from rawlog.model.table import Table
@@ -42,7 +42,7 @@ class Removal:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that tell which rows they are."""
+        """The columns that identify rows."""
         if self.ranges:
             return [SPLIT, ROW]
         return [PATH, CODE] if self.findings else [PATH]
@@ -190,7 +190,7 @@ def thin(old: OldFile, sheets: Sheets) -> ThinnedFile | None:
             if count < file.metadata.num_rows:
                 for batch in file.iter_batches(ROWS):
                     kept = pa.array(~old.removal.mask(batch))
-                    sheets.add(old.stored, fitted(old.stored, batch.filter(kept)))
+                    sheets.add(old.stored, fit_batch(old.stored, batch.filter(kept)))
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, AccessError):
             raise
@@ -201,7 +201,7 @@ def thin(old: OldFile, sheets: Sheets) -> ThinnedFile | None:
 def rows_of(
     paths: Iterable[str], history: History, systems: Iterable[Any]
 ) -> tuple[dict[str, tuple[RowRange, ...]], set[str]]:
-    """Which rows of `records` came from some sources, and those of which that is not known.
+    """Which rows of `records` came from some sources, and the sources whose rows are unknown.
 
     A lake of an older rawlog did not record it. Then the rows of the systems' tables (Iceberg tables `systems`) that came from the
     source tell it, if each of them refers to a row of `records`.

@@ -359,12 +359,12 @@ class _Covers:
         return folder in self.first and path not in self.here and path > self.first[folder]
 
     def is_after(self, gone: File, rewritten: Collection[str]) -> bool:
-        """Whether a log of the same directory that was rewritten begins at or before a file that is gone."""
+        """Whether a rewritten log of the same directory begins at or before a missing file."""
         logs = self.logs.get(str(gone.place.group), {})
         return any(start <= (gone.place.start_offset or 0) and log.path in rewritten for start, log in logs.items())
 
     def log_of(self, gone: File) -> File | None:
-        """The log that has the offsets of a file that is gone; None if they are before all logs."""
+        """The log with the offsets of a missing file; None if they are before all logs."""
         group, start = gone.place.group, gone.place.start_offset
         if group not in self.starts or start is None or gone.place.state is not None:
             return None

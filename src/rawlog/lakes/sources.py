@@ -74,7 +74,9 @@ def block_by_value(whole: bytes, table: Table, check: Callable[[list[str]], None
     if not rows:
         return None
     check(list(rows[0]))
-    columns = [pa.array([_value(row.get(one.name), one.type) for row in rows], one.type) for one in table.schema]
+    columns = [
+        pa.array([_value(row.get(field.name), field.type) for row in rows], field.type) for field in table.schema
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
@@ -91,9 +93,9 @@ def _value(value: Any, type: pa.DataType) -> Any:
 
         return parse_time(value)
     if pa.types.is_list(type):
-        return [_value(one, type.value_type) for one in value]
+        return [_value(item, type.value_type) for item in value]
     if pa.types.is_struct(type):
-        return {one.name: _value(value.get(one.name), one.type) for one in type}
+        return {field.name: _value(value.get(field.name), field.type) for field in type}
     return value
 
 
@@ -120,7 +122,7 @@ def block_at_once(whole: bytes, table: Table, check: Callable[[list[str]], None]
     try:
         if not whole.isascii():
             whole.decode()  # Arrow looks at values only, and only at those of its columns
-        schema = pa.schema([(one.name, _as_text(one.type)) for one in table.schema])
+        schema = pa.schema([(field.name, _as_text(field.type)) for field in table.schema])
         rows = pyarrow.json.read_json(
             pa.BufferReader(text),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
@@ -129,7 +131,7 @@ def block_at_once(whole: bytes, table: Table, check: Callable[[list[str]], None]
         if rows.num_rows != count:
             return None
         check(list(json.loads(whole.partition(b"\n")[0])))
-        columns = [_typed(rows.column(one.name).combine_chunks(), one.type, mark) for one in table.schema]
+        columns = [_convert(rows.column(field.name).combine_chunks(), field.type, mark) for field in table.schema]
         return pa.RecordBatch.from_arrays(columns, schema=table.schema)
     except (_Otherwise, pa.ArrowException, ValueError, RecursionError):
         return None
@@ -144,22 +146,22 @@ def _as_text(type: pa.DataType) -> pa.DataType:
     if pa.types.is_list(type):
         return pa.list_(_as_text(type.value_type))
     if pa.types.is_struct(type):
-        return pa.struct([(one.name, _as_text(one.type)) for one in type])
+        return pa.struct([(field.name, _as_text(field.type)) for field in type])
     if pa.types.is_map(type):
         raise _Otherwise
     return type
 
 
-def _typed(array: pa.Array, type: pa.DataType, mark: str) -> pa.Array:
+def _convert(array: pa.Array, type: pa.DataType, mark: str) -> pa.Array:
     """What was read as text, as what it is."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_list(type):
-        values = _typed(array.values, type.value_type, mark)
+        values = _convert(array.values, type.value_type, mark)
         return pa.ListArray.from_arrays(array.offsets, values, type=type, mask=array.is_null())
     if pa.types.is_struct(type):
-        fields = [_typed(array.field(number), one.type, mark) for number, one in enumerate(type)]
+        fields = [_convert(array.field(number), field.type, mark) for number, field in enumerate(type)]
         return pa.StructArray.from_arrays(fields, fields=list(type), mask=array.is_null())
     if pa.types.is_timestamp(type):
         if pc.all(pc.match_substring_regex(array, TIME), min_count=0).as_py() is False:
@@ -172,11 +174,11 @@ def _typed(array: pa.Array, type: pa.DataType, mark: str) -> pa.Array:
         return array.cast(type)
     if not pa.types.is_binary(type):
         raise _Otherwise
-    decoded = decoded_base64(pc.utf8_slice_codeunits(array.filter(marked), len(mark)))
+    decoded = decode_base64(pc.utf8_slice_codeunits(array.filter(marked), len(mark)))
     return pc.replace_with_mask(array.cast(type), marked, decoded)
 
 
-def decoded_base64(texts: pa.Array) -> pa.Array:
+def decode_base64(texts: pa.Array) -> pa.Array:
     """Bytes of texts in base64, whose letters are right and whose padding is at the end. _Otherwise for a text that ends too early."""
     import pyarrow as pa
 
@@ -189,24 +191,24 @@ def decoded_base64(texts: pa.Array) -> pa.Array:
     filled = sizes > 0
     pads = np.zeros(sizes.size, np.int64)
     pads[filled] = (data[ends[filled] - 1] == PAD).astype(np.int64) + (data[ends[filled] - 2] == PAD)
-    made = _threes(data)
-    keep, stops = np.ones(made.size, np.bool_), ends // 4 * 3
+    decoded = _threes(data)
+    keep, stops = np.ones(decoded.size, np.bool_), ends // 4 * 3
     keep[stops[pads > 0] - 1] = False
     keep[stops[pads > 1] - 2] = False
     starts = np.zeros(sizes.size + 1, np.int32)
     np.cumsum(sizes // 4 * 3 - pads, out=starts[1:])
-    buffers = [None, pa.py_buffer(starts), pa.py_buffer(made[keep])]
+    buffers = [None, pa.py_buffer(starts), pa.py_buffer(decoded[keep])]
     return pa.Array.from_buffers(pa.binary(), sizes.size, buffers)
 
 
 def _threes(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Three bytes for each four letters."""
     fours = ALPHABET[data].reshape(-1, 4)
-    made = np.empty((fours.shape[0], 3), np.uint8)
-    made[:, 0] = fours[:, 0] << 2 | fours[:, 1] >> 4
-    made[:, 1] = fours[:, 1] << 4 | fours[:, 2] >> 2
-    made[:, 2] = fours[:, 2] << 6 | fours[:, 3]
-    return made.reshape(-1)
+    threes = np.empty((fours.shape[0], 3), np.uint8)
+    threes[:, 0] = fours[:, 0] << 2 | fours[:, 1] >> 4
+    threes[:, 1] = fours[:, 1] << 4 | fours[:, 2] >> 2
+    threes[:, 2] = fours[:, 2] << 6 | fours[:, 3]
+    return threes.reshape(-1)
 
 
 #: So many bytes of a registry's topic are read at most.
@@ -258,15 +260,17 @@ def _first(path: str) -> tuple[Any, ...]:
     try:
         with pq.ParquetFile(system.open_input_file(inner)) as file:
             names = file.schema_arrow.names
-            found: list[Any] = []
+            keys: list[Any] = []
             for name in ORDER:
                 least = []
                 if name in names:
                     index = next(i for i in range(len(file.schema)) if file.schema.column(i).path == name)
                     groups = [file.metadata.row_group(i).column(index) for i in range(file.num_row_groups)]
-                    least = [one.statistics.min for one in groups if one.statistics and one.statistics.has_min_max]
-                found.append((bool(least), min(least) if least else 0))
-            return (*found, path)
+                    least = [
+                        group.statistics.min for group in groups if group.statistics and group.statistics.has_min_max
+                    ]
+                keys.append((bool(least), min(least) if least else 0))
+            return (*keys, path)
     except (OSError, ValueError, OverflowError):
         return ((False, 0), (False, 0), (False, 0), path)
 
@@ -283,14 +287,14 @@ def sheet_names(tree: Tree, table: Table) -> Iterator[set[tuple[str, int | None]
         return
     names, rest = ("topic", *([partition] if partition else ())), []
     for file in sheets(tree):
-        found = _from_footer(file.path, names) if kind_of(file.path) == "parquet" else None
-        if found is None:
+        footer_names = _from_footer(file.path, names) if kind_of(file.path) == "parquet" else None
+        if footer_names is None:
             rest.append(file)
         else:
-            yield found
+            yield footer_names
     for file in rest:
         if kind_of(file.path) != "parquet":
-            for batch in _checked(file, table, None):
+            for batch in _checked_batches(file, table, None):
                 yield _distinct(batch.select(list(names)))
             continue
         with _parquet_file(file.path) as opened:
@@ -302,7 +306,7 @@ def _from_footer(path: str, names: tuple[str, ...]) -> set[tuple[str, int | None
     """What the footer of a Parquet file says of the topics and partitions in it; None if it does not say all of it."""
     with _parquet_file(path) as file:
         places = {file.schema.column(i).path: i for i in range(len(file.schema))}
-        found: set[tuple[str, int | None]] = set()
+        pairs: set[tuple[str, int | None]] = set()
         for group in range(file.num_row_groups):
             values: list[Any] = []
             for name in names:
@@ -310,8 +314,8 @@ def _from_footer(path: str, names: tuple[str, ...]) -> set[tuple[str, int | None
                 if about is None or not about.has_min_max or about.min != about.max or about.null_count != 0:
                     return None
                 values.append(about.min)
-            found.add((values[0], values[1] if len(values) > 1 else None))
-        return found
+            pairs.add((values[0], values[1] if len(values) > 1 else None))
+        return pairs
 
 
 def _distinct(batch: pa.RecordBatch) -> set[tuple[str, int | None]]:
@@ -360,7 +364,7 @@ def lake_schemas(tree: Tree) -> Catalog:
         return Catalog()
     import pyarrow.dataset as ds
 
-    found: list[tuple[int, bytes | None, bytes | None]] = []
+    schema_rows: list[tuple[int, bytes | None, bytes | None]] = []
     size = 0
     for file in tree:
         system, inner = file_system(file.path)
@@ -369,8 +373,8 @@ def lake_schemas(tree: Tree) -> Catalog:
             size += batch.nbytes
             if size > LARGEST_TOPIC:
                 raise AccessError(f"topic {TOPIC}: more than {LARGEST_TOPIC:,} bytes; --schemas names another place")
-            found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    return catalog_of((key, value, offset) for offset, key, value in sorted(found, key=lambda row: row[0]))
+            schema_rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return catalog_of((key, value, offset) for offset, key, value in sorted(schema_rows, key=lambda row: row[0]))
 
 
 def read_sheet(
@@ -381,7 +385,7 @@ def read_sheet(
     `payloads` are those of the lake that the file belongs to. CorruptError for a file that is not what its name says, or that has no
     column of the table; OptionError for one of a lake whose message bytes are elsewhere, without `payloads`.
     """
-    batches = _checked(file, table, payloads)
+    batches = _checked_batches(file, table, payloads)
     if in_order and file.size <= LARGEST_SORTED:
         batches = _in_order(batches, table, max(LEAST_SORTED, MOST_RATIO * file.size))
     for batch in batches:
@@ -409,7 +413,7 @@ def _in_order(batches: Iterator[pa.RecordBatch], table: Table, most: int) -> Ite
     yield from whole.to_batches(max_chunksize=BATCH_ROWS)
 
 
-def _checked(file: File, table: Table, payloads: Payloads | None) -> Iterator[pa.RecordBatch]:
+def _checked_batches(file: File, table: Table, payloads: Payloads | None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     kind = kind_of(file.path)
@@ -420,11 +424,11 @@ def _checked(file: File, table: Table, payloads: Payloads | None) -> Iterator[pa
     try:
         for batch in _jsonl(file.path, table) if kind == "jsonl" else _parquet(file.path, table, payloads):
             arrays = []
-            for one in table.schema:
-                if one.name in batch.schema.names:
-                    arrays.append(batch.column(one.name).cast(one.type))
+            for field in table.schema:
+                if field.name in batch.schema.names:
+                    arrays.append(batch.column(field.name).cast(field.type))
                 else:
-                    arrays.append(pa.nulls(batch.num_rows, one.type))
+                    arrays.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(arrays, schema=table.schema)
     except OptionError:
         raise
@@ -442,7 +446,7 @@ def _line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _known(names: list[str], table: Table) -> None:
+def _check_names(names: list[str], table: Table) -> None:
     if not set(names) & set(table.names):
         raise ValueError(f"its columns are {', '.join(names[:8])}")
 
@@ -463,9 +467,9 @@ def _parquet_rows(path: str, table: Table) -> Iterator[pa.RecordBatch]:
 
     system, inner = file_system(path)
     with pq.ParquetFile(system.open_input_file(inner)) as file:
-        _known(file.schema_arrow.names, table)
+        _check_names(file.schema_arrow.names, table)
         columns = [name for name in table.names if name in file.schema_arrow.names]
-        repeating = _repeating(file)
+        repeating = _repeating_columns(file)
     with pq.ParquetFile(system.open_input_file(inner), read_dictionary=repeating) as file:
         yield from _bounded_batches(file, columns)
 
@@ -488,25 +492,28 @@ def _bounded_batches(file: Any, columns: list[str]) -> Iterator[pa.RecordBatch]:
         while start < batch.num_rows:
             before = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, before + BATCH_BYTES, side="right")), start + 1)
-            some = batch.slice(start, stop - start)
-            plain = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in some.columns]
-            yield pa.RecordBatch.from_arrays(plain, names=some.schema.names)
+            piece = batch.slice(start, stop - start)
+            plain = [
+                column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+                for column in piece.columns
+            ]
+            yield pa.RecordBatch.from_arrays(plain, names=piece.schema.names)
             start = stop
 
 
-def _repeating(file: Any) -> list[str]:
+def _repeating_columns(file: Any) -> list[str]:
     """The columns of bytes and text in which the file has each value once, whatever the number of rows."""
-    found = set()
+    columns = set()
     for group in range(file.num_row_groups):
         for number in range(file.metadata.num_columns):
             column = file.metadata.row_group(group).column(number)
             if column.physical_type == "BYTE_ARRAY" and {"RLE_DICTIONARY", "PLAIN_DICTIONARY"} & set(column.encodings):
-                found.add(column.path_in_schema)
-    return sorted(name for name in found if "." not in name)
+                columns.add(column.path_in_schema)
+    return sorted(name for name in columns if "." not in name)
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _open_text(path: str) -> Iterator[Any]:
     """The bytes of a text file, decompressed by its name."""
     import pyarrow as pa
 
@@ -519,8 +526,8 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _jsonl(path: str, table: Table) -> Iterator[pa.RecordBatch]:
-    with _opened(path) as file:
-        yield from read_lines(file, table, lambda names: _known(names, table))
+    with _open_text(path) as file:
+        yield from read_lines(file, table, lambda names: _check_names(names, table))
 
 
 def source_tree(

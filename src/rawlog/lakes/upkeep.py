@@ -135,7 +135,7 @@ class _Reach(Job[LookResult, Mapping[str, UnlistedFiles]]):
         return seen
 
     @abstractmethod
-    def commit(self, done: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
+    def commit(self, results: Sequence[LookResult]) -> Mapping[str, UnlistedFiles]:
         """What was found, by table."""
 
 

@@ -75,13 +75,13 @@ def due(
         if unit is None:
             continue
         before = history.units.get(unit)
-        fold = Fold(table, unit, (*files, *(_unseen(unit, files, before) if unit == name else ())))
+        fold = Fold(table, unit, (*files, *(_unseen_files(unit, files, before) if unit == name else ())))
         if before != fold.state(selection) or any(file.modified is None for file in files):
             yield fold
 
 
-def _unseen(unit: str, files: Sequence[File], before: UnitSources | None) -> list[File]:
-    """Files of the unit that the lake recorded and that still exist, although this run was not given them."""
+def _unseen_files(unit: str, files: Sequence[File], before: UnitSources | None) -> list[File]:
+    """Files of the unit that the lake recorded and this run did not get, although they still exist."""
     seen = {file.path for file in files}
     missing = {path for path in before.sources if path not in seen and exists(path)} if before is not None else set()
     if not missing:
@@ -144,7 +144,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class PartProgress:
     """How far a part was read for one table: up to byte `stop`, through `frames` frames.
 
     `mark` identifies the bytes before `stop`; `rows` are those of `records` that came from the part.
@@ -160,13 +160,13 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class SettledSpans:
-    """The spans of a store whose rows are not those that are stored: they are read in the pieces of `part`, which is all of the store.
-    How far each span was read is known from the first pass.
+    """The spans of a store that is read in the pieces of `part`, not as it is stored. `part` is all of the store. `reached` is how far the
+    first pass read each span.
     """
 
     part: Part
     spans: tuple[Span, ...]
-    reached: tuple[Reached, ...]
+    reached: tuple[PartProgress, ...]
 
     @property
     def size(self) -> int:
@@ -194,11 +194,11 @@ class IngestSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded(SplitResult):
+class IngestSplitResult(SplitResult):
     """The files that a split wrote, what they hold, and the result of verification."""
 
     written: tuple[WrittenFile, ...]
-    reached: tuple[Reached, ...] = ()
+    reached: tuple[PartProgress, ...] = ()
     folded: tuple[Fold, ...] = ()
     notes: tuple[str, ...] = ()
     files: tuple[File, ...] = ()
@@ -228,7 +228,7 @@ class Decoded(SplitResult):
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested(Outcome):
+class IngestResult(Outcome):
     """What a run added to the lake, and what it left out."""
 
     run: str
@@ -264,7 +264,7 @@ def losing(findings: Iterable[Finding], file: File | None = None) -> int:
     return count
 
 
-class Recut(RawlogError):
+class RecutError(RawlogError):
     """Files whose planned boundaries do not fit their frames: they must be read whole."""
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -272,7 +272,7 @@ class Recut(RawlogError):
         super().__init__(f"{len(self.paths)} files must be read whole")
 
 
-class Distrusted(RawlogError):
+class DistrustError(RawlogError):
     """Files that were rewritten and are damaged now: their rows must not replace the sound ones that the lake has."""
 
     def __init__(self, paths: Iterable[str]) -> None:

@@ -37,7 +37,7 @@ from rawlog.model.errors import EncodeError, RawlogError
 from rawlog.model.job import Progress
 from rawlog.model.report import Action, Report
 from rawlog.model.text import counted, size_text
-from rawlog.reading.select import limited
+from rawlog.reading.select import limit_rows
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Reads ahead in a thread of its own, so that whoever sends records has them ready when they are due.
@@ -236,7 +236,7 @@ class RowReplay:
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
         """Rows that are to be sent, and the number of the target of each."""
-        for batch in limited(batches, self.options.selection.limit):
+        for batch in limit_rows(batches, self.options.selection.limit):
             self.sending.read += batch.num_rows
             self.sending.read_bytes += batch.nbytes
             keys = self.assignment.targets_of(batch)

@@ -85,13 +85,13 @@ class Tally:
     def is_full(self) -> bool:
         return self.limit is not None and len(self.items) >= self.limit
 
-    def add(self, one: Difference) -> None:
+    def add(self, difference: Difference) -> None:
         """Count a difference, and list it if there is room."""
-        setattr(self, one.change.value, getattr(self, one.change.value) + one.count)
+        setattr(self, difference.change.value, getattr(self, difference.change.value) + difference.count)
         if self.is_full:
             self.unlisted += 1
         else:
-            self.items.append(one)
+            self.items.append(difference)
 
     def take(self, other: Tally) -> None:
         """Add what another comparison came to."""
@@ -151,11 +151,11 @@ class _Ascending:
         import numpy as np
 
         while self.batch is None or not self.batch.num_rows:
-            found = next(self.stream, None)
-            if found is None:
+            batch = next(self.stream, None)
+            if batch is None:
                 return False
-            self.batch = found
-            self.keys = found.column(self.key).to_numpy()
+            self.batch = batch
+            self.keys = batch.column(self.key).to_numpy()
             if self.keys.size and (
                 (self.last is not None and int(self.keys[0]) <= self.last) or (np.diff(self.keys) <= 0).any()
             ):
@@ -236,9 +236,11 @@ class _Merge:
         codes = np.where(both, SAME, np.where(in_a, ONLY_A, ONLY_B))
         mask = np.zeros(keys.size, np.int64)
         if both.any():
-            some = unlike_columns(rows_a.take(_indices(at_a[both])), rows_b.take(_indices(at_b[both])), self.columns)
-            if some is not None:
-                mask[both] = some
+            unlike_rows = unlike_columns(
+                rows_a.take(_indices(at_a[both])), rows_b.take(_indices(at_b[both])), self.columns
+            )
+            if unlike_rows is not None:
+                mask[both] = unlike_rows
         codes[mask != 0] = DIFFERS
         self.emit(keys, codes, mask, rows_a, rows_b, at_a, at_b)
 
@@ -310,21 +312,21 @@ def runs_of(*arrays: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     size = arrays[0].size
     if size:
         changes = np.zeros(size - 1, np.bool_)
-        for one in arrays:
-            changes |= np.diff(one) != 0
+        for array in arrays:
+            changes |= np.diff(array) != 0
         edges = [0, *(np.flatnonzero(changes) + 1).tolist(), size]
         yield from itertools.pairwise(edges)
 
 
-def _places(keys: NDArray[np.int64], some: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The index of each of `keys` in `some`, both sorted, and whether it is there."""
+def _places(keys: NDArray[np.int64], others: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The index of each of `keys` in `others`, both sorted, and whether it is there."""
     import numpy as np
 
-    at = np.searchsorted(some, keys)
-    inside = at < some.size
-    found = inside.copy()
-    found[inside] = some[at[inside]] == keys[inside]
-    return np.where(found, at, 0), found
+    at = np.searchsorted(others, keys)
+    inside = at < others.size
+    is_there = inside.copy()
+    is_there[inside] = others[at[inside]] == keys[inside]
+    return np.where(is_there, at, 0), is_there
 
 
 def _indices(at: NDArray[np.int64]) -> pa.Array:
@@ -339,12 +341,12 @@ def unlike_columns(a: pa.RecordBatch, b: pa.RecordBatch, columns: tuple[str, ...
 
     mask: NDArray[np.int64] | None = None
     for bit, name in enumerate(columns):
-        one, other = a.column(name), b.column(name)
-        if one.equals(other):
+        column, other = a.column(name), b.column(name)
+        if column.equals(other):
             continue
         if mask is None:
-            mask = np.zeros(len(one), np.int64)
-        mask |= unlike(one, other).astype(np.int64) << bit
+            mask = np.zeros(len(column), np.int64)
+        mask |= unlike(column, other).astype(np.int64) << bit
     return mask if mask is not None and mask.any() else None
 
 
@@ -356,14 +358,14 @@ def unlike(a: pa.Array, b: pa.Array) -> NDArray[np.bool_]:
 
     if a.equals(b):
         return np.zeros(len(a), np.bool_)
-    valid_a, valid_b = (pc.is_valid(one).to_numpy(zero_copy_only=False) for one in (a, b))
+    valid_a, valid_b = (pc.is_valid(side).to_numpy(zero_copy_only=False) for side in (a, b))
     result: NDArray[np.bool_] = valid_a != valid_b
     if pa.types.is_struct(a.type):
-        for one, other in zip(a.flatten(), b.flatten(), strict=True):
-            result = result | unlike(one, other)
+        for child, other in zip(a.flatten(), b.flatten(), strict=True):
+            result = result | unlike(child, other)
         return result
     if pa.types.is_list(a.type):
-        sizes = [pc.fill_null(pc.list_value_length(one), 0).to_numpy().astype(np.int64) for one in (a, b)]
+        sizes = [pc.fill_null(pc.list_value_length(side), 0).to_numpy().astype(np.int64) for side in (a, b)]
         result = result | (sizes[0] != sizes[1])
         alike = pa.array(~result)
         inner = unlike(a.filter(alike).flatten(), b.filter(alike).flatten())
@@ -397,9 +399,9 @@ def shortened(value: Any) -> Any:
         raw = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
         return {"size": len(raw), "crc32": f"{zlib.crc32(raw):08x}"}
     if isinstance(value, list):
-        return [shortened(one) for one in value]
+        return [shortened(item) for item in value]
     if isinstance(value, dict):
-        return {name: shortened(one) for name, one in value.items()}
+        return {name: shortened(item) for name, item in value.items()}
     return value
 
 

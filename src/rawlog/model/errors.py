@@ -115,9 +115,9 @@ class AccessError(RawlogError, OSError):
         return str(self.args[0]) if self.args else ""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
+def unknown(what: str, name: str, existing: Iterable[str]) -> OptionError:
     """An OptionError that answers an unknown name with the nearest known ones."""
-    names = sorted(known)
+    names = sorted(existing)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if not near:
         near = [candidate for candidate in names if name.lower() in candidate.lower()][:3]

@@ -103,7 +103,7 @@ def milliseconds(value: int) -> str:
 
 def json_node(value: Any, position: int, size: int, name: str) -> Node:
     """A JSON text of so many bytes, with its values by their path."""
-    children = [Node(position, size, path, type(one).__name__, one) for path, one in _flat(value, "")]
+    children = [Node(position, size, path, type(child).__name__, child) for path, child in _flat(value, "")]
     return Node(position, size, name, "JSON", children=children)
 
 
@@ -119,7 +119,7 @@ def text_nodes(data: bytes) -> list[Node] | None:
         text = data.decode()
     except UnicodeDecodeError:
         return None
-    if not all(one.isprintable() or one in "\r\n\t" for one in text):
+    if not all(character.isprintable() or character in "\r\n\t" for character in text):
         return None
     try:
         value = json.loads(text)

@@ -148,7 +148,7 @@ class Rule(Generic[S]):
 
     def report(self, marks: Iterable[Mark], *, path: str | None, format: str | None) -> Iterator[Finding]:
         """Marks as findings of this rule."""
-        for mark in _bounded(marks):
+        for mark in _limit_marks(marks):
             yield Finding(
                 self.code,
                 mark.severity or self.severity,
@@ -163,7 +163,7 @@ class Rule(Generic[S]):
             )
 
 
-def _bounded(marks: Iterable[Mark]) -> Iterator[Mark]:
+def _limit_marks(marks: Iterable[Mark]) -> Iterator[Mark]:
     """Marks up to a number that memory holds, then one for the rest."""
     rest = Few(0)
     for count, mark in enumerate(marks):
@@ -284,15 +284,18 @@ class Startup:
     @property
     def starts(self) -> bool:
         """Whether it would start at all."""
-        return not any(one.effect is Effect.REFUSES for one in self.predictions)
+        return not any(prediction.effect is Effect.REFUSES for prediction in self.predictions)
 
     def with_predictions(self, more: Iterable[Prediction]) -> Startup:
         """The same with what is known of stores in its directories; the gravest effects first."""
         folders = {path.rstrip("/") for path in self.paths}
-        own = [one for one in more if one.path.rpartition("/")[0] in folders]
+        inside = [prediction for prediction in more if prediction.path.rpartition("/")[0] in folders]
         order = list(Effect)
         return replace(
-            self, predictions=tuple(sorted((*self.predictions, *own), key=lambda one: order.index(one.effect)))
+            self,
+            predictions=tuple(
+                sorted((*self.predictions, *inside), key=lambda prediction: order.index(prediction.effect))
+            ),
         )
 
     def below(self, written: str, final: str) -> Startup:
@@ -301,28 +304,31 @@ class Startup:
         def named(text: str) -> str:
             return text.replace(written, final)
 
-        predictions = (replace(one, path=named(one.path), message=named(one.message)) for one in self.predictions)
+        predictions = (
+            replace(prediction, path=named(prediction.path), message=named(prediction.message))
+            for prediction in self.predictions
+        )
         return replace(self, paths=tuple(map(named, self.paths)), predictions=tuple(predictions))
 
     def answer(self) -> str:
         """Whether it would start, and how much it would do, in a few words."""
         if not self.starts:
             return "a broker would not start"
-        changes = sum(one.effect is not Effect.RECOVERS for one in self.predictions)
+        changes = sum(prediction.effect is not Effect.RECOVERS for prediction in self.predictions)
         return f"a broker would start, with {counted(changes, 'consequence')}" if changes else "a broker would start"
 
     def lines(self, most: int = 20) -> Iterator[str]:
         """The answer, for people: a line on all of it, and one for each thing that would happen."""
         yield f"{', '.join(self.paths)}: {self.answer()}"
-        for one in self.predictions[:most]:
-            yield f"  {one.effect:<8} {one.message}"
+        for prediction in self.predictions[:most]:
+            yield f"  {prediction.effect:<8} {prediction.message}"
         if len(self.predictions) > most:
             yield f"  … and {len(self.predictions) - most:,} more"
 
     def as_json(self) -> dict[str, Any]:
         """The answer, for machines."""
         node = {} if self.node is None else {"node": self.node}
-        predictions = [one.as_json() for one in self.predictions]
+        predictions = [prediction.as_json() for prediction in self.predictions]
         return {
             "system": self.system,
             "paths": list(self.paths),
@@ -398,7 +404,7 @@ class Findings:
             "frames": self.frames,
             "errors": self.errors,
             "warnings": self.warnings,
-            **({"startup": [one.as_json() for one in self.startups]} if self.startups else {}),
+            **({"startup": [startup.as_json() for startup in self.startups]} if self.startups else {}),
         }
 
     def to_arrow(self) -> pa.Table:
@@ -427,24 +433,29 @@ class Findings:
         return html_table(names, rows, repr(self))
 
 
-def grouped(findings: Iterable[Finding], rules: Iterable[Rule[Any]]) -> list[Group]:
+def group_findings(findings: Iterable[Finding], rules: Iterable[Rule[Any]]) -> list[Group]:
     """Findings of one cause together, in the order of the first of each.
 
     Those of one file that say the same are one group, and those without a byte position of several files. A group whose rule names a
     cause (`Rule.follows`) that was found in the same store is part of the group of that cause.
     """
-    made: dict[tuple[object, ...], Group] = {}
-    for one in findings:
-        key = (one.code, one.severity, one.message, one.offset if one.position is None else one.path)
-        made.setdefault(key, Group([])).items.append(one)
-    known = {one.code: one for one in rules if one.follows is not None}
+    groups: dict[tuple[object, ...], Group] = {}
+    for finding in findings:
+        key = (
+            finding.code,
+            finding.severity,
+            finding.message,
+            finding.offset if finding.position is None else finding.path,
+        )
+        groups.setdefault(key, Group([])).items.append(finding)
+    followers = {rule.code: rule for rule in rules if rule.follows is not None}
     causes = _Causes()
-    for group in made.values():
-        for above in {rule.above for rule in known.values() if rule.follows == group.first.code}:
+    for group in groups.values():
+        for above in {rule.above for rule in followers.values() if rule.follows == group.first.code}:
             causes.add(group, above)
     top: list[Group] = []
-    for group in made.values():
-        rule = known.get(group.first.code)
+    for group in groups.values():
+        rule = followers.get(group.first.code)
         cause = None if rule is None else causes.of(group.first, str(rule.follows))
         (top if cause is None else cause.following).append(group)
     return top
@@ -454,22 +465,22 @@ class _Causes:
     """Groups by rule, by the directory that their store begins in, and by offset."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, int | None], list[Group]] = {}
+        self._groups: dict[tuple[str, str, int | None], list[Group]] = {}
 
     def add(self, group: Group, above: int) -> None:
-        one = group.first
-        if one.path is not None:
-            folder = one.path.rsplit("/", above + 1)[0] if one.path.count("/") > above else ""
-            for offset in {one.offset, None}:
-                self._found.setdefault((one.code, folder, offset), []).append(group)
+        finding = group.first
+        if finding.path is not None:
+            folder = finding.path.rsplit("/", above + 1)[0] if finding.path.count("/") > above else ""
+            for offset in {finding.offset, None}:
+                self._groups.setdefault((finding.code, folder, offset), []).append(group)
 
-    def of(self, one: Finding, code: str) -> Group | None:
+    def of(self, finding: Finding, code: str) -> Group | None:
         """The cause of a finding: in the same store, and about the same offset if the finding names one."""
-        folder = one.path or ""
+        folder = finding.path or ""
         while folder:
             folder = folder.rpartition("/")[0]
-            near = self._found.get((code, folder, one.offset), ())
-            named = (group for group in near if str(group.first.path).split("/")[-2:][0] in one.message)
+            near = self._groups.get((code, folder, finding.offset), ())
+            named = (group for group in near if str(group.first.path).split("/")[-2:][0] in finding.message)
             if near:
                 return next(named, near[0])
         return None

@@ -167,7 +167,7 @@ NO_TIME = -(1 << 63)
 
 
 class Undone(Protocol):
-    """What says which offsets of a file belong to transactions that were aborted, or that nothing decides. Picklable."""
+    """Tells the offsets of a file that belong to aborted or undecided transactions. Picklable."""
 
     def for_part(self, start: int | None, stop: int | None) -> Undone:
         """The same for the part of the file from byte `start` to `stop`."""
@@ -178,7 +178,7 @@ class Undone(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A part of a partition that is stored at a place that was not named: `path` is its directory here, `text` says what is missing."""
+    """A part of a partition in a place that was not named: `path` is its directory here, `text` says what is missing."""
 
     topic: str
     partition: int
@@ -425,7 +425,7 @@ def _codec(module: str) -> Codec:
 
 
 class UnknownFile(Enum):
-    """What a verb that writes stores again does with a file that no format knows."""
+    """What happens to an unknown file when its store is rewritten."""
 
     #: Copy it unchanged.
     COPY = auto()
@@ -489,7 +489,7 @@ class Family:
 
     def makes(self, table: Table | str) -> bool:
         """Whether it makes a table of several files."""
-        return any(one.name == (table if isinstance(table, str) else table.name) for one in self.folds)
+        return any(fold.name == (table if isinstance(table, str) else table.name) for fold in self.folds)
 
     def files_for(self, table: str | None, files: Iterable[File]) -> list[File]:
         """The files that a folded table is made of, or, for None, that rules over several files look at."""
@@ -511,8 +511,8 @@ class Family:
 @lru_cache(maxsize=32)
 def _store_class(name: str) -> type[Store]:
     module, _, kind = name.partition(":")
-    found: type[Store] = getattr(importlib.import_module(module), kind)
-    return found
+    store_class: type[Store] = getattr(importlib.import_module(module), kind)
+    return store_class
 
 
 @dataclass(slots=True)

@@ -73,18 +73,20 @@ class Group:
     @property
     def lag(self) -> int | None:
         """The sum over all partitions; None if it is unknown for one of them."""
-        lags = [one.lag for one in self.positions]
-        return None if not lags or None in lags else sum(one or 0 for one in lags)
+        lags = [position.lag for position in self.positions]
+        return None if not lags or None in lags else sum(lag or 0 for lag in lags)
 
     @property
     def last_commit(self) -> int | None:
         """The time of the newest commit, in µs."""
-        return max((one.commit_time for one in self.positions if one.commit_time is not None), default=None)
+        return max(
+            (position.commit_time for position in self.positions if position.commit_time is not None), default=None
+        )
 
 
 def show(group: Group) -> Iterator[Item]:
     """A group as rows for machines (tables `groups`, `members`, `offsets`) and as text for people."""
-    group.positions.sort(key=lambda one: (one.topic, one.partition))
+    group.positions.sort(key=lambda position: (position.topic, position.partition))
     yield from (Item(row) for row in _rows(group))
     yield from (Item(text=text) for text in _text(group))
 
@@ -99,9 +101,9 @@ def _rows(group: Group) -> Iterator[dict[str, Any]]:
     yield {"table": "groups", **whose, **about, "lag": group.lag, "last_commit": _time(group.last_commit)}
     for member in group.members or ():
         yield {"table": "members", **whose, **asdict(member), "assigned": list(member.assigned)}
-    for one in group.positions:
-        row = {name: value for name, value in asdict(one).items() if name not in ("unread", "commit_time")}
-        yield {"table": "offsets", **whose, **row, "lag": one.lag, "commit_time": _time(one.commit_time)}
+    for position in group.positions:
+        row = {name: value for name, value in asdict(position).items() if name not in ("unread", "commit_time")}
+        yield {"table": "offsets", **whose, **row, "lag": position.lag, "commit_time": _time(position.commit_time)}
 
 
 def _time(value: int | None) -> str | None:
@@ -109,15 +111,15 @@ def _time(value: int | None) -> str | None:
 
 
 def _text(group: Group) -> Iterator[Line | Section]:
-    what = [group.system, *(one for one in (group.protocol, group.state) if one)]
+    what = [group.system, *(word for word in (group.protocol, group.state) if word)]
     if group.members is not None:
         what.append(counted(len(group.members), "member"))
     what.append(_lag_text(group))
     if group.last_commit is not None:
         what.append(f"last commit {plain_time(group.last_commit)}")
     yield Line(f"{group.name}: {', '.join(what)}", Tone.TITLE)
-    yield Section("Offsets", [_cells(one) for one in group.positions], SHOWN, HEADINGS)
-    yield Section("Members", [_member_cells(one) for one in group.members or ()], SHOWN)
+    yield Section("Offsets", [_cells(position) for position in group.positions], SHOWN, HEADINGS)
+    yield Section("Members", [_member_cells(member) for member in group.members or ()], SHOWN)
     yield Line()
 
 
@@ -127,16 +129,16 @@ def _lag_text(group: Group) -> str:
     return "lag unknown" if group.lag is None else f"lag {group.lag:,}"
 
 
-def _cells(one: Position) -> Sequence[str | Line]:
-    numbers = (one.committed_offset, one.end_offset, one.lag)
+def _cells(position: Position) -> Sequence[str | Line]:
+    numbers = (position.committed_offset, position.end_offset, position.lag)
     return (
-        one.topic,
-        str(one.partition),
+        position.topic,
+        str(position.partition),
         *("?" if value is None else f"{value:,}" for value in numbers),
-        "" if one.commit_time is None else plain_time(one.commit_time),
-        one.member or "",
+        "" if position.commit_time is None else plain_time(position.commit_time),
+        position.member or "",
     )
 
 
-def _member_cells(one: Member) -> Sequence[str | Line]:
-    return (one.member, one.client_id or "", one.host or "", ", ".join(one.assigned))
+def _member_cells(member: Member) -> Sequence[str | Line]:
+    return (member.member, member.client_id or "", member.host or "", ", ".join(member.assigned))

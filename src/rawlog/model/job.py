@@ -72,7 +72,7 @@ class Progress:
 
     def __add__(self, other: Progress) -> Progress:
         """Both, one after the other."""
-        numbers = (one + more for one, more in zip(astuple(self)[:-1], astuple(other)[:-1], strict=True))
+        numbers = (number + more for number, more in zip(astuple(self)[:-1], astuple(other)[:-1], strict=True))
         return replace(Progress(*numbers), phase=other.phase)
 
 
@@ -130,12 +130,12 @@ class Job(ABC, Generic[D, O]):
     def work(self, split: Split, stage: Stage) -> D:
         """Do one split, anywhere, perhaps twice; write only below `stage.path`, under names that bear `stage.name`."""
 
-    def follow(self, done: Sequence[D]) -> list[Split]:
+    def follow(self, results: Sequence[D]) -> list[Split]:
         """More splits, known only from what was done: on the driver, after each round, with numbers that go on. None: all is done."""
         return []
 
     @abstractmethod
-    def commit(self, done: Sequence[D]) -> O:
+    def commit(self, results: Sequence[D]) -> O:
         """Make the results of all splits, in the order of their numbers, count: on the driver, once; safe to run again."""
 
 

@@ -53,9 +53,9 @@ class Series:
             self._take(other.starts >> (self.level - other.level), *other.values)
 
     def _take(self, buckets: Integers, records: Integers, sizes: Integers) -> None:
-        every = np.concatenate([self.starts, buckets])
+        starts = np.concatenate([self.starts, buckets])
         both = np.concatenate([self.values, np.stack([records, sizes])], axis=1)
-        self.starts, number = np.unique(every, return_inverse=True)
+        self.starts, number = np.unique(starts, return_inverse=True)
         self.values = np.zeros((2, self.starts.size), np.int64)
         np.add.at(self.values[0], number, both[0])
         np.add.at(self.values[1], number, both[1])
@@ -70,11 +70,11 @@ class Series:
 
     def coarse(self, most: int) -> Series:
         """The same in at most `most` buckets."""
-        made = Series()
-        made.level, made.starts, made.values = self.level, self.starts, self.values
-        while made.starts.size > most:
-            made._widen(made.level + 1)
-        return made
+        series = Series()
+        series.level, series.starts, series.values = self.level, self.starts, self.values
+        while series.starts.size > most:
+            series._widen(series.level + 1)
+        return series
 
     def usual(self) -> tuple[Series, int]:
         """The series without times that are far from nearly all others, such as 1970, and how many records those are."""
@@ -82,12 +82,12 @@ class Series:
             return self, 0
         records = self.values[0]
         share = np.cumsum(records) / max(1, int(records.sum()))
-        first, last = (int(self.starts[int(np.searchsorted(share, one))]) for one in (0.02, 0.98))
+        first, last = (int(self.starts[int(np.searchsorted(share, quantile))]) for quantile in (0.02, 0.98))
         reach = 4 * max(last - first, 16)
         near = (self.starts >= first - reach) & (self.starts <= last + reach)
-        made = Series()
-        made.level, made.starts, made.values = self.level, self.starts[near], self.values[:, near]
-        return made, int(records[~near].sum())
+        series = Series()
+        series.level, series.starts, series.values = self.level, self.starts[near], self.values[:, near]
+        return series, int(records[~near].sum())
 
     @property
     def width(self) -> float:
@@ -114,8 +114,8 @@ class Sizes:
         """Count values by their sizes."""
         if sizes.size:
             buckets = np.zeros(sizes.size, np.int64)
-            some = sizes > 0
-            buckets[some] = np.frexp(sizes[some].astype(np.float64))[1]
+            is_filled = sizes > 0
+            buckets[is_filled] = np.frexp(sizes[is_filled].astype(np.float64))[1]
             self.counts += np.bincount(buckets, minlength=65)[:65]
             self.total += int(sizes.sum())
             self.largest = max(self.largest, int(sizes.max()))
@@ -131,8 +131,11 @@ class Sizes:
         used = np.flatnonzero(self.counts)
         if not used.size:
             return []
-        every = range(int(used[0]), int(used[-1]) + 1)
-        return [(1 << (one - 1) if one else 0, (1 << one) - 1 if one else 0, int(self.counts[one])) for one in every]
+        buckets = range(int(used[0]), int(used[-1]) + 1)
+        return [
+            (1 << (bucket - 1) if bucket else 0, (1 << bucket) - 1 if bucket else 0, int(self.counts[bucket]))
+            for bucket in buckets
+        ]
 
     @property
     def count(self) -> int:
@@ -159,9 +162,9 @@ class Frequent:
 
     def add(self, things: Iterable[Any], counts: Iterable[int], sizes: Iterable[int] | None = None) -> None:
         """Count things; `sizes` are bytes that belong to them."""
-        known, total = self.counts, 0
+        totals, total = self.counts, 0
         for thing, count in zip(things, counts, strict=True):
-            known[thing] = known.get(thing, 0) + count
+            totals[thing] = totals.get(thing, 0) + count
             total += count
         if sizes is not None:
             for thing, size in zip(things, sizes, strict=True):
@@ -273,7 +276,7 @@ class Offsets:
 
     def largest(self) -> list[Gap]:
         """The largest gaps, at most `GAPS` of them, in their order."""
-        return sorted(sorted(self.gaps, key=lambda one: (-one.size, one.start))[:GAPS], key=lambda one: one.start)
+        return sorted(sorted(self.gaps, key=lambda gap: (-gap.size, gap.start))[:GAPS], key=lambda gap: gap.start)
 
     def merge(self, following: Offsets) -> None:
         """Add the frames of the split that follows."""
@@ -325,12 +328,12 @@ class Profile:
         """Add another: the split or file that follows; or with `in_order` false another partition, whose offsets mean something else."""
         for name in ("records", "without_value", "without_key", "frames", "stored", "payload"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.low = min((one for one in (self.low, other.low) if one is not None), default=None)
-        self.high = max((one for one in (self.high, other.high) if one is not None), default=None)
+        self.low = min((time for time in (self.low, other.low) if time is not None), default=None)
+        self.high = max((time for time in (self.high, other.high) if time is not None), default=None)
         for name in ("series", "sizes", "keys", "distinct"):
             getattr(self, name).merge(getattr(other, name))
-        for aspect, found in other.labels.items():
-            self.labels.setdefault(aspect, Frequent(LABELS)).merge(found)
+        for aspect, labels in other.labels.items():
+            self.labels.setdefault(aspect, Frequent(LABELS)).merge(labels)
         if not in_order:
             self.offsets = None
         elif other.offsets is not None:
@@ -340,8 +343,8 @@ class Profile:
 
     def count(self, aspect: str, rows: Mapping[str, tuple[int, int]]) -> None:
         """Add what a format counts of its frames: label -> number, bytes."""
-        found = self.labels.setdefault(aspect, Frequent(LABELS))
-        found.add(list(rows), [one for one, _ in rows.values()], [one for _, one in rows.values()])
+        labels = self.labels.setdefault(aspect, Frequent(LABELS))
+        labels.add(list(rows), [number for number, _ in rows.values()], [number for _, number in rows.values()])
 
     def usual_times(self) -> tuple[int | None, int | None, int]:
         """First and last time without those that are far from nearly all others, and how many records have such."""
@@ -358,16 +361,16 @@ class Profile:
         return keyed / max(1, self.distinct.count) if keyed else None
 
 
-def merged(profiles: Iterable[Profile]) -> Profile:
+def merge_profiles(profiles: Iterable[Profile]) -> Profile:
     """Several partitions as one."""
-    made = Profile()
-    for one in profiles:
-        made.merge(one, in_order=False)
-    return made
+    total = Profile()
+    for profile in profiles:
+        total.merge(profile, in_order=False)
+    return total
 
 
 def each_label(profile: Profile) -> Iterator[tuple[str, str, int, int]]:
     """Aspect, label, number and bytes of everything that was counted, the most frequent first."""
-    for aspect, found in profile.labels.items():
-        for label, number in found.first(LABELS):
-            yield aspect, label, number, found.sizes.get(label, 0)
+    for aspect, labels in profile.labels.items():
+        for label, number in labels.first(LABELS):
+            yield aspect, label, number, labels.sizes.get(label, 0)

@@ -58,7 +58,7 @@ class RescueOptions:
 
     def check_plain(self, family: str, options: Sequence[str]) -> None:
         """OptionError unless whole stores are asked for, with nothing but these options of a family."""
-        given = {
+        is_set = {
             "topic": bool(self.topics),
             "include": bool(self.include),
             "exclude-deleted": self.exclude_deleted,
@@ -68,7 +68,7 @@ class RescueOptions:
             "metadata-version": self.level is not None,
             "keep-retention": self.keep_retention,
         }
-        for name in (name for name, is_given in given.items() if is_given):
+        for name in (name for name, is_given in is_set.items() if is_given):
             raise OptionError(f"--{name}: rescue of {family} rescues whole stores; it has no such option")
         for name in self.options:
             if name not in options:
@@ -141,13 +141,11 @@ class Rescuer(Protocol):
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
         """Look at one copy. `advance` is called with the number of bytes that are done."""
 
-    def decide(self, found: Sequence[SurveyResult]) -> list[RescueSplit]:
+    def decide(self, surveys: Sequence[SurveyResult]) -> list[RescueSplit]:
         """What is written of each unit, from which copies, and why. Reads no data."""
 
     def adjacent_files(self) -> Mapping[str, str | None]:
-        """Files next to the target, after `decide`: what their names end with, which begin with that of the target, and their texts, which
-        are None before `finish`.
-        """
+        """Files next to the target, after `decide`: the suffix of each name after the target's, and the text; None before `finish`."""
 
     def carry(self, split: RescueSplit, folder: Folder, aside: Folder, advance: Callable[[int], None]) -> Report:
         """Write one unit into a new directory below `folder`, under the split's name; what must not be in the result but is to stay
@@ -228,9 +226,9 @@ class UnitPlan:
 
     def as_json(self) -> dict[str, Any]:
         """Everything that is known, for machines."""
-        made = asdict(self)
-        made["divergent"] = [{"copy": copy, **asdict(span)} for copy, span in self.divergent]
-        return {**made, "is_whole": self.is_whole}
+        fields = asdict(self)
+        fields["divergent"] = [{"copy": copy, **asdict(span)} for copy, span in self.divergent]
+        return {**fields, "is_whole": self.is_whole}
 
 
 def plan_facts(units: Sequence[UnitPlan]) -> list[dict[str, Any]]:
@@ -380,4 +378,4 @@ class Restorer(Protocol):
         """Write one partition into a new directory below `folder`, under the split's name."""
 
     def finish(self, done: Sequence[RestoredPartition], folder: Folder) -> None:
-        """Write everything that is not in a partition into the directory that has all of them."""
+        """Write everything outside of partitions into the directory of the partitions."""

@@ -56,7 +56,7 @@ class SeriousNote(str):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that an operation did: which bytes of which file, which offsets (both half-open), and why.
+    """One thing that an operation did: the bytes of a file and the offsets (both half-open), and why.
 
     `is_expected` says that a sound source is treated so too (padding after the last frame is dropped): nothing is lost by it.
     """
@@ -132,13 +132,13 @@ class Report:
 
     def add(self, action: Action, reason: str = "", path: str | None = None, **place: Any) -> None:
         """Add an entry; `place` has the other fields of Entry. A kept run of bytes that follows one of the same file extends it."""
-        made = Entry(action, reason, path, **place)
+        entry = Entry(action, reason, path, **place)
         before = self.entries[-1] if self.entries else None
-        if before is not None and _follows(before, made):
-            made = Entry(action, reason, path, before.start, made.stop, before.first_offset, made.stop_offset)
-            self.entries[-1] = made
+        if before is not None and _follows(before, entry):
+            entry = Entry(action, reason, path, before.start, entry.stop, before.first_offset, entry.stop_offset)
+            self.entries[-1] = entry
         else:
-            self.entries.append(made)
+            self.entries.append(entry)
 
     # Asking it --------------------------------------------------------------------------------------------------------
 
@@ -193,8 +193,8 @@ class Report:
     @property
     def lost(self) -> list[tuple[int, int | None]]:
         """First and last of every run of lost offsets; the last is None where nothing tells it."""
-        runs = [one for one in self.with_action(Action.LOST) if one.first_offset is not None]
-        return [(int(one.first_offset or 0), None if one.stop_offset is None else one.stop_offset - 1) for one in runs]
+        runs = [entry for entry in self.with_action(Action.LOST) if entry.first_offset is not None]
+        return [(int(run.first_offset or 0), None if run.stop_offset is None else run.stop_offset - 1) for run in runs]
 
     def total(self, name: str) -> int:
         """A count of the report and all its parts."""
@@ -206,34 +206,34 @@ class Report:
         """Everything, for machines."""
         named = {"verb": self.verb, "source": self.source, "target": self.target}
         lists: dict[str, Any] = {
-            "entries": [one.as_json() for one in self.entries],
+            "entries": [entry.as_json() for entry in self.entries],
             "lost": [list(run) for run in self.lost],
             "parts": {name: part.as_json() for name, part in self.parts.items()},
             "notes": list(self.notes),
             "left_out": list(self.left_out),
             "not_loaded": list(self.not_loaded),
-            "remaining": [one.as_row() for one in self.remaining],
+            "remaining": [finding.as_row() for finding in self.remaining],
         }
-        given = {name: value for name, value in (*named.items(), *lists.items()) if value}
-        own = {**self.facts, **self.counts, **given, **self.facts, "is_whole": self.is_whole}
-        return own | ({"dry_run": True} if self.is_dry_run else {})
+        filled = {name: value for name, value in (*named.items(), *lists.items()) if value}
+        fields = {**self.facts, **self.counts, **filled, **self.facts, "is_whole": self.is_whole}
+        return fields | ({"dry_run": True} if self.is_dry_run else {})
 
     def lines(self) -> list[str]:
         """Everything, for people: what was done and where, the parts, notes, counts, and what remains."""
-        made = list(_few([one for one in self.entries if one.action is not Action.KEPT]))
+        lines = list(_few([entry for entry in self.entries if entry.action is not Action.KEPT]))
         for name, part in self.parts.items():
-            own = part.lines()
-            made += [printable(name), *(f"  {line}" for line in own)] if own else []
-        made += [printable(note) for note in self.notes]
+            part_lines = part.lines()
+            lines += [printable(name), *(f"  {line}" for line in part_lines)] if part_lines else []
+        lines += [printable(note) for note in self.notes]
         if self.counts or self.facts:
-            made.append(", ".join([*self._counts(), *self._facts()]))
-        made += [
+            lines.append(", ".join([*self._counts(), *self._facts()]))
+        lines += [
             f"{printable(path)}: left out: rawlog or the system does not know it; copy it yourself if you need it"
             for path in self.left_out
         ]
-        made += [f"{printable(path)}: left out: the system would not load it" for path in self.not_loaded]
-        made += [_remains(one) for one in self.remaining]
-        return [line for line in made if line]
+        lines += [f"{printable(path)}: left out: the system would not load it" for path in self.not_loaded]
+        lines += [_remains(finding) for finding in self.remaining]
+        return [line for line in lines if line]
 
     def _counts(self) -> list[str]:
         words = ((name.replace("_", " "), number) for name, number in self.counts.items() if number)
@@ -245,24 +245,24 @@ class Report:
             f"{name.replace('_', ' ')} {value:,}" if type(value) is int else f"{name.replace('_', ' ')} {value}"
             for name, value in self.facts.items()
             if isinstance(value, int)
-            or (isinstance(value, str) and not any(value in one.reason for one in self.entries))
+            or (isinstance(value, str) and not any(value in entry.reason for entry in self.entries))
         ]
 
     def problems(self) -> list[str]:
         """Why it is not whole, in a few words each; nothing if it is."""
         would = self.is_dry_run
-        found = []
+        problems = []
         if any(entry.is_loss for entry in self.all_entries()):
-            found.append("something would be lost or changed" if would else "something was lost or changed")
+            problems.append("something would be lost or changed" if would else "something was lost or changed")
         if self.all_left_out:
-            found.append("files would be left out" if would else "files were left out")
+            problems.append("files would be left out" if would else "files were left out")
         if self.with_action(Action.UNDECIDED):
-            found.append("something is undecided")
+            problems.append("something is undecided")
         if self.all_remaining:
-            found.append("findings would remain" if would else "findings remain")
+            problems.append("findings would remain" if would else "findings remain")
         if self.has_serious_note:
-            found.append("something was not read or not decoded")
-        return found
+            problems.append("something was not read or not decoded")
+        return problems
 
     def __repr__(self) -> str:
         what = "whole" if self.is_whole else " and ".join(self.problems())
@@ -270,10 +270,10 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The counts, the first entries and what remains as a table, for a notebook."""
-        entries = [one for one in self.all_entries() if one.action is not Action.KEPT]
-        rows: list[tuple[Any, ...]] = [(one.action, one.path, one.reason) for one in entries[:ROWS]]
+        entries = [entry for entry in self.all_entries() if entry.action is not Action.KEPT]
+        rows: list[tuple[Any, ...]] = [(entry.action, entry.path, entry.reason) for entry in entries[:ROWS]]
         rows += [("", "", f"{len(entries) - ROWS:,} more entries")] if len(entries) > ROWS else []
-        rows += [("remains", one.path, f"{one.message} [{one.code}]") for one in self.remaining[:ROWS]]
+        rows += [("remains", finding.path, f"{finding.message} [{finding.code}]") for finding in self.remaining[:ROWS]]
         rows += [("", name, number) for name, number in self.counts.items()]
         return html_table(("action", "where", "what"), rows, repr(self))
 
@@ -287,11 +287,11 @@ def _follows(before: Entry, entry: Entry) -> bool:
 def _few(entries: list[Entry]) -> Iterator[str]:
     """A line for each entry, but not for millions of them."""
     shown: dict[tuple[Action, str | None], int] = {}
-    for one in entries:
-        key = (one.action, one.path)
+    for entry in entries:
+        key = (entry.action, entry.path)
         shown[key] = shown.get(key, 0) + 1
         if shown[key] <= SHOWN:
-            yield one.line()
+            yield entry.line()
     for (action, path), number in shown.items():
         if number > SHOWN:
             yield f"{action} {printable(path or '')}: {number - SHOWN:,} more".replace(" :", ":")
@@ -362,25 +362,25 @@ def failed(finished: float) -> list[Metric]:
 def as_prometheus(verb: str, target: str, metrics: list[Metric]) -> str:
     """Metrics in the text form of Prometheus (version 0.0.4): gauges of the last run, with its target as a label."""
     lines: list[str] = []
-    for name in dict.fromkeys(one.name for one in metrics):
+    for name in dict.fromkeys(metric.name for metric in metrics):
         whole = re.sub(r"[^a-zA-Z0-9_]", "_", f"rawlog_{verb}_{name}")
         lines += [f"# HELP {whole} {_MEANINGS.get(name, name.replace('_', ' '))}", f"# TYPE {whole} gauge"]
-        for one in metrics:
-            if one.name == name:
-                labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in (("target", target), *one.labels))
-                lines.append(f"{whole}{{{labels}}} {_number(one.value)}")
+        for metric in metrics:
+            if metric.name == name:
+                labels = ",".join(f'{key}="{_escape(value)}"' for key, value in (("target", target), *metric.labels))
+                lines.append(f"{whole}{{{labels}}} {_number(metric.value)}")
     return "\n".join(lines) + "\n"
 
 
 def as_json(verb: str, target: str, metrics: list[Metric]) -> str:
     """Metrics as an object: a number for each name, or an object with a number for each label."""
-    made: dict[str, Any] = {"verb": verb, "target": target}
-    for one in metrics:
-        if not one.labels:
-            made[one.name] = one.value
+    fields: dict[str, Any] = {"verb": verb, "target": target}
+    for metric in metrics:
+        if not metric.labels:
+            fields[metric.name] = metric.value
         else:
-            made.setdefault(one.name, {})[one.labels[0][1]] = one.value
-    return json.dumps(made) + "\n"
+            fields.setdefault(metric.name, {})[metric.labels[0][1]] = metric.value
+    return json.dumps(fields) + "\n"
 
 
 def as_text(path: str, verb: str, target: str, metrics: list[Metric]) -> str:
@@ -388,7 +388,7 @@ def as_text(path: str, verb: str, target: str, metrics: list[Metric]) -> str:
     return (as_prometheus if path.endswith(PROMETHEUS) else as_json)(verb, target, metrics)
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     printable = value.encode(errors="replace").decode()
     return printable.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 

@@ -275,7 +275,7 @@ class Store(Sequence[File], Sharing):
 
     @classmethod
     def absent(cls, files: Sequence[File]) -> Sequence[Account]:
-        """The accounts of stores that should be in a tree and of which nothing is. For `verify --complete`."""
+        """The accounts of stores that are missing from a tree as a whole. For `verify --complete`."""
         return ()
 
     @classmethod
@@ -346,7 +346,7 @@ class Store(Sequence[File], Sharing):
         for file in self.files:
             if file.place.start_offset is not None:
                 starts.setdefault((file.format, file.place.state), set()).add(file.place.start_offset)
-        return {key: sorted(found) for key, found in starts.items()}
+        return {key: sorted(numbers) for key, numbers in starts.items()}
 
     @overload
     def __getitem__(self, index: int) -> File: ...
@@ -416,15 +416,15 @@ def unread_size(store: Store) -> int:
     return sum(file.size for file in store if file.path not in store.summaries)
 
 
-def joined(files: Iterable[File], stores: Iterable[Store]) -> Store:
+def join_stores(files: Iterable[File], stores: Iterable[Store]) -> Store:
     """All files of several stores, with what is known of the last file of each: where a log ends."""
-    made = Store(files)
+    whole = Store(files)
     for store in stores:
-        known = [file for file in store if file.path in store.summaries]
-        if known:
-            last = max(known, key=lambda file: file.place.start_offset or 0)
-            made.summaries[last.path] = store.summaries[last.path]
-    return made
+        summarised = [file for file in store if file.path in store.summaries]
+        if summarised:
+            last = max(summarised, key=lambda file: file.place.start_offset or 0)
+            whole.summaries[last.path] = store.summaries[last.path]
+    return whole
 
 
 def stores_below(groups: Mapping[str, Sequence[File]]) -> list[Store]:
@@ -438,12 +438,12 @@ def stores_below(groups: Mapping[str, Sequence[File]]) -> list[Store]:
 
 def stores_of_files(files: Sequence[File], roots: Sequence[str]) -> list[Store]:
     """A store for each file, named by its path below the root that it was found at; by its own name if it was asked for itself."""
-    made = []
+    stores = []
     for file in files:
         inside = (root.rstrip("/") for root in roots if file.path.startswith(f"{root.rstrip('/')}/"))
         above = max(inside, key=len, default=file.path.rpartition("/")[0])
-        made.append(Store((file,), file.path[len(above) :].lstrip("/")))
-    return made
+        stores.append(Store((file,), file.path[len(above) :].lstrip("/")))
+    return stores
 
 
 # ----------------------------------------------------------------------------------------------------------------------

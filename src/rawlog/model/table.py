@@ -74,7 +74,7 @@ class Table:
     def ddl(self) -> str:
         """The schema as Spark's DDL text."""
         return ", ".join(
-            f"{_quoted(column.name)} {'string' if column.type == JSON else column.type}" for column in self.columns
+            f"{_quote(column.name)} {'string' if column.type == JSON else column.type}" for column in self.columns
         )
 
     def column(self, name: str) -> Column:
@@ -164,8 +164,8 @@ def _parse(tokens: list[str]) -> pa.DataType:
 
 
 def _expect(tokens: list[str], token: str) -> None:
-    found = tokens.pop(0)
-    assert found == token, f"{token} expected, {found} found"
+    first = tokens.pop(0)
+    assert first == token, f"{token} expected, {first} found"
 
 
 def spark_type(arrow: pa.DataType, naive: str = "timestamp") -> str:
@@ -190,10 +190,10 @@ def spark_type(arrow: pa.DataType, naive: str = "timestamp") -> str:
 
 
 def _plain_name(name: str) -> str:
-    return name if _WORD.fullmatch(name) else _quoted(name)
+    return name if _WORD.fullmatch(name) else _quote(name)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -59,10 +59,10 @@ def parse_now(text: str | None) -> int:
 
 def parse_span(text: str) -> int:
     """Microseconds of a span of time with its sign: `-30d`, `+2h`, `500ms`. OptionError for anything else."""
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
+    parsed = _SPAN.fullmatch(text.strip())
+    if parsed is None:
         raise OptionError(f"span of time {text!r}: such as -30d, 2h or 500ms expected")
-    return int(float(found[2]) * _UNITS[found[3]]) * (-1 if found[1] == "-" else 1)
+    return int(float(parsed[2]) * _UNITS[parsed[3]]) * (-1 if parsed[1] == "-" else 1)
 
 
 def parse_duration(text: str | float) -> float:
@@ -79,10 +79,10 @@ def parse_duration(text: str | float) -> float:
 
 def parse_size(text: str) -> int:
     """Bytes of a size: `4096`, `64M`, `1GiB` (powers of 1024). OptionError for anything else."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    parsed = _SIZE.fullmatch(text.strip())
+    if parsed is None:
         raise OptionError(f"size {text!r}: such as 64M or 1GiB expected")
-    return int(float(found[1]) * 1024 ** _POWERS[found[2].lower()])
+    return int(float(parsed[1]) * 1024 ** _POWERS[parsed[2].lower()])
 
 
 def _microseconds(moment: datetime) -> int:
@@ -104,18 +104,18 @@ def is_glob(name: str) -> bool:
 
 def matches(name: str | None, patterns: Collection[str]) -> bool:
     """Whether a name is one of these, or matches one of these patterns; without patterns any name is."""
-    return not patterns or (name is not None and any(fnmatch.fnmatchcase(name, one) for one in patterns))
+    return not patterns or (name is not None and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
 
 
-def missing_topics(asked: Iterable[str], known: Collection[str]) -> Iterator[OptionError | str]:
+def missing_topics(names: Iterable[str], topics: Collection[str]) -> Iterator[OptionError | str]:
     """Names and patterns that match no known topic: an error with the nearest name, or a note."""
-    for name in asked:
-        if any(matches(topic, (name,)) for topic in known):
+    for name in names:
+        if any(matches(topic, (name,)) for topic in topics):
             continue
         if is_glob(name):
             yield f"--topic {name}: no topic matches"
-        elif known:
-            yield unknown("topic", name, known)
+        elif topics:
+            yield unknown("topic", name, topics)
         else:
             yield OptionError(f"unknown topic {name!r}: there are no topics here")
 
@@ -207,7 +207,7 @@ def text_of(value: bytes) -> str | None:
 
 def is_text(text: str) -> bool:
     """Whether a text is Unicode: an argument of the command line may have bytes that are not."""
-    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def counted(count: int, what: str, plural: str | None = None) -> str:
@@ -248,7 +248,7 @@ def java_text(raw: bytes) -> str:
     return raw.decode("utf-8", "rawlog.java")
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _replace_malformed(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     data, start, end = error.object, error.start, error.end
     if data[start] == 0xED and start + 1 < len(data) and 0xA0 <= data[start + 1] <= 0xBF:
@@ -257,7 +257,7 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     return "\ufffd", end
 
 
-codecs.register_error("rawlog.java", _replaced)
+codecs.register_error("rawlog.java", _replace_malformed)
 
 
 FIRST_DAY, LAST_DAY = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -307,12 +307,12 @@ def html_table(
     names: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", *, shows_null: bool = False
 ) -> str:
     """A table with a line of names, and a caption above it. Numbers are aligned at the right; `shows_null` is for data."""
-    every = [list(row) for row in rows]
-    kinds = [_kind([row[at] for row in every if at < len(row)]) for at in range(len(names))]
+    table_rows = [list(row) for row in rows]
+    kinds = [_kind([row[at] for row in table_rows if at < len(row)]) for at in range(len(names))]
     heads = "".join(f"<th{kind}>{_text(name)}</th>" for name, kind in zip(names, kinds, strict=True))
     body = "".join(
         f"<tr>{''.join(f'<td{kind}>{_cell(value, shows_null)}</td>' for value, kind in zip(row, kinds, strict=False))}</tr>"
-        for row in every
+        for row in table_rows
     )
     head = html_note(caption) if caption else ""
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"

@@ -82,21 +82,23 @@ class Transactions:
         return bool(self.open or self.ids or self.aborted)
 
 
-def show(found: Transactions) -> Iterator[Item]:
+def show(system: Transactions) -> Iterator[Item]:
     """Transactions as rows for machines (tables `open`, `ids`, `aborted`) and as text for people. One that hangs is a finding."""
-    for table, rows in (("open", found.open), ("ids", found.ids), ("aborted", found.aborted)):
-        for one in rows:
-            row = {"table": table, "system": found.system, **_plain(asdict(one))}
+    for table, rows in (("open", system.open), ("ids", system.ids), ("aborted", system.aborted)):
+        for entry in rows:
+            row = {"table": table, "system": system.system, **_plain(asdict(entry))}
             yield Item(row, is_finding=bool(row.get("is_hanging")))
-    hanging = [one for one in found.open if one.is_hanging]
-    others = [one for one in found.open if not one.is_hanging]
-    yield Item(text=Section("Hanging: the coordinator does not know them", _open(hanging), None, OPEN_HEAD))
-    yield Item(text=Section("Open", _open(others), SHOWN, OPEN_HEAD))
-    for advice in dict.fromkeys(one.advice for one in (*hanging, *others) if one.advice):
+    hanging = [transaction for transaction in system.open if transaction.is_hanging]
+    others = [transaction for transaction in system.open if not transaction.is_hanging]
+    yield Item(text=Section("Hanging: the coordinator does not know them", _open_rows(hanging), None, OPEN_HEAD))
+    yield Item(text=Section("Open", _open_rows(others), SHOWN, OPEN_HEAD))
+    for advice in dict.fromkeys(transaction.advice for transaction in (*hanging, *others) if transaction.advice):
         yield Item(text=Line(f"  {advice}", Tone.BAD if hanging else None))
-    yield Item(text=Section("Transactional ids", [_id(one) for one in found.ids], SHOWN, ID_HEAD))
-    yield Item(text=Section("Aborted", [_aborted(one) for one in found.aborted], SHOWN, ABORTED_HEAD))
-    yield from (Item(note=note) for note in found.notes)
+    yield Item(text=Section("Transactional ids", [_id_cells(entry) for entry in system.ids], SHOWN, ID_HEAD))
+    yield Item(
+        text=Section("Aborted", [_aborted_cells(transaction) for transaction in system.aborted], SHOWN, ABORTED_HEAD)
+    )
+    yield from (Item(note=note) for note in system.notes)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
@@ -108,26 +110,31 @@ def _time(value: int | None) -> str:
     return "" if value is None else plain_time(value)
 
 
-def _open(rows: Sequence[OpenTransaction]) -> list[tuple[str, ...]]:
+def _open_rows(rows: Sequence[OpenTransaction]) -> list[tuple[str, ...]]:
     return [
         (
-            one.topic,
-            str(one.partition),
-            f"{one.first_offset:,}",
-            f"{one.producer_id} epoch {one.producer_epoch}",
-            one.transactional_id or "unknown",
-            one.status or "unknown",
-            _time(one.last_time),
+            transaction.topic,
+            str(transaction.partition),
+            f"{transaction.first_offset:,}",
+            f"{transaction.producer_id} epoch {transaction.producer_epoch}",
+            transaction.transactional_id or "unknown",
+            transaction.status or "unknown",
+            _time(transaction.last_time),
         )
-        for one in rows
+        for transaction in rows
     ]
 
 
-def _id(one: TransactionalId) -> tuple[str, ...]:
-    producer = "" if one.producer_id is None else f"{one.producer_id} epoch {one.producer_epoch}"
-    times = _time(one.start_time), _time(one.update_time)
-    return (one.transactional_id, producer, one.status or "", ", ".join(one.partitions), *times)
+def _id_cells(entry: TransactionalId) -> tuple[str, ...]:
+    producer = "" if entry.producer_id is None else f"{entry.producer_id} epoch {entry.producer_epoch}"
+    times = _time(entry.start_time), _time(entry.update_time)
+    return (entry.transactional_id, producer, entry.status or "", ", ".join(entry.partitions), *times)
 
 
-def _aborted(one: AbortedTransaction) -> tuple[str, ...]:
-    return (one.topic, str(one.partition), offset_range(one.start, one.stop), str(one.producer_id))
+def _aborted_cells(transaction: AbortedTransaction) -> tuple[str, ...]:
+    return (
+        transaction.topic,
+        str(transaction.partition),
+        offset_range(transaction.start, transaction.stop),
+        str(transaction.producer_id),
+    )

@@ -166,20 +166,24 @@ class Declaration:
     @property
     def help(self) -> str:
         """What its docstring says to users of the command line: all up to the paragraph on what the function returns."""
-        names = {one.name: one for one in self.parameters if not one.is_python_only}
+        names = {parameter.name: parameter for parameter in self.parameters if not parameter.is_python_only}
 
-        def spelled(match: re.Match[str]) -> str:
-            one = names.get(match[1])
-            if one is None:
+        def spell(match: re.Match[str]) -> str:
+            parameter = names.get(match[1])
+            if parameter is None:
                 return match[0]
-            return (one.metavar or one.name.upper()) if one.is_argument else max(one.spellings, key=len)
+            return (
+                (parameter.metavar or parameter.name.upper())
+                if parameter.is_argument
+                else max(parameter.spellings, key=len)
+            )
 
-        return re.sub(r"`(\w+)`", spelled, "\n\n".join(self._paragraphs()))
+        return re.sub(r"`(\w+)`", spell, "\n\n".join(self._paragraphs()))
 
     def _paragraphs(self) -> list[str]:
-        every = re.split(r"\n\s*\n", inspect.getdoc(self.function) or "")
-        ends = [at for at, text in enumerate(every) if text.startswith(("Returns", ">>>"))]
-        return every[: min(ends, default=len(every))]
+        paragraphs = re.split(r"\n\s*\n", inspect.getdoc(self.function) or "")
+        ends = [at for at, text in enumerate(paragraphs) if text.startswith(("Returns", ">>>"))]
+        return paragraphs[: min(ends, default=len(paragraphs))]
 
 
 #: Every verb whose module was imported, by name.
@@ -192,8 +196,8 @@ def verb(
     """Declare a function as a verb: see Declaration. Its signature is read when it is first needed."""
 
     def declare(function: F) -> F:
-        known = name or function.__name__
-        DECLARED[known] = Declaration(known, group, function, tuple(examples), more, doing)
+        called = name or function.__name__
+        DECLARED[called] = Declaration(called, group, function, tuple(examples), more, doing)
         return function
 
     return declare
@@ -201,14 +205,14 @@ def verb(
 
 def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     """The parameters of a function; of a group that it takes by `**name: Unpack[Group]` the members."""
-    every: list[Parameter] = []
-    for one in _written(function).parameters.values():
-        group = re.fullmatch(r"Unpack\[(\w+)\]", str(one.annotation))
+    parameters: list[Parameter] = []
+    for parameter in _source_signature(function).parameters.values():
+        group = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
         if group is not None:
-            every += members_of(function.__globals__[group[1]])
-        elif one.kind is not one.VAR_KEYWORD:
-            every.append(_parameter(one, function.__globals__))
-    return tuple(every)
+            parameters += members_of(function.__globals__[group[1]])
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            parameters.append(_parameter(parameter, function.__globals__))
+    return tuple(parameters)
 
 
 def show_signature(function: Callable[..., Any]) -> None:
@@ -216,31 +220,35 @@ def show_signature(function: Callable[..., Any]) -> None:
     if "__signature__" in vars(function):
         return
     plain = inspect.signature(function)
-    known = {one.name: one for one in parameters_of(function)}
-    own = [
-        one if known[one.name].is_python_only else one.replace(annotation=known[one.name].annotation)
-        for one in plain.parameters.values()
-        if one.name in known
+    parameters = {parameter.name: parameter for parameter in parameters_of(function)}
+    shown = [
+        parameter
+        if parameters[parameter.name].is_python_only
+        else parameter.replace(annotation=parameters[parameter.name].annotation)
+        for parameter in plain.parameters.values()
+        if parameter.name in parameters
     ]
-    named = {one.name for one in own}
+    named = {parameter.name for parameter in shown}
     members = [
         inspect.Parameter(
-            one.name,
+            parameter.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=False if one.kind is Kind.FLAG else one.default,
-            annotation=one.annotation,
+            default=False if parameter.kind is Kind.FLAG else parameter.default,
+            annotation=parameter.annotation,
         )
-        for one in sorted(known.values(), key=lambda one: one.section in LAST)
-        if one.name not in named
+        for parameter in sorted(parameters.values(), key=lambda parameter: parameter.section in LAST)
+        if parameter.name not in named
     ]
     rest = [
-        one for one in plain.parameters.values() if one.kind is one.VAR_KEYWORD and "Unpack[" not in str(one.annotation)
+        parameter
+        for parameter in plain.parameters.values()
+        if parameter.kind is parameter.VAR_KEYWORD and "Unpack[" not in str(parameter.annotation)
     ]
     vars(function)["__written__"] = plain
-    vars(function)["__signature__"] = plain.replace(parameters=[*own, *members, *rest])
+    vars(function)["__signature__"] = plain.replace(parameters=[*shown, *members, *rest])
 
 
-def _written(function: Callable[..., Any]) -> inspect.Signature:
+def _source_signature(function: Callable[..., Any]) -> inspect.Signature:
     """The signature as the source has it."""
     written = vars(function).get("__written__")
     return written if isinstance(written, inspect.Signature) else inspect.signature(function)
@@ -251,7 +259,7 @@ def members_of(group: type) -> tuple[Parameter, ...]:
     """The options of a group. What the docstring of the group that declares one begins with, up to a colon, is its heading in the help."""
     types = get_type_hints(group, include_extras=True)
     return tuple(
-        _described(Parameter(name, ""), types[name], _section(group, name, written))
+        _describe(Parameter(name, ""), types[name], _section(group, name, written))
         for name, written in group.__annotations__.items()
     )
 
@@ -261,53 +269,55 @@ def _section(group: type, name: str, written: Any) -> str:
     module = sys.modules[getattr(written, "__forward_module__", None) or group.__module__]
     first = next(
         (
-            one
-            for one in vars(module).values()
-            if is_typeddict(one) and one.__annotations__.get(name) is written and one.__module__ == module.__name__
+            other
+            for other in vars(module).values()
+            if is_typeddict(other)
+            and other.__annotations__.get(name) is written
+            and other.__module__ == module.__name__
         ),
         group,
     )
     return (first.__doc__ or OPTIONS).partition(":")[0]
 
 
-def _parameter(one: inspect.Parameter, names: dict[str, Any]) -> Parameter:
-    default = None if one.default is one.empty else one.default
-    plain = Parameter(one.name, "", default=default, is_required=one.default is one.empty)
-    is_argument = one.kind is not one.KEYWORD_ONLY
-    if not isinstance(one.annotation, str):
+def _parameter(written: inspect.Parameter, names: dict[str, Any]) -> Parameter:
+    default = None if written.default is written.empty else written.default
+    plain = Parameter(written.name, "", default=default, is_required=written.default is written.empty)
+    is_argument = written.kind is not written.KEYWORD_ONLY
+    if not isinstance(written.annotation, str):
         return replace(plain, is_python_only=True)
     try:
-        type_ = eval(one.annotation, names)  # noqa: S307 - it is our own source
+        type_ = eval(written.annotation, names)  # noqa: S307 - it is our own source
     except NameError:
-        if "Annotated" in one.annotation:
+        if "Annotated" in written.annotation:
             raise
         return replace(plain, is_python_only=True)
-    return _described(plain, type_, OPTIONS, is_argument=is_argument)
+    return _describe(plain, type_, OPTIONS, is_argument=is_argument)
 
 
-def _described(plain: Parameter, type_: Any, section: str, *, is_argument: bool = False) -> Parameter:
+def _describe(plain: Parameter, type_: Any, section: str, *, is_argument: bool = False) -> Parameter:
     """A parameter with what its type and its `Option` say."""
     if get_origin(type_) is not Annotated:
         return replace(plain, is_python_only=True, annotation=type_, default=plain.default)
     type_, option = get_args(type_)[:2]
     if isinstance(option, str):
         option = Option(option)
-    found = replace(plain, help=option.help, names=option.names, section=section, annotation=type_, **_facts(type_))
-    found = replace(found, **option.changes)
+    parameter = replace(plain, help=option.help, names=option.names, section=section, annotation=type_, **_facts(type_))
+    parameter = replace(parameter, **option.changes)
     if is_argument and not option.names:
-        return replace(found, is_argument=True, metavar=option.help, help="")
-    return found
+        return replace(parameter, is_argument=True, metavar=option.help, help="")
+    return parameter
 
 
 def _facts(type_: Any) -> dict[str, Any]:
     """What a type says of a parameter: its kind, its choices, and whether it may be given again."""
-    every = _members(type_)
-    origins = {get_origin(one) or one for one in every}
+    members = _members(type_)
+    origins = {get_origin(member) or member for member in members}
     is_repeated = bool({Sequence, Iterable} & origins)
     if bool in origins:
         return {"kind": Kind.FLAG}
     if Literal in origins:
-        choices = next(get_args(one) for one in every if get_origin(one) is Literal)
+        choices = next(get_args(member) for member in members if get_origin(member) is Literal)
         return {"kind": Kind.CHOICE, "choices": choices, "is_repeated": is_repeated}
     if os.PathLike in origins:
         return {"kind": Kind.PATH, "is_repeated": is_repeated}
@@ -320,7 +330,7 @@ def _facts(type_: Any) -> dict[str, Any]:
 
 def _members(type_: Any) -> list[Any]:
     if get_origin(type_) in (Union, UnionType):
-        return [member for one in get_args(type_) for member in _members(one)]
+        return [member for union_member in get_args(type_) for member in _members(union_member)]
     return [] if type_ is NoneType else [type_]
 
 

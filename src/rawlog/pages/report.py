@@ -10,7 +10,7 @@ from typing import Any
 
 from rawlog.model.finding import Findings, Startup
 from rawlog.model.groups import Group
-from rawlog.model.profile import Offsets, Profile, Series, Sizes, each_label, merged
+from rawlog.model.profile import Offsets, Profile, Series, Sizes, each_label, merge_profiles
 from rawlog.model.store import Look, Panel
 from rawlog.model.text import counted, offset_range, size_text
 from rawlog.model.transactions import Transactions
@@ -339,7 +339,7 @@ def page(view: Overview) -> str:
 
 
 def _cards(view: Overview) -> Safe:
-    low, high, far = merged(system.profile for system in view.systems).usual_times()
+    low, high, far = merge_profiles(system.profile for system in view.systems).usual_times()
     topics = sum(len(system.topics) for system in view.systems)
     partitions = sum(len(topic.partitions) for system in view.systems for topic in system.topics)
     lags = [group.lag for group in view.groups if group.lag is not None]

@@ -63,16 +63,16 @@ def replicas_of(a: Tree, b: Tree) -> list[Replicas]:
     """
     here, there = groups(a, Selection()), groups(b, Selection())
     units = [
-        (mine, others) for mine, others in same_units(here, there) if mine and others and len(mine) + len(others) > 2
+        (ours, others) for ours, others in same_units(here, there) if ours and others and len(ours) + len(others) > 2
     ]
-    found = [Replicas(one.name, one.files, others[0].files) for mine, others in units for one in mine]
-    done = {id(group) for mine, others in units for group in (*mine, *others)}
+    replicas = [Replicas(group.name, group.files, others[0].files) for ours, others in units for group in ours]
+    done = {id(group) for ours, others in units for group in (*ours, *others)}
     here, there = ([group for group in side if id(group) not in done] for side in (here, there))
-    for one, other in matched(here, there, by_name=bool(done)):
-        group = one or other
+    for first, other in match_groups(here, there, by_name=bool(done)):
+        group = first or other
         assert group is not None
-        found.append(Replicas(group.name, _files(one), _files(other)))
-    return found
+        replicas.append(Replicas(group.name, _files(first), _files(other)))
+    return replicas
 
 
 def _files(group: Group | None) -> tuple[File, ...]:
@@ -84,25 +84,25 @@ def rules_for(replicas: Replicas) -> Sequence[Rule[Any]]:
     if not replicas.a or not replicas.b:
         return (absent,)
     systems = {file.system for file in (*replicas.a, *replicas.b) if file.system is not None}
-    own = registry.family(systems.pop()).store_class.replica_rules() if len(systems) == 1 else ()
-    return own or (missing, record)
+    family_rules = registry.family(systems.pop()).store_class.replica_rules() if len(systems) == 1 else ()
+    return family_rules or (missing, record)
 
 
-def _compared(replicas: Replicas) -> Tally:
+def _compare_all(replicas: Replicas) -> Tally:
     whole = Pair(replicas.name, tuple(replicas.a), tuple(replicas.b))
     mixed = [group.mixed for files in (replicas.a, replicas.b) for group in groups(Tree((), tuple(files)), Selection())]
     passes = max(1, -(-whole.size // (1 << 30))) if any(mixed) else 1
     result = Tally()
     for number in range(passes):
-        one = replace(whole, mixed=any(mixed), number=number, passes=passes)
-        result.take(compare(one, Selection(errors="skip"), MOST))
+        share = replace(whole, mixed=any(mixed), number=number, passes=passes)
+        result.take(compare(share, Selection(errors="skip"), MOST))
     return result
 
 
-def _span(one: Difference) -> str:
-    if one.start is None or one.stop is None or one.count == 1:
-        return f"{one.name}: {counted(one.count, one.what)}"
-    return f"{one.name}: {counted(one.count, one.what)}, {offset_range(one.start, one.stop)}"
+def _span(difference: Difference) -> str:
+    if difference.start is None or difference.stop is None or difference.count == 1:
+        return f"{difference.name}: {counted(difference.count, difference.what)}"
+    return f"{difference.name}: {counted(difference.count, difference.what)}, {offset_range(difference.start, difference.stop)}"
 
 
 @rule("rawlog.replica.absent", Severity.INFO)
@@ -122,11 +122,11 @@ def missing(replicas: Replicas) -> Iterator[Mark]:
     At the end of a log that is normal for a replica that lags, at its beginning for one that was trimmed further; anywhere else records are
     lost.
     """
-    tally = replicas.share(_compared)
-    for one in tally.items:
-        if one.change is not Change.DIFFERS:
-            who = "the other replica lacks" if one.change is Change.ONLY_A else "this replica lacks"
-            yield Mark(f"{who} {_span(one)}", offset=one.start, path=replicas.a[0].path)
+    tally = replicas.share(_compare_all)
+    for difference in tally.items:
+        if difference.change is not Change.DIFFERS:
+            who = "the other replica lacks" if difference.change is Change.ONLY_A else "this replica lacks"
+            yield Mark(f"{who} {_span(difference)}", offset=difference.start, path=replicas.a[0].path)
     if tally.unlisted:
         yield Mark(f"{tally.unlisted:,} more differences", path=replicas.a[0].path)
 
@@ -137,15 +137,15 @@ def record(replicas: Replicas) -> Iterator[Mark]:
 
     Look at both with `rawlog diff`, and restore the wrong one from the right one.
     """
-    for one in replicas.share(_compared).items:
-        if one.change is Change.DIFFERS:
-            columns = ", ".join(one.columns)
+    for difference in replicas.share(_compare_all).items:
+        if difference.change is Change.DIFFERS:
+            columns = ", ".join(difference.columns)
             yield Mark(
-                f"{_span(one)} unlike the other replica's: {columns}",
-                offset=one.start,
+                f"{_span(difference)} unlike the other replica's: {columns}",
+                offset=difference.start,
                 path=replicas.a[0].path,
-                expected=one.b,
-                found=one.a,
+                expected=difference.b,
+                found=difference.a,
             )
 
 
@@ -182,15 +182,15 @@ def compare_mixed(
     `split` is (number, count): only that part of the records is compared, so that several passes need less memory than one.
     """
     names: Names = {}
-    one, other = (_side(stream, columns, names, split) for stream in (a, b))
+    this, other = (_side(stream, columns, names, split) for stream in (a, b))
     group, offset, again = (
-        np.concatenate((getattr(one, name), getattr(other, name))) for name in ("group", "offset", "again")
+        np.concatenate((getattr(this, name), getattr(other, name))) for name in ("group", "offset", "again")
     )
-    side = np.repeat([0, 1], [one.group.size, other.group.size])
+    side = np.repeat([0, 1], [this.group.size, other.group.size])
     if not side.size:
         return
     if again.any():
-        again = _matched(group, offset, again, side, np.concatenate((one.prints, other.prints), axis=1))
+        again = _match_repeats(group, offset, again, side, np.concatenate((this.prints, other.prints), axis=1))
     order = np.lexsort((side, again, offset, group))
     group, offset, again, side = group[order], offset[order], again[order], side[order]
     paired = np.zeros(order.size, np.bool_)  # the first of a pair; its twin is the next
@@ -199,9 +199,9 @@ def compare_mixed(
     codes = np.where(paired, SAME, np.where(side == 0, ONLY_A, ONLY_B))
     masks = np.zeros(order.size, np.int64)
     first = order[paired]
-    second = order[np.flatnonzero(paired) + 1] - one.group.size
+    second = order[np.flatnonzero(paired) + 1] - this.group.size
     for bit in range(len(columns)):
-        masks[paired] |= (one.prints[bit][first] != other.prints[bit][second]).astype(np.int64) << bit
+        masks[paired] |= (this.prints[bit][first] != other.prints[bit][second]).astype(np.int64) << bit
     codes[masks != 0] = DIFFERS
     _add_runs(tally, what, columns, names, *(part[~twin] for part in (group, offset, codes, masks)))
 
@@ -233,9 +233,9 @@ def _add_runs(
 def show_values(a: Stream, b: Stream, tally: Tally) -> None:
     """Put the values of both sides into the listed differences: only checksums were compared, so the streams are read once more."""
     wanted = {
-        (one.name, one.start): (at, one.columns)
-        for at, one in enumerate(tally.items)
-        if one.change is Change.DIFFERS and one.a is None
+        (difference.name, difference.start): (at, difference.columns)
+        for at, difference in enumerate(tally.items)
+        if difference.change is Change.DIFFERS and difference.a is None
     }
     if not wanted:
         return
@@ -244,27 +244,27 @@ def show_values(a: Stream, b: Stream, tally: Tally) -> None:
         # Several records may have one place: the difference is that of the first pair in which all its columns are unlike, without those
         # that have an equal on the other side.
         a_values, b_values = here.get(at, []), there.get(at, [])
-        for mine, other in zip(_without(a_values, b_values), _without(b_values, a_values), strict=False):
-            if all(mine[name] != other[name] for name in mine):
-                tally.items[at] = replace(tally.items[at], a=mine, b=other)
+        for value, other in zip(_without(a_values, b_values), _without(b_values, a_values), strict=False):
+            if all(value[name] != other[name] for name in value):
+                tally.items[at] = replace(tally.items[at], a=value, b=other)
                 break
 
 
 def _without(values: list[dict[str, Any]], others: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The values of records that have no equal among others."""
     equal = Counter(map(repr, others))
-    for one in values:
-        if equal[repr(one)]:
-            equal[repr(one)] -= 1
+    for value in values:
+        if equal[repr(value)]:
+            equal[repr(value)] -= 1
         else:
-            yield one
+            yield value
 
 
 def _values(
     stream: Stream, wanted: dict[tuple[str, int | None], tuple[int, tuple[str, ...]]]
 ) -> dict[int, list[dict[str, Any]]]:
     """The values of the records at some places, by the number of the difference, in the order of the stream."""
-    found: dict[int, list[dict[str, Any]]] = {}
+    values: dict[int, list[dict[str, Any]]] = {}
     offsets = pa.array(sorted({offset for _, offset in wanted if offset is not None}), pa.int64())
     for batch in stream:
         rows = batch.filter(pc.is_in(batch.column("offset"), offsets))
@@ -272,8 +272,8 @@ def _values(
         for row, place in enumerate(zip(topic, partition, offset, strict=True)):
             at, columns = wanted.get((f"{place[0]}-{place[1]}", place[2]), (None, ()))
             if at is not None:
-                found.setdefault(at, []).append(shown_values(rows, row, columns))
-    return found
+                values.setdefault(at, []).append(shown_values(rows, row, columns))
+    return values
 
 
 def _side(stream: Stream, columns: tuple[str, ...], names: Names, split: tuple[int, int]) -> _Side:
@@ -282,50 +282,50 @@ def _side(stream: Stream, columns: tuple[str, ...], names: Names, split: tuple[i
         group, salt = _group(batch, names)
         offset = batch.column("offset").to_numpy()
         if split[1] > 1:
-            mine = (salt + offset // BLOCK) % split[1] == split[0]
-            batch, group, offset = batch.filter(pa.array(mine)), group[mine], offset[mine]
+            chosen = (salt + offset // BLOCK) % split[1] == split[0]
+            batch, group, offset = batch.filter(pa.array(chosen)), group[chosen], offset[chosen]
         groups.append(group)
         offsets.append(offset)
-        prints.append(_stacked([fingerprint(batch.column(name)) for name in columns], offset.size))
+        prints.append(_stack([fingerprint(batch.column(name)) for name in columns], offset.size))
     none = np.empty(0, np.int64)
     group, offset = np.concatenate([none, *groups]), np.concatenate([none, *offsets])
-    made = np.concatenate([_stacked([none] * len(columns), 0), *prints], axis=1)
+    fingerprints = np.concatenate([_stack([none] * len(columns), 0), *prints], axis=1)
     order = np.lexsort((offset, group))  # stable: the order of coming stays
     group, offset = group[order], offset[order]
-    return _Side(group, offset, _repeats(group, offset), made[:, order])
+    return _Side(group, offset, _repeats(group, offset), fingerprints[:, order])
 
 
-def _stacked(columns: list[NDArray[np.int64]], rows: int) -> NDArray[np.int64]:
+def _stack(columns: list[NDArray[np.int64]], rows: int) -> NDArray[np.int64]:
     return np.stack(columns) if columns else np.empty((0, rows), np.int64)
 
 
-def _matched(
+def _match_repeats(
     group: NDArray[np.int64],
     offset: NDArray[np.int64],
     again: NDArray[np.int64],
     side: NDArray[np.int64],
     prints: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Instead of how often a place came before: a number that a record shares with the one of the other side that it is compared with.
-    Of several records at one place, each is compared with one that is equal; those that are left, in the order in which they come.
+    """Number the records at each place: those to compare with one another have the same number. Equal records are compared first, the
+    others in the order of the streams.
     """
     order = np.lexsort((offset, group))
     place = np.empty(order.size, np.int64)
     place[order] = np.cumsum(_repeats(group[order], offset[order]) == 0)
     repeated = np.zeros(order.size + 1, np.bool_)
     repeated[place[again > 0]] = True
-    some = np.flatnonzero(repeated[place])
-    content, of, here = _mixed(np.ones(some.size, np.bool_), *prints[:, some]), side[some], place[some]
+    places = np.flatnonzero(repeated[place])
+    content, of, here = _mix(np.ones(places.size, np.bool_), *prints[:, places]), side[places], place[places]
     sort = np.lexsort((of, content, here))
-    nth = np.empty(some.size, np.int64)
+    nth = np.empty(places.size, np.int64)
     nth[sort] = _repeats(here[sort], content[sort], of[sort])
     sort = np.lexsort((of, nth, content, here))
     equal = np.flatnonzero(_repeats(here[sort], content[sort], nth[sort]))
-    first, second = some[sort[equal - 1]], some[sort[equal]]
+    first, second = places[sort[equal - 1]], places[sort[equal]]
     again = again.copy()
-    again[some] = -1
+    again[places] = -1
     again[first] = again[second] = first
-    left = some[again[some] < 0]
+    left = places[again[places] < 0]
     left = left[np.lexsort((side[left], place[left]))]
     again[left] = order.size + _repeats(place[left], side[left])
     return again
@@ -344,11 +344,11 @@ def _group(batch: pa.RecordBatch, names: Names) -> tuple[NDArray[np.int64], NDAr
     words = topic.dictionary.to_pylist()
     partition = pc.fill_null(batch.column("partition"), -1).to_numpy().astype(np.int64)
     both = topic.indices.to_numpy().astype(np.int64) << 32 | (partition & 0xFFFF_FFFF)
-    known, inverse = np.unique(both, return_inverse=True)
+    codes, inverse = np.unique(both, return_inverse=True)
     numbers, salts = [], []
-    for one in known.tolist():
-        number = (one & 0xFFFF_FFFF) - (1 << 32 if one & 0x8000_0000 else 0)
-        name = words[one >> 32], None if number < 0 else number
+    for code in codes.tolist():
+        number = (code & 0xFFFF_FFFF) - (1 << 32 if code & 0x8000_0000 else 0)
+        name = words[code >> 32], None if number < 0 else number
         numbers.append(names.setdefault(name, len(names)))
         salts.append(zlib.crc32(f"{name}".encode("utf-8", "surrogatepass")))
     return np.array(numbers, np.int64)[inverse], np.array(salts, np.int64)[inverse]
@@ -358,16 +358,16 @@ def fingerprint(column: pa.Array) -> NDArray[np.int64]:
     """A number for every value of a column: the same for the same values, another for others."""
     valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
     if pa.types.is_list(column.type):
-        return _mixed(valid, *_list_prints(column))
+        return _mix(valid, *_list_prints(column))
     if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
         starts, stops, data = _spans(column)
-        return _mixed(valid, _sums(data, starts, stops), stops - starts)
+        return _mix(valid, _sums(data, starts, stops), stops - starts)
     if pa.types.is_timestamp(column.type):
         column = column.view(pa.int64())
-    return _mixed(valid, pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64))
+    return _mix(valid, pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64))
 
 
-def _mixed(valid: NDArray[np.bool_], *parts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _mix(valid: NDArray[np.bool_], *parts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers made into one; those of what is null count for nothing."""
     with np.errstate(over="ignore"):
         result = np.where(valid, NOT_NULL, NULL).astype(np.uint64)
@@ -395,11 +395,11 @@ def _list_prints(column: pa.Array) -> list[NDArray[np.int64]]:
     sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
     stops = np.cumsum(sizes)
     starts = stops - sizes
-    found = [sizes]
+    sums = [sizes]
     for field in values.flatten() if pa.types.is_struct(values.type) else [values]:
         raw = np.ascontiguousarray(fingerprint(field)).view(np.uint8)
-        found.append(_sums(raw, starts * 8, stops * 8))
-    return found
+        sums.append(_sums(raw, starts * 8, stops * 8))
+    return sums
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -461,24 +461,24 @@ class Group:
 
 def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
     """What is compared with what. OptionError if that is ambiguous; UnknownFormatError if neither side has anything to compare."""
-    found: list[Pair] = []
+    result: list[Pair] = []
     claimed: set[str] = set()
     for family in registry.families():
-        mine, others = (tuple(_own(family, tree)) for tree in (a, b))
-        if mine or others:
-            claimed |= {file.path for file in (*mine, *others)}
-            found.append(Pair(family.name, mine, others, family.name))
+        ours, others = (tuple(_family_files(family, tree)) for tree in (a, b))
+        if ours or others:
+            claimed |= {file.path for file in (*ours, *others)}
+            result.append(Pair(family.name, ours, others, family.name))
     here, there = groups(a, selection, claimed), groups(b, selection, claimed)
-    for one, other in matched(here, there):
-        found += _splits(one, other, selection)
-    if not found:
+    for first, other in match_groups(here, there):
+        result += _splits(first, other, selection)
+    if not result:
         roots = " and ".join((*a.roots, *b.roots))
         raise UnknownFormatError(f"{roots}: nothing here to compare")
-    return found
+    return result
 
 
-def _own(family: Family, tree: Tree) -> Iterator[File]:
-    """The files that a family compares in its own way, and those that tell what is missing in them."""
+def _family_files(family: Family, tree: Tree) -> Iterator[File]:
+    """The files that a family compares itself, and the files with evidence of what is missing."""
     if not any(family.looks_at(file.system) for file in tree) or not family.store_class.can("compare"):
         return
     files = family.files_for(family.store_class.compared, tree)
@@ -489,18 +489,18 @@ def _own(family: Family, tree: Tree) -> Iterator[File]:
 def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> list[Group]:
     """The partitions, stores and single files of a tree that have records, without the `claimed` files."""
     able = registry.formats_with(RECORDS)
-    found: dict[str, Group] = {}
+    result: dict[str, Group] = {}
     for file in tree:
         if file.format not in able or file.place.state is not None or file.path in claimed:
             continue
         key = file.place.group or file.path
-        if key in found or not selection.takes_file(file):
+        if key in result or not selection.takes_file(file):
             continue
         files = tuple(tree.group_of(file))
         topic, partition = file.place.topic, file.place.partition
         mixed = _names_topics(Tree(tree.roots, files)) if topic is None else False
-        found[key] = Group(topic, partition, _relative(key, tree.roots), files, mixed)
-    return list(found.values())
+        result[key] = Group(topic, partition, _relative(key, tree.roots), files, mixed)
+    return list(result.values())
 
 
 def _names_topics(tree: Tree) -> bool | None:
@@ -520,7 +520,7 @@ def _relative(path: str, roots: Sequence[str]) -> str:
     return path
 
 
-def matched(
+def match_groups(
     here: list[Group], there: list[Group], *, by_name: bool = False
 ) -> Iterator[tuple[Group | None, Group | None]]:
     """Groups of both sides by their identity, else by topic and partition, else by their path; the only one of each side whatever it
@@ -529,11 +529,11 @@ def matched(
     if len(here) == len(there) == 1 and not by_name:
         yield here[0], there[0]
         return
-    known: dict[int, Label] = {}
-    for number, (mine, others) in enumerate(same_units(here, there)):
-        if len(mine) == len(others) == 1:
-            known |= {id(mine[0]): (number,), id(others[0]): (number,)}
-    a, b = _labelled(here, there, known), _labelled(there, here, known)
+    labels: dict[int, Label] = {}
+    for number, (ours, others) in enumerate(same_units(here, there)):
+        if len(ours) == len(others) == 1:
+            labels |= {id(ours[0]): (number,), id(others[0]): (number,)}
+    a, b = _label_groups(here, there, labels), _label_groups(there, here, labels)
     for label in dict.fromkeys((*a, *b)):
         yield a.get(label), b.get(label)
 
@@ -543,49 +543,49 @@ def same_units(here: Sequence[Group], there: Sequence[Group]) -> list[tuple[list
     stores = [(Store(group.files), side, group) for side, groups in enumerate((here, there)) for group in groups]
     origin = {id(store): (side, group) for store, side, group in stores}
     result = []
-    for one in copies(store for store, _, _ in stores):
-        members = [origin[id(store)] for store in one.stores]
+    for unit in copies(store for store, _, _ in stores):
+        members = [origin[id(store)] for store in unit.stores]
         result.append(([group for side, group in members if not side], [group for side, group in members if side]))
     return result
 
 
-def _labelled(groups: list[Group], others: list[Group], known: Mapping[int, Label]) -> dict[Label, Group]:
-    """Groups by what they are called on both sides; `known` has the labels of those whose identity says it."""
-    mine, theirs = _by_name(groups, known), _by_name(others, known)
+def _label_groups(groups: list[Group], others: list[Group], fixed: Mapping[int, Label]) -> dict[Label, Group]:
+    """Groups by what they are called on both sides; `fixed` has the labels of those whose identity says it."""
+    ours_by_name, others_by_name = _by_name(groups, fixed), _by_name(others, fixed)
     labels: dict[Label, Group] = {}
     for group in groups:
         name = (group.topic, group.partition)
-        alike, same = mine.get(name, []), theirs.get(name, [])
-        if id(group) in known:
-            labels[known[id(group)]] = group
+        alike, same = ours_by_name.get(name, []), others_by_name.get(name, [])
+        if id(group) in fixed:
+            labels[fixed[id(group)]] = group
         elif group.topic is None:
             labels[(group.path,)] = group
         elif len(alike) == 1 and len(same) <= 1:
             labels[name] = group
-        elif len(same) == 1 and not any(one.path == same[0].path for one in alike):
+        elif len(same) == 1 and not any(other.path == same[0].path for other in alike):
             raise OptionError(f"{group.name} was found {len(alike)} times: name the directory of one of its replicas")
         else:
             labels[(group.topic, group.partition, group.path)] = group
     return labels
 
 
-def _by_name(groups: list[Group], known: Mapping[int, Label]) -> dict[Label, list[Group]]:
+def _by_name(groups: list[Group], fixed: Mapping[int, Label]) -> dict[Label, list[Group]]:
     """The groups of each topic and partition, without those whose label is known."""
-    found: dict[Label, list[Group]] = {}
+    result: dict[Label, list[Group]] = {}
     for group in groups:
-        if id(group) not in known:
-            found.setdefault((group.topic, group.partition), []).append(group)
-    return found
+        if id(group) not in fixed:
+            result.setdefault((group.topic, group.partition), []).append(group)
+    return result
 
 
-def _splits(one: Group | None, other: Group | None, selection: Selection) -> Iterator[Pair]:
-    group = one or other
+def _splits(first: Group | None, other: Group | None, selection: Selection) -> Iterator[Pair]:
+    group = first or other
     assert group is not None
     name = group.name
-    if one is not None and other is not None and one.name != other.name:
-        name = f"{one.name} and {other.name}"
-    mixed = {side.mixed for side in (one, other) if side is not None and side.mixed is not None}
-    pair = Pair(name, one.files if one else (), other.files if other else (), mixed=True in mixed)
+    if first is not None and other is not None and first.name != other.name:
+        name = f"{first.name} and {other.name}"
+    mixed = {side.mixed for side in (first, other) if side is not None and side.mixed is not None}
+    pair = Pair(name, first.files if first else (), other.files if other else (), mixed=True in mixed)
     if len(mixed) > 1:
         raise OptionError(
             f"{name}: one side has several topics and the other does not: choose what to compare with --topic"
@@ -630,15 +630,15 @@ def compare(
     """
     tally = Tally(limit)
     if pair.family is not None:
-        own = registry.family(pair.family).store_class.compare
+        compare_family = registry.family(pair.family).store_class.compare
         if note is not None:
             _note_damage(pair.a, note)
             _note_damage(pair.b, note)
-        for one in own(pair.a, pair.b, selection):
-            if isinstance(one, int):
-                tally.alike += one
+        for difference in compare_family(pair.a, pair.b, selection):
+            if isinstance(difference, int):
+                tally.alike += difference
             else:
-                tally.add(one)
+                tally.add(difference)
         return tally
     columns = tuple(name for name in selection.columns or COLUMNS if name != "offset")
     if pair.mixed:
@@ -683,8 +683,8 @@ def _records(
         return
     bounds = {"from_offset": pair.start, "to_offset": pair.stop}
     for name, pick in (("from_offset", max), ("to_offset", min)):
-        given = [one for one in (bounds[name], getattr(selection, name)) if one is not None]
-        bounds[name] = pick(given) if given else None
+        limits = [limit for limit in (bounds[name], getattr(selection, name)) if limit is not None]
+        bounds[name] = pick(limits) if limits else None
     wanted = selection.replace(columns=tuple(dict.fromkeys(columns)), **bounds)
     tree = Tree((), files)
     rows = Rows(tree, RECORDS, wanted)

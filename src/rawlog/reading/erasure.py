@@ -42,7 +42,7 @@ HASHED = ("key", "value", "headers", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """Which records are erased: those that a selection takes and that have one of the keys or ids, if there are any.
+    """Which records are erased: those that a selection takes; if there are keys or ids, only records with one of these.
 
     `selection.text` is wanted anywhere in a record. A copy of an erased record is erased too, where the system tells one.
     """

@@ -155,7 +155,7 @@ def _in_directory(tree: Tree, path: str, offset: int) -> File:
     # Later files begin after the offset; the last of the others has it, unless it ends before.
     before = [file for file in files if (file.place.start_offset or 0) <= offset]
     if not before:
-        raise OptionError(_missing(None, offset, None))
+        raise OptionError(_missing_text(None, offset, None))
     return max(before, key=lambda file: file.place.start_offset or 0)
 
 
@@ -194,7 +194,7 @@ def _nodes(
         if frame is None:
             if first:
                 return nodes
-            raise OptionError(_missing(at, offset, number))
+            raise OptionError(_missing_text(at, offset, number))
         try:
             return nodes + format.codec.explain(frame, file)
         except DataError as error:
@@ -208,7 +208,7 @@ def _cut_before(file: File, format: Format, group: Sequence[File], at: int) -> i
     return max((position for position in format.codec.cuts(file, group, NEAR) if position <= at), default=None)
 
 
-def _missing(at: int | None, offset: int | None, number: int | None) -> str:
+def _missing_text(at: int | None, offset: int | None, number: int | None) -> str:
     if at is not None:
         return f"--at {at}: no frame holds this byte"
     return (

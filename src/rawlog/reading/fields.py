@@ -31,7 +31,7 @@ def field_of(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
     if pa.types.is_list(column.type):
         return _header(column, ".".join(map(str, steps)))
     if pa.types.is_struct(column.type):
-        return _nested(column, steps)
+        return _nested_field(column, steps)
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     return _json_field(column, steps)
@@ -58,7 +58,7 @@ def _json_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
         return text
     values = text.to_pylist()
     for row in escaped.tolist():
-        values[row] = _unescaped(data[begins[row] : ends[row]].tobytes())
+        values[row] = _unescape(data[begins[row] : ends[row]].tobytes())
     for row in broken.tolist():
         values[row] = _slow_field(column[row].as_py(), steps)
     return pa.array(values, pa.string())
@@ -74,7 +74,7 @@ def _as_text(runs: pa.Array) -> pa.Array:
         )
 
 
-def _unescaped(text: bytes) -> str | None:
+def _unescape(text: bytes) -> str | None:
     """A string of JSON without its escapes; null if they are not valid."""
     try:
         return _valid(json.loads(b'"' + text + b'"', strict=False))
@@ -124,7 +124,7 @@ def _at(value: Any, steps: tuple[Step, ...]) -> Any:
     return value
 
 
-def _nested(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
+def _nested_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
     """A field of a decoded column. OptionError if it has none of that name."""
     for step in steps:
         if pa.types.is_struct(column.type) and isinstance(step, str):

@@ -29,7 +29,7 @@ from rawlog.model.table import Table
 from rawlog.model.text import offset_range
 from rawlog.reading.parts import Part, choose, whole
 from rawlog.reading.rows import Loss, Note, Rows, dict_rows, read_all
-from rawlog.reading.select import Selection, limited
+from rawlog.reading.select import Selection, limit_rows
 from rawlog.reading.tail import INTERVAL, last_rows
 from rawlog.reading.tree import Tree, open_tree
 
@@ -292,7 +292,7 @@ class Follower:
         return (self.seek(line, undecided) or start) if undecided > (start.offset or 0) else start
 
     def lost(self, what: str) -> None:
-        """Report that data is gone that was not read: AccessError if `strict`, else a note or a warning."""
+        """Report that unread data is gone: AccessError if `strict`, else a note or a warning."""
         if self.strict:
             raise AccessError(f"{what}; set failOnDataLoss to false to go on without it")
         if self.note is not None:
@@ -512,7 +512,7 @@ class Following:
         self.first: Iterator[pa.RecordBatch] = iter(())
         self._follower = Follower(table, self.selection, self.selection.errors, strict=False, note=note)
         self._marks = from_position(position)
-        self._seen: dict[str, _FileState] = {}
+        self._state_of: dict[str, _FileState] = {}
         self._refused: set[str] = set()
 
     @property
@@ -545,12 +545,12 @@ class Following:
         """The rows that were added since the last call. DataError at damage, unless the selection says otherwise."""
         tree = self._choose(self._readable(open_tree(self.paths, format=self.format)))
         for key, line in self._follower.lines(tree).items():
-            if any(self._seen.get(file.path) != _seen(file) for file in line.files):
+            if any(self._state_of.get(file.path) != _state_of(file) for file in line.files):
                 yield from self._read_added(key, line)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches. It waits for more, until `stop` is set or there were as many rows as the limit says."""
-        return limited(self._every(), self.limit)
+        return limit_rows(self._all_batches(), self.limit)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows as dicts, waiting for more."""
@@ -560,7 +560,7 @@ class Following:
     def __repr__(self) -> str:
         return f"<rawlog.Following {self.table.name} of {', '.join(self.paths)}>"
 
-    def _every(self) -> Iterator[pa.RecordBatch]:
+    def _all_batches(self) -> Iterator[pa.RecordBatch]:
         yield from self.first
         self.first = iter(())
         while True:
@@ -593,7 +593,7 @@ class Following:
 
     def _look(self, line: Line) -> None:
         for file in line.files:
-            self._seen[file.path] = _seen(file)
+            self._state_of[file.path] = _state_of(file)
 
     def _read_added(self, key: str, line: Line) -> Iterator[pa.RecordBatch]:
         mark = self._place(line, self._marks[key]) if key in self._marks else Mark.before(line.files[0])
@@ -612,8 +612,8 @@ class Following:
         index = line.index(mark)
         file = None if index is None else line.files[index]
         if file is not None and not line.is_numbered:
-            before = self._seen.get(file.path)
-            if before is not None and before.identity != _seen(file).identity:
+            before = self._state_of.get(file.path)
+            if before is not None and before.identity != _state_of(file).identity:
                 self._say(file, "was replaced; it is read from its beginning")
                 return Mark.before(file)
             if file.size < mark.position:
@@ -630,7 +630,7 @@ class Following:
             self.note(f"{file.path}: {what}")
 
 
-def _seen(file: File) -> _FileState:
+def _state_of(file: File) -> _FileState:
     identity = None
     if not is_remote(file.path):
         with contextlib.suppress(OSError):

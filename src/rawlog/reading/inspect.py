@@ -179,24 +179,24 @@ def summaries_of(file: File, format: Format, store: Sequence[File], start: int, 
     return Summaries(parts) if parts else None
 
 
-def own_summaries(summaries: Mapping[str, Summaries], family: Family) -> dict[str, Any]:
+def family_summaries(summaries: Mapping[str, Summaries], family: Family) -> dict[str, Any]:
     """Of what passes over files found, what one family asked for."""
     return {path: summary.parts[family.name] for path, summary in summaries.items() if family.name in summary.parts}
 
 
-def own_store(files: Sequence[File], family: Family) -> Store:
+def family_store(files: Sequence[File], family: Family) -> Store:
     """The files of a store that a family looks at, with what it asked for of them; the same object for everybody."""
-    return Store.of(files).share(_own_stores).setdefault(family.name, _own_store(Store.of(files), family))
+    return Store.of(files).share(_family_stores).setdefault(family.name, _make_family_store(Store.of(files), family))
 
 
-def _own_stores(store: Store) -> dict[str, Store]:
+def _family_stores(store: Store) -> dict[str, Store]:
     return {}
 
 
-def _own_store(store: Store, family: Family) -> Store:
+def _make_family_store(store: Store, family: Family) -> Store:
     files = family.files_for(None, store)
     part = (family.store_class if files else Store)(files, store.name)
-    part.summaries = own_summaries(store.summaries, family)
+    part.summaries = family_summaries(store.summaries, family)
     return part
 
 
@@ -370,7 +370,7 @@ def inspect_group(
     chosen = chosen or RuleChoice()
     result = Findings()
     for family in registry.families():
-        store = own_store(files, family)
+        store = family_store(files, family)
         if not store:
             continue
         for store_rule in store.rules():
@@ -414,7 +414,7 @@ def inspect_tree(tree: Tree, chosen: RuleChoice | None = None, summaries: Mappin
         files = tree.store_for(family)
         if not files:
             continue
-        files.summaries = own_summaries(summaries or {}, family)
+        files.summaries = family_summaries(summaries or {}, family)
         for tree_rule in family.store_class.tree_rules():
             if chosen.takes(tree_rule.code):
                 result.items += _run_guarded(tree_rule, files)
@@ -485,10 +485,10 @@ def file_values(file: File, measured: dict[str, Any] | None = None) -> dict[str,
         "partition": file.place.partition,
         "start_offset": file.place.start_offset,
     }
-    return row | (_measured(file) if measured is None else measured)
+    return row | (_measure(file) if measured is None else measured)
 
 
-def _measured(file: File) -> dict[str, Any]:
+def _measure(file: File) -> dict[str, Any]:
     if file.format is None:
         return {"state": "unknown"}
     format = registry.formats()[file.format]

@@ -303,18 +303,18 @@ _READ: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def _starts(given: str | int | Sequence[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _starts(start: str | int | Sequence[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """What kcat's forms of `-o` mean."""
-    texts = () if given is None else (str(given),) if isinstance(given, (str, int)) else tuple(given)
-    found: dict[str, Any] = {}
+    texts = () if start is None else (str(start),) if isinstance(start, (str, int)) else tuple(start)
+    starts: dict[str, Any] = {}
     for text in texts:
         for name, value in parse_offset_option(text).items():
-            if fields.get(name) is not None or name in found:
+            if fields.get(name) is not None or name in starts:
                 raise OptionError(f"-o {text}: --{name.replace('_', '-')} is given already")
-            found[name] = value
-    if found.get("last") is not None and {**fields, **found}.get("from_offset") is not None:
+            starts[name] = value
+    if starts.get("last") is not None and {**fields, **starts}.get("from_offset") is not None:
         raise OptionError("-o from the end and --from-offset exclude one another")
-    return found
+    return starts
 
 
 def _finding(text: str, where: str | None) -> str:
@@ -323,14 +323,14 @@ def _finding(text: str, where: str | None) -> str:
     return contains if where is None else f"({where}) AND {contains}"
 
 
-def _own(given: Mapping[str, object]) -> dict[str, str]:
+def _check_family_options(options: Mapping[str, object]) -> dict[str, str]:
     """Options that only some systems have. OptionError for one that no system has."""
     try:
-        return registry.reading_options({name: str(value) for name, value in given.items()})
+        return registry.reading_options({name: str(value) for name, value in options.items()})
     except OptionError as error:
-        known = {*Selecting.__annotations__, *(name for family in registry.families() for name in family.options)}
-        name = next(name for name in given if _is_unknown(name))
-        raise unknown("option", name, known) from error
+        names = {*Selecting.__annotations__, *(name for family in registry.families() for name in family.options)}
+        name = next(name for name in options if _is_unknown(name))
+        raise unknown("option", name, names) from error
 
 
 def _is_unknown(name: str) -> bool:
@@ -354,7 +354,7 @@ def selection_from(options: Mapping[str, Any], transforms: tuple[Transform, ...]
     OptionError for an unknown option, and for those that contradict one another.
     """
     fields: dict[str, Any] = {}
-    own: dict[str, object] = {}
+    family_options: dict[str, object] = {}
     for name, value in options.items():
         if value is None:
             continue
@@ -364,16 +364,16 @@ def selection_from(options: Mapping[str, Any], transforms: tuple[Transform, ...]
             field, read = _READ[name]
             fields[field] = read(value)
         elif name in ("option", "source_option"):
-            own |= dict(value)
+            family_options |= dict(value)
         elif name == "show_secrets":
-            own |= {"showSecrets": "true"} if value else {}
+            family_options |= {"showSecrets": "true"} if value else {}
         elif name not in ("start", "find", *Masking.__annotations__, *Decoding.__annotations__):
-            own[name] = value
+            family_options[name] = value
     fields |= _starts(options.get("start"), fields)
     if options.get("find") is not None:
         fields["where"] = _finding(str(options["find"]), fields.get("where"))
-    if own:
-        fields["options"] = _own(own)
+    if family_options:
+        fields["options"] = _check_family_options(family_options)
     return Selection(**fields, transforms=transforms)
 
 

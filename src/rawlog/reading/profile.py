@@ -206,7 +206,7 @@ class _Counting:
         keys = rows.keys.drop_null()
         if len(keys):
             profile.distinct.add(_hashes(keys))
-            counted = _shortened(keys).value_counts()
+            counted = _shorten(keys).value_counts()
             values, numbers = counted.field("values"), counted.field("counts").to_numpy()
             if len(values) > 4 * profile.keys.most:
                 values, numbers = _most_frequent(profile, values, numbers)
@@ -244,7 +244,7 @@ def _hashes(keys: pa.Array) -> NDArray[np.int64]:
     return out
 
 
-def _shortened(keys: pa.Array) -> pa.Array:
+def _shorten(keys: pa.Array) -> pa.Array:
     """Keys as they are counted and shown: long ones by their beginning, with their length."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -109,7 +109,7 @@ class Streaming:
         self.write(array, sink, starts, stops)
 
 
-def _streamed(leaf: Leaf, array: pa.Array) -> Iterator[bytes]:
+def _stream_value(leaf: Leaf, array: pa.Array) -> Iterator[bytes]:
     """The text of the one value of an array, in pieces if it is large."""
     if isinstance(leaf, Streaming) and array.nbytes > PIECE and array.is_valid()[0].as_py():
         yield from leaf.stream(array)
@@ -156,7 +156,7 @@ class _Weave:
         literals = [self.literals[start:stop].tobytes() for start, stop in pairwise(self.edges.tolist())]
         for literal, leaf, array in zip(literals, self.leaves, arrays, strict=False):
             yield literal
-            yield from _streamed(leaf, array)
+            yield from _stream_value(leaf, array)
         yield literals[-1]
 
 
@@ -299,7 +299,7 @@ def time_leaf(*, quoted: bool, null: bytes = b"") -> Leaf:
     return write
 
 
-def made_leaf(make: Callable[[pa.Array], list[bytes]]) -> Leaf:
+def python_leaf(make: Callable[[pa.Array], list[bytes]]) -> Leaf:
     """Pieces made in Python: the slow way for what no kernel knows."""
 
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
@@ -350,7 +350,7 @@ def json_leaf(type: pa.DataType, form: str | None = None) -> Leaf:
         return _map_leaf(type, form)
     if pa.types.is_list(type):
         return _list_leaf(type, form)
-    return made_leaf(lambda array: [piece.encode() for piece in plain_json(array, form)])
+    return python_leaf(lambda array: [piece.encode() for piece in plain_json(array, form)])
 
 
 def stored_leaf(leaf: Leaf) -> Leaf:
@@ -389,7 +389,7 @@ def _list_leaf(type: pa.DataType, form: str | None) -> Leaf:
         for part in _halves(array.flatten()):
             yield between
             if len(part) == 1:
-                yield from _streamed(element, part)
+                yield from _stream_value(element, part)
             else:
                 sink = Sink()
                 whole = pa.ListArray.from_arrays(pa.array([0, len(part)], pa.int32()), part)
@@ -472,14 +472,14 @@ def csv_leaf(type: pa.DataType, form: str | None, safe: Callable[[bytes], str] |
 
     def stream(array: pa.Array) -> Iterator[bytes]:
         last, needs = b"", False
-        for piece in _streamed(inner, array):
+        for piece in _stream_value(inner, array):
             needs = (
                 needs or (not last and piece[:1] == b" ") or any(mark in piece for mark in (b'"', b",", b"\n", b"\r"))
             )
             last = piece[-1:] or last
         needs = needs or last in (b"", b" ")
         yield b'"' if needs else b""
-        for piece in _streamed(inner, array):
+        for piece in _stream_value(inner, array):
             yield piece.replace(b'"', b'""') if needs else piece
         yield b'"' if needs else b""
 
@@ -495,7 +495,7 @@ def plain_leaf(type: pa.DataType, form: str | None, safe: Callable[[bytes], str]
         return text_leaf(_PLAIN_STYLES[form])
     if safe is None:
         return text_leaf(kernels.PLAIN)
-    return made_leaf(lambda array: [b"" if value is None else safe(value).encode() for value in values_of(array)])
+    return python_leaf(lambda array: [b"" if value is None else safe(value).encode() for value in values_of(array)])
 
 
 def values_of(array: pa.Array) -> list[bytes | None]:

@@ -43,7 +43,7 @@ from rawlog.reading.parts import (
 from rawlog.reading.select import (
     Selection,
     Transform,
-    limited,
+    limit_rows,
     partition_columns,
 )
 from rawlog.reading.tree import Tree
@@ -71,7 +71,7 @@ class Loss(SeriousNote):
     __slots__ = ()
 
 
-class Misplaced(SeriousNote):
+class MisplacedNote(SeriousNote):
     """A note that rows are not at their place: their offsets do not rise, or belong into another file."""
 
     __slots__ = ()
@@ -156,7 +156,7 @@ class Listener:
         if not format.can("contradicted"):
             return
         for text in format.codec.contradicted(self.tree.group_of(file), file, end):
-            self.note(Misplaced(f"{file.path}: {text}"))
+            self.note(MisplacedNote(f"{file.path}: {text}"))
 
 
 def _findings(part: Part) -> Findings:
@@ -186,8 +186,8 @@ def read(
         yield selection.apply(row.select(list(selection.needed(table).names)), table)
         return
     if table.name == "findings":
-        found = _findings(part).to_arrow().to_batches()
-        yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in found)
+        batches = _findings(part).to_arrow().to_batches()
+        yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in batches)
         return
     for family in registry.families():
         if family.makes(table) and not reads_itself(part.file, table):
@@ -235,11 +235,11 @@ def _placed_rows(part: Part, table: Table, selection: Selection, note: Note | No
     import pyarrow as pa
 
     wanted, place = selection.wanted(table), part.file.place
-    said = {"topic": place.topic, "partition": place.partition}
+    values = {"topic": place.topic, "partition": place.partition}
     for count in _counts(part, table, selection, note):
         while count > 0:
             rows, count = min(count, PLACED_ROWS), count - PLACED_ROWS
-            arrays = [constant(said[column.name], column.type, rows) for column in wanted.columns]
+            arrays = [constant(values[column.name], column.type, rows) for column in wanted.columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=wanted.schema)
 
 
@@ -256,18 +256,18 @@ class Decoder:
         self.format = registry.formats()[str(part.file.format)]
         want = _want(selection.needed(table, part.file.system), part.file, selection, part.facts())
         tested = (selection.where, selection.key, selection.id)
-        self.want = replace(want, compact=compact and all(one is None for one in tested))
+        self.want = replace(want, compact=compact and all(column is None for column in tested))
 
     def see(self, frames: Frames) -> Iterator[pa.RecordBatch]:
         """The wanted rows of a window."""
-        for run in _pruned(frames, self.format, self.part.file, self.selection):
+        for run in _prune(frames, self.format, self.part.file, self.selection):
             yield from self.rows_of(run)
 
     def rows_of(self, frames: Frames) -> Iterator[pa.RecordBatch]:
         """The wanted rows of frames that may hold such."""
-        for run, asked in _by_id(frames, self.part.file, self.table, self.selection):
+        for run, wanted in _by_id(frames, self.part.file, self.table, self.selection):
             for batch in _decode(self.format, run, self.want, self.selection, self.note):
-                chosen = asked.apply(batch, self.table, self.part.file.system)
+                chosen = wanted.apply(batch, self.table, self.part.file.system)
                 if chosen.num_rows:
                     yield chosen
 
@@ -275,7 +275,7 @@ class Decoder:
         """Whether no frame of a window can be left out."""
         if self.selection.id is not None:
             return False
-        return [len(run) for run in _pruned(frames, self.format, self.part.file, self.selection)] == [len(frames)]
+        return [len(run) for run in _prune(frames, self.format, self.part.file, self.selection)] == [len(frames)]
 
 
 def decode_streams(decoders: Sequence[Decoder], frames: Frames) -> list[Iterator[pa.RecordBatch]]:
@@ -284,11 +284,11 @@ def decode_streams(decoders: Sequence[Decoder], frames: Frames) -> list[Iterator
     Tables with the same message bytes are decoded in one pass where the format can do that; their streams should be read in step. A
     stream raises what its table alone would raise.
     """
-    together = [one for one in decoders if one.table is RECORDS or one.table.payload]
+    together = [decoder for decoder in decoders if decoder.table is RECORDS or decoder.table.payload]
     if len(together) < 2 or not decoders[0].format.can("decode_together"):
         together = []
-    shared = _Pass(together, frames) if together and all(one.takes_whole(frames) for one in together) else None
-    return [shared.rows_of(one) if shared and one in together else one.see(frames) for one in decoders]
+    shared = _Pass(together, frames) if together and all(decoder.takes_whole(frames) for decoder in together) else None
+    return [shared.rows_of(decoder) if shared and decoder in together else decoder.see(frames) for decoder in decoders]
 
 
 class _Pass:
@@ -296,9 +296,9 @@ class _Pass:
 
     def __init__(self, decoders: Sequence[Decoder], frames: Frames) -> None:
         self.decoders, self.frames = decoders, frames
-        self.queues: dict[Decoder, deque[pa.RecordBatch]] = {one: deque() for one in decoders}
+        self.queues: dict[Decoder, deque[pa.RecordBatch]] = {decoder: deque() for decoder in decoders}
         format = decoders[0].format
-        self.steps = iter(format.codec.decode_together(frames, [one.want for one in decoders]))
+        self.steps = iter(format.codec.decode_together(frames, [decoder.want for decoder in decoders]))
         self.done = 0
 
     def rows_of(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
@@ -342,14 +342,14 @@ def _want(table: Table, file: File, selection: Selection, context: object) -> Wa
 def _tell_losses(part: Part, selection: Selection, note: Note) -> None:
     """A fold passes over what it cannot read and says nothing: its files are read once more for what that was."""
     limits = {"max_decompressed": selection.max_decompressed, "max_headers": selection.max_headers}
-    asked = Selection(errors=selection.errors, options=selection.options, **limits)  # type: ignore[arg-type]
+    reading = Selection(errors=selection.errors, options=selection.options, **limits)  # type: ignore[arg-type]
     for file in part.files:
         format = registry.formats()[str(file.format)]
         if format.can("scan") and format.can("decode"):
-            want = _want(asked.needed(format.tables[0]), file, asked, None)
+            want = _want(reading.needed(format.tables[0]), file, reading, None)
             with contextlib.suppress(_Stop):
-                for frames in _sound_frames(Part((file,)), format, asked, note):
-                    sum(batch.num_rows for batch in _decode(format, frames, want, asked, note))
+                for frames in _sound_frames(Part((file,)), format, reading, note):
+                    sum(batch.num_rows for batch in _decode(format, frames, want, reading, note))
 
 
 def _sound_frames(
@@ -452,7 +452,7 @@ class Order:
         if self.count and self.note is not None:
             where = f"{self.part.file.path}: byte {self.first:,}"
             what = f"{counted(self.count, 'frame')} from here on not at the right place"
-            self.note(Misplaced(f"{where}: {what}: offsets do not rise, or belong into another file or partition"))
+            self.note(MisplacedNote(f"{where}: {what}: offsets do not rise, or belong into another file or partition"))
 
 
 def _walked_frames(
@@ -466,7 +466,7 @@ def _walked_frames(
         if seen is not None:
             seen(frames)
         order.see(frames)
-        yield from _pruned(frames, format, part.file, selection)
+        yield from _prune(frames, format, part.file, selection)
         reached = frames.reached_in_file
         if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):
             order.note_missing()
@@ -509,7 +509,7 @@ def is_past(frames: Frames, format: Format, file: File, stop: int | None) -> boo
     return False
 
 
-def _pruned(frames: Frames, format: Format, file: File, selection: Selection) -> Iterator[Frames]:
+def _prune(frames: Frames, format: Format, file: File, selection: Selection) -> Iterator[Frames]:
     """Runs of frames that may hold wanted rows."""
     if not format.can("spans") or selection.takes_every_row or not len(frames):
         if len(frames):
@@ -536,10 +536,10 @@ def _decode(
     """
     passed, step = _Passed(note), len(frames)
     while len(frames):
-        some = frames.slice(0, step)
+        first = frames.slice(0, step)
         try:
-            yield from format.codec.decode(some, want)
-            frames, step = frames.slice(len(some), len(frames)), 2 * step
+            yield from format.codec.decode(first, want)
+            frames, step = frames.slice(len(first), len(frames)), 2 * step
         except DataError as error:
             error.at(path=want.file.path, format=format.name)
             if selection.errors == "raise" or error.position is None:
@@ -551,7 +551,7 @@ def _decode(
                 raise _Stop from None
             bad = max(int(np.searchsorted(frames.starts, error.position - frames.base, side="right")) - 1, 0)
             passed.add(error, frames, bad)
-            if (hidden := _hidden(format, frames, bad, want.file)) is not None:
+            if (hidden := _find_hidden(format, frames, bad, want.file)) is not None:
                 yield from format.codec.decode(hidden, want)
             frames, step = frames.slice(bad + 1, len(frames)), 1
     passed.end()
@@ -582,7 +582,7 @@ class _Passed:
         self.first, self.more, self.stop = "", 0, -1
 
 
-def _hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | None:
+def _find_hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | None:
     """The sound frames that a damaged one hides because bytes of it are missing.
 
     They must reach to the very end of the damaged one, and their checksums must be right: its content may be a copy of such a file.
@@ -595,12 +595,12 @@ def _hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | No
         at = format.codec.resync(inside, at + 1, frames.kind)
         if at < 0:
             return None
-        found = format.codec.scan(inside[at:], frames.kind)
-        if len(found) and found.reached == inside.size - at:
-            found = replace(found, base=frames.base + start + at, first=frames.first + bad)
+        hidden = format.codec.scan(inside[at:], frames.kind)
+        if len(hidden) and hidden.reached == inside.size - at:
+            hidden = replace(hidden, base=frames.base + start + at, first=frames.first + bad)
             with contextlib.suppress(DataError):
-                format.codec.spans(found, file)
-                return found
+                format.codec.spans(hidden, file)
+                return hidden
     return None
 
 
@@ -650,10 +650,10 @@ class Rows:
         return None if self.note is None else Listener(self.tree, self.note)
 
     def parts(self, split_size: int | None = None) -> list[Part]:
-        selection = self._resolved()
+        selection = self._resolve()
         return plan(self.tree, self.table, selection, split_size=split_size)
 
-    def _resolved(self) -> Selection:
+    def _resolve(self) -> Selection:
         return self.selection
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -670,24 +670,24 @@ class Rows:
 
             parts = settled_parts(parts, self.readings, self.tree)
         seen = None if self.fold is None else self.fold.see
-        parts = ((part, self._reading(part, one, changes, is_late)) for part, one in parts)
+        parts = ((part, self._reading(part, chosen, changes, is_late)) for part, chosen in parts)
         parts = parts if self.fold is None else self.fold.watch(parts)
-        for batch in limited(read_all(parts, self.table, self.say, seen), self.selection.limit):
+        for batch in limit_rows(read_all(parts, self.table, self.say, seen), self.selection.limit):
             yield late.changed(batch, self.table) if is_late else batch
         self.judge(changes)
 
-    def _reading(self, part: Part, one: Selection, changes: Sequence[Transform], is_late: bool) -> Selection:
+    def _reading(self, part: Part, chosen: Selection, changes: Sequence[Transform], is_late: bool) -> Selection:
         """What is read of a part: rows as transforms change them, or those that they are to change later."""
         if not changes:
-            return one
-        changing = one.replace(transforms=tuple(changes))
+            return chosen
+        changing = chosen.replace(transforms=tuple(changes))
         if not is_late:
             return changing
-        return one.replace(transforms=(), columns=changing.needed(self.table, part.file.system).names)
+        return chosen.replace(transforms=(), columns=changing.needed(self.table, part.file.system).names)
 
     def judge(self, changes: Sequence[Transform]) -> None:
         """Note what transforms have to say about the rows."""
-        for text in self.selection.judge([tuple(one.counts for one in changes)]) if changes else ():
+        for text in self.selection.judge([tuple(change.counts for change in changes)]) if changes else ():
             if self.note is not None:
                 self.note(text)
 
@@ -710,18 +710,18 @@ class Rows:
         """The first wanted offset of each partition, by the offsets of all rows: for files that only their rows tell the partition of."""
         import pyarrow as pa
 
-        asked, (_, high) = self.selection, self.table.offsets or ("", "")
-        every = Selection(
-            asked.topics, asked.topic_pattern, asked.partitions, isolation=asked.isolation, errors=asked.errors
+        chosen, (_, high) = self.selection, self.table.offsets or ("", "")
+        all_rows = Selection(
+            chosen.topics, chosen.topic_pattern, chosen.partitions, isolation=chosen.isolation, errors=chosen.errors
         )
         names = (*partition_columns(self.table), high)
         ends: dict[tuple[str, int], int] = {}
-        for batch in Rows(self.tree, self.table, every.replace(columns=names, options=asked.options)).batches():
+        for batch in Rows(self.tree, self.table, all_rows.replace(columns=names, options=chosen.options)).batches():
             table = pa.Table.from_batches([batch]).drop_null()
             for row in table.group_by(list(names[:2])).aggregate([(high, "max")]).to_pylist():
                 queue = (row[names[0]], row[names[1]])
                 ends[queue] = max(ends.get(queue, 0), row[f"{high}_max"] + 1)
-        return tuple((topic, number, end - (asked.last or 0)) for (topic, number), end in ends.items())
+        return tuple((topic, number, end - (chosen.last or 0)) for (topic, number), end in ends.items())
 
     def _firsts(self, last: int) -> dict[str, int]:
         """The first of the `last` offsets of each group of files that this table reads."""
@@ -812,8 +812,8 @@ def values(column: pa.Array) -> list[Any]:
     import pyarrow as pa
 
     try:
-        found: list[Any] = column.to_pylist()
-        return found
+        items: list[Any] = column.to_pylist()
+        return items
     except (OverflowError, ValueError):
         if not pa.types.is_timestamp(column.type):
             raise

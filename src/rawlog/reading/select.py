@@ -155,7 +155,7 @@ class Selection:
         return self.replace(**{name: _UNUSED.get(name) for name in unused}) if unused else self
 
     def unused(self, table: Table) -> list[str]:
-        """The fields that are given and that a table has no column for. `files` and `findings` go by the places of files."""
+        """The fields in use that a table has no column for. `files` and `findings` go by the places of files."""
         names = [name for name in _COLUMN_OF if getattr(self, name) not in (None, ())]
         if not names:
             return []
@@ -165,7 +165,7 @@ class Selection:
             "partition": by_place or partition_column(table) is not None,
             "offset": table.offsets is not None,
             "time": table.times is not None,
-            **{what: bool(_looked_up(table, registry.lookup(table), what)) for what in ("key", "id")},
+            **{what: bool(_lookup_columns(table, registry.lookup(table), what)) for what in ("key", "id")},
         }
         return [name for name in names if not has[_COLUMN_OF[name]]]
 
@@ -225,7 +225,7 @@ class Selection:
         if self.where is not None:
             from rawlog.reading.where import check
 
-            check(self.where, self._seen(table))
+            check(self.where, self._tested_table(table))
 
     def wanted(self, table: Table) -> Table:
         """The table that the rows have once they are transformed, cut to the columns asked for, which may be fields: `value.user`."""
@@ -248,7 +248,7 @@ class Selection:
     def _tests(self) -> list[Transform]:
         return [transform for transform in self.transforms if transform.is_tested]
 
-    def _seen(self, table: Table) -> Table:
+    def _tested_table(self, table: Table) -> Table:
         """The table as the expression `where` sees it."""
         for transform in self._tests:
             table = transform.table(table)
@@ -257,7 +257,7 @@ class Selection:
     def needed(self, table: Table, system: str | None = None) -> Table:
         """The table cut to the columns that are read: for those asked for, and for the tests of rows of a system."""
         names = self._source_columns(table)
-        for name in self.suited(table)._tested(table, system):
+        for name in self.suited(table)._tested_columns(table, system):
             if name not in names:
                 names.append(name)
         return table.subset(names)
@@ -270,7 +270,7 @@ class Selection:
         )
         return _before(self._shown, table, names)
 
-    def _tested(self, table: Table, system: str | None) -> list[str]:
+    def _tested_columns(self, table: Table, system: str | None) -> list[str]:
         names: list[str] = []
         if any(bound is not None for bound in (self.from_offset, self.to_offset, self.last)):
             names += self._range(table, "offsets", "an offset")
@@ -280,7 +280,7 @@ class Selection:
             names += self._range(table, "times", "a time")
         for what, value in (("key", self.key), ("id", self.id)):
             if value is not None:
-                names += _looked_up(table, registry.lookup(table, system), what)
+                names += _lookup_columns(table, registry.lookup(table, system), what)
         if self.text is not None:
             names += searched_columns(table)
         if (self.topics or self.topic_pattern) and "topic" in table.names:
@@ -290,7 +290,7 @@ class Selection:
         if self.where is not None:
             from rawlog.reading.where import columns_of
 
-            names += _before(self._tests, table, columns_of(self.where, self._seen(table)))
+            names += _before(self._tests, table, columns_of(self.where, self._tested_table(table)))
         return names
 
     def _range(self, table: Table, kind: str, what: str) -> list[str]:
@@ -468,7 +468,7 @@ def _pick(batch: pa.RecordBatch, table: Table, names: Sequence[str]) -> pa.Recor
     return pa.RecordBatch.from_arrays(arrays, schema=schema.with_metadata(batch.schema.metadata))
 
 
-def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...]:
+def _lookup_columns(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...]:
     """The columns that tell the key or the id of a table's rows."""
     columns = lookup.columns(table, what) if lookup is not None else ()
     if not columns and what == "key" and "key" in table.names:
@@ -480,7 +480,7 @@ def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...
     return columns
 
 
-def limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+def limit_rows(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     """The first `limit` rows of batches; all if it is None. Nothing is read after the last of them, and no batch is empty."""
     left = limit
     for batch in batches if limit != 0 else ():

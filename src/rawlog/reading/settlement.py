@@ -25,7 +25,7 @@ from rawlog.model.report import Action, Entry, Report, SeriousNote
 from rawlog.model.status import Status
 from rawlog.model.store import Store
 from rawlog.model.table import RECORDS, Table
-from rawlog.reading.inspect import Summaries, near, own_store, summaries_of
+from rawlog.reading.inspect import Summaries, family_store, near, summaries_of
 from rawlog.reading.parts import Part
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def settles(file: File, table: Table) -> bool:
-    """Whether the rows of a table that a file has are those of a log that its family can settle."""
+    """Whether a file is a log with rows of a table, and its family can settle it."""
     format = registry.formats().get(str(file.format))
     if format is None or file.place.state is not None or file.problem is not None:
         return False
@@ -58,7 +58,7 @@ def reading_of(store: Store) -> Reading:
     family = _family_of(store)
     if family is None:
         return Reading()
-    reading = own_store(store, family).reading()
+    reading = family_store(store, family).reading()
     # A healthy store, the common case, needs no listing of its directory.
     return Reading() if reading != Reading() and _is_partial(store) else reading
 

@@ -16,7 +16,7 @@ from rawlog.model.status import Status
 from rawlog.model.table import Column, Table
 from rawlog.reading.parts import Part
 from rawlog.reading.rows import Gap, Order, Rows, damaged_end, read, skipped, unfinished
-from rawlog.reading.select import Selection, holds_text, limited
+from rawlog.reading.select import Selection, holds_text, limit_rows
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
             last.add(batch)
         yield from last.batches()
         return
-    found: deque[pa.RecordBatch] = deque()
+    batches: deque[pa.RecordBatch] = deque()
     failure: DataError | None = None
     say = rows.say
     for part, selection in reversed(list(rows.part_selections())):
@@ -126,14 +126,14 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
                     kept.add(batch)
             except DataError as error:
                 failure = failure or error
-            found.extendleft(reversed(kept.batches()))
+            batches.extendleft(reversed(kept.batches()))
             count -= min(count, kept.rows)
             if count == 0 or failure:
                 break
         order.note_missing()
         if count == 0 or failure:
             break
-    yield from found
+    yield from batches
     if failure is not None:
         raise failure
 
@@ -184,21 +184,21 @@ class FoundRows(Rows):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, one batch at a time. DataError at damage."""
-        for batch in limited(self._found(), self.selection.limit):
+        for batch in limit_rows(self._find_rows(), self.selection.limit):
             yield batch.select(self.schema.names)
 
-    def _found(self) -> Iterator[pa.RecordBatch]:
+    def _find_rows(self) -> Iterator[pa.RecordBatch]:
         places = [place for place in self.places if place != "id"]
         seen: set[tuple[object, ...]] = set()
         if "id" in self.places:
             for batch in self._rows(id=self.text.decode("utf-8", "replace")):
                 seen.update(_where(batch))
-                yield self._marked(batch, places, is_id=True)
+                yield self._mark_rows(batch, places, is_id=True)
         if places:
             for batch in self._rows(text=self.text):
-                marked = self._marked(batch, places, is_id=False)
+                marked = self._mark_rows(batch, places, is_id=False)
                 marked = marked.filter(marked.column(FOUND_IN).is_valid())
-                yield marked.filter([one not in seen for one in _where(marked)]) if seen else marked
+                yield marked.filter([place not in seen for place in _where(marked)]) if seen else marked
 
     def _rows(self, **wanted: object) -> Iterator[pa.RecordBatch]:
         selection = self.selection.replace(columns=None, limit=None, **wanted)
@@ -206,16 +206,16 @@ class FoundRows(Rows):
         rows.note = self.note
         return rows.batches()
 
-    def _marked(self, batch: pa.RecordBatch, places: Sequence[str], *, is_id: bool) -> pa.RecordBatch:
+    def _mark_rows(self, batch: pa.RecordBatch, places: Sequence[str], *, is_id: bool) -> pa.RecordBatch:
         """The rows with where the text is; null where it is in none of the places."""
         import pyarrow as pa
 
         masks = [holds_text(batch.column(place), self.text).to_pylist() for place in places]
-        found = []
+        columns = []
         for row in range(batch.num_rows):
             named = [place for place, mask in zip(places, masks, strict=True) if mask[row]]
-            found.append(",".join(["id", *named] if is_id else named) or None)
-        return batch.add_column(0, FOUND_IN, pa.array(found, pa.string()))
+            columns.append(",".join(["id", *named] if is_id else named) or None)
+        return batch.add_column(0, FOUND_IN, pa.array(columns, pa.string()))
 
 
 def _where(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:

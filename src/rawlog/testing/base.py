@@ -149,8 +149,8 @@ def rows_of(log: Log, table: Table | str, **selection: Any) -> tuple[RowList, li
     rows = log.table(name, **selection)
     notes: list[str] = []
     rows.note = notes.append
-    found = pa.Table.from_batches(list(checked(rows.batches(), rows.schema)), schema=rows.schema)
-    return plain(found), notes
+    arrow = pa.Table.from_batches(list(checked(rows.batches(), rows.schema)), schema=rows.schema)
+    return plain(arrow), notes
 
 
 def checked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -170,21 +170,21 @@ def plain(table: pa.Table) -> RowList:
     return table.to_pylist()  # type: ignore[no-any-return]
 
 
-def same(found: RowList, expected: RowList) -> None:
+def same(rows: RowList, expected: RowList) -> None:
     """Compare rows on the columns that are expected, and say briefly where they part."""
-    for number, (row, wanted) in enumerate(zip(found, expected, strict=False)):
+    for number, (row, wanted) in enumerate(zip(rows, expected, strict=False)):
         got = {name: row[name] for name in wanted}
         assert got == wanted, f"row {number}: {got!r}\nexpected: {wanted!r}"
-    assert len(found) == len(expected), f"{len(found)} rows, {len(expected)} expected"
+    assert len(rows) == len(expected), f"{len(rows)} rows, {len(expected)} expected"
 
 
 def frames_of(file: File, format: Format, **how: Any) -> list[tuple[int, int, int]]:
     """Number, start and stop of every whole frame."""
-    found: list[tuple[int, int, int]] = []
+    frame_places: list[tuple[int, int, int]] = []
     for frames in walk(file, format, **how):
         places = zip(frames.positions.tolist(), frames.sizes.tolist(), strict=True)
-        found += [(frames.first + index, start, start + size) for index, (start, size) in enumerate(places)]
-    return found
+        frame_places += [(frames.first + index, start, start + size) for index, (start, size) in enumerate(places)]
+    return frame_places
 
 
 def survives(log: Log, format: Format, points_elsewhere: bool = False) -> Findings:

@@ -47,12 +47,12 @@ class Damage(Base):
                 assert frames_of(piece.files[0], self.subject) == kept, f"cut at {cut}"
                 boundary = cut in {0, self.header(data), *(stop for _, _, stop in kept)}
                 for name, rows in whole.items():
-                    found, notes = rows_of(piece, name)
-                    same(found, rows[: len(found)])
+                    read, notes = rows_of(piece, name)
+                    same(read, rows[: len(read)])
                     if boundary or data[kept[-1][2] if kept else 0 : cut].strip(b"\0"):  # zeros may be padding
                         assert len(notes) == (not boundary), f"cut at {cut}: {notes}"
                     if (reference := self.reference(data[:cut])) and name in reference:
-                        same(found, reference[name])
+                        same(read, reference[name])
                 findings = inspect_file(piece.files[0])
                 assert not findings.errors, f"cut at {cut}: {list(findings)}"
                 assert findings.frames == len(kept)
@@ -79,10 +79,10 @@ class Damage(Base):
                         rows_of(log, self.subject.tables[0])
                 for name, expected in (self.reference(bytes(flipped)) or {}).items():
                     try:
-                        found, _ = rows_of(log, name, errors="stop")
+                        read, _ = rows_of(log, name, errors="stop")
                     except RawlogError:
-                        found = []
-                    same(found, expected)
+                        read = []
+                    same(read, expected)
 
     def test_checksums_are_counted_on(self) -> None:
         """A format with a checksum rule says which bytes it protects."""
@@ -136,8 +136,8 @@ class Damage(Base):
         damaged = sample[:position] + noise + sample[position + len(noise) :]
         kept = [frame for frame in frames if frame[2] <= position]
         for errors in ("stop", "skip"):
-            found = frames_of(self.put(scratch, damaged).files[0], self.subject, errors=errors)
-            assert found[: len(kept)] == kept
+            read_frames = frames_of(self.put(scratch, damaged).files[0], self.subject, errors=errors)
+            assert read_frames[: len(kept)] == kept
 
 
 #: Kept for ever: what was allocated from a pool may be freed later (a caught error holds its frames), and crashes without its pool.
@@ -211,7 +211,7 @@ def truncated(draw: random.Random, data: bytes, at: int) -> bytes:
 
 
 WOUNDS: Mapping[str, Callable[[random.Random, bytes, int], bytes]] = {
-    one.__name__: one for one in (flipped, zeroed, overwritten, inserted, removed, copied, truncated)
+    wound.__name__: wound for wound in (flipped, zeroed, overwritten, inserted, removed, copied, truncated)
 }
 
 

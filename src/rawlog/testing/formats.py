@@ -40,8 +40,8 @@ class Reading(Base):
         count = 0
         for path in self.golden:
             for table, expected in self.expected(path).items():
-                found, notes = rows_of(self.open(path), table)
-                same(found, expected)
+                rows, notes = rows_of(self.open(path), table)
+                same(rows, expected)
                 assert not notes, f"{path}: {notes}"
                 count += 1
         assert count or type(self).expected is Base.expected
@@ -75,10 +75,10 @@ class Reading(Base):
         log = self.put(scratch, sample)
         for table, expected in (reference or {}).items():
             try:
-                found, _ = rows_of(log, table, errors="stop")
+                rows, _ = rows_of(log, table, errors="stop")
             except RawlogError:
-                found = []
-            same(found, expected)
+                rows = []
+            same(rows, expected)
 
     def test_schemas_are_exact_for_every_choice_of_columns(self) -> None:
         for path in self.golden:
@@ -134,34 +134,34 @@ class Reading(Base):
             return
         chosen = Selection(errors="skip")
         notes: list[list[str]] = []
-        found: list[list[RowList]] = []
+        results: list[list[RowList]] = []
         for together in (False, True):
             notes.append([])
             decoders = [
                 rows.Decoder(whole(file, log.group_of(file), table, chosen), table, chosen, notes[-1].append, compact=together)
                 for table in self.subject.tables
             ]  # fmt: skip
-            made: list[list[pa.RecordBatch]] = [[] for _ in decoders]
+            decoded: list[list[pa.RecordBatch]] = [[] for _ in decoders]
             with contextlib.suppress(RawlogError):  # a header that is invalid
                 for frames in walk(file, self.subject, errors="skip"):
-                    streams = [one.see(frames) for one in decoders]
+                    streams = [decoder.see(frames) for decoder in decoders]
                     if together:
                         streams = rows.decode_streams(decoders, frames)
                     for step in itertools.zip_longest(*streams):
-                        for batches, batch in zip(made, step, strict=True):
+                        for batches, batch in zip(decoded, step, strict=True):
                             batches += [] if batch is None else [batch]
-            found.append([_plain_rows(one.table, batches) for one, batches in zip(decoders, made, strict=True)])
-        assert found[0] == found[1]
+            results.append([_plain_rows(one.table, batches) for one, batches in zip(decoders, decoded, strict=True)])
+        assert results[0] == results[1]
         assert sorted(notes[0]) == sorted(notes[1])
 
     @pytest.mark.parametrize("window", [1, 64, 1000])
     def test_small_windows_equal_the_whole(self, window: int, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def all_of(data: bytes) -> list[Any]:
             log = self.put(scratch, data)
-            found: list[Any] = [rows_of(log, table, errors="stop") for table in self.subject.tables]
-            found.append([finding.as_row() for finding in inspect_file(log.files[0])])
-            found.append(frames_of(log.files[0], self.subject, errors="stop"))
-            return found
+            results: list[Any] = [rows_of(log, table, errors="stop") for table in self.subject.tables]
+            results.append([finding.as_row() for finding in inspect_file(log.files[0])])
+            results.append(frames_of(log.files[0], self.subject, errors="stop"))
+            return results
 
         whole = [all_of(data) for data in self.small]
         cut = [all_of(data[:-1]) for data in self.small]
@@ -174,9 +174,9 @@ class Reading(Base):
         for path in self.golden:
             for table, expected in (self.reference(path.read_bytes()) or {}).items():
                 named = self.open(path)
-                found, _ = rows_of(named, table)
+                rows, _ = rows_of(named, table)
                 columns = self._told_by_bytes(expected)
-                same(found, [{name: row[name] for name in columns} for row in expected])
+                same(rows, [{name: row[name] for name in columns} for row in expected])
 
     def _told_by_bytes(self, expected: RowList) -> list[str]:
         """The columns of a reference's rows that depend on the bytes alone, not on name and place."""
@@ -189,9 +189,9 @@ class Reading(Base):
             [file] = self.put(scratch, data).files
             for frames in walk(file, self.subject):
                 for index in range(len(frames)):
-                    one = frames.slice(index, index + 1)
-                    nodes = self.subject.codec.explain(one, file)
-                    start, stop = int(one.positions[0]), int(one.positions[0] + one.sizes[0])
+                    frame = frames.slice(index, index + 1)
+                    nodes = self.subject.codec.explain(frame, file)
+                    start, stop = int(frame.positions[0]), int(frame.positions[0] + frame.sizes[0])
                     _tiles([node for node in nodes if node.inside is None], start, stop, data)
             if self.subject.can("explain_header") and self.header(data):
                 _tiles(self.subject.codec.explain_header(data[:4096], file), 0, self.header(data), data)
@@ -223,7 +223,7 @@ def _tiles(nodes: list[Node], start: int, stop: int, data: bytes) -> None:
 
 
 @lru_cache(maxsize=4)
-def _recognised(root: Path) -> Tree:
+def _recognise(root: Path) -> Tree:
     return open_tree(root)
 
 
@@ -232,7 +232,7 @@ class Recognition(Base):
 
     def test_golden_files_are_recognised_by_what_they_are(self) -> None:
         wrong = []
-        for file in _recognised(self.everything):
+        for file in _recognise(self.everything):
             owned = self.owns(Path(file.path))
             if owned is not None and owned != (file.format == self.format):
                 wrong.append(f"{file.path}: taken for {file.format}")
@@ -243,7 +243,7 @@ class Recognition(Base):
         if sniff is None:
             return
         wrong = []
-        for file in _recognised(self.everything):
+        for file in _recognise(self.everything):
             path = Path(file.path)
             with path.open("rb") as opened:
                 head = opened.read(HEAD)
@@ -321,10 +321,10 @@ class Writing(Base):
         options, rows = data.draw(strategy)
         target = scratch if self.subject.can("encode") else scratch.with_name("written")
         count = write(target, records_table(rows), format=self.format, overwrite=True, **options)
-        found, notes = rows_of(self.open(target) if target == scratch else open_log(target), "records")
-        same(found, rows)
+        read, notes = rows_of(self.open(target) if target == scratch else open_log(target), "records")
+        same(read, rows)
         # Offsets that the rows leave out may be named where a file ends there; nothing else is.
-        others = [one for one in notes if not isinstance(one, Gap) or _has_rows(one, rows)]
+        others = [note for note in notes if not isinstance(note, Gap) or _has_rows(note, rows)]
         assert (count, others) == (len(rows), [])
 
     def test_what_cannot_be_written_says_so(self, tmp_path: Path) -> None:
@@ -346,8 +346,8 @@ class Writing(Base):
         for name in sorted(lost):
             refusal = self._refusal(tmp_path / "x", row, lost - {name})
             if refusal is None:
-                found, _ = rows_of(self.open(tmp_path / "x"), "records")
-                assert found[0][name] == row[name], f"{name} was changed silently"
+                rows, _ = rows_of(self.open(tmp_path / "x"), "records")
+                assert rows[0][name] == row[name], f"{name} was changed silently"
                 (tmp_path / "x").unlink()
             assert refusal is None or name in refusal
             assert not list(tmp_path.iterdir())

@@ -34,7 +34,7 @@ from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, wounded
 from rawlog.verbs.cat import read
-from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.repair import RewriteJob
 from rawlog.verbs.verify import verify
 
 #: Directory names that a careless program would follow, split, expand or print as they are. All are valid names of directories.
@@ -54,7 +54,7 @@ class Result:
 
 def rewrite(verb: str, source: Path, target: Path, options: Mapping[str, str], **how: bool) -> Result:
     """Run a verb as the command line does; `how` has `overwrite` and `dry_run`."""
-    with Rewriting(verb, str(target), options, **how) as job:
+    with RewriteJob(verb, str(target), options, **how) as job:
         report: Report = run(job, open_tree(source))
     losses = [entry for entry in report.all_entries() if entry.is_alteration]
     return Result(report.is_whole, report.as_json(), losses, report.remaining)
@@ -104,7 +104,11 @@ def fingerprint(folder: Path) -> str:
 
 def serious(findings: Iterable[Finding]) -> list[str]:
     """The errors and warnings among findings, as text."""
-    return [f"{one.code}: {one.path}: {one.message}" for one in findings if one.severity is not Severity.INFO]
+    return [
+        f"{finding.code}: {finding.path}: {finding.message}"
+        for finding in findings
+        if finding.severity is not Severity.INFO
+    ]
 
 
 def is_at(finding: Finding, entry: Entry) -> bool:
@@ -152,10 +156,10 @@ class StoreTests:
     @pytest.fixture
     def copies(self, tmp_path: Path) -> list[Path]:
         """A copy of every store, each in a directory of its own, under its own name."""
-        made = []
+        copies = []
         for number, store in enumerate(self.stores):
-            made.append(self.copy(store, tmp_path / f"source{number}" / store.name))
-        return made
+            copies.append(self.copy(store, tmp_path / f"source{number}" / store.name))
+        return copies
 
     def copy(self, store: Path, target: Path) -> Path:
         """A copy of a store; override it to leave out files that only tests know."""
@@ -173,7 +177,9 @@ class StoreTests:
     def data(self, folder: Path) -> dict[str, bytes]:
         """The files of a store that are not derived."""
         return {
-            name: data for name, data in contents(folder).items() if not any(fnmatch(name, one) for one in self.derived)
+            name: data
+            for name, data in contents(folder).items()
+            if not any(fnmatch(name, pattern) for pattern in self.derived)
         }
 
     def runs(self, copies: Sequence[Path], tmp_path: Path) -> Iterator[tuple[str, Path, Path, Result]]:
@@ -311,23 +317,23 @@ class StoreTests:
 
     def is_explained(self, entry: Entry, found: Sequence[Finding]) -> bool:
         """Whether a finding says why an entry is a loss; a family whose files decide about one another says more."""
-        return any(is_at(one, entry) for one in found)
+        return any(is_at(finding, entry) for finding in found)
 
     def _check_repair(self, source: Path, target: Path, what: str) -> None:
-        found = list(verify(source))
+        findings = list(verify(source))
         before = fingerprint(source)
         try:
             result = self.rewrite(REPAIR, source, target)
         except RawlogError:
-            assert serious(found), f"{what}: refused, but verify finds nothing"
+            assert serious(findings), f"{what}: refused, but verify finds nothing"
             assert not os.path.lexists(target)
             return
         assert fingerprint(source) == before, what
         assert result.remaining or not serious(verify(target)), f"{what}: the result is not clean, and not reported"
         for entry in result.losses:
-            places = [f"{one.code} {one.path} {one.position} {one.size}" for one in found]
-            assert self.is_explained(entry, found), f"{what}: {entry}: verify finds nothing there: {places}"
-        if not found:
+            places = [f"{finding.code} {finding.path} {finding.position} {finding.size}" for finding in findings]
+            assert self.is_explained(entry, findings), f"{what}: {entry}: verify finds nothing there: {places}"
+        if not findings:
             _same(self.data(target), self.data(source), what)
 
 
@@ -335,19 +341,19 @@ def _comparable(result: Result) -> dict[str, Any]:
     """What a dry run and a real one must have in common."""
 
     def plain(report: Mapping[str, Any]) -> dict[str, Any]:
-        own = {name: value for name, value in report.items() if name not in ("target", "dry_run", "remaining")}
-        return own | {"parts": {name: plain(part) for name, part in report.get("parts", {}).items()}}
+        fields = {name: value for name, value in report.items() if name not in ("target", "dry_run", "remaining")}
+        return fields | {"parts": {name: plain(part) for name, part in report.get("parts", {}).items()}}
 
     return plain(result.report)
 
 
-def _same(found: Mapping[str, bytes], expected: Mapping[str, bytes], what: str) -> None:
+def _same(files: Mapping[str, bytes], expected: Mapping[str, bytes], what: str) -> None:
     """The same files with the same bytes."""
-    assert sorted(set(expected) - set(found)) == [], f"{what}: files are missing"
-    assert sorted(set(found) - set(expected)) == [], f"{what}: files were added"
+    assert sorted(set(expected) - set(files)) == [], f"{what}: files are missing"
+    assert sorted(set(files) - set(expected)) == [], f"{what}: files were added"
     for name, data in expected.items():
-        if found[name] != data:
-            at = next((i for i, (a, b) in enumerate(zip(found[name], data, strict=False)) if a != b), -1)
+        if files[name] != data:
+            at = next((i for i, (a, b) in enumerate(zip(files[name], data, strict=False)) if a != b), -1)
             raise AssertionError(
-                f"{what}: {name}: {len(found[name])} and {len(data)} bytes, first difference at byte {at}"
+                f"{what}: {name}: {len(files[name])} and {len(data)} bytes, first difference at byte {at}"
             )

@@ -11,7 +11,7 @@ from rawlog.model.table import Table
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import NAMES, Counting, Format, Note, Paths, Selecting, Showing, TableName, listed
 from rawlog.reading.tree import Tree, open_known, open_tree
-from rawlog.verbs.options import bound, noted, readable, selection_of
+from rawlog.verbs.options import bind_schemas, log_note, readable, selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,11 +58,11 @@ class Log(Tree):
         from rawlog.reading.parts import choose
         from rawlog.reading.rows import Rows
 
-        asked = bound(selection_of(selection), self, registry.table_named(name))
-        tree = choose(self, asked, noted, table=registry.table_named(name))
-        rows = Rows(tree, name, asked)
-        rows.note = noted
-        check_names(tree, rows.table, asked)
+        chosen = bind_schemas(selection_of(selection), self, registry.table_named(name))
+        tree = choose(self, chosen, log_note, table=registry.table_named(name))
+        rows = Rows(tree, name, chosen)
+        rows.note = log_note
+        check_names(tree, rows.table, chosen)
         return rows
 
 
@@ -232,11 +232,11 @@ def follow(
         raise OptionError("tail -f shows records before their transaction ends: it cannot be read_committed")
     rows.needed(wanted)
     tree = open_tree(paths, format=format)
-    rows = bound(rows, tree, wanted)
-    following = Following(listed(paths), wanted, rows, format=format, position=position, note=note or noted)
+    rows = bind_schemas(rows, tree, wanted)
+    following = Following(listed(paths), wanted, rows, format=format, position=position, note=note or log_note)
     following.interval, following.stop = every, stop
     if position is None and lines is not None:
-        kept = choose(readable(tree, note), rows, note or noted, table=wanted)
+        kept = choose(readable(tree, note), rows, note or log_note, table=wanted)
         if wanted.name in kept.tables:
             last = _table(kept, wanted, rows.replace(limit=None), note, may_come=True)
             following.skip_to_last(last, lines)
@@ -284,12 +284,12 @@ def open_rows(paths: Paths, table: str, format: str | None, selection: Selection
     selection.needed(wanted)
     reads_data = wanted.name not in ("files", "findings")
     tree = open_known(paths, format=format, note=note, must_know=reads_data)
-    selection = bound(selection, tree, wanted)
+    selection = bind_schemas(selection, tree, wanted)
     if reads_data:
         kept = readable(tree, note)
         if not any(file.format for file in kept):
             raise AccessError(f"{', '.join(tree.roots)}: nothing here can be read")
-        tree = choose(kept, selection, note or noted, table=wanted)
+        tree = choose(kept, selection, note or log_note, table=wanted)
     return _table(tree, wanted, selection, note)
 
 
@@ -299,7 +299,7 @@ def _table(tree: Tree, table: Table, selection: Selection, note: Note | None, *,
     from rawlog.reading.rows import Rows
 
     rows = Rows(tree, table, selection)
-    rows.note = note or noted
+    rows.note = note or log_note
     if note is not None:
         for name in selection.unused(table):
             note(f"{NAMES[name]} does not change {table.name}: it has no column for it")

@@ -30,13 +30,13 @@ from rawlog.model.table import Table
 from rawlog.model.text import counted
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import OUTPUT, READ, Format, Note, Path, Paths, TableName, listed, texts
-from rawlog.reading.select import Selection, Tally, limited
+from rawlog.reading.select import Selection, Tally, limit_rows
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
     Converting,
     Force,
-    bound,
-    divided,
+    bind_schemas,
+    divide_options,
     option_texts,
     selection_of,
     settings_of,
@@ -135,7 +135,7 @@ def convert(
     from rawlog.reading.names import check_names
     from rawlog.reading.parts import choose as choose_replicas
 
-    reading, running = divided(selection)
+    reading, running = divide_options(selection)
     settings = settings_of(running)
     choose(0, **settings)  # options that contradict one another are reported first
     columns = [name.strip() for text in texts(accept_loss) for name in text.split(",") if name.strip()]
@@ -153,7 +153,7 @@ def convert(
     rows.check(destination.source)
     notes: list[str] = []
     tree = source_tree(whole_paths(listed(source)), destination.source, format, note=notes.append)
-    rows = bound(rows, tree, destination.source, lambda: lake_schemas(tree))
+    rows = bind_schemas(rows, tree, destination.source, lambda: lake_schemas(tree))
     with Convert(destination, selection=rows, drop=keys, dry_run=dry_run, inputs=inputs) as job:
         tree = choose_replicas(tree, rows, notes.append, table=destination.source)
         more = sheet_names(tree, destination.source) if job.reads_tables(tree) else ()
@@ -176,10 +176,10 @@ def _form_of(target: str) -> str:
     raise OptionError(f"{target}: its ending names no form; name one with --format")
 
 
-def keys_of(one: str | bytes | Sequence[str | bytes], file: Path | None) -> list[bytes]:
+def keys_of(named: str | bytes | Sequence[str | bytes], file: Path | None) -> list[bytes]:
     """Keys from options and from a file with one key per line. AccessError for a file that cannot be read."""
-    given = [one] if isinstance(one, (str, bytes)) else list(one)
-    keys = [os.fsencode(key) for key in given]
+    names = [named] if isinstance(named, (str, bytes)) else list(named)
+    keys = [os.fsencode(key) for key in names]
     if file is not None:
         try:
             lines = LocalPath(file).read_bytes().split(b"\n")
@@ -215,10 +215,10 @@ def write(
     if isinstance(records, Rows):
         refuse_nested(path, records.tree.sources)
     target = writable(format)
-    given = {name: str(value) for name, value in options.items()}
+    texts = {name: str(value) for name, value in options.items()}
     accepted = (accept_loss,) if isinstance(accept_loss, str) else tuple(accept_loss)
     return write_rows(
-        LossCheck(target, given, accepted), batches_of(records), os.fspath(path), given, overwrite=overwrite
+        LossCheck(target, texts, accepted), batches_of(records), os.fspath(path), texts, overwrite=overwrite
     )
 
 
@@ -271,11 +271,11 @@ class ConvertSplit:
     is_copied: bool = False
     #: Stores that were read, with the summaries of their files; and all files, in which others may be missing.
     stores: tuple[Store, ...] = ()
-    every: tuple[File, ...] = ()
+    all_files: tuple[File, ...] = ()
 
     @property
     def is_settling(self) -> bool:
-        return bool(self.stores or self.every)
+        return bool(self.stores or self.all_files)
 
     @property
     def size(self) -> int:
@@ -285,7 +285,7 @@ class ConvertSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Written(SplitResult):
+class ConvertResult(SplitResult):
     """The result of one split."""
 
     split: WrittenSplit
@@ -306,7 +306,7 @@ class Written(SplitResult):
     absent: tuple[Entry, ...] = ()
 
 
-class Convert(Job[Written, Report]):
+class Convert(Job[ConvertResult, Report]):
     """Write the rows of a tree to an outlet. Use as a context manager: leaving it removes what a failed run left.
 
     `drop` are keys whose records are left out. With `dry_run` everything is done but the writing: rows are read, judged and encoded.
@@ -362,17 +362,17 @@ class Convert(Job[Written, Report]):
         if not self.dry_run:
             self.target.check()
             self.stage = self.output.open()
-        splits = self._sifting(tree)
+        splits = self._sift_splits(tree)
         if splits is None:
             sources = list(self._sources(tree))
             groups = self._groups(sources)
-            self._masked = self._masked_of(tree, sources)
+            self._masked = self._masked_logs(tree, sources)
             splits = [ConvertSplit(tuple(group), limit=self.selection.limit) for group in groups]
         self._splits, self._roots, self.payloads, self._tree = splits, tree.roots, lake_payloads(tree), tree
         self._rounds, self._again, self._next_number = 0, {}, 0
-        return self._numbered(splits)
+        return self._number(splits)
 
-    def _sifting(self, tree: Tree) -> list[ConvertSplit] | None:
+    def _sift_splits(self, tree: Tree) -> list[ConvertSplit] | None:
         """A split for each partition, if records are removed and everything else stays as it is; None if rows are written again."""
         from rawlog.lakes.targets import FormatOutlet
 
@@ -381,7 +381,7 @@ class Convert(Job[Written, Report]):
             return None
         format = registry.formats()[target.format]
         rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
-        rewrites |= any(one.is_shown for one in chosen.transforms)
+        rewrites |= any(transform.is_shown for transform in chosen.transforms)
         if (
             not registry.family(format.family).store_class.can("sift")
             or rewrites
@@ -390,7 +390,7 @@ class Convert(Job[Written, Report]):
         ):
             return None
         groups: dict[str, list[File]] = {}
-        copied = _claimed(tree, format.family)
+        copied = _claimed_groups(tree, format.family)
         self._not_loaded = sorted(
             {
                 str(file.place.group)
@@ -420,17 +420,17 @@ class Convert(Job[Written, Report]):
                     f"{name} exists twice: in {folder} and elsewhere; convert one log directory at a time"
                 )
             splits[name] = ConvertSplit(files=tuple(files), name=name, is_copied=folder in copied)
-        return list(splits.values()) if any(not one.is_copied for one in splits.values()) else None
+        return list(splits.values()) if any(not split.is_copied for split in splits.values()) else None
 
-    def _masked_of(self, tree: Tree, sources: Sequence[RowSource]) -> list[str]:
+    def _masked_logs(self, tree: Tree, sources: Sequence[RowSource]) -> list[str]:
         """The metadata logs that are written again as logs, row by row, without the secrets in them."""
         from rawlog.lakes.targets import FormatOutlet
 
         is_shown = str(self.selection.options.get("showSecrets")).lower() == "true"
         if not isinstance(self.target, FormatOutlet) or is_shown:
             return []
-        claimed = {group for family in registry.families() for group in _claimed(tree, family.name)}
-        groups = {one.part.file.place.group for one in sources if one.part is not None}
+        claimed = {group for family in registry.families() for group in _claimed_groups(tree, family.name)}
+        groups = {source.part.file.place.group for source in sources if source.part is not None}
         return sorted(str(group) for group in groups & claimed)
 
     def _sources(self, tree: Tree) -> Iterator[RowSource]:
@@ -451,8 +451,8 @@ class Convert(Job[Written, Report]):
                 parts = [(part, selection) for part in plan(tree, table, selection, split_size=size)]
             else:
                 parts = list(rows.part_selections())
-            for part, one in parts:
-                yield RowSource(one, part, undone=self._undone(part, tree), near=self._near(part, tree))
+            for part, chosen in parts:
+                yield RowSource(chosen, part, undone=self._undone(part, tree), near=self._near(part, tree))
         if tables and selection.last is not None:
             raise OptionError("-o -N: the last rows of a partition are known for logs, not for tables")
         yield from (RowSource(selection, sheet=file) for file in tables)
@@ -504,7 +504,7 @@ class Convert(Job[Written, Report]):
         if not target.divides or self.selection.limit is not None:
             return [sources]
         if not target.by_partition:
-            return _packed(sources) or [[]]
+            return _pack(sources) or [[]]
         if isinstance(target, FormatOutlet) and {"topic", "partition"} & target.options.keys():
             return [sources]
         groups: dict[object, list[RowSource]] = {}
@@ -518,27 +518,27 @@ class Convert(Job[Written, Report]):
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work(self, split: Split, stage: Stage) -> Written:
+    def work(self, split: Split, stage: Stage) -> ConvertResult:
         """Write one split below the stage."""
         from rawlog.lakes.targets import WrittenSplit
 
-        own: ConvertSplit = split.content
+        content: ConvertSplit = split.content
         folder = below(stage.path, stage.name)
-        if own.files:
-            return self._sift(split, own, folder, stage)
-        if own.is_settling:
-            return _settle(split.number, own)
-        reading = _Reading(self, own, stage)
+        if content.files:
+            return self._sift(split, content, folder, stage)
+        if content.is_settling:
+            return _settle(split.number, content)
+        reading = _Reading(self, content, stage)
         rows = reading.batches()
         failure: EncodeError | None = None
         try:
             written = self.target.rehearse(rows) if self.dry_run else self.target.write(rows, folder, "rows")
         except EncodeError as error:
             # Rows may be at wrong places, and are read again at the right ones.
-            if isinstance(error, LossError) or all(source.near is None for source in own.sources):
+            if isinstance(error, LossError) or all(source.near is None for source in content.sources):
                 raise
             written, failure = WrittenSplit(folder, 0), error
-        return Written(
+        return ConvertResult(
             split.number,
             written,
             reading.dropped,
@@ -550,25 +550,25 @@ class Convert(Job[Written, Report]):
             failure=failure,
         )
 
-    def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
+    def _sift(self, split: Split, content: ConvertSplit, folder: str, stage: Stage) -> ConvertResult:
         from rawlog.lakes.targets import FormatOutlet, WrittenSplit
 
         assert isinstance(self.target, FormatOutlet)
         kind = registry.family(registry.formats()[self.target.format].family).store_class
-        made = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(own.name)
+        target = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(content.name)
         chosen = self.selection.begun()
         try:
-            if own.is_copied:
-                for file in own.files:
-                    made.copy(file.path, file.path.rpartition("/")[2])
-                account = Report(counts={"files": len(own.files), "bytes": own.size})
+            if content.is_copied:
+                for file in content.files:
+                    target.copy(file.path, file.path.rpartition("/")[2])
+                account = Report(counts={"files": len(content.files), "bytes": content.size})
             else:
-                account = kind(own.files, own.name).sift(made, self._keep(chosen), self.target.options)
+                account = kind(content.files, content.name).sift(target, self._keep(chosen), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
-        written = WrittenSplit(folder, account.counts.get("records", 0), str(made.path))
-        return Written(split.number, written, account=account, tallies=chosen.tallies)
+        written = WrittenSplit(folder, account.counts.get("records", 0), str(target.path))
+        return ConvertResult(split.number, written, account=account, tallies=chosen.tallies)
 
     def _keep(self, chosen: Selection) -> Keep:
         chosen, table = chosen.replace(topics=(), topic_pattern=None, partitions=()), self.target.source
@@ -578,47 +578,49 @@ class Convert(Job[Written, Report]):
 
         def test(batch: pa.RecordBatch) -> NDArray[np.bool_]:
             mask = chosen.mask(batch, table)
-            return mask & ~_named(batch, drop) if drop else mask
+            return mask & ~_has_key(batch, drop) if drop else mask
 
         return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed, chosen.max_headers)
 
     # Settle -----------------------------------------------------------------------------------------------------------
 
-    def follow(self, done: Sequence[Written]) -> list[Split]:
+    def follow(self, results: Sequence[ConvertResult]) -> list[Split]:
         """First the diagnosis of the stores that were read; then again what has rows that `repair` would not keep as they are."""
         self._rounds += 1
         if self._rounds == 1:
-            return self._settling(done)
+            return self._settle_splits(results)
         if self._rounds == 2:
-            return self._repeated(done)
+            return self._repeat_splits(results)
         return []
 
-    def _settling(self, done: Sequence[Written]) -> list[Split]:
+    def _settle_splits(self, results: Sequence[ConvertResult]) -> list[Split]:
         """Splits that settle stores: all of them, or those in which something was passed over if they were read in part."""
         from rawlog.reading.settlement import merge_parts, store_key
 
         assert self._tree is not None
         sources = [source for split in self._splits for source in split.sources if source.near is not None]
         files = {store_key(source.part.file): source.part.file for source in sources if source.part is not None}
-        troubled = {key for one in done for key in one.troubled}
-        is_failed = any(one.failure is not None for one in done)
+        troubled = {key for result in results for key in result.troubled}
+        is_failed = any(result.failure is not None for result in results)
         if self.is_bounded and not is_failed:
             files = {key: file for key, file in files.items() if key in troubled}
         if not files:
             return []
-        summaries = merge_parts(part for one in done for part in one.summaries)
+        summaries = merge_parts(part for result in results for part in result.summaries)
         stores = [self._tree.group_of(file).with_summaries(summaries) for file in files.values()]
-        splits = [ConvertSplit(stores=some) for some in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
+        splits = [ConvertSplit(stores=run) for run in packed(stores, unread_size, SPLIT_SIZE, MOST_STORES)]
         if not (self.is_bounded or self.selection.topics or self.selection.topic_pattern or self.selection.partitions):
-            splits.append(ConvertSplit(every=self._tree.files))
-        return self._numbered(splits)
+            splits.append(ConvertSplit(all_files=self._tree.files))
+        return self._number(splits)
 
-    def _repeated(self, done: Sequence[Written]) -> list[Split]:
+    def _repeat_splits(self, results: Sequence[ConvertResult]) -> list[Split]:
         """The splits with rows of stores that are not read as they are stored; each such store is read where its first part was."""
         from rawlog.reading.settlement import settled_part
 
         assert self._tree is not None
-        changed = {key: one for split in done for key, one in split.readings.items() if one.pieces is not None}
+        changed = {
+            key: reading for split in results for key, reading in split.readings.items() if reading.pieces is not None
+        }
         seen: set[str] = set()
         splits: list[ConvertSplit] = []
         for number, split in enumerate(self._splits):
@@ -638,25 +640,25 @@ class Convert(Job[Written, Report]):
             self._again[number] = self._next_number + len(splits) if sources or not splits else None
             if self._again[number] is not None:
                 splits.append(replace(split, sources=tuple(sources)))
-        return self._numbered(splits)
+        return self._number(splits)
 
-    def _numbered(self, splits: Sequence[ConvertSplit]) -> list[Split]:
+    def _number(self, splits: Sequence[ConvertSplit]) -> list[Split]:
         first, self._next_number = self._next_number, self._next_number + len(splits)
         return [Split(first + number, split.size, split) for number, split in enumerate(splits)]
 
-    def _results(self, done: Sequence[Written]) -> list[Written]:
+    def _results(self, split_results: Sequence[ConvertResult]) -> list[ConvertResult]:
         """What the splits gave, in their order: those that were done again with what came then. Raises why one failed."""
-        by_number = {one.number: one for one in done}
+        by_number = {result.number: result for result in split_results}
         numbers = [self._again.get(number, number) for number in range(len(self._splits))]
         results = [by_number[number] for number in numbers if number is not None]
-        for one in results:
-            if one.failure is not None:
-                raise one.failure
+        for result in results:
+            if result.failure is not None:
+                raise result.failure
         return results
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Written]) -> Report:
+    def commit(self, results: Sequence[ConvertResult]) -> Report:
         """Join the splits. LossError, with nothing written, if a loss was not accepted; OptionError if a mask met nothing.
 
         The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
@@ -665,38 +667,42 @@ class Convert(Job[Written, Report]):
         from rawlog.reading.rows import Loss
         from rawlog.reading.settlement import report_reading
 
-        readings = {key: reading for one in done for key, reading in one.readings.items()}
-        absent = [entry for one in done for entry in one.absent]
-        done = self._results(done)
-        lost = total_losses(one.split.lost for one in done)
-        rows = sum(one.split.rows for one in done)
-        notes = tuple(note for one in done for note in one.notes)
-        notes += tuple(self.selection.judge(one.tallies for one in done if one.tallies))
+        readings = {key: reading for result in results for key, reading in result.readings.items()}
+        absent = [entry for result in results for entry in result.absent]
+        results = self._results(results)
+        lost = total_losses(result.split.lost for result in results)
+        rows = sum(result.split.rows for result in results)
+        notes = tuple(note for result in results for note in result.notes)
+        notes += tuple(self.selection.judge(result.tallies for result in results if result.tallies))
         notes += tuple(
             f"{group}: salts, keys and passwords of users are masked; --show-secrets keeps them"
             for group in self._masked
         )
-        refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
+        refused = tuple(loss for name, loss in lost.items() if name not in self.target.accepted)
         if refused and not self.dry_run:
             raise LossError(self.target.name, refused, rows, self.target.accepted)
-        accounts = {one.split.content.rpartition("/")[2]: one.account for one in done if one.account is not None}
+        accounts = {
+            result.split.content.rpartition("/")[2]: result.account for result in results if result.account is not None
+        }
         if accounts:
-            notes += self._move_in([LocalPath(one.split.content) for one in done], accounts)
+            notes += self._move_in([LocalPath(result.split.content) for result in results], accounts)
         elif not self.dry_run:
-            self.target.join([one.split for one in done])
-        dropped = sum(one.dropped for one in done) + sum(one.total("removed") for one in accounts.values())
+            self.target.join([result.split for result in results])
+        dropped = sum(result.dropped for result in results) + sum(
+            result.total("removed") for result in accounts.values()
+        )
         report = Report("convert", ", ".join(self._roots), self.target.path, is_dry_run=self.dry_run)
         report.counts = {"rows": rows, "dropped": dropped}
-        report.facts = {"lost": {one.column: {"rows": one.rows, "first": one.place} for one in lost.values()}}
-        for one in lost.values():
-            where = f"{counted(one.rows, 'row')}, first {one.place}"
+        report.facts = {"lost": {loss.column: {"rows": loss.rows, "first": loss.place} for loss in lost.values()}}
+        for loss in lost.values():
+            where = f"{counted(loss.rows, 'row')}, first {loss.place}"
             report.add(
-                Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
+                Action.LOST, f"column {loss.column} is lost or changed in {where}", is_expected=loss not in refused
             )
-        for name, one in total_losses(one.plain for one in done).items():
+        for name, loss in total_losses(result.plain for result in results).items():
             kind, hint = UNDONE[name]
-            report.facts[name] = {"rows": one.rows, "first": one.place}
-            what = f"{counted(one.rows, 'record')} of {kind}, first {one.place}"
+            report.facts[name] = {"rows": loss.rows, "first": loss.place}
+            what = f"{counted(loss.rows, 'record')} of {kind}, first {loss.place}"
             report.add(Action.CHANGED, f"{what}: consumers get them now; {hint}", is_expected=True)
         for note in notes:
             if isinstance(note, Loss):
@@ -724,7 +730,7 @@ class Convert(Job[Written, Report]):
 
         assert isinstance(self.target, FormatOutlet)
         kind = registry.family(registry.formats()[self.target.format].family).store_class
-        splits = [one for one in self._splits if not one.is_copied]
+        splits = [split for split in self._splits if not split.is_copied]
         is_new = not exists(self.target.path) or not os.listdir(self.target.path)
         notes: tuple[str, ...] = ()
         try:
@@ -732,8 +738,8 @@ class Convert(Job[Written, Report]):
             whole = Folder(path, named=self.target.path, dry_run=self.dry_run)
             for folder in folders:
                 whole.take(folder, folder.name)
-            if kind.has_surroundings and is_new and all(self._is_below(one) for one in splits):
-                stores = [kind(one.files, one.name) for one in splits]
+            if kind.has_surroundings and is_new and all(self._is_below(split) for split in splits):
+                stores = [kind(split.files, split.name) for split in splits]
                 reports = [accounts[store.name] for store in stores]
                 report = kind.join("convert", stores, reports, whole)
                 notes = (*(entry.line() for entry in report.entries), *report.notes)
@@ -775,9 +781,9 @@ class _Reading:
             self.notes.append(text)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        return limited(self._every(), self.split.limit)
+        return limit_rows(self._all_batches(), self.split.limit)
 
-    def _every(self) -> Iterator[pa.RecordBatch]:
+    def _all_batches(self) -> Iterator[pa.RecordBatch]:
         from rawlog.lakes.sources import read_sheet
         from rawlog.reading.rows import read_all
         from rawlog.reading.settlement import PartFold, store_key
@@ -792,7 +798,7 @@ class _Reading:
                 ranges: list[NDArray[np.int64]] = []
                 self.current = store_key(source.part.file)
                 fold = None if source.near is None else PartFold(source.part, source.near)
-                see = _advancing(source.part, self.stage, source.undone, ranges, fold)
+                see = _observer(source.part, self.stage, source.undone, ranges, fold)
                 for batch in read_all([(source.part, selection)], table, self.note, see):
                     self._see_undone(batch, ranges)
                     yield batch
@@ -839,7 +845,7 @@ class _Dropping:
         return names if "key" in names else [*names, "key"]
 
     def apply(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
-        named = _named(batch, self.keys)
+        named = _has_key(batch, self.keys)
         self.counts["key", "dropped"] += int(named.sum())
         return batch.filter(_array(~named)) if named.any() else batch
 
@@ -850,10 +856,10 @@ class _Dropping:
         return []
 
 
-def _advancing(
+def _observer(
     part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]], fold: PartFold | None = None
 ) -> Callable[[Frames], None]:
-    """Says how far a part was read, collects the ranges of offsets of aborted and open transactions in it, and folds its frames."""
+    """A listener that reports progress, collects offsets of aborted and open transactions, and folds frames."""
     reached = part.start or 0
 
     def see(frames: Frames) -> None:
@@ -863,20 +869,20 @@ def _advancing(
         if fold is not None:
             fold.see(frames)
         if undone is not None:  # the rows of a window come before the next one is seen
-            found = undone.undone(frames)
-            ranges[:] = [found] if len(found) else []
+            offsets = undone.undone(frames)
+            ranges[:] = [offsets] if len(offsets) else []
 
     return see
 
 
-def _settle(number: int, own: ConvertSplit) -> Written:
+def _settle(number: int, split: ConvertSplit) -> ConvertResult:
     """Ask what `repair` would keep of stores, and which stores are missing."""
     from rawlog.lakes.targets import WrittenSplit
     from rawlog.reading.settlement import absent_stores, reading_of
 
-    readings = {store.path: reading_of(store) for store in own.stores}
-    absent = tuple(absent_stores(Tree((), own.every))) if own.every else ()
-    return Written(number, WrittenSplit("", 0), readings=readings, absent=absent)
+    readings = {store.path: reading_of(store) for store in split.stores}
+    absent = tuple(absent_stores(Tree((), split.all_files))) if split.all_files else ()
+    return ConvertResult(number, WrittenSplit("", 0), readings=readings, absent=absent)
 
 
 def _key(source: RowSource) -> str:
@@ -886,15 +892,15 @@ def _key(source: RowSource) -> str:
     return store_key(source.part.file) if source.part is not None and source.near is not None else ""
 
 
-def _named(batch: pa.RecordBatch, keys: frozenset[bytes]) -> NDArray[np.bool_]:
+def _has_key(batch: pa.RecordBatch, keys: frozenset[bytes]) -> NDArray[np.bool_]:
     """Which rows have one of these keys."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found: NDArray[np.bool_] = pc.is_in(batch.column("key"), pa.array(sorted(keys), pa.binary())).to_numpy(
+    mask: NDArray[np.bool_] = pc.is_in(batch.column("key"), pa.array(sorted(keys), pa.binary())).to_numpy(
         zero_copy_only=False
     )
-    return found
+    return mask
 
 
 def _array(mask: NDArray[np.bool_]) -> pa.Array:
@@ -916,7 +922,7 @@ def _directory_name(folder: str, files: Sequence[File]) -> str:
     return folder.rstrip("/").rpartition("/")[2]
 
 
-def _claimed(tree: Tree, system: str) -> set[str | None]:
+def _claimed_groups(tree: Tree, system: str) -> set[str | None]:
     """The directories among a system's own that another one keeps its state in: a metadata log is an ordinary log, but nothing of it
     may be left out.
     """
@@ -925,7 +931,7 @@ def _claimed(tree: Tree, system: str) -> set[str | None]:
     return {file.place.group for file in files if file.place.topic is not None}
 
 
-def _packed(sources: list[RowSource]) -> list[list[RowSource]]:
+def _pack(sources: list[RowSource]) -> list[list[RowSource]]:
     """Runs of what is read, each large enough for a file."""
     runs: list[list[RowSource]] = []
     size = 0

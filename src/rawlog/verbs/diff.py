@@ -26,8 +26,8 @@ from rawlog.verbs.options import (
     Comparing,
     Page,
     check_page,
-    divided,
-    noted,
+    divide_options,
+    log_note,
     open_sources,
     readable,
     selection_of,
@@ -76,15 +76,15 @@ def diff(
     from rawlog.reading.names import check_names
     from rawlog.reading.parts import choose as choose_replicas
 
-    reading, running = divided(selection)
+    reading, running = divide_options(selection)
     rows = selection_of(reading)
     engine, trees = open_sources((a, b), running, format=format, note=note)
-    trees = [choose_replicas(readable(tree, note), rows, note or noted) for tree in trees]
+    trees = [choose_replicas(readable(tree, note), rows, note or log_note) for tree in trees]
     check_names(trees, RECORDS, rows, note)
     check_page(html, (*trees[0].sources, *trees[1].sources))
     differences = engine.run(Diff(trees[1], rows, limit), trees[0], running.get("progress"))
     for text in differences.notes:
-        (note or noted)(text)
+        (note or log_note)(text)
     if html is not None:
         from rawlog.pages.results import diff_page
 
@@ -97,7 +97,7 @@ def diff(
 
 
 @dataclass(frozen=True, slots=True)
-class Compared(SplitResult):
+class DiffResult(SplitResult):
     """The result of one split, and what was noted while its files were read."""
 
     tally: Tally
@@ -111,7 +111,7 @@ class Compared(SplitResult):
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class SettlingPair:
     """The splits of a pair, by number, whose stores are settled, with the summaries of their files."""
 
     pairs: tuple[tuple[int, Pair], ...]
@@ -168,11 +168,11 @@ class Differences:
     def _repr_html_(self) -> str:
         """The first differences as a table, for a notebook."""
         names = ("change", "what", "name", "from_offset", "to_offset", "count", "columns")
-        rows = ([one.as_json()[name] for name in names] for one in self.tally.items[:ROWS])
+        rows = ([difference.as_json()[name] for name in names] for difference in self.tally.items[:ROWS])
         return html_table(names, rows, repr(self))
 
 
-class Diff(Job[Compared, Differences]):
+class Diff(Job[DiffResult, Differences]):
     """Compare a tree, the first side, with another. Damage raises, unless the selection says to stop or skip."""
 
     def __init__(self, other: Tree, selection: Selection | None = None, limit: int | None = None) -> None:
@@ -187,15 +187,15 @@ class Diff(Job[Compared, Differences]):
         from rawlog.reading.compare import pairs
 
         assert self.other is not None
-        found = pairs(tree, self.other, self.selection)
-        self._splits = [Split(number, pair.size, pair) for number, pair in enumerate(found)]
+        splits = pairs(tree, self.other, self.selection)
+        self._splits = [Split(number, pair.size, pair) for number, pair in enumerate(splits)]
         return list(self._splits)
 
-    def work(self, split: Split, stage: Stage) -> Compared:
+    def work(self, split: Split, stage: Stage) -> DiffResult:
         """Compare one pair, or settle its stores."""
         from rawlog.reading.compare import compare
 
-        if isinstance(split.content, Settling):
+        if isinstance(split.content, SettlingPair):
             return self._settle(split.number, split.content)
         pair: Pair = split.content
         notes: list[str] = []
@@ -208,7 +208,7 @@ class Diff(Job[Compared, Differences]):
                 raise
             failure = error
         stage.advance(split.size)
-        return Compared(split.number, tally, tuple(notes), tuple(summaries), failure)
+        return DiffResult(split.number, tally, tuple(notes), tuple(summaries), failure)
 
     def _settles(self, pair: Pair) -> bool:
         """Whether the stores of a pair are settled: not if the comparison ends at the first damage."""
@@ -217,13 +217,13 @@ class Diff(Job[Compared, Differences]):
         is_able = any(settles(file, RECORDS) for file in (*pair.a, *pair.b))
         return is_able and pair.family is None and self.selection.errors != "stop"
 
-    def follow(self, done: Sequence[Compared]) -> list[Split]:
+    def follow(self, results: Sequence[DiffResult]) -> list[Split]:
         """What `repair` would keep of the stores of each pair. Those that were read in part only if something was passed over."""
         from rawlog.reading.settlement import merge_parts
 
-        if any(isinstance(split.content, Settling) for split in self._splits):
+        if any(isinstance(split.content, SettlingPair) for split in self._splits):
             return []
-        results = {one.number: one for one in done}
+        by_number = {result.number: result for result in results}
         by_pair: dict[tuple[object, object], list[tuple[int, Pair]]] = {}
         for split in self._splits:
             if self._settles(split.content):
@@ -231,61 +231,66 @@ class Diff(Job[Compared, Differences]):
         is_bounded = not self.selection.replace(where=None, text=None).takes_every_row
         settling = []
         for ranges in by_pair.values():
-            own = [results[number] for number, _ in ranges]
-            is_troubled = any(isinstance(note, SeriousNote) for one in own for note in one.notes)
-            has_failed = any(one.failure is not None for one in own)
+            pair_results = [by_number[number] for number, _ in ranges]
+            is_troubled = any(isinstance(note, SeriousNote) for result in pair_results for note in result.notes)
+            has_failed = any(result.failure is not None for result in pair_results)
             if is_bounded and not is_troubled and not has_failed:
                 continue
-            wholes = [part for one in own for part in one.summaries if not part.start and part.stop is None]
+            wholes = [
+                part for result in pair_results for part in result.summaries if not part.start and part.stop is None
+            ]
             summaries = merge_parts({part.file.path: part for part in wholes}.values())
             a, b = (Store(files).with_summaries(summaries) for files in (ranges[0][1].a, ranges[0][1].b))
-            settling.append(Settling(tuple(ranges), a, b, not has_failed))
+            settling.append(SettlingPair(tuple(ranges), a, b, not has_failed))
         first = len(self._splits)
-        splits = [Split(first + at, unread_size(one.a) + unread_size(one.b), one) for at, one in enumerate(settling)]
+        splits = [
+            Split(first + at, unread_size(pair.a) + unread_size(pair.b), pair) for at, pair in enumerate(settling)
+        ]
         self._splits += splits
         return splits
 
-    def _settle(self, number: int, own: Settling) -> Compared:
+    def _settle(self, number: int, settling: SettlingPair) -> DiffResult:
         """Compare a pair again if one of its sides has rows that `repair` would not keep as they are."""
         from rawlog.reading.compare import compare
         from rawlog.reading.settlement import notes_on, reading_of
 
-        readings = {store.path: reading_of(store) for store in (own.a, own.b) if store}
+        readings = {store.path: reading_of(store) for store in (settling.a, settling.b) if store}
         notes = [note for reading in readings.values() for note in notes_on(reading)]
-        if own.is_compared and all(reading.pieces is None for reading in readings.values()):
-            return Compared(number, Tally(), tuple(notes))
+        if settling.is_compared and all(reading.pieces is None for reading in readings.values()):
+            return DiffResult(number, Tally(), tuple(notes))
         tally = Tally(self.limit)
-        whole = [pair for _, pair in own.pairs if pair.start is None]
+        whole = [pair for _, pair in settling.pairs if pair.start is None]
         for pair in whole:
             tally.take(compare(replace(pair, stop=None), self.selection, self.limit, notes.append, readings))
-        return Compared(number, tally, tuple(notes), replaces=tuple(at for at, _ in own.pairs))
+        return DiffResult(number, tally, tuple(notes), replaces=tuple(at for at, _ in settling.pairs))
 
-    def commit(self, done: Sequence[Compared]) -> Differences:
+    def commit(self, results: Sequence[DiffResult]) -> Differences:
         """Add up, and join runs that were cut between two splits."""
-        replaced = {number for one in done for number in one.replaces}
-        done = [one for one in done if one.number not in replaced]
+        replaced = {number for result in results for number in result.replaces}
+        results = [result for result in results if result.number not in replaced]
         result = Tally()
-        for one in done:
-            result.take(one.tally)
-        result.items = _joined(result.items)
-        return Differences(result, tuple(dict.fromkeys(note for one in done for note in one.notes)))
+        for part in results:
+            result.take(part.tally)
+        result.items = _join_runs(result.items)
+        return Differences(result, tuple(dict.fromkeys(note for result in results for note in result.notes)))
 
     def __getstate__(self) -> dict[str, object]:
         # The other tree stays where it was planned: a split names its files.
         return {"other": None, "selection": self.selection, "limit": self.limit, "_splits": []}
 
 
-def _joined(items: Sequence[Difference]) -> list[Difference]:
+def _join_runs(items: Sequence[Difference]) -> list[Difference]:
     joined: list[Difference] = []
-    for one in items:
+    for difference in items:
         last = joined[-1] if joined else None
         if (
             last is not None
             and last.stop is not None
-            and last.stop == one.start
-            and (last.change, last.what, last.name, last.columns) == (one.change, one.what, one.name, one.columns)
+            and last.stop == difference.start
+            and (last.change, last.what, last.name, last.columns)
+            == (difference.change, difference.what, difference.name, difference.columns)
         ):
-            joined[-1] = replace(last, stop=one.stop, count=last.count + one.count)
+            joined[-1] = replace(last, stop=difference.stop, count=last.count + difference.count)
         else:
-            joined.append(one)
+            joined.append(difference)
     return joined

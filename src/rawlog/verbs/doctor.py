@@ -96,22 +96,22 @@ def _packages() -> Iterator[Check]:
     except metadata.PackageNotFoundError:
         yield Check("packages", "missing", "rawlog is not installed, only found on the path", "pip install rawlog")
         return
-    required = [_name(one) for one in wanted if ";" not in one]
-    found, missing = _installed(required)
+    required = [_name(requirement) for requirement in wanted if ";" not in requirement]
+    versions, missing = _find_installed(required)
     if missing:
         yield Check("packages", "error", f"not installed: {', '.join(missing)}", f"pip install {' '.join(missing)}")
-    yield Check("packages", "ok", ", ".join(found))
+    yield Check("packages", "ok", ", ".join(versions))
     for extra in metadata.metadata("rawlog").get_all("Provides-Extra") or []:
-        names = [_name(one) for one in wanted if re.search(rf"extra == ['\"]{extra}['\"]", one)]
+        names = [_name(requirement) for requirement in wanted if re.search(rf"extra == ['\"]{extra}['\"]", requirement)]
         purpose = next((PURPOSES[name] for name in names if name in PURPOSES), "")
         if not purpose or extra == "all":
             continue
-        found, missing = _installed(names)
+        versions, missing = _find_installed(names)
         if missing:
             what = f"{purpose}; not installed: {', '.join(missing)}"
             yield Check(f"extra {extra}", "missing", what, _install(extra))
         else:
-            yield Check(f"extra {extra}", "ok", f"{purpose}; {', '.join(found)}")
+            yield Check(f"extra {extra}", "ok", f"{purpose}; {', '.join(versions)}")
 
 
 def _install(extra: str) -> str:
@@ -121,21 +121,21 @@ def _install(extra: str) -> str:
 
 
 def _name(requirement: str) -> str:
-    found = re.match(r"[\w.-]+", requirement)
-    return found[0] if found else requirement
+    name_match = re.match(r"[\w.-]+", requirement)
+    return name_match[0] if name_match else requirement
 
 
-def _installed(names: list[str]) -> tuple[list[str], list[str]]:
+def _find_installed(names: list[str]) -> tuple[list[str], list[str]]:
     """-> name and version of those that are installed, names of the others"""
     from importlib import metadata
 
-    found, missing = [], []
+    versions, missing = [], []
     for name in names:
         try:
-            found.append(f"{name} {metadata.version(name)}")
+            versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
             missing.append(name)
-    return found, missing
+    return versions, missing
 
 
 def _java() -> Check:

@@ -21,8 +21,8 @@ from rawlog.model.verb import Option, verb
 from rawlog.reading.options import OUTPUT, Note, Path, Paths
 from rawlog.reading.select import Tally
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.verbs.options import Erasing, bound, divided, open_sources, selection_of
-from rawlog.verbs.repair import Rewriting, Rewritten, StoreSplit
+from rawlog.verbs.options import Erasing, bind_schemas, divide_options, open_sources, selection_of
+from rawlog.verbs.repair import RewriteJob, RewriteResult, StoreSplit
 
 if TYPE_CHECKING:
     from rawlog.model.format import (
@@ -86,7 +86,7 @@ def erase(
     force: Annotated[bool, Option("Replace DST and the certificate if they exist.", section=OUTPUT)] = False,
     dry_run: Annotated[bool, Option("Only report what would be removed, and write nothing.", section=OUTPUT)] = False,
     note: Note | None = None,
-    **asked: Unpack[Erasing],
+    **options: Unpack[Erasing],
 ) -> Report:
     """Write a copy without chosen records or blobs.
 
@@ -112,32 +112,32 @@ def erase(
     from rawlog.reading.names import check_names
     from rawlog.verbs.convert import keys_of
 
-    matching, running = divided(asked)
+    matching, running = divide_options(options)
     chosen = selection_of(matching, as_bytes=True).replace(
         text=None if find is None else os.fsencode(find) if isinstance(find, str) else find, replicas="all"
     )
-    decoded = {"decode": _joined(asked.get("decode")), "schemas": asked.get("schemas")}
-    found = frozenset(keys_of(key, keys))
-    ids = tuple(one for given in (id, blob) for one in ((given,) if isinstance(given, str) else given))
+    decoded = {"decode": _decode_text(options.get("decode")), "schemas": options.get("schemas")}
+    erased_keys = frozenset(keys_of(key, keys))
+    ids = tuple(name for names in (id, blob) for name in ((names,) if isinstance(names, str) else names))
     is_limited = not chosen.takes_every_row or chosen.topics or chosen.topic_pattern or chosen.partitions
-    if (keys is not None and not found) or not (found or ids or is_limited):
+    if (keys is not None and not erased_keys) or not (erased_keys or ids or is_limited):
         raise OptionError("name what to erase: --key, --id, --find, --where or --topic")
     if find is not None and not find:
         raise OptionError("--find: a text expected")
     if chosen.transforms and chosen.where is None:
         raise OptionError("--decode: --where is missing, which looks at decoded fields")
-    if found and ids:
+    if erased_keys and ids:
         raise OptionError("name what to erase by --key or by --id, not by both")
     left_out: list[str] = []
     engine, [tree] = open_sources([source], running, note=left_out.append)
-    chosen = bound(chosen, tree, RECORDS)
+    chosen = bind_schemas(chosen, tree, RECORDS)
     chosen.check(RECORDS)
     check_names(tree, RECORDS, chosen, note)
     papers = None if certificate is None else os.fspath(certificate)
     inputs = [] if keys is None else [os.fspath(keys)]
     with Erase(
         os.fspath(target),
-        Erasure(chosen, found, ids, {name: str(value) for name, value in decoded.items() if value}),
+        Erasure(chosen, erased_keys, ids, {name: str(value) for name, value in decoded.items() if value}),
         certificate=papers,
         inputs=inputs,
         overwrite=force,
@@ -149,7 +149,7 @@ def erase(
     return report
 
 
-def _joined(decode: str | Sequence[str] | Mapping[str, str] | None) -> str:
+def _decode_text(decode: str | Sequence[str] | Mapping[str, str] | None) -> str:
     """How rows are decoded, as one text."""
     if isinstance(decode, Mapping):
         return ",".join(f"{side}={how}" for side, how in decode.items())
@@ -165,7 +165,7 @@ MOST_MENTIONS, SHOWN = 1000, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Erased(Rewritten):
+class EraseResult(RewriteResult):
     """A store that was erased from, and the evidence."""
 
     evidence: StoreEvidence | None = None
@@ -184,7 +184,7 @@ class ChosenSplit(StoreSplit):
     chooser: Chooser | None = None
 
 
-class Erase(Rewriting):
+class Erase(RewriteJob):
     """Erase records from stores. Use as a context manager: leaving it removes what a failed run left.
 
     `certificate` is where its JSON form is written; next to the target by default, and the text for people next to it.
@@ -241,13 +241,13 @@ class Erase(Rewriting):
         for family in registry.families():
             files = family.files_for(None, tree.files)
             self._elsewhere += [
-                one
-                for one in (family.store_class.elsewhere(files) if files else ())
-                if chosen.takes_topic(one.topic) and (not chosen.partitions or one.partition in chosen.partitions)
+                place
+                for place in (family.store_class.elsewhere(files) if files else ())
+                if chosen.takes_topic(place.topic) and (not chosen.partitions or place.partition in chosen.partitions)
             ]
-        for own in (split.content for split in splits):
-            if registry.family(own.family).store_class.can("copy_ids"):
-                self._files.setdefault(own.family, []).extend(own.store.files)
+        for content in (split.content for split in splits):
+            if registry.family(content.family).store_class.can("copy_ids"):
+                self._files.setdefault(content.family, []).extend(content.store.files)
         return splits
 
     def has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
@@ -256,54 +256,58 @@ class Erase(Rewriting):
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def keep(self, own: StoreSplit) -> Keep | None:
-        assert isinstance(own, ChosenSplit)
-        return None if own.chooser is None else own.chooser.keep()
+    def keep(self, split: StoreSplit) -> Keep | None:
+        assert isinstance(split, ChosenSplit)
+        return None if split.chooser is None else split.chooser.keep()
 
-    def work(self, split: Split, stage: Stage) -> Erased:
+    def work(self, split: Split, stage: Stage) -> EraseResult:
         """Erase from one store, and read what was written."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import StoreEvidence, file_hash
         from rawlog.reading.erasure import VERB
         from rawlog.reading.settlement import reading_of
 
-        own: StoreSplit = split.content
-        sources = tuple(file_hash(file.path, self._below_root(file.path)) for file in own.store if file.problem is None)
-        evidence = StoreEvidence(own.place, own.family)
+        content: StoreSplit = split.content
+        sources = tuple(
+            file_hash(file.path, self._below_root(file.path)) for file in content.store if file.problem is None
+        )
+        evidence = StoreEvidence(content.place, content.family)
         met: frozenset[bytes | str] = frozenset()
         tallies: tuple[Tally, ...] = ()
-        keeps = registry.family(own.family).store_class.rewrites[VERB].keeps
+        keeps = registry.family(content.family).store_class.rewrites[VERB].keeps
         if keeps:
-            chooser = self._chooser(own.family).begun()
-            evidence, met = self._evidence(own, chooser)
+            chooser = self._chooser(content.family).begun()
+            evidence, met = self._evidence(content, chooser)
             tallies = chooser.erasure.selection.tallies
             chooser = chooser.begun()
-            fields = {name: getattr(own, name) for name in StoreSplit.__dataclass_fields__}
+            fields = {name: getattr(content, name) for name in StoreSplit.__dataclass_fields__}
             split = replace(split, content=ChosenSplit(**fields, chooser=chooser))
         done = super().work(split, stage)
-        given = {name: getattr(done, name) for name in Rewritten.__dataclass_fields__}
-        made = Erased(**given, evidence=evidence if keeps else None, sources=sources, met=met, tallies=tallies)
+        values = {name: getattr(done, name) for name in RewriteResult.__dataclass_fields__}
+        result = EraseResult(**values, evidence=evidence if keeps else None, sources=sources, met=met, tallies=tallies)
         if self.dry_run:
-            return made
-        examined = self._examined(made, own, evidence)
+            return result
+        examined = self._examine(result, content, evidence)
         if keeps and any(finding.code == certificates.kept.code for finding in examined.remaining):
             # A record that was at a wrong offset, or in a wrong file, is where it belongs now.
-            reading = reading_of(own.store)
+            reading = reading_of(content.store)
             if reading.pieces is not None:
-                evidence, met = self._evidence(own, self._chooser(own.family).begun(), {own.store.path: reading})
-                examined = self._examined(replace(made, evidence=evidence, met=met), own, evidence)
+                evidence, met = self._evidence(
+                    content, self._chooser(content.family).begun(), {content.store.path: reading}
+                )
+                examined = self._examine(replace(result, evidence=evidence, met=met), content, evidence)
         return examined
 
     def _evidence(
-        self, own: StoreSplit, chooser: Chooser, readings: Mapping[str, Reading] | None = None
+        self, split: StoreSplit, chooser: Chooser, readings: Mapping[str, Reading] | None = None
     ) -> tuple[StoreEvidence, frozenset[bytes | str]]:
         """What a store has before the erasure: the records that go, hashes over the others; and the keys and ids that were met."""
         from rawlog.reading.certificate import StoreEvidence
         from rawlog.reading.erasure import look
 
-        seen = look(own.store.files, self.erasure, own.family, chooser.mask, readings=readings)
+        seen = look(split.store.files, self.erasure, split.family, chooser.mask, readings=readings)
         removed = tuple(record.as_json() for record in seen.removed)
-        return StoreEvidence(own.place, own.family, removed, tuple(seen.kept_json())), frozenset(seen.met)
+        return StoreEvidence(split.place, split.family, removed, tuple(seen.kept_json())), frozenset(seen.met)
 
     def _chooser(self, family: str) -> Chooser:
         """What says which records of a system are erased; made once wherever the job runs."""
@@ -313,35 +317,37 @@ class Erase(Rewriting):
             self._choosers[family] = Chooser(self.erasure, family, self._files.get(family, ()))
         return self._choosers[family]
 
-    def _examined(self, made: Erased, own: StoreSplit, evidence: StoreEvidence) -> Erased:
-        """The same with what is in the files that were written."""
+    def _examine(self, result: EraseResult, split: StoreSplit, evidence: StoreEvidence) -> EraseResult:
+        """Add what the written files contain to a result."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import as_finding, differences, examine, file_hash
         from rawlog.reading.erasure import search_file
 
-        final = f"{self.named.rstrip('/')}/{own.place}" if own.place else self.named.rstrip("/")
-        tree = open_tree(made.folder)
+        final = f"{self.named.rstrip('/')}/{split.place}" if split.place else self.named.rstrip("/")
+        tree = open_tree(result.folder)
         findings: list[Finding] = []
         mentions: list[str] = []
-        if made.evidence is not None:
-            files = [file for file in tree if file.system == own.family]
+        if result.evidence is not None:
+            files = [file for file in tree if file.system == split.family]
             seen = examine(files, evidence, self.erasure)
             for topic, partition, offset in seen.remains:
                 mark = f"a record that was to be erased: {topic} partition {partition}"
                 findings.append(as_finding(certificates.remains, Mark(mark, offset=offset, path=final)))
             marks = differences(evidence.kept, seen.kept, final)
             findings += [as_finding(certificates.kept, mark) for mark in marks]
-            for one, where in seen.mentions:
-                _note(findings, mentions, one, f"record {where}", final)
+            for mention, where in seen.mentions:
+                _note(findings, mentions, mention, f"record {where}", final)
         results = []
-        for path in _files_in(made.folder):
+        for path in _files_in(result.folder):
             named = f"{final}/{path}" if path != "." else final
-            whole = f"{made.folder}/{path}" if path != "." else made.folder
-            place = "/".join(part for part in (own.place, path) if part not in ("", ".")) or "."
+            whole = f"{result.folder}/{path}" if path != "." else result.folder
+            place = "/".join(part for part in (split.place, path) if part not in ("", ".")) or "."
             results.append(file_hash(whole, place))
-            for one, position in search_file(whole, self.erasure.searched()):
-                _note(findings, mentions, one, f"byte {position:,}", named)
-        return replace(made, results=tuple(results), mentions=tuple(mentions), remaining=(*made.remaining, *findings))
+            for mention, position in search_file(whole, self.erasure.searched()):
+                _note(findings, mentions, mention, f"byte {position:,}", named)
+        return replace(
+            result, results=tuple(results), mentions=tuple(mentions), remaining=(*result.remaining, *findings)
+        )
 
     def _below_root(self, path: str) -> str:
         """The path of a source file below the place that was named; all of it if several were."""
@@ -352,7 +358,7 @@ class Erase(Rewriting):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Rewritten]) -> Report:
+    def commit(self, results: Sequence[RewriteResult]) -> Report:
         """Put the stores together, and write the certificate next to them. OptionError, with nothing written, for an absent id."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import as_finding
@@ -360,24 +366,26 @@ class Erase(Rewriting):
         from rawlog.reading.where import columns_of
         from rawlog.values.transform import Decode
 
-        erased = [one for one in done if isinstance(one, Erased)]
-        met = {one for part in erased for one in part.met}
-        absent: list[Any] = [*sorted(self.erasure.keys - met), *(one for one in self.erasure.ids if one not in met)]
-        if missing := [one for one in absent if isinstance(one, str)]:
+        erased = [result for result in results if isinstance(result, EraseResult)]
+        met = {name for part in erased for name in part.met}
+        absent: list[Any] = [*sorted(self.erasure.keys - met), *(name for name in self.erasure.ids if name not in met)]
+        if missing := [name for name in absent if isinstance(name, str)]:
             raise OptionError(f"{counted(len(missing), 'id')} not found here: {', '.join(missing[:3])}")
-        report = super().commit(done)
-        report.remaining += [finding for one in erased for finding in one.remaining if finding not in report.remaining]
+        report = super().commit(results)
         report.remaining += [
-            as_finding(certificates.elsewhere, Mark(one.text, path=one.path)) for one in self._elsewhere
+            finding for part in erased for finding in part.remaining if finding not in report.remaining
+        ]
+        report.remaining += [
+            as_finding(certificates.elsewhere, Mark(place.text, path=place.path)) for place in self._elsewhere
         ]
         self._count(report, erased)
-        chosen, tallies = self.erasure.selection, [one.tallies for one in erased if one.tallies]
+        chosen, tallies = self.erasure.selection, [part.tallies for part in erased if part.tallies]
         report.notes += chosen.judge(tallies)
         if chosen.where is not None:
             tested = columns_of(chosen.where, chosen.transformed(RECORDS))
             report.notes += [note for note in Decode.unseen(itertools.chain(*tallies)) if note.side in tested]
         if absent:
-            texts = ", ".join(str(bytes_to_json(one)) for one in absent[:SHOWN])
+            texts = ", ".join(str(bytes_to_json(name)) for name in absent[:SHOWN])
             more = f" and {len(absent) - SHOWN:,} more" if len(absent) > SHOWN else ""
             report.notes.append(f"no record has the {'key' if len(absent) == 1 else 'keys'} {texts}{more}")
         elif not report.counts["dropped"] and not report.counts.get("erased"):
@@ -386,54 +394,54 @@ class Erase(Rewriting):
             self._certify(report, erased, absent)
         return report
 
-    def _count(self, report: Report, erased: Sequence[Erased]) -> None:
-        stores = [one.evidence for one in erased if one.evidence is not None]
-        report.counts["rows"] = sum(part["records"] for one in stores for part in one.kept)
-        report.counts["dropped"] = sum(len(one.removed) for one in stores)
-        mentions = sum(len(one.mentions) for one in erased)
+    def _count(self, report: Report, erased: Sequence[EraseResult]) -> None:
+        stores = [part.evidence for part in erased if part.evidence is not None]
+        report.counts["rows"] = sum(part["records"] for store in stores for part in store.kept)
+        report.counts["dropped"] = sum(len(store.removed) for store in stores)
+        mentions = sum(len(part.mentions) for part in erased)
         if mentions:
             what = counted(mentions, "place")
             report.notes.append(
                 f"what was asked for is still mentioned in {what} outside of the erased records; the certificate lists them"
             )
 
-    def joined_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
+    def join_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
         """Only a directory that was named itself is written with what belongs around its partitions."""
         named = {root.rstrip("/") for root in self._roots}
         if all(str(store.path).rstrip("/") in named for store in stores):
             return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
-        return super().joined_family(family, stores, reports, around)
+        return super().join_family(family, stores, reports, around)
 
-    def _certify(self, report: Report, erased: Sequence[Erased], absent: Sequence[bytes | str]) -> None:
+    def _certify(self, report: Report, erased: Sequence[EraseResult], absent: Sequence[bytes | str]) -> None:
         """Write the certificate, and its form for people."""
         from rawlog.reading import certificate as certificates
         from rawlog.reading.certificate import file_hash
         from rawlog.reading.erasure import search_file
 
-        results = [one for part in erased for one in part.results]
-        mentions = [f"{one}" for part in erased for one in part.mentions]
-        known = {one.path for one in results}
+        results = [file for part in erased for file in part.results]
+        mentions = [f"{mention}" for part in erased for mention in part.mentions]
+        paths = {file.path for file in results}
         for path in _files_in(str(self.target)):
-            if path not in known:
+            if path not in paths:
                 whole = str(self.target / path) if path != "." else str(self.target)
                 results.append(file_hash(whole, path))
-                found: list[Finding] = []
-                for one, position in search_file(whole, self.erasure.searched()):
-                    _note(found, mentions, one, f"byte {position:,}", f"{self.named.rstrip('/')}/{path}")
-                report.remaining += found
-        made = certificates.certificate(
+                findings: list[Finding] = []
+                for mention, position in search_file(whole, self.erasure.searched()):
+                    _note(findings, mentions, mention, f"byte {position:,}", f"{self.named.rstrip('/')}/{path}")
+                report.remaining += findings
+        certificate = certificates.certificate(
             self.erasure,
             self._roots,
             self.named,
-            source_files=[one for part in erased for one in part.sources],
-            result_files=sorted(results, key=lambda one: one.path),
-            stores=[one.evidence for one in erased if one.evidence is not None],
+            source_files=[file for part in erased for file in part.sources],
+            result_files=sorted(results, key=lambda file: file.path),
+            stores=[part.evidence for part in erased if part.evidence is not None],
             absent=absent,
             mentions=mentions[:MOST_MENTIONS],
-            elsewhere=[one.text for one in self._elsewhere],
+            elsewhere=[place.text for place in self._elsewhere],
             left_out=report.all_left_out,
         )
-        texts = (json.dumps(made, indent=1, ensure_ascii=False), "\n".join(certificates.lines(made)))
+        texts = (json.dumps(certificate, indent=1, ensure_ascii=False), "\n".join(certificates.lines(certificate)))
         for paper, text in zip(self.papers, texts, strict=True):
             _write(paper, text + "\n")
         report.facts["certificate"] = self.papers[0].named
@@ -449,13 +457,13 @@ def _write(paper: Output, text: str) -> None:
         raise paper.unwritable(error) from None
 
 
-def _note(findings: list[Finding], mentions: list[str], one: Any, where: str, path: str) -> None:
+def _note(findings: list[Finding], mentions: list[str], mention: Any, where: str, path: str) -> None:
     """A text that is still there: a finding if it may not be, else a mention."""
     from rawlog.reading import certificate as certificates
     from rawlog.reading.certificate import as_finding
 
-    text = repr(one.text.decode("utf-8", "backslashreplace"))
-    if one.is_strict:
+    text = repr(mention.text.decode("utf-8", "backslashreplace"))
+    if mention.is_strict:
         findings.append(as_finding(certificates.remains, Mark(f"{text} is still there: {where}", path=path)))
     else:
         mentions.append(f"{text}: {path}: {where}")

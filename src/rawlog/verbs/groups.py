@@ -109,7 +109,7 @@ class Shown:
         """Everything that is shown, once, as soon as it is read."""
         return itertools.chain(self._first, self._rest) if self._read is None else iter(self._read)
 
-    def _every(self) -> list[Item]:
+    def _all_items(self) -> list[Item]:
         if self._read is None:
             self._read = list(self.items())
         return self._read
@@ -117,17 +117,17 @@ class Shown:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """All rows."""
-        return [dict(item.row) for item in self._every() if item.row is not None]
+        return [dict(item.row) for item in self._all_items() if item.row is not None]
 
     @property
     def notes(self) -> list[str]:
         """Sentences about what was left out."""
-        return [item.note for item in self._every() if item.note is not None]
+        return [item.note for item in self._all_items() if item.note is not None]
 
     @property
     def has_findings(self) -> bool:
         """Whether damage or a difference was found."""
-        return any(item.is_finding for item in self._every())
+        return any(item.is_finding for item in self._all_items())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
@@ -151,23 +151,23 @@ def _group_items(tree: Tree, names: Sequence[str], topics: Sequence[str], errors
     """The consumer groups of every system. OptionError for a name that does not exist; AccessError if there is no group at all."""
     from rawlog.model import groups
 
-    found: list[Group] = []
+    all_groups: list[Group] = []
     unread: list[str] = []
     for family in registry.families():
         if family.groups is not None:
-            some, damage = _read(family.groups, tree.files, errors)
-            found += some
+            part, damage = _read(family.groups, tree.files, errors)
+            all_groups += part
             yield from damage
         if family.unread_groups is not None:
             unread += family.unread_groups(tree.files)
-    if not found:
+    if not all_groups:
         raise AccessError("\n".join(unread) or f"{', '.join(tree.roots)}: no consumer groups were found")
     yield from (Item(note=note, is_finding=True) for note in unread)
-    committed = {position.topic for group in found for position in group.positions}
-    yield from _missing(names, {group.name for group in found}, "group")
-    yield from _missing(topics, committed | _topics(tree.files), "topic")
+    committed = {position.topic for group in all_groups for position in group.positions}
+    yield from _note_missing(names, {group.name for group in all_groups}, "group")
+    yield from _note_missing(topics, committed | _topics(tree.files), "topic")
     is_shown = False
-    for group in sorted(found, key=lambda group: (group.system, group.name)):
+    for group in sorted(all_groups, key=lambda group: (group.system, group.name)):
         group.positions = [position for position in group.positions if matches(position.topic, topics)]
         if matches(group.name, names) and (group.positions or not topics):
             is_shown = True
@@ -183,13 +183,13 @@ def _transaction_items(tree: Tree, ids: Sequence[str], topics: Sequence[str], er
     systems: list[Transactions] = []
     for family in registry.families():
         if family.transactions is not None:
-            some, damage = _read(family.transactions, tree.files, errors)
-            systems.append(some)
+            part, damage = _read(family.transactions, tree.files, errors)
+            systems.append(part)
             yield from damage
     if not any(systems):
         raise AccessError(f"{', '.join(tree.roots)}: no transactions were found")
-    yield from _missing(topics, _topics(tree.files), "topic")
-    yield from _missing(ids, {entry.transactional_id for system in systems for entry in system.ids}, "id")
+    yield from _note_missing(topics, _topics(tree.files), "topic")
+    yield from _note_missing(ids, {entry.transactional_id for system in systems for entry in system.ids}, "id")
     for system in systems:
         system.open = [
             transaction
@@ -219,11 +219,11 @@ def _topics(files: Sequence[File]) -> set[str]:
     return {file.place.topic for file in files if file.place.topic is not None}
 
 
-def _missing(names: Iterable[str], known: set[str], what: str) -> Iterator[Item]:
+def _note_missing(names: Iterable[str], existing: set[str], what: str) -> Iterator[Item]:
     """A note on each pattern that matches nothing. OptionError for a name that does not exist."""
     for name in names:
-        if name in known or (is_glob(name) and any(matches(text, (name,)) for text in known)):
+        if name in existing or (is_glob(name) and any(matches(text, (name,)) for text in existing)):
             continue
         if not is_glob(name):
-            raise unknown(what, name, sorted(known))
+            raise unknown(what, name, sorted(existing))
         yield Item(note=f"--{what} {name}: no {what} matches")

@@ -36,7 +36,7 @@ from rawlog.verbs.options import CatalogName, Running, selection_of, settings_of
 
 if TYPE_CHECKING:
     from rawlog.lakes.ingest import Ingest
-    from rawlog.lakes.values import Ingested
+    from rawlog.lakes.values import IngestResult
 
 
 #: The heading of options of `ingest --follow`.
@@ -162,8 +162,8 @@ def ingest(
     engine = choose(**settings_of(options, Ingesting.__annotations__))
     names = ("topic", "partition", "since", "until", "replicas", *Masking.__annotations__, *Decoding.__annotations__)
     rows = selection_of({name: options.get(name) for name in names})
-    decode = next((one for one in rows.transforms if isinstance(one, Decode)), None)
-    rows = rows.replace(transforms=tuple(one for one in rows.transforms if one is not decode))
+    decode = next((transform for transform in rows.transforms if isinstance(transform, Decode)), None)
+    rows = rows.replace(transforms=tuple(transform for transform in rows.transforms if transform is not decode))
     roots = whole_paths(
         listed(paths)
     )  # a lake is used longer than the directory it was made from: its paths are absolute
@@ -197,39 +197,39 @@ def ingest(
     if follow:
         _, following = begin()
         session = engine.start(progress) if engine.name == "spark" else None
-        stop, every = options.get("stop") or Event(), options.get("every", 5.0)
-        runs = _follow(following, look, lambda one: engine.run(following, one, progress, session), stop, every)
-        return _measured_runs(runs, metrics, path)
-    with _measured(metrics, path) as measure:
+        stop, interval = options.get("stop") or Event(), options.get("every", 5.0)
+        runs = _follow(following, look, lambda tree: engine.run(following, tree, progress, session), stop, interval)
+        return _measure_runs(runs, metrics, path)
+    with _metrics_writer(metrics, path) as measure:
         tree, job = begin()
         with job:
-            report = _ingested(tree, job.complete(lambda: engine.run(job, tree, progress)), job)
+            report = _report_of(tree, job.complete(lambda: engine.run(job, tree, progress)), job)
         report.notes[:0] = left_out
         measure(report)
         return report
 
 
 def _follow(
-    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], Ingested], stop: Event, every: float
+    job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], IngestResult], stop: Event, interval: float
 ) -> Iterator[Report]:
     """Ingest until `stop` is set; a run that is under way is finished."""
     from rawlog.lakes.ingest import follow
 
     with job:
-        for outcome in follow(job, look, run, stop, every):
-            yield _ingested(None, outcome, job)
+        for outcome in follow(job, look, run, stop, interval):
+            yield _report_of(None, outcome, job)
 
 
 @contextmanager
-def _measured(path: Path | None, target: str) -> Iterator[Callable[[Report], None]]:
-    """A function that writes the numbers of a run to a file. That a run failed is written there, too."""
+def _metrics_writer(path: Path | None, target: str) -> Iterator[Callable[[Report], None]]:
+    """A function that writes the metrics of a run to a file; a failure of the run is written, too."""
     from rawlog.io.files import writing
     from rawlog.model import report as metrics
 
-    def write(found: Iterable[metrics.Metric]) -> None:
+    def write(numbers: Iterable[metrics.Metric]) -> None:
         if path is not None:
             with writing(path, overwrite=True) as file:
-                file.write(metrics.as_text(os.fspath(path), "ingest", target, list(found)).encode())
+                file.write(metrics.as_text(os.fspath(path), "ingest", target, list(numbers)).encode())
 
     try:
         yield lambda report: write(metrics.metrics_of(report, time.time()))
@@ -241,14 +241,14 @@ def _measured(path: Path | None, target: str) -> Iterator[Callable[[Report], Non
         raise
 
 
-def _measured_runs(runs: Iterator[Report], path: Path | None, target: str) -> Iterator[Report]:
-    with _measured(path, target) as measure:
+def _measure_runs(runs: Iterator[Report], path: Path | None, target: str) -> Iterator[Report]:
+    with _metrics_writer(path, target) as measure:
         for report in runs:
             measure(report)
             yield report
 
 
-def _ingested(tree: Tree | None, outcome: Ingested, job: Ingest) -> Report:
+def _report_of(tree: Tree | None, outcome: IngestResult, job: Ingest) -> Report:
     """What a run did, as a Report."""
     from rawlog.model.plan import Reading
     from rawlog.reading.settlement import report_reading

@@ -89,19 +89,19 @@ def lake(
     order = parse_columns(sort_by)
     grace = parse_duration(older_than)
     settings = settings_of(running)
-    found = Lake(os.fspath(path), catalog=catalog)
-    report = Report("lake", found.path, found.path, is_dry_run=dry_run)
+    store = Lake(os.fspath(path), catalog=catalog)
+    report = Report("lake", store.path, store.path, is_dry_run=dry_run)
     if not is_kept:
-        report.parts = {one.name: _held(one) for one in status(found)}
+        report.parts = {table.name: _table_report(table) for table in status(store)}
         return report
 
     def run(job: Job[Any, Any]) -> Any:
         size = sum(lot.size for lot in job.lots()) if isinstance(job, Join) else 0
         return choose(size=size, **settings).run(job, Tree((), ()), running.get("progress"))
 
-    with found:
-        for one in keep(
-            found,
+    with store:
+        for upkeep in keep(
+            store,
             run,
             expire_after=grace if expire_snapshots else None,
             clean_after=grace if remove_orphans else None,
@@ -110,23 +110,23 @@ def lake(
             sort_by=order,
             dry_run=dry_run,
         ):
-            part = report.parts[one.name] = Report("lake", is_dry_run=dry_run)
+            part = report.parts[upkeep.name] = Report("lake", is_dry_run=dry_run)
             part.counts = {
-                "expired_snapshots": one.expired,
-                "removed_files": len(one.removed),
-                "removed_bytes": one.removed_size,
-                "joined_files": one.joined,
-                "made_files": one.written,
+                "expired_snapshots": upkeep.expired,
+                "removed_files": len(upkeep.removed),
+                "removed_bytes": upkeep.removed_size,
+                "joined_files": upkeep.joined,
+                "made_files": upkeep.written,
             }
     return report
 
 
-def _held(one: TableStatus) -> Report:
+def _table_report(table: TableStatus) -> Report:
     """What a table holds."""
     from rawlog.model.text import plain_time
 
-    changed = None if one.changed is None else plain_time(int(one.changed * 1000) * 1000)
+    changed = None if table.changed is None else plain_time(int(table.changed * 1000) * 1000)
     held = Report("lake", facts={"changed": changed})
-    held.counts = {"rows": one.rows, "files": one.files, "small_files": one.small, "bytes": one.size}
-    held.counts |= {"snapshots": one.snapshots, "sources": one.sources}
+    held.counts = {"rows": table.rows, "files": table.files, "small_files": table.small, "bytes": table.size}
+    held.counts |= {"snapshots": table.snapshots, "sources": table.sources}
     return held

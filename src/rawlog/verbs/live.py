@@ -19,7 +19,7 @@ from rawlog.model.verb import Kind, Option, verb
 from rawlog.reading.options import OUTPUT, Decoding, Errors, Masking, Note, Path, Paths, Since, Until, listed
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
-from rawlog.verbs.options import bound, selection_of, whole_paths
+from rawlog.verbs.options import bind_schemas, selection_of, whole_paths
 
 FORMS = ("native", "replay", "parquet", "lake")
 
@@ -116,19 +116,19 @@ class Replaying(Filtering, Masking, Decoding, total=False):
     errors: Errors
 
 
-def settings_of(given: Mapping[str, Any]) -> Settings:
+def settings_of(connection: Mapping[str, Any]) -> Settings:
     """The settings that options of a connection mean."""
-    client = given.get("client") or CLIENTS[0]
+    client = connection.get("client") or CLIENTS[0]
     if client not in CLIENTS:
         raise unknown("client", client, CLIENTS)
-    found = Settings.load(
-        given.get("brokers"),
-        config=given.get("config"),
-        profile=given.get("profile"),
-        options=given.get("setting"),
-        note=given.get("note"),
+    settings = Settings.load(
+        connection.get("brokers"),
+        config=connection.get("config"),
+        profile=connection.get("profile"),
+        options=connection.get("setting"),
+        note=connection.get("note"),
     )
-    return replace(found, client=client)
+    return replace(settings, client=client)
 
 
 #: Headings of the help: when a verb ends, and how records are sent.
@@ -210,10 +210,10 @@ def record(
     from rawlog.live.record_options import RecordOptions
     from rawlog.live.recorder import record, segment_limits
 
-    connection, selection = _divided(options, Recording)
+    connection, selection = _divide_options(options, Recording)
     if as_ not in FORMS:
         raise unknown("form of a recording", as_, FORMS)
-    asked = RecordOptions(
+    request = RecordOptions(
         topics=(topics,) if isinstance(topics, str) else tuple(topics),
         selection=selection,
         until_end=until_end,
@@ -223,17 +223,19 @@ def record(
         resume=resume,
         markers=markers,
     )
-    if not asked.topics:
+    if not request.topics:
         raise OptionError("no topic is named")
-    run = _running(connection)
+    run = _run_options(connection)
     settings, target = settings_of(connection), os.fspath(to)
     limits = segment_limits(option)
-    if as_ == "replay" or (as_ == "native" and not asked.filters_rows):
-        return record(settings, asked, target, form=as_, limits=limits, **run)
-    return _record_through(settings, asked, target, as_, limits, run)
+    if as_ == "replay" or (as_ == "native" and not request.filters_rows):
+        return record(settings, request, target, form=as_, limits=limits, **run)
+    return _record_through(settings, request, target, as_, limits, run)
 
 
-def _record_through(settings: Settings, asked: Any, target: str, as_: str, limits: Any, run: dict[str, Any]) -> Report:
+def _record_through(
+    settings: Settings, request: Any, target: str, as_: str, limits: Any, run: dict[str, Any]
+) -> Report:
     """Record native directories next to the target, then convert or ingest them, and remove them when that is done."""
     from rawlog.io.output import Output, refuse_staged
     from rawlog.io.stages import remove_stage
@@ -243,19 +245,21 @@ def _record_through(settings: Settings, asked: Any, target: str, as_: str, limit
 
     if as_ != "lake":
         Output(target).check()
-    stage = refuse_staged(target, "recording", resume=asked.resume)
-    rows = {"key": asked.selection.key, "where": asked.selection.where, "limit": asked.selection.limit}
-    isolation = asked.selection.isolation
+    stage = refuse_staged(target, "recording", resume=request.resume)
+    rows = {"key": request.selection.key, "where": request.selection.where, "limit": request.selection.limit}
+    isolation = request.selection.isolation
     plain = replace(
-        asked,
-        selection=asked.selection.replace(key=None, where=None, limit=None if asked.filters_rows else rows["limit"]),
+        request,
+        selection=request.selection.replace(
+            key=None, where=None, limit=None if request.filters_rows else rows["limit"]
+        ),
     )
     done = record(settings, plain, stage, limits=limits, **run)
     if not done.is_whole and not done.facts.get("interrupted"):
         done.notes.append(f"{target}: not written; {stage} has what was recorded, and --resume continues")
         return done
     if as_ == "lake":
-        if asked.filters_rows:
+        if request.filters_rows:
             raise OptionError("a lake takes whole topics: choose records when you query it")
         written = ingest(stage, target, engine="local")
     else:
@@ -360,7 +364,7 @@ def replay(
             "checkpoint: librdkafka does not say which records are its own; only our own connections can continue"
         )
     options["isolation"] = options.get("isolation") or "read_committed"  # where they cannot be kept
-    connection, selection = _divided(options, Replaying)
+    connection, selection = _divide_options(options, Replaying)
     if options.get("decode") and not options.get("mask") and selection.where is None:
         raise OptionError("--decode: --where or --mask is missing, which look at decoded fields")
     is_rows = _is_rows(source)
@@ -369,10 +373,10 @@ def replay(
     tree = Tree((), ()) if is_rows else source_tree(paths, RECORDS, note=left_out.append)
     if checkpoint is not None:
         refuse_nested(checkpoint, paths)
-    selection = bound(selection, tree, RECORDS, lambda: lake_schemas(tree))
+    selection = bind_schemas(selection, tree, RECORDS, lambda: lake_schemas(tree))
     if not is_rows:
         check_names(tree, RECORDS, selection, options.get("note"), more=sheet_names(tree, RECORDS))
-    asked = ReplayOptions(
+    request = ReplayOptions(
         topic_map=dict(topic_map or {}),
         topic=to_topic,
         partition_by=partition_by,
@@ -390,11 +394,11 @@ def replay(
         selection=selection,
     )
     if is_rows:
-        rows = _chosen(source, selection)
+        rows = _choose_rows(source, selection)
         if selection.transforms:
             rows = iter(list(rows))
             selection.judge([selection.tallies])
-        found = Source("rows", None, [lambda _: rows])
+        origin = Source("rows", None, [lambda _: rows])
         if loop != 1:
             raise OptionError("loop: rows can be read once; write them to a file first")
     else:
@@ -405,8 +409,8 @@ def replay(
                 deque(stream(lambda _: None), 0)
             selection.judge([tried.tallies])
         lake = lake_partitions(tree, selection) if keep_transactions and native is None else None
-        found = Source(", ".join(paths), native, row_streams(tree, selection, native), lake)
-    report = replay(settings, found, asked, **_running(connection))
+        origin = Source(", ".join(paths), native, row_streams(tree, selection, native), lake)
+    report = replay(settings, origin, request, **_run_options(connection))
     report.notes += [*left_out, *selection.judge([selection.tallies])]
     return report
 
@@ -465,7 +469,7 @@ def mirror(
     from rawlog.live.record_options import RecordOptions
     from rawlog.live.topic_mirror import MirrorOptions, mirror
 
-    connection, selection = _divided(options, Mirroring)
+    connection, selection = _divide_options(options, Mirroring)
     selection = selection.replace(isolation="read_committed")
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
@@ -482,8 +486,8 @@ def mirror(
     other = replace(other, client=settings.client)
     if exact and (settings.uses_library or other.uses_library):
         raise OptionError("exact: librdkafka does not keep batches; only our own connections can keep offsets")
-    asked = MirrorOptions(recorded, dict(topic_map or {}), exact=exact, create_topics=create_topics)
-    return mirror(settings, other, asked, **_running(connection))
+    request = MirrorOptions(recorded, dict(topic_map or {}), exact=exact, create_topics=create_topics)
+    return mirror(settings, other, request, **_run_options(connection))
 
 
 def _is_rows(source: Any) -> bool:
@@ -497,25 +501,25 @@ def _is_rows(source: Any) -> bool:
     )
 
 
-def _chosen(source: Any, selection: Selection) -> Any:
+def _choose_rows(source: Any, selection: Selection) -> Any:
     from rawlog.lakes.loss_check import batches_of
 
     for batch in batches_of(source):
-        found = selection.apply(batch, RECORDS)
-        if found.num_rows:
-            yield found
+        rows = selection.apply(batch, RECORDS)
+        if rows.num_rows:
+            yield rows
 
 
-def _divided(options: Mapping[str, Any], known: Any) -> tuple[dict[str, Any], Selection]:
+def _divide_options(options: Mapping[str, Any], group: Any) -> tuple[dict[str, Any], Selection]:
     """The options of the connection, and the selection of the others. OptionError for unknown ones."""
     for name in options:
-        if name not in known.__annotations__:
-            raise unknown("option", name, known.__annotations__)
+        if name not in group.__annotations__:
+            raise unknown("option", name, group.__annotations__)
     connection = {name: value for name, value in options.items() if name in Connecting.__annotations__}
-    asked = {name: value for name, value in options.items() if name not in connection}
-    return connection, selection_of(asked, as_bytes=True)
+    choosing = {name: value for name, value in options.items() if name not in connection}
+    return connection, selection_of(choosing, as_bytes=True)
 
 
-def _running(connection: Mapping[str, Any]) -> dict[str, Any]:
+def _run_options(connection: Mapping[str, Any]) -> dict[str, Any]:
     stop = connection.get("stop")
     return {"is_stopped": None if stop is None else stop.is_set, "progress": connection.get("progress")}

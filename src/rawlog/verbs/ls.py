@@ -10,7 +10,7 @@ from rawlog.model.table import FILES
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import READ, Format, Note, Partitions, Paths, Topics, listed
 from rawlog.reading.tree import Tree, open_known
-from rawlog.verbs.options import noted, selection_of
+from rawlog.verbs.options import log_note, selection_of
 
 if TYPE_CHECKING:
     from rawlog.model.job import Progress
@@ -65,7 +65,7 @@ def ls(
     narrow = bool(chosen.topics or chosen.partitions)
     files = tuple(f for f in tree if chosen.takes_file(f) and not (narrow and f.place.topic is None))
     listing = Listing(Tree(tree.roots, files), FILES)
-    listing.note = note or noted
+    listing.note = note or log_note
     listing.states = listed(state or ())
     for name in listing.states:
         if name not in STATES:

@@ -161,31 +161,31 @@ class Converting(Matching, Masking, Decoding, Running, total=False):
     source_option: OwnOptions
 
 
-def selection_of(given: Mapping[str, Any], *, as_bytes: bool = False) -> Selection:
+def selection_of(options: Mapping[str, Any], *, as_bytes: bool = False) -> Selection:
     """The Selection that keyword options describe, with masks and decoding. OptionError for an unknown one, and for those that contradict
     one another.
 
     With `as_bytes` values stay bytes, also if they are decoded for `where` or for masks.
     """
-    return selection_from(given, transforms_of(given, as_bytes=as_bytes))
+    return selection_from(options, transforms_of(options, as_bytes=as_bytes))
 
 
-def transforms_of(given: Mapping[str, Any], *, as_bytes: bool = False) -> tuple[Transform, ...]:
+def transforms_of(options: Mapping[str, Any], *, as_bytes: bool = False) -> tuple[Transform, ...]:
     """The changes of rows that keyword options ask for. OptionError for invalid ones.
 
     With `as_bytes` values stay bytes: decoding then serves `where` and masks of fields, and one of them must be asked for to have that.
     """
-    mask = _mask_of(given)
-    if not given.get("decode"):
-        if given.get("schemas") is not None:
+    mask = _mask_of(options)
+    if not options.get("decode"):
+        if options.get("schemas") is not None:
             raise OptionError("--decode is missing: SIDE=HOW, such as value=auto")
         return () if mask is None else (mask,)
     from rawlog.values.mask import SchemaMask
     from rawlog.values.transform import Decode, parse_decode
 
-    wishes = parse_decode(given["decode"])
-    source = None if given.get("schemas") is None else os.fspath(given["schemas"])
-    has_where = given.get("where") is not None or given.get("find") is not None
+    wishes = parse_decode(options["decode"])
+    source = None if options.get("schemas") is None else os.fspath(options["schemas"])
+    has_where = options.get("where") is not None or options.get("find") is not None
     if mask is None:
         return (Decode(wishes, source, is_shown=not (as_bytes and has_where)),)
     changes: list[Transform] = [Decode(wishes, source, is_shown=False)] if has_where else []
@@ -193,18 +193,18 @@ def transforms_of(given: Mapping[str, Any], *, as_bytes: bool = False) -> tuple[
     return (*changes,) if as_bytes else (*changes, Decode(wishes, source, is_tested=False))
 
 
-def _mask_of(given: Mapping[str, Any]) -> Mask | None:
-    if not given.get("mask"):
-        if any(given.get(name) for name in Masking.__annotations__):
+def _mask_of(options: Mapping[str, Any]) -> Mask | None:
+    if not options.get("mask"):
+        if any(options.get(name) for name in Masking.__annotations__):
             raise OptionError("--mask is missing: FIELD=HOW, such as value.card=hash")
         return None
     from rawlog.values.mask import parse_mask
 
-    keep_sizes, other = bool(given.get("mask_keep_sizes")), given.get("mask_other") or "refuse"
-    return parse_mask(given["mask"], given.get("mask_secret_file"), keep_sizes=keep_sizes, other=other)
+    keep_sizes, other = bool(options.get("mask_keep_sizes")), options.get("mask_other") or "refuse"
+    return parse_mask(options["mask"], options.get("mask_secret_file"), keep_sizes=keep_sizes, other=other)
 
 
-def bound(
+def bind_schemas(
     selection: Selection, tree: Tree, table: Table | None = None, schemas: Callable[[], Catalog] | None = None
 ) -> Selection:
     """The selection with the schemas that decoding needs. OptionError for a table whose rows have nothing to decode.
@@ -216,22 +216,23 @@ def bound(
     from rawlog.values.mask import SchemaMask
     from rawlog.values.transform import Decode, bind
 
-    decodes = any(isinstance(one, Decode | SchemaMask) for one in selection.transforms)
+    decodes = any(isinstance(transform, Decode | SchemaMask) for transform in selection.transforms)
     if table is not None and table.name != RECORDS.name and decodes:
         raise OptionError(f"--decode: rows of records are decoded, not those of {table.name}")
     return bind(selection, tree, schemas)
 
 
-def option_texts(given: Mapping[str, object] | None, **more: object) -> dict[str, str]:
+def option_texts(options: Mapping[str, object] | None, **more: object) -> dict[str, str]:
     """Options of a system as texts under the names that it knows: `delete.retention.ms` is `delete_retention_ms`. None is left out."""
-    every = {name.replace(".", "_").replace("-", "_"): value for name, value in (given or {}).items()}
-    every |= {name: value for name, value in more.items() if value is not None}
+    values = {name.replace(".", "_").replace("-", "_"): value for name, value in (options or {}).items()}
+    values |= {name: value for name, value in more.items() if value is not None}
     return {
-        name: ("true" if value else "false") if isinstance(value, bool) else str(value) for name, value in every.items()
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for name, value in values.items()
     }
 
 
-def noted(text: str) -> None:
+def log_note(text: str) -> None:
     """The note of callers that give none: lost rows are a warning in the log, the choice of a replica is information, all else is for
     debugging.
     """
@@ -300,21 +301,21 @@ def open_sources(
     return engine, trees
 
 
-def settings_of(running: Running, known: Iterable[str] = ()) -> dict[str, Any]:
+def settings_of(running: Running, names: Iterable[str] = ()) -> dict[str, Any]:
     """The options that choose an engine. TypeError for an option that is not known."""
-    if extra := set(running) - {*Running.__annotations__, *known}:
+    if extra := set(running) - {*Running.__annotations__, *names}:
         raise TypeError(f"unexpected keyword argument {min(extra)!r}")
     return {name: running.get(name) for name in ("engine", "master", "conf", "threads")}
 
 
-def running_of(options: Mapping[str, Any], known: Iterable[str] = ()) -> Running:
+def running_of(options: Mapping[str, Any], names: Iterable[str] = ()) -> Running:
     """The options of where a job runs. TypeError for an option that is not known."""
-    settings_of(options, known)  # type: ignore[arg-type]
-    return divided(options)[1]
+    settings_of(options, names)  # type: ignore[arg-type]
+    return divide_options(options)[1]
 
 
-def divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], Running]:
+def divide_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Running]:
     """Options of the selection, and of where the job runs."""
-    running = {name: value for name, value in given.items() if name in Running.__annotations__}
-    asked = {name: value for name, value in given.items() if name not in running}
-    return asked, running  # type: ignore[return-value]
+    running = {name: value for name, value in options.items() if name in Running.__annotations__}
+    others = {name: value for name, value in options.items() if name not in running}
+    return others, running  # type: ignore[return-value]

@@ -16,7 +16,7 @@ from rawlog.model.table import Table
 from rawlog.model.text import ROWS, counted, html_note, html_table
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import Note, Path, Paths, listed
-from rawlog.verbs.options import Asking, noted, selection_of
+from rawlog.verbs.options import Asking, log_note, selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,8 +46,8 @@ class Answer:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, one batch at a time. DataError at damage in the files."""
         answer, self._answer = self._answer or self.engine.ask(self.sql), None
-        found: Iterator[pa.RecordBatch] = answer.batches()
-        return found
+        batches: Iterator[pa.RecordBatch] = answer.batches()
+        return batches
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory."""
@@ -156,17 +156,17 @@ def open_engine(
 
     if isinstance(paths, Mapping):
         paths = [f"{name}={os.fspath(path)}" for name, path in paths.items()]
-    asked = sources(listed(paths), catalog)
+    chosen_sources = sources(listed(paths), catalog)
 
-    def found() -> list[View]:
+    def find_views() -> list[View]:
         reading = selection_of({"errors": errors, "replicas": replicas, "decode": decode, "schemas": schemas})
-        return [view for source in asked for view in views(source, reading, note or noted)]
+        return [view for source in chosen_sources for view in views(source, reading, note or log_note)]
 
     chosen = choose(engine=engine, master=master, conf=conf)
     if chosen.name != "spark":
         from rawlog.engines.duckdb import DuckEngine
 
-        return DuckEngine(found())
+        return DuckEngine(find_views())
     from rawlog.engines.spark.query import SparkEngine
     from rawlog.engines.spark.session import is_embedded
 
@@ -174,10 +174,10 @@ def open_engine(
     started: list[Any] = []
 
     def look() -> SparkEngine:
-        made = SparkEngine(lambda: started[0], found(), embedded=embedded)
+        spark = SparkEngine(lambda: started[0], find_views(), embedded=embedded)
         if first is not None:
-            made.prepare(first)
-        return made
+            spark.prepare(first)
+        return spark
 
     # Looking at the paths, and decoding what is small, takes as long as the JVM needs to start: both at once, but a bad path is
     # reported before Spark is started.
@@ -185,7 +185,11 @@ def open_engine(
         looking = pool.submit(look)
         with suppress(TimeoutError):
             looking.result(timeout=PATIENCE)
-        brief = first is not None and catalog is None and _are_small(path for source in asked for path in source.paths)
+        brief = (
+            first is not None
+            and catalog is None
+            and _are_small(path for source in chosen_sources for path in source.paths)
+        )
         started.append(chosen.start(progress, brief=brief))
         return looking.result()
 

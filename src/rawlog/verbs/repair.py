@@ -202,7 +202,7 @@ def rewrite(
     if "topic" in options:
         check_names(tree, RECORDS, Selection(topics=tuple(options["topic"].split(","))), note)
     path = os.fspath(target)
-    with Rewriting(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
+    with RewriteJob(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
         return engine.run(job, tree, running.get("progress"))
 
 
@@ -232,8 +232,8 @@ class StoreSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten(SplitResult):
-    """A store that was rewritten: its report, where it is, and where what was cut is."""
+class RewriteResult(SplitResult):
+    """A rewritten store: its report, its directory, and the directory of the data that was set aside."""
 
     report: Report
     folder: str
@@ -244,7 +244,7 @@ class Rewritten(SplitResult):
     in_groups: tuple[Finding, ...] = ()
 
 
-class Rewriting(Job[Rewritten, Report]):
+class RewriteJob(Job[RewriteResult, Report]):
     """Rewrite stores with the families that know the verb. Use as a context manager: leaving it removes what a failed run left.
 
     `at_once` is how many stores the engine rewrites at once on one machine. With `dry_run` nothing appears anywhere.
@@ -308,18 +308,20 @@ class Rewriting(Job[Rewritten, Report]):
         stores = [(family, *self._stores(family, files, tree.roots)) for family, files in shares]
         self._report.source = ", ".join(tree.roots)
         self._report.left_out = [file.path for file in tree.files if _is_stray(file, tree.files)]
-        self._report.left_out += _in_no_store(tree.files, [store for _, own, _ in stores for store in own])
+        self._report.left_out += _in_no_store(tree.files, [store for _, members, _ in stores for store in members])
         self._assign_unknown(stores, tree)
-        self._report.not_loaded = _not_loaded(tree.files, [store for _, own, _ in stores for store in own])
+        self._report.not_loaded = _not_loaded(tree.files, [store for _, members, _ in stores for store in members])
         self._report.entries += unreadable(tree)
-        for group in _without_data(tree.files, [store for _, own, _ in stores for store in own]):
+        for group in _without_data(tree.files, [store for _, members, _ in stores for store in members]):
             self._report.add(Action.LOST, "no file with data is here; what else there is, is left out", group)
-        count = sum(len(own) for _, own, _ in stores)
-        alone = count == 1 and not any(self.has_surroundings(family, own, tree.roots) for family, own, _ in stores)
+        count = sum(len(members) for _, members, _ in stores)
+        alone = count == 1 and not any(
+            self.has_surroundings(family, members, tree.roots) for family, members, _ in stores
+        )
         self._splits = [
             StoreSplit(family.name, store, "" if alone else _safe(store.name), options)
-            for family, own, options in stores
-            for store in own
+            for family, members, options in stores
+            for store in members
         ]
         self._place_aside([family for family, _, _ in stores])
         self.output.refuse(tree.sources)
@@ -330,11 +332,11 @@ class Rewriting(Job[Rewritten, Report]):
         return [Split(number, split.store.size, split) for number, split in enumerate(self._splits)]
 
     def _check_options(self, families: Sequence[Family]) -> None:
-        known = {name for family in families for name in family.store_class.rewrites[self.verb].options}
+        names = {name for family in families for name in family.store_class.rewrites[self.verb].options}
         for name in self.options:
-            if name not in known:
+            if name not in names:
                 raise unknown(
-                    f"option of {' and '.join(family.name for family in families)} for {self.verb}", name, known
+                    f"option of {' and '.join(family.name for family in families)} for {self.verb}", name, names
                 )
 
     def _stores(
@@ -342,16 +344,16 @@ class Rewriting(Job[Rewritten, Report]):
     ) -> tuple[Sequence[Store], Mapping[str, str]]:
         """A family's stores, and the options that it understands: all stores go by the same clock."""
         rewrite = family.store_class.rewrites[self.verb]
-        own = {name: value for name, value in self.options.items() if name in rewrite.options}
+        options = {name: value for name, value in self.options.items() if name in rewrite.options}
         if "now" in rewrite.options:
-            own.setdefault("now", str(int(time.time() * 1000)))
+            options.setdefault("now", str(int(time.time() * 1000)))
         kind = family.store_class
         if family.is_single:
-            return _distinct([kind.of(store) for store in stores_of_files(files, roots)]), own
-        stores = [kind.of(store) for store in kind.stores(self.verb, files, own)]
+            return _distinct([kind.of(store) for store in stores_of_files(files, roots)]), options
+        stores = [kind.of(store) for store in kind.stores(self.verb, files, options)]
         if "at_once" in rewrite.options:
-            own.setdefault("at_once", str(max(1, min(self.at_once, len(stores)))))
-        return stores, own
+            options.setdefault("at_once", str(max(1, min(self.at_once, len(stores)))))
+        return stores, options
 
     def has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
         """Whether stores are in a directory that was named and has files of its own: then they keep their place in it."""
@@ -368,11 +370,11 @@ class Rewriting(Job[Rewritten, Report]):
         """
         unknown = UnknownFiles(
             tree.files,
-            [store.path for _, own, _ in stores for store in own],
+            [store.path for _, members, _ in stores for store in members],
             [
                 store.path.rpartition("/")[0]
-                for family, own, _ in stores
-                for store in own
+                for family, members, _ in stores
+                for store in members
                 if family.store_class.has_surroundings
             ],
         )
@@ -384,8 +386,8 @@ class Rewriting(Job[Rewritten, Report]):
                 f"{counted(len(unknown.elsewhere), 'unknown file')} outside of all stores: not copied, such as "
                 f"{unknown.elsewhere[0].path}"
             )
-        for _, own, _ in stores:
-            for store in own:
+        for _, members, _ in stores:
+            for store in members:
                 store.unknown = tuple(unknown.inside[store.path])
 
     def _place_aside(self, families: Sequence[Family]) -> None:
@@ -415,37 +417,39 @@ class Rewriting(Job[Rewritten, Report]):
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work(self, split: Split, stage: Stage) -> Rewritten:
+    def work(self, split: Split, stage: Stage) -> RewriteResult:
         """Rewrite one store, in a directory of this attempt's own."""
-        own: StoreSplit = split.content
-        rewrite = _rewrite_of(own.family, self.verb)
-        final = f"{self.named}/{own.place}" if own.place else self.named
-        path = LocalPath(stage.path) / stage.name / self.target.name / own.place
+        content: StoreSplit = split.content
+        rewrite = _rewrite_of(content.family, self.verb)
+        final = f"{self.named}/{content.place}" if content.place else self.named
+        path = LocalPath(stage.path) / stage.name / self.target.name / content.place
         folder = Folder(path, named=final, dry_run=self.dry_run)
-        if registry.family(own.family).is_single:
+        if registry.family(content.family).is_single:
             folder = Folder(
                 LocalPath(stage.path) / stage.name, named=final.rpartition("/")[0] or ".", dry_run=self.dry_run
             )
-            path = folder.path / own.store.name.rpartition("/")[2]
+            path = folder.path / content.store.name.rpartition("/")[2]
         aside = None
         if self.aside is not None:
             aside = Folder(LocalPath(str(self.aside.stage)) / stage.name, named=self.aside.named).make()
-        given: tuple[Any, ...] = (folder.make(), own.options)
-        given += (aside,) if rewrite.aside is not None else (self.keep(own),) if rewrite.keeps else ()
+        arguments: tuple[Any, ...] = (folder.make(), content.options)
+        arguments += (aside,) if rewrite.aside is not None else (self.keep(content),) if rewrite.keeps else ()
         try:
-            report: Report = getattr(own.store, self.verb)(*given)
+            report: Report = getattr(content.store, self.verb)(*arguments)
         except OSError as error:
             if isinstance(error, AccessError):
                 raise AccessError(str(error).replace(str(path), final)) from None
             raise AccessError(f"{final}: {error.strerror or error}") from None
         report.verb, report.target, report.is_dry_run = self.verb, final, self.dry_run
-        inside = [(file.path[len(own.store.path) + 1 :], file) for file in own.store.unknown]
-        self.carry_unknown(own.family, inside, folder, report, in_store=True)
-        alone, together = self._look(own, path, final)
+        inside = [(file.path[len(content.store.path) + 1 :], file) for file in content.store.unknown]
+        self.carry_unknown(content.family, inside, folder, report, in_store=True)
+        alone, together = self._look(content, path, final)
         stage.advance(split.size)
-        return Rewritten(split.number, report, str(path), None if aside is None else str(aside.path), alone, together)
+        return RewriteResult(
+            split.number, report, str(path), None if aside is None else str(aside.path), alone, together
+        )
 
-    def keep(self, own: StoreSplit) -> Keep | None:
+    def keep(self, split: StoreSplit) -> Keep | None:
         """Which records of a store stay; None: all of them."""
         return None
 
@@ -469,25 +473,25 @@ class Rewriting(Job[Rewritten, Report]):
                 copied.append(file.path)
                 if in_store and "files" in report.facts:
                     report.facts["files"] = sorted([*report.facts["files"], path])
-        report.notes += _few_paths(copied, "copied unchanged: rawlog does not know what it is")
-        report.notes += _few_paths(remade, "not copied: the system makes it again by itself")
+        report.notes += _path_notes(copied, "copied unchanged: rawlog does not know what it is")
+        report.notes += _path_notes(remade, "not copied: the system makes it again by itself")
 
-    def _look(self, own: StoreSplit, path: LocalPath, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    def _look(self, split: StoreSplit, path: LocalPath, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in
         groups of files.
         """
         from rawlog.reading.inspect import RuleChoice, inspect_files, inspect_group
 
         written = path.exists()
-        chosen = RuleChoice() if self.verb in VERIFIED and written else self._unrepaired(own.family)
+        chosen = RuleChoice() if self.verb in VERIFIED and written else self._unrepaired_rules(split.family)
         if chosen is None:
             return (), ()
-        tree = open_tree(str(path)) if written else Tree((), own.store.files)
+        tree = open_tree(str(path)) if written else Tree((), split.store.files)
         alone = inspect_files(tree, chosen)
         together = [finding for group in tree.groups for finding in inspect_group(group, chosen)]
         return _serious(alone, str(path), final), _serious(together, str(path), final)
 
-    def _unrepaired(self, family: str) -> RuleChoice | None:
+    def _unrepaired_rules(self, family: str) -> RuleChoice | None:
         """The rules for what a family's rewrite leaves as it is; None if there are none."""
         from rawlog.reading.inspect import RuleChoice
 
@@ -496,16 +500,16 @@ class Rewriting(Job[Rewritten, Report]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Rewritten]) -> Report:
+    def commit(self, results: Sequence[RewriteResult]) -> Report:
         """Put the stores together and give the whole its name. CorruptError, with nothing written, if `rebuild` met damage."""
-        pairs = [(self._splits[one.number], one) for one in done]
+        pairs = [(self._splits[result.number], result) for result in results]
         if self.dry_run:
-            report = self._joined(pairs, Folder(self.target, named=self.named, dry_run=True))
-            report.remaining += self._left(pairs)
+            report = self._join_reports(pairs, Folder(self.target, named=self.named, dry_run=True))
+            report.remaining += self._findings_left(pairs)
             return report
         try:
-            whole = self._together(pairs)
-            report = self._joined(pairs, Folder(whole, named=self.named))
+            whole = self._join_stores(pairs)
+            report = self._join_reports(pairs, Folder(whole, named=self.named))
             self._refuse_damage(report)
             self._verify(report, pairs, whole)
             self._put_aside(pairs)
@@ -520,52 +524,52 @@ class Rewriting(Job[Rewritten, Report]):
             if entry.is_loss and entry.action is not Action.DROPPED:
                 raise CorruptError(f"{entry.line()}; `rawlog repair` handles damage", path=self._report.source)
 
-    def _together(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> LocalPath:
-        """The directory that becomes the target."""
+    def _join_stores(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]]) -> LocalPath:
+        """Put the stores into the directory that becomes the target."""
         if len(pairs) == 1 and not pairs[0][0].place:
             return LocalPath(pairs[0][1].folder)
         whole = Folder(LocalPath(str(self.stage)) / "whole", named=self.named).make()
-        for split, one in pairs:
-            if os.path.exists(one.folder):  # it was moved if this is not the first try
-                whole.take(one.folder, split.place)
+        for split, result in pairs:
+            if os.path.exists(result.folder):  # it was moved if this is not the first try
+                whole.take(result.folder, split.place)
         return whole.path
 
-    def _joined(self, pairs: Sequence[tuple[StoreSplit, Rewritten]], around: Folder) -> Report:
-        """The report on the stores of each family, and on all families."""
-        made = self._report
+    def _join_reports(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]], around: Folder) -> Report:
+        """Join the reports on stores to one for each family, and these to one."""
+        total = self._report
         if len(pairs) == 1 and not pairs[0][0].place:
-            own = pairs[0][1].report
+            single = pairs[0][1].report
             return replace(
-                own,
-                source=made.source,
-                entries=[*made.entries, *own.entries],
-                left_out=[*made.left_out, *own.left_out],
-                not_loaded=made.not_loaded,
-                notes=[*made.notes, *own.notes],
+                single,
+                source=total.source,
+                entries=[*total.entries, *single.entries],
+                left_out=[*total.left_out, *single.left_out],
+                not_loaded=total.not_loaded,
+                notes=[*total.notes, *single.notes],
             )
         reports: dict[str, Report] = {}
         for name in dict.fromkeys(split.family for split, _ in pairs):
             stores = [split.store for split, _ in pairs if split.family == name]
-            found = [one.report for split, one in pairs if split.family == name]
-            reports[name] = self.joined_family(name, stores, found, around)
+            parts = [result.report for split, result in pairs if split.family == name]
+            reports[name] = self.join_family(name, stores, parts, around)
         for report in reports.values():
-            made.parts |= report.parts
-            made.entries += [
-                entry for entry in report.entries if entry not in made.entries
+            total.parts |= report.parts
+            total.entries += [
+                entry for entry in report.entries if entry not in total.entries
             ]  # two may be in one directory
-            made.notes += report.notes
-            made.facts |= report.facts
+            total.notes += report.notes
+            total.facts |= report.facts
             for name, number in report.counts.items():
-                made.count(name, number)
+                total.count(name, number)
         if self._around:
-            self.carry_unknown(next(iter(reports)), self._around, around, made, in_store=False)
-        return made
+            self.carry_unknown(next(iter(reports)), self._around, around, total, in_store=False)
+        return total
 
-    def joined_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
-        """The report on the stores of a family, with what belongs around them written."""
+    def join_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
+        """Join the reports on the stores of a family, and write the files around the stores."""
         return registry.family(family).store_class.join(self.verb, stores, reports, around)
 
-    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: LocalPath) -> None:
+    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, RewriteResult]], whole: LocalPath) -> None:
         """Report what is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
         together; and what the system would do when it starts. The files of a store are compared with one another again only where that
         found something: files around the store may explain it.
@@ -575,9 +579,9 @@ class Rewriting(Job[Rewritten, Report]):
         if self.verb not in VERIFIED:
             return
         tree = open_tree(str(whole))
-        found = [finding for _, one in pairs for finding in one.remaining]
+        remaining = [finding for _, result in pairs for finding in result.remaining]
         stores = {whole / split.place for split, _ in pairs}
-        again = {whole / split.place for split, one in pairs if one.in_groups}
+        again = {whole / split.place for split, result in pairs if result.in_groups}
         later, names = Findings(), (str(whole), self.named.rstrip("/"))
         for file in tree:
             if _store_of(file.path, stores) is None:
@@ -587,34 +591,36 @@ class Rewriting(Job[Rewritten, Report]):
             if store is None or store in again:
                 later.add(inspect_group(group))
         later.add(inspect_tree(tree))
-        report.remaining += [*found, *_serious(later, *names)]
-        startups = [one.with_predictions(later.predictions).below(*names) for one in later.startups]
+        report.remaining += [*remaining, *_serious(later, *names)]
+        startups = [startup.with_predictions(later.predictions).below(*names) for startup in later.startups]
         if startups:
-            report.facts["startup"] = [one.as_json() for one in startups]
-            report.notes += [text for one in startups for text in one.lines()]
+            report.facts["startup"] = [startup.as_json() for startup in startups]
+            report.notes += [text for startup in startups for text in startup.lines()]
 
-    def _left(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> list[Finding]:
+    def _findings_left(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]]) -> list[Finding]:
         """What is wrong with the source and would not be changed."""
         from rawlog.reading.inspect import inspect_tree
 
-        found = [finding for _, one in pairs for finding in (*one.remaining, *one.in_groups)]
+        remaining = [finding for _, result in pairs for finding in (*result.remaining, *result.in_groups)]
         for name in dict.fromkeys(split.family for split, _ in pairs):
-            chosen = self._unrepaired(name)
+            chosen = self._unrepaired_rules(name)
             if chosen is not None:
                 files = tuple(file for split, _ in pairs if split.family == name for file in split.store)
-                found += _serious(inspect_tree(Tree((), files), chosen))
-        return found
+                remaining += _serious(inspect_tree(Tree((), files), chosen))
+        return remaining
 
-    def _put_aside(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> None:
+    def _put_aside(self, pairs: Sequence[tuple[StoreSplit, RewriteResult]]) -> None:
         """What was cut, under the name of its store if there are several."""
-        made = [(split, one.aside) for split, one in pairs if one.aside is not None and os.path.isdir(one.aside)]
-        if self.aside is None or not made:
+        cuts = [
+            (split, result.aside) for split, result in pairs if result.aside is not None and os.path.isdir(result.aside)
+        ]
+        if self.aside is None or not cuts:
             return
         if len(self._splits) == 1:
-            self.aside.put(str(made[0][1]))
+            self.aside.put(str(cuts[0][1]))
             return
         folder = Folder(self.aside.new(), named=self.aside.named)
-        for split, path in made:
+        for split, path in cuts:
             folder.take(str(path), split.store.name)
         self.aside.add(folder.path)
 
@@ -631,22 +637,24 @@ def families_of(able: Sequence[Family], files: Sequence[File]) -> list[tuple[Fam
     shares = []
     for family in able:
         claims = family.name in claimed.values()
-        own = [
+        members = [
             file
             for file in files
             if claimed.get(file.place.group) == family.name
             or (file.system == family.name and not claims and file.place.group not in claimed)
         ]
-        if own := [file for file in own if not _is_stray(file, files)]:
-            shares.append((family, own, claims))
+        if members := [file for file in members if not _is_stray(file, files)]:
+            shares.append((family, members, claims))
     if len(shares) > 1:  # files that only lie next to the data of another system are not rewritten alone
         shares = [
-            one for one in shares if not one[0].store_class.can("takes") or any(file.place.topic for file in one[1])
+            share
+            for share in shares
+            if not share[0].store_class.can("takes") or any(file.place.topic for file in share[1])
         ]
     if sum(not claims for _, _, claims in shares) > 1:
         names = " and ".join(family.name for family, _, _ in shares)
         raise OptionError(f"files of {names} are here; name the directory of one of them")
-    return [(family, own) for family, own, _ in shares]
+    return [(family, members) for family, members, _ in shares]
 
 
 def _is_stray(file: File, files: Sequence[File]) -> bool:
@@ -698,7 +706,7 @@ def named_paths(report: Report) -> set[str | None]:
 MOST_NAMED = 20
 
 
-def _few_paths(paths: Sequence[str], what: str) -> list[str]:
+def _path_notes(paths: Sequence[str], what: str) -> list[str]:
     """A note on each file, or on how many there are."""
     named = [f"{path}: {what}" for path in paths[:MOST_NAMED]]
     more = len(paths) - len(named)
@@ -707,31 +715,31 @@ def _few_paths(paths: Sequence[str], what: str) -> list[str]:
 
 def _serious(findings: Iterable[Finding], written: str = "", final: str = "") -> tuple[Finding, ...]:
     """The errors and warnings among findings, with the final name of what was written under another."""
-    found = []
-    for one in findings:
-        if one.severity is not Severity.INFO:
+    serious = []
+    for finding in findings:
+        if finding.severity is not Severity.INFO:
             if written:
-                path = None if one.path is None else one.path.replace(written, final)
-                one = replace(one, path=path, message=one.message.replace(written, final))
-            found.append(one)
-    return tuple(found)
+                path = None if finding.path is None else finding.path.replace(written, final)
+                finding = replace(finding, path=path, message=finding.message.replace(written, final))
+            serious.append(finding)
+    return tuple(serious)
 
 
 def _store_of(path: str, stores: Collection[LocalPath]) -> LocalPath | None:
     """The store that a path is, or lies in."""
-    return next((one for one in (LocalPath(path), *LocalPath(path).parents) if one in stores), None)
+    return next((folder for folder in (LocalPath(path), *LocalPath(path).parents) if folder in stores), None)
 
 
 def _not_loaded(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
     """The directories of data that no store has, because the system would not load them."""
     worked = {file.place.group for store in stores for file in store}
-    found = {file.place.group for file in files if file.place.state is not None and file.place.topic is not None}
-    return sorted(group for group in found - worked if group is not None)
+    unloaded = {file.place.group for file in files if file.place.state is not None and file.place.topic is not None}
+    return sorted(group for group in unloaded - worked if group is not None)
 
 
 def _in_no_store(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
     """The files with data in directories whose names say nothing, next to stores: no system reads them there."""
-    known = registry.formats()
+    formats = registry.formats()
     groups = {file.place.group for store in stores for file in store}
     around = {str(store.path).rpartition("/")[0] for store in stores}
     return [
@@ -744,19 +752,19 @@ def _in_no_store(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
         and file.place.partition is None
         and file.place.state is None
         and group.rpartition("/")[0] in around
-        and any(table.name == "records" for table in known[file.format].tables)
+        and any(table.name == "records" for table in formats[file.format].tables)
     ]
 
 
 def _without_data(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
     """The directories of a topic that have files about its data, and no data, and so are no store."""
-    known = registry.formats()
+    formats = registry.formats()
     groups = dict.fromkeys((str(file.place.group) for store in stores for file in store), True)
     for file in files:
         place = file.place
         if place.topic is not None and place.group is not None and place.state is None and place.remote is None:
-            tables = known[file.format].tables if file.format is not None else ()
-            groups[place.group] = groups.get(place.group, False) or any(one.name == "records" for one in tables)
+            tables = formats[file.format].tables if file.format is not None else ()
+            groups[place.group] = groups.get(place.group, False) or any(table.name == "records" for table in tables)
     return sorted(group for group, has_data in groups.items() if not has_data)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from rawlog import registry
 from rawlog.engines.choice import choose
 from rawlog.model.errors import OptionError, RawlogError
-from rawlog.model.finding import UNKNOWN, Finding, Findings, Rule, Severity, grouped
+from rawlog.model.finding import UNKNOWN, Finding, Findings, Rule, Severity, group_findings
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File
 from rawlog.model.groups import Group
 from rawlog.model.job import (
@@ -37,7 +37,7 @@ from rawlog.reading.options import OUTPUT, Format, Limits, Note, Path, Paths, li
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import Verifying, open_sources, running_of, settings_of
-from rawlog.verbs.verify import Found, Span, Verified, Verify, VerifySplit, all_rules
+from rawlog.verbs.verify import Span, Verify, VerifyResult, VerifySplit, VerifySplitResult, all_rules
 
 if TYPE_CHECKING:
     from rawlog.lakes.upkeep import TableStatus
@@ -97,7 +97,7 @@ def report(
 
     running = running_of(options, Limits.__annotations__)
     most, headers = options.get("max_decompressed", MAX_DECOMPRESSED), options.get("max_headers", MAX_HEADERS)
-    lake = next((one for one in listed(paths) if is_lake(one)), None)
+    lake = next((path for path in listed(paths) if is_lake(path)), None)
     if lake is not None and len(listed(paths)) > 1:
         raise OptionError(f"{lake}: a lake has a report of its own; leave out the other paths")
     if lake is None:
@@ -144,48 +144,48 @@ def causes(findings: Iterable[Finding], roots: Sequence[str]) -> list[Cause]:
     """Findings of one rule are one cause: the worst first, then the most frequent, and last those that follow from others."""
     findings = list(findings)
     rules = all_rules({finding.code.partition(".")[0] for finding in findings})
-    about = {one.code: one.about for one in rules}
+    about = {rule.code: rule.about for rule in rules}
     origins = _origins(findings, rules)
     rewrites = {family.name: family.store_class.rewrites for family in registry.families()}
     unrepaired = {code for verbs in rewrites.values() for rewrite in verbs.values() for code in rewrite.unrepaired}
     repairing = {name for name, verbs in rewrites.items() if "repair" in verbs}
     grouped: dict[str, list[Finding]] = {}
-    for one in findings:
-        grouped.setdefault(one.code, []).append(one)
-    made = []
-    for code, found in grouped.items():
-        worst = min((one.severity for one in found), key=lambda one: ORDER[one])
-        commands = _commands(found)
+    for finding in findings:
+        grouped.setdefault(finding.code, []).append(finding)
+    results = []
+    for code, items in grouped.items():
+        worst = min((finding.severity for finding in items), key=lambda severity: ORDER[severity])
+        commands = _commands(items)
         is_repaired = code.split(".")[0] in repairing and code not in unrepaired and worst is not Severity.INFO
         if is_repaired:
-            commands.append(Step("See what a repair keeps and drops", _repair(_root(found, roots))))
-        files = len({one.path for one in found})
-        shown = (about.get(code, ""), len(found), files, tuple(found[:PLACES]), tuple(commands), is_repaired)
-        made.append(Cause(code, worst, *shown, origins.get(code, "")))
-    return sorted(made, key=lambda one: (bool(one.follows), ORDER[one.severity], -one.count, one.code))
+            commands.append(Step("See what a repair keeps and drops", _repair(_root(items, roots))))
+        files = len({finding.path for finding in items})
+        shown = (about.get(code, ""), len(items), files, tuple(items[:PLACES]), tuple(commands), is_repaired)
+        results.append(Cause(code, worst, *shown, origins.get(code, "")))
+    return sorted(results, key=lambda cause: (bool(cause.follows), ORDER[cause.severity], -cause.count, cause.code))
 
 
 def _origins(findings: Sequence[Finding], rules: Sequence[Rule[Any]]) -> dict[str, str]:
-    """The rules whose findings all follow from those of another, with that one."""
-    groups = grouped(findings, rules)
-    found = {one.first.code: group.first.code for group in groups for one in group.following}
+    """The rules whose findings all follow from another rule's, each with the code of that rule."""
+    groups = group_findings(findings, rules)
+    origins = {following.first.code: group.first.code for group in groups for following in group.following}
     for group in groups:
-        found.pop(group.first.code, None)
-    return found
+        origins.pop(group.first.code, None)
+    return origins
 
 
-def _commands(found: Sequence[Finding]) -> list[Step]:
+def _commands(findings: Sequence[Finding]) -> list[Step]:
     """How to look at the first place of a cause."""
-    able = {name for name, one in registry.formats().items() if one.can("explain")}
-    for one in found:
-        if one.path is not None and one.position is not None and one.format in able:
-            return [Step("Look at the bytes", command("explain", one.path, "--at", str(one.position)))]
+    able = {name for name, format in registry.formats().items() if format.can("explain")}
+    for finding in findings:
+        if finding.path is not None and finding.position is not None and finding.format in able:
+            return [Step("Look at the bytes", command("explain", finding.path, "--at", str(finding.position)))]
     return []
 
 
 def next_steps(
     findings: Findings,
-    found: Sequence[Cause],
+    causes: Sequence[Cause],
     tree: Tree,
     groups: Sequence[Group] = (),
     transactions: Sequence[Transactions] = (),
@@ -195,9 +195,9 @@ def next_steps(
     from rawlog.reading.parts import copies
 
     roots = tree.roots
-    serious = [one for one in found if one.severity is not Severity.INFO]
+    serious = [cause for cause in causes if cause.severity is not Severity.INFO]
     steps: list[Step] = []
-    if any(one.code == unreadable.code for one in serious):
+    if any(cause.code == unreadable.code for cause in serious):
         steps.append(
             Step(
                 "Some files cannot be read. Copy them with sufficient rights and run the report again.",
@@ -208,10 +208,10 @@ def next_steps(
     if several and serious:
         text = f"{counted(len(several), 'partition or store', 'partitions or stores')} have replicas here: put the best of them together"
         steps.append(Step(text, command("rescue", *roots, "--plan")))
-    if any(one.is_repairable for one in serious):
+    if any(cause.is_repairable for cause in serious):
         text = "See what a repair would keep, rebuild and drop. The source is never changed."
-        repairable = [one for one in serious if one.is_repairable]
-        for root in dict.fromkeys(_root(one.places, roots) for one in repairable):
+        repairable = [cause for cause in serious if cause.is_repairable]
+        for root in dict.fromkeys(_root(cause.places, roots) for cause in repairable):
             steps.append(Step(text, _repair(root)))
     elif serious:
         steps.append(
@@ -220,18 +220,18 @@ def next_steps(
                 command("verify", *roots),
             )
         )
-    hanging = [one for every in transactions for one in every.open if one.is_hanging]
+    hanging = [transaction for system in transactions for transaction in system.open if transaction.is_hanging]
     if hanging:
         text = f"{counted(len(hanging), 'transaction')} hang: consumers that read committed records wait for them"
         steps.append(Step(text, command("transactions", *roots)))
     late = [group for group in groups if (group.lag or 0) > 0]
     if late:
-        worst = max(late, key=lambda one: one.lag or 0)
+        worst = max(late, key=lambda group: group.lag or 0)
         text = (
             f"{counted(len(late), 'consumer group')} still have records to read, {worst.name} the most: {worst.lag:,}"
         )
         steps.append(Step(text, command("groups", *roots)))
-    unknown = sum(one.code == UNKNOWN for one in findings)
+    unknown = sum(finding.code == UNKNOWN for finding in findings)
     if unknown:
         steps.append(
             Step(f"{counted(unknown, 'file')} of no known format: nothing in them was checked", command("ls", *roots))
@@ -252,22 +252,22 @@ def _repair(root: str) -> str:
     return command("repair", root, "repaired", "--dry-run")
 
 
-def _root(found: Sequence[Finding], roots: Sequence[str]) -> str:
-    """The path that was asked for and has the first of these findings in it."""
-    path = next((one.path for one in found if one.path is not None), roots[0])
+def _root(findings: Sequence[Finding], roots: Sequence[str]) -> str:
+    """The named path with the first of these findings."""
+    path = next((finding.path for finding in findings if finding.path is not None), roots[0])
     return max((root for root in roots if path.startswith(root.rstrip("/"))), key=len, default=roots[0])
 
 
 @dataclass(frozen=True, slots=True)
 class StateSplit(VerifySplit):
-    """All files, for what families know of consumer groups or transactions: one of both, by name."""
+    """All files, to read consumer groups or transactions of: `kind` is the name of a family's ability."""
 
-    asked: str = ""
+    kind: str = ""
     files: tuple[File, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Found):
+class StateSplitResult(VerifySplitResult):
     """The result of a StateSplit."""
 
     groups: tuple[Group, ...] = ()
@@ -276,7 +276,7 @@ class Known(Found):
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyResult(Verified):
+class SurveyResult(VerifyResult):
     """The result of the job."""
 
     overview: Overview
@@ -312,31 +312,33 @@ class Survey(Verify):
         place: dict[str, Any] = {"store": store, "start": span.start, "stop": span.stop}
         return check_file(file, chosen, seen, **place, profile=profile)
 
-    def _together(self) -> list[VerifySplit]:
+    def _joint_splits(self) -> list[VerifySplit]:
         assert self._now is not None
         files = tuple(file for file in self._now.tree if file.path not in self.unread)
-        asked = [name for name in ("groups", "transactions") if any(getattr(one, name) for one in registry.families())]
-        return [*super()._together(), *(StateSplit(asked=name, files=files) for name in asked)]
+        kinds = [
+            name for name in ("groups", "transactions") if any(getattr(family, name) for family in registry.families())
+        ]
+        return [*super()._joint_splits(), *(StateSplit(kind=name, files=files) for name in kinds)]
 
-    def work(self, split: Split, stage: Stage) -> Found:
+    def work(self, split: Split, stage: Stage) -> VerifySplitResult:
         """The findings and profiles of the split, or what is known of groups or transactions."""
-        own = split.content
-        if not isinstance(own, StateSplit):
+        content = split.content
+        if not isinstance(content, StateSplit):
             return super().work(split, stage)
-        found: list[Any] = []
+        results: list[Any] = []
         notes: list[str] = []
         for family in registry.families():
-            if (ask := getattr(family, own.asked)) is None:
+            if (ask := getattr(family, content.kind)) is None:
                 continue
             try:
-                made = ask(own.files, "skip")
-                found += made if own.asked == "groups" else [made]
+                result = ask(content.files, "skip")
+                results += result if content.kind == "groups" else [result]
             except RawlogError as error:
-                notes.append(f"{own.asked} of {family.title}: {str(error).splitlines()[0]}")
-        known: dict[str, Any] = {own.asked: tuple(found)}
-        return Known(split.number, **known, notes=tuple(notes))
+                notes.append(f"{content.kind} of {family.title}: {str(error).splitlines()[0]}")
+        fields: dict[str, Any] = {content.kind: tuple(results)}
+        return StateSplitResult(split.number, **fields, notes=tuple(notes))
 
-    def commit(self, done: Sequence[Found]) -> SurveyResult:
+    def commit(self, results: Sequence[VerifySplitResult]) -> SurveyResult:
         """Put everything together."""
         from rawlog.pages.report import Overview
 
@@ -344,23 +346,25 @@ class Survey(Verify):
         tree, whole = self._now.tree, self._now.whole
         profiles = _Profiles()
         for file in tree:
-            if (one := whole.get(file.path)) is not None and one.profile is not None:
-                profiles.add(file, one.profile)
-        findings = super().commit(done).findings
-        known = [one for one in done if isinstance(one, Known)]
-        groups = sorted((one for some in known for one in some.groups), key=lambda one: (one.system, one.name))
-        transactions = [one for some in known for one in some.transactions if one]
-        notes = [*self._notes, *(text for one in known for text in one.notes)]
-        notes += [text for one in transactions for text in one.notes]
-        panels = _panels(done)
-        found = causes(findings, tree.roots)
+            if (check := whole.get(file.path)) is not None and check.profile is not None:
+                profiles.add(file, check.profile)
+        findings = super().commit(results).findings
+        states = [result for result in results if isinstance(result, StateSplitResult)]
+        groups = sorted(
+            (group for state in states for group in state.groups), key=lambda group: (group.system, group.name)
+        )
+        transactions = [system for state in states for system in state.transactions if system]
+        notes = [*self._notes, *(text for state in states for text in state.notes)]
+        notes += [text for system in transactions for text in system.notes]
+        panels = _panels(results)
+        grouped = causes(findings, tree.roots)
         overview = Overview(
             roots=tree.roots,
             files=len(tree),
             size=tree.size,
             findings=findings,
-            causes=found,
-            steps=next_steps(findings, found, tree, groups, transactions),
+            causes=grouped,
+            steps=next_steps(findings, grouped, tree, groups, transactions),
             systems=_systems(tree, profiles, findings),
             panels=panels,
             groups=groups,
@@ -382,26 +386,26 @@ class _Profiles:
     parts: dict[str, dict[str, dict[int | None, Profile]]] = field(default_factory=dict)
     whole: dict[str, Profile] = field(default_factory=dict)
 
-    def add(self, file: File, found: FileProfile) -> None:
+    def add(self, file: File, measured: FileProfile) -> None:
         """Add a file; those of a partition come in their order."""
         from rawlog.model.profile import Profile
 
         system = str(file.system)
-        for (topic, partition), profile in found.finish().items():
+        for (topic, partition), profile in measured.finish().items():
             topics = self.parts.setdefault(system, {}).setdefault(topic, {})
             if partition in topics:
                 topics[partition].merge(profile)
             else:
                 topics[partition] = profile
-        self.whole.setdefault(system, Profile()).merge(found.whole, in_order=False)
+        self.whole.setdefault(system, Profile()).merge(measured.whole, in_order=False)
 
 
 def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System]:
-    from rawlog.model.profile import Profile, merged
+    from rawlog.model.profile import Profile, merge_profiles
     from rawlog.pages.report import System, Topic
 
     titles = {family.name: family.title for family in registry.families()}
-    made = []
+    systems = []
     for name, title in titles.items():
         files = [file for file in tree if file.system == name]
         if not files:
@@ -409,8 +413,8 @@ def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System
         topics = [
             Topic(
                 topic,
-                dict(sorted(parts.items(), key=lambda one: -1 if one[0] is None else one[0])),
-                merged(parts.values()),
+                dict(sorted(parts.items(), key=lambda item: -1 if item[0] is None else item[0])),
+                merge_profiles(parts.values()),
             )
             for topic, parts in sorted(profiles.parts.get(name, {}).items())
         ]
@@ -420,21 +424,21 @@ def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System
                 sizes[file.place.topic] = sizes.get(file.place.topic, 0) + file.size
         for topic in topics:
             topic.size = sizes.get(topic.name, 0)
-        total = merged(topic.profile for topic in topics)
+        total = merge_profiles(topic.profile for topic in topics)
         total.merge(profiles.whole.get(name, Profile()), in_order=False)
-        codes = [one for one in findings if one.code.startswith(f"{name}.")]
-        errors = sum(one.severity == "error" for one in codes)
-        warnings = sum(one.severity == "warning" for one in codes)
+        codes = [finding for finding in findings if finding.code.startswith(f"{name}.")]
+        errors = sum(finding.severity == "error" for finding in codes)
+        warnings = sum(finding.severity == "warning" for finding in codes)
         size = sum(file.size for file in files)
-        made.append(System(name, title, len(files), size, topics, total, errors, warnings))
-    return made
+        systems.append(System(name, title, len(files), size, topics, total, errors, warnings))
+    return systems
 
 
-def _panels(done: Sequence[Found]) -> list[Panel]:
+def _panels(results: Sequence[VerifySplitResult]) -> list[Panel]:
     """What families show, once: disks of one cluster have copies of one metadata log."""
     seen: dict[tuple[str, str, tuple[Any, ...]], Panel] = {}
-    for one in done:
-        for panel in one.panels:
+    for result in results:
+        for panel in result.panels:
             if panel.section.rows:
                 rows = tuple(tuple(row) for row in panel.section.rows)
                 seen.setdefault((panel.system, panel.section.title, rows), panel)
@@ -444,17 +448,17 @@ def _panels(done: Sequence[Found]) -> list[Panel]:
 def _formats(tree: Tree) -> list[FormatLine]:
     from rawlog.pages.report import FormatLine
 
-    found: dict[str | None, list[File]] = {}
+    by_format: dict[str | None, list[File]] = {}
     for file in tree:
-        found.setdefault(file.format, []).append(file)
+        by_format.setdefault(file.format, []).append(file)
     titles = registry.formats()
     lines = [
         FormatLine(
             name or "unknown", titles[name].title if name else "not recognised", len(files), sum(f.size for f in files)
         )
-        for name, files in found.items()
+        for name, files in by_format.items()
     ]
-    return sorted(lines, key=lambda one: -one.size)
+    return sorted(lines, key=lambda line: -line.size)
 
 
 # A lake -------------------------------------------------------------------------------------------------------------------
@@ -476,7 +480,7 @@ class LakeSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(SplitResult):
+class LakeSplitResult(SplitResult):
     """The profiles of records; or findings; or files by format; or the paths of the runs."""
 
     profile: FileProfile | None = None
@@ -485,7 +489,7 @@ class Counted(SplitResult):
     paths: tuple[str, ...] = ()
 
 
-class LakeSurvey(Job[Counted, SurveyResult]):
+class LakeSurvey(Job[LakeSplitResult, SurveyResult]):
     """Measure the records of a lake."""
 
     def __init__(self, lake: str) -> None:
@@ -503,31 +507,34 @@ class LakeSurvey(Job[Counted, SurveyResult]):
         for table in (FINDINGS, FILES, JOBS):
             content.append(LakeSplit(table.name, tuple(lake.data_files(lake_name(table)))))
         sizes = {file.path: file.size for file in tree}
-        return [Split(number, sum(sizes.get(path, 0) for path in one.files), one) for number, one in enumerate(content)]
+        return [
+            Split(number, sum(sizes.get(path, 0) for path in lake_split.files), lake_split)
+            for number, lake_split in enumerate(content)
+        ]
 
-    def work(self, split: Split, stage: Stage) -> Counted:
+    def work(self, split: Split, stage: Stage) -> LakeSplitResult:
         """Read the rows of a split."""
         from rawlog.lakes.names import JOBS
         from rawlog.reading.profile import COLUMNS, FileProfile
 
-        own: LakeSplit = split.content
-        if own.table == RECORDS.name:
+        content: LakeSplit = split.content
+        if content.table == RECORDS.name:
             profile = FileProfile(File(NO_TOPIC, 0))
-            for batch in _batches(own.files, RECORDS, COLUMNS):
+            for batch in _batches(content.files, RECORDS, COLUMNS):
                 profile.add(batch)
                 stage.advance(0, 0, batch.num_rows)
             stage.advance(split.size)
-            return Counted(split.number, profile=profile.close())
-        if own.table == FINDINGS.name:
-            rows = (row for batch in _batches(own.files, FINDINGS, FINDINGS.names) for row in batch.to_pylist())
-            return Counted(split.number, findings=tuple(_finding(row) for row in rows))
-        if own.table == FILES.name:
-            return Counted(split.number, formats=_lake_formats(own.files))
-        runs = _batches(own.files, JOBS, ("paths",))
+            return LakeSplitResult(split.number, profile=profile.close())
+        if content.table == FINDINGS.name:
+            rows = (row for batch in _batches(content.files, FINDINGS, FINDINGS.names) for row in batch.to_pylist())
+            return LakeSplitResult(split.number, findings=tuple(_finding(row) for row in rows))
+        if content.table == FILES.name:
+            return LakeSplitResult(split.number, formats=_lake_formats(content.files))
+        runs = _batches(content.files, JOBS, ("paths",))
         paths = dict.fromkeys(path for batch in runs for row in batch["paths"].to_pylist() for path in row or ())
-        return Counted(split.number, paths=tuple(paths))
+        return LakeSplitResult(split.number, paths=tuple(paths))
 
-    def commit(self, done: Sequence[Counted]) -> SurveyResult:
+    def commit(self, results: Sequence[LakeSplitResult]) -> SurveyResult:
         """Put everything together."""
         from rawlog.lakes.lake import Lake
         from rawlog.lakes.upkeep import status
@@ -535,21 +542,21 @@ class LakeSurvey(Job[Counted, SurveyResult]):
         from rawlog.pages.report import Overview
 
         parts: dict[Name, Profile] = {}
-        for one in done:
-            for name, profile in (one.profile.parts if one.profile is not None else {}).items():
+        for result in results:
+            for name, profile in (result.profile.parts if result.profile is not None else {}).items():
                 parts.setdefault(name, Profile()).merge(profile)
-        formats = {name: numbers for one in done for name, numbers in one.formats.items()}
-        paths = tuple(path for one in done for path in one.paths)
-        findings = Findings([finding for one in done for finding in one.findings])
+        formats = {name: numbers for result in results for name, numbers in result.formats.items()}
+        paths = tuple(path for result in results for path in result.paths)
+        findings = Findings([finding for result in results for finding in result.findings])
         findings.files = sum(number for number, _ in formats.values())
         tables = list(status(Lake(self.lake)))
-        found = causes(findings, paths or (self.lake,))
+        grouped = causes(findings, paths or (self.lake,))
         overview = Overview(
             roots=(self.lake,),
-            files=sum(one.files for one in tables),
-            size=sum(one.size for one in tables),
+            files=sum(table.files for table in tables),
+            size=sum(table.size for table in tables),
             findings=findings,
-            causes=found,
+            causes=grouped,
             steps=_steps(self.lake, findings, tables),
             systems=[_system(parts, tables, findings)],
             panels=[_tables(tables)],
@@ -587,7 +594,7 @@ def _lake_formats(files: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 
 def _system(parts: Mapping[Name, Profile], tables: Sequence[TableStatus], findings: Findings) -> System:
-    from rawlog.model.profile import merged
+    from rawlog.model.profile import merge_profiles
     from rawlog.pages.report import System, Topic
 
     by_topic: dict[str, dict[int | None, Profile]] = {}
@@ -595,27 +602,29 @@ def _system(parts: Mapping[Name, Profile], tables: Sequence[TableStatus], findin
         by_topic.setdefault(topic, {})[partition] = profile
     topics = [
         Topic(
-            topic, dict(sorted(found.items(), key=lambda one: -1 if one[0] is None else one[0])), merged(found.values())
+            topic,
+            dict(sorted(profiles.items(), key=lambda item: -1 if item[0] is None else item[0])),
+            merge_profiles(profiles.values()),
         )
-        for topic, found in sorted(by_topic.items())
+        for topic, profiles in sorted(by_topic.items())
     ]
-    files, size = sum(one.files for one in tables), sum(one.size for one in tables)
-    total = merged(topic.profile for topic in topics)
+    files, size = sum(table.files for table in tables), sum(table.size for table in tables)
+    total = merge_profiles(topic.profile for topic in topics)
     return System("lake", "Lake", files, size, topics, total, findings.errors, findings.warnings)
 
 
 def _tables(tables: Sequence[TableStatus]) -> Panel:
     rows = [
         (
-            one.name,
-            f"{one.rows:,}",
-            f"{one.files:,}",
-            size_text(one.size),
-            f"{one.snapshots:,}",
-            f"{one.sources:,}",
-            "" if one.changed is None else plain_time(int(one.changed * 1000) * 1000),
+            table.name,
+            f"{table.rows:,}",
+            f"{table.files:,}",
+            size_text(table.size),
+            f"{table.snapshots:,}",
+            f"{table.sources:,}",
+            "" if table.changed is None else plain_time(int(table.changed * 1000) * 1000),
         )
-        for one in tables
+        for table in tables
     ]
     head = ("table", "rows", "data files", "size", "snapshots", "sources", "changed")
     return Panel("lake", Section("Tables", rows, None, head), "Iceberg tables; every source is ingested once.")
@@ -626,8 +635,8 @@ def _steps(lake: str, findings: Findings, tables: Sequence[TableStatus]) -> list
     if findings.errors or findings.warnings:
         text = "The sources had damage when they were ingested. See where, then verify and repair the sources."
         steps.append(Step(text, command("query", "SELECT code, path, message FROM findings", lake)))
-    if any(one.small > SMALL for one in tables):
-        small = sum(one.small for one in tables)
+    if any(table.small > SMALL for table in tables):
+        small = sum(table.small for table in tables)
         steps.append(
             Step(
                 f"{counted(small, 'small data file')}: join them into few large ones",
@@ -647,4 +656,4 @@ def _lines(formats: Mapping[str, tuple[int, int]]) -> list[FormatLine]:
         FormatLine(name, titles[name].title if name in titles else "not recognised", number, size)
         for name, (number, size) in formats.items()
     ]
-    return sorted(lines, key=lambda one: -one.size)
+    return sorted(lines, key=lambda line: -line.size)

@@ -205,9 +205,11 @@ class Rescue(Job[RescueResult, Report]):
         rescuer.report.target = str(self.target) if self.is_named else ""
         rescuer.report.entries += unreadable(tree)
         files = _files(family, tree)
-        mine = {file.path for file in files}
-        stores = [Store(kept) for group in tree.groups if (kept := [file for file in group if file.path in mine])]
-        found = rescuer.plan(tree.roots, files, stores)
+        family_paths = {file.path for file in files}
+        stores = [
+            Store(kept) for group in tree.groups if (kept := [file for file in group if file.path in family_paths])
+        ]
+        surveys = rescuer.plan(tree.roots, files, stores)
         paths = [store.path for store in stores]
         around = [path.rpartition("/")[0] for path in paths] if family.store_class.has_surroundings else []
         self._unknown = [
@@ -223,13 +225,13 @@ class Rescue(Job[RescueResult, Report]):
             if (LocalPath(self.stage) / PLACING).exists():
                 for name in (FINISHED, PLACING):
                     Folder(self.stage).remove(name)
-        return [Split(number, one.size, one) for number, one in enumerate(found)]
+        return [Split(number, survey.size, survey) for number, survey in enumerate(surveys)]
 
-    def follow(self, done: Sequence[RescueResult]) -> list[Split]:
+    def follow(self, results: Sequence[RescueResult]) -> list[Split]:
         """After the survey, a split for each unit that is not written yet."""
         if self._resumed is not None:
             return []
-        made = self.rescuer.decide([one.surveyed for one in done if one.surveyed is not None])
+        units = self.rescuer.decide([result.surveyed for result in results if result.surveyed is not None])
         self._resumed, left = [], []
         if self.options.is_plan:
             return []
@@ -238,49 +240,51 @@ class Rescue(Job[RescueResult, Report]):
                 raise AccessError(
                     f"{self.target}{name}: exists already; choose another name for the result, or --force"
                 )
-        for split in made:
-            ready = _finished(LocalPath(self.stage or "") / FINISHED / split.key, split) if self.resume else None
+        for split in units:
+            ready = _read_finished(LocalPath(self.stage or "") / FINISHED / split.key, split) if self.resume else None
             if ready is None:
                 left.append(split)
             else:
                 self._resumed.append(ready)
-        return [Split(number, one.size, one) for number, one in enumerate(left, len(done))]
+        return [Split(number, unit.size, unit) for number, unit in enumerate(left, len(results))]
 
     # Work -------------------------------------------------------------------------------------------------------------
 
     def work(self, split: Split, stage: Stage) -> RescueResult:
         """Survey one copy, or write one unit."""
-        one: SurveySplit | RescueSplit = split.content
-        if isinstance(one, SurveySplit):
-            return RescueResult(split.number, surveyed=SurveyResult(one, self.rescuer.survey(one, stage.advance)))
+        content: SurveySplit | RescueSplit = split.content
+        if isinstance(content, SurveySplit):
+            return RescueResult(
+                split.number, surveyed=SurveyResult(content, self.rescuer.survey(content, stage.advance))
+            )
         try:
             attempt = Folder(stage.path, named=str(self.target)).folder(stage.name)
             unit = attempt.folder(UNIT)
             aside = Folder(attempt.path / ASIDE, named=str(self.aside.path))
-            report = self.rescuer.carry(one, unit, aside, stage.advance)
+            report = self.rescuer.carry(content, unit, aside, stage.advance)
             attempt.write(REPORT, json.dumps(_as_json(report)))
             place = Folder(stage.path, named=str(self.target)).folder(FINISHED)
             try:
-                place.take(attempt.path, one.key)
+                place.take(attempt.path, content.key)
             except AccessError:
-                if not (place.path / one.key).is_dir():  # else another attempt at the same split was first
+                if not (place.path / content.key).is_dir():  # else another attempt at the same split was first
                     raise
         except OSError as error:
             raise self.output.unwritable(error) from None
-        return RescueResult(split.number, unit=_unit(place.path / one.key, one, report))
+        return RescueResult(split.number, unit=_unit(place.path / content.key, content, report))
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[RescueResult]) -> Report:
+    def commit(self, results: Sequence[RescueResult]) -> Report:
         """Put the units and what belongs next to them into one directory, and give it the target's name."""
-        self.follow(done)
+        self.follow(results)
         rescuer = self.rescuer
         if self.options.is_plan:
             self._name_unknown(rescuer.report)
             return rescuer.report
         units = sorted(
-            [*(one.unit for one in done if one.unit is not None), *(self._resumed or ())],
-            key=lambda one: one.split.name,
+            [*(result.unit for result in results if result.unit is not None), *(self._resumed or ())],
+            key=lambda unit: unit.split.name,
         )
         if self._resumed:
             rescuer.report.counts["units_resumed"] = len(self._resumed)
@@ -299,19 +303,19 @@ class Rescue(Job[RescueResult, Report]):
         return rescuer.report
 
     def _name_unknown(self, report: Report) -> None:
-        """Report the files that no format knows and that the family says nothing of: copies of one name may differ, so none is copied."""
+        """Report unknown files as left out, unless the family reported them: replicas of one file may differ, so none is copied."""
         named = named_paths(report)
         report.left_out += [path for path in self._unknown if path not in named]
 
     def _put_aside(self, units: Sequence[RescuedUnit]) -> None:
         """Put what was set aside into a directory of its own, next to the target."""
-        parts = [path for one in units for path in sorted(LocalPath(one.aside).glob("*/*"))]
+        parts = [path for unit in units for path in sorted(LocalPath(unit.aside).glob("*/*"))]
         if not parts:
             return
-        made = Folder(self.aside.new(), named=str(self.aside.path))
+        folder = Folder(self.aside.new(), named=str(self.aside.path))
         for path in parts:
-            made.take(path, f"{path.parent.name}/{path.name}")
-        self.aside.put(made.path)
+            folder.take(path, f"{path.parent.name}/{path.name}")
+        self.aside.put(folder.path)
         self.rescuer.report.facts["divergent"] = str(self.aside.path)
 
 
@@ -323,18 +327,20 @@ def _files(family: Family, tree: Tree) -> list[File]:
 def _family(tree: Tree) -> Family:
     """The one system whose files are here. OptionError for several, UnknownFormatError for none that can be rescued."""
     able = [family for family in registry.families() if family.store_class.can("rescuer")]
-    found = [family for family in able if _files(family, tree)]
-    if len(found) > 1:
-        raise OptionError(f"files of {' and '.join(map(_system, found))} are here; name the directories of one system")
-    if not found:
+    families = [family for family in able if _files(family, tree)]
+    if len(families) > 1:
+        raise OptionError(
+            f"files of {' and '.join(map(_system, families))} are here; name the directories of one system"
+        )
+    if not families:
         names = ", ".join(map(_system, able))
         raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be rescued; these systems can be: {names}")
-    return found[0]
+    return families[0]
 
 
 def _system(family: Family) -> str:
     """The name of the system that a family is of."""
-    return next(one.title for one in registry.families() if one.name == (family.host or family.name))
+    return next(other.title for other in registry.families() if other.name == (family.host or family.name))
 
 
 # What a run leaves for the next one -------------------------------------------------------------------------------------
@@ -344,8 +350,8 @@ def _unit(path: LocalPath, split: RescueSplit, report: Report) -> RescuedUnit:
     return RescuedUnit(split, str(path / UNIT), str(path / ASIDE), report)
 
 
-def _finished(path: LocalPath, split: RescueSplit) -> RescuedUnit | None:
-    """A unit that a run has written that was killed; None if it is not there, or not whole."""
+def _read_finished(path: LocalPath, split: RescueSplit) -> RescuedUnit | None:
+    """Read a unit that an interrupted run finished; None if it is absent or incomplete."""
     try:
         report = _from_json(json.loads(read_regular(path / REPORT)))
     except (OSError, ValueError, TypeError, KeyError):
@@ -354,10 +360,10 @@ def _finished(path: LocalPath, split: RescueSplit) -> RescuedUnit | None:
 
 
 def _as_json(report: Report) -> dict[str, object]:
-    entries = [asdict(one) for one in report.entries]
+    entries = [asdict(entry) for entry in report.entries]
     return {"entries": entries, "counts": report.counts, "facts": report.facts, "notes": report.notes}
 
 
 def _from_json(fields: dict[str, Any]) -> Report:
-    entries = [Entry(**{**one, "action": Action(one["action"])}) for one in fields["entries"]]
+    entries = [Entry(**{**entry, "action": Action(entry["action"])}) for entry in fields["entries"]]
     return Report(entries=entries, counts=fields["counts"], facts=fields["facts"], notes=fields["notes"])

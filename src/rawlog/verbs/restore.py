@@ -27,7 +27,7 @@ from rawlog.verbs.options import (
     Force,
     NewCluster,
     Restoring,
-    bound,
+    bind_schemas,
     running_of,
     settings_of,
     transforms_of,
@@ -125,7 +125,7 @@ def restore(
     else:
         tree = source_tree(whole_paths(sources), RECORDS, note=notes.append)
     tree = choose_replicas(tree, Selection(topics=request.topics, replicas=replicas), notes.append)
-    masking = None if masking is None else bound(masking, tree)
+    masking = None if masking is None else bind_schemas(masking, tree)
     engine = choose(tree.size, **settings_of(running))
     with Restore(os.fspath(target), request, masking) as job:
         report = engine.run(job, tree, running.get("progress"))
@@ -147,7 +147,7 @@ SHOWN_TABLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The rows of one partition in one file: how many, from which offset to which, and whether they rise."""
+    """The rows of one partition in one file: their count, first and last offset, and whether offsets rise."""
 
     path: str
     count: int
@@ -182,7 +182,7 @@ class Fragments:
         import pyarrow as pa
 
         last = -1
-        for table in self._ordered():
+        for table in self._rows_in_order():
             advance(table.num_rows)
             offsets = table.column("offset").to_numpy()
             if not offsets.size:
@@ -191,9 +191,9 @@ class Fragments:
             last = max(last, int(offsets.max()))
             keep &= keeps(table, offsets)
             chosen = table if keep.all() else table.filter(pa.array(keep))
-            yield from shaped(chosen).to_batches(ROWS)
+            yield from shape_rows(chosen).to_batches(ROWS)
 
-    def _ordered(self) -> Iterator[pa.Table]:
+    def _rows_in_order(self) -> Iterator[pa.Table]:
         """The rows in the order of their offsets: file by file where the files follow one another, else sorted in memory."""
         import pyarrow as pa
 
@@ -211,15 +211,15 @@ class Fragments:
 
         from rawlog.lakes.lookup import ROW, SPLIT
 
-        mine = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
+        is_chosen = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
         data = open_parquet([span.path])
         refers = self.payloads is not None and ROW in data.schema.names
         columns = [*self.columns, SPLIT, ROW] if refers else list(self.columns)
-        batches = data.to_batches(columns=columns, filter=mine, batch_size=ROWS)
+        batches = data.to_batches(columns=columns, filter=is_chosen, batch_size=ROWS)
         yield from batches if self.payloads is None else self.payloads.complete(batches, self.table)
 
 
-def shaped(table: pa.Table) -> pa.Table:
+def shape_rows(table: pa.Table) -> pa.Table:
     """Rows with exactly the columns of `records`; EncodeError for a column of another kind."""
     import pyarrow as pa
 
@@ -252,7 +252,7 @@ def parquet_files(paths: Sequence[str]) -> list[str]:
     return [entry.path for path in paths for entry in listing(path) if entry.path.endswith(".parquet") and entry.size]
 
 
-def offered_files(
+def offer_files(
     files: Sequence[str], restorer: Restorer, *, of_any_system: bool = False, payloads: Payloads | None = None
 ) -> Offer:
     """The partitions in Parquet files; `payloads` are those of a lake that they may refer to.
@@ -265,10 +265,10 @@ def offered_files(
 
     from rawlog.lakes.payload import check_complete
 
-    own = restorer.row_columns
+    row_columns = restorer.row_columns
     table = RECORDS if payloads is None else registry.table_named(restorer.records_table)
     nameless = 0
-    found: dict[tuple[str, int], list[Span]] = {}
+    by_partition: dict[tuple[str, int], list[Span]] = {}
     marks: dict[tuple[str, int], list[Any]] = {}
     columns: tuple[str, ...] = ()
     for path in files:
@@ -279,9 +279,9 @@ def offered_files(
         missing = {"topic", "partition", "offset"} - set(names)
         if missing:
             raise OptionError(f"{path}: no column {', '.join(sorted(missing))}; rows of `records` are expected")
-        has_own = set(own) <= set(names)
-        columns = tuple(name for name in (*RECORDS.names, *(own if has_own else ())) if name in names)
-        wanted = ["topic", "partition", "offset", *([*own, "timestamp"] if has_own else [])]
+        has_row_columns = set(row_columns) <= set(names)
+        columns = tuple(name for name in (*RECORDS.names, *(row_columns if has_row_columns else ())) if name in names)
+        wanted = ["topic", "partition", "offset", *([*row_columns, "timestamp"] if has_row_columns else [])]
         rows = data.to_table(columns=wanted)
         if of_any_system:
             named = pc.and_(pc.is_valid(rows.column("topic")), pc.is_valid(rows.column("partition")))
@@ -290,15 +290,17 @@ def offered_files(
         for key, part in _partitions(path, rows):
             offsets = part.column("offset").to_numpy()
             rising = bool((np.diff(offsets) > 0).all())
-            found.setdefault(key, []).append(Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising))
-            if has_own:
+            by_partition.setdefault(key, []).append(
+                Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising)
+            )
+            if has_row_columns:
                 marks.setdefault(key, []).extend(restorer.marks(part))
     return Offer(
         {
             key: Fragments(
                 *key, tuple(spans), columns, tuple(sorted(marks.get(key, ()))), payloads=payloads, table=table
             )
-            for key, spans in sorted(found.items())
+            for key, spans in sorted(by_partition.items())
         },
         notes=[f"{nameless:,} rows without a topic or partition are left out"] if nameless else [],
     )
@@ -317,7 +319,7 @@ def _partitions(path: str, rows: pa.Table) -> Iterator[tuple[tuple[str, int], pa
         yield (topics.dictionary[code >> 32].as_py(), int(code & 0xFFFF_FFFF)), rows.filter(pa.array(codes == code))
 
 
-def offered_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Offer:
+def offer_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Offer:
     """The restorer's partitions in a lake that `ingest` made, with what it has on their topics; of a lake without any, the partitions
     of other systems. AccessError if it has no records, OptionError if some have no topic or partition and topics are not `named`.
     """
@@ -328,28 +330,28 @@ def offered_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Of
     full, plain = (lake.data_files(lake_name(name)) for name in (restorer.records_table, "records"))
     if not full and not plain:
         raise AccessError(f"{path}: the lake has no records")
-    offer = offered_files(full or plain, restorer, of_any_system=not full, payloads=lake.payloads() if full else None)
+    offer = offer_files(full or plain, restorer, of_any_system=not full, payloads=lake.payloads() if full else None)
     if offer.notes and not named:
         raise OptionError(f"{path}: {offer.notes[0]}; with --topic they are")
     if full and plain:
-        visible = offered_files(plain, restorer, of_any_system=True).partitions
+        visible = offer_files(plain, restorer, of_any_system=True).partitions
         others = sorted({topic for topic, _ in visible} - {topic for topic, _ in offer.partitions})
         if others and not named:
             more = ", …" if len(others) > SHOWN_TABLES else ""
             offer.notes.append(
                 f"{len(others):,} topics of other systems are left out: {', '.join(others[:SHOWN_TABLES])}{more}"
             )
-        for key, one in offer.partitions.items():
+        for key, fragments in offer.partitions.items():
             there = visible.get(key)
-            if isinstance(one, Fragments) and isinstance(there, Fragments):
-                offer.partitions[key] = replace(one, floor=min(span.first for span in there.spans))
+            if isinstance(fragments, Fragments) and isinstance(there, Fragments):
+                offer.partitions[key] = replace(fragments, floor=min(span.first for span in there.spans))
     topics = lake.data_files(restorer.topics_table)
     if topics:
         restorer.add_topics(offer, open_parquet(topics).to_table().to_pylist())
     return offer
 
 
-def offered_rows(tree: Tree, restorer: Restorer, scratch: str, chosen: Selection) -> Offer:
+def offer_rows(tree: Tree, restorer: Restorer, scratch: str, chosen: Selection) -> Offer:
     """The partitions among the chosen rows of a tree of any system, which are written as partition directories first. EncodeError for rows
     without a partition, or of a topic whose name is not allowed there.
     """
@@ -373,13 +375,13 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Carried(SplitResult):
+class RestoreResult(SplitResult):
     """A partition that was written."""
 
     partition: RestoredPartition
 
 
-class Restore(Job[Carried, Report]):
+class Restore(Job[RestoreResult, Report]):
     """Restore to a directory. Use as a context manager: what is staged is removed at the end."""
 
     def __init__(self, target: str, options: RestoreOptions, changed: Selection | None = None) -> None:
@@ -407,7 +409,7 @@ class Restore(Job[Carried, Report]):
         self._check_target()
         self.stage = self.output.open()
         restorer.report.source = ", ".join(tree.roots)
-        offer = self._offered(tree)
+        offer = self._offer(tree)
         restorer.report.notes += offer.notes
         present = offer.topics
         for problem in missing_topics(options.topics, present) if present else ():
@@ -433,31 +435,31 @@ class Restore(Job[Carried, Report]):
             return
         self.output.check_directory()
 
-    def _offered(self, tree: Tree) -> Offer:
+    def _offer(self, tree: Tree) -> Offer:
         """What the source has, whatever it is."""
         from rawlog.lakes.names import is_lake
 
         options, restorer = self.options, self.restorer
         lakes = [root for root in tree.roots if is_lake(root)]
         if self.changed is not None:
-            return self._offered_changed(tree, has_lakes=bool(lakes))
+            return self._offer_changed(tree, has_lakes=bool(lakes))
         if lakes:
             if len(tree.roots) > 1:
                 raise OptionError(f"{lakes[0]} is a lake: name no other source with it")
-            return offered_lake(lakes[0], restorer, options.topics)
+            return offer_lake(lakes[0], restorer, options.topics)
         native = restorer.offer(tree.files, tree.groups)
         if native is not None:
             return native
         files = parquet_files(tree.roots)
         if files:
-            return offered_files(files, restorer)
+            return offer_files(files, restorer)
         if "records" not in tree.tables:
             raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be read as records")
         assert self.stage is not None
         chosen = Selection(topics=options.topics, errors=options.errors)
-        return offered_rows(tree, restorer, below(self.stage, "rows"), chosen)
+        return offer_rows(tree, restorer, below(self.stage, "rows"), chosen)
 
-    def _offered_changed(self, tree: Tree, *, has_lakes: bool) -> Offer:
+    def _offer_changed(self, tree: Tree, *, has_lakes: bool) -> Offer:
         """The rows of the source, changed and written again; only what was committed, as new batches are in no transaction."""
         assert self.stage is not None
         assert self.changed is not None
@@ -468,7 +470,7 @@ class Restore(Job[Carried, Report]):
         options, chosen = self.options, self.changed.begun()
         files = tuple(file for file in tree if not (file.place.topic or "").startswith("__"))
         chosen = chosen.replace(topics=options.topics, errors=options.errors, isolation="read_committed")
-        offer = offered_rows(replace(tree, files=files), self.restorer, below(self.stage, "rows"), chosen)
+        offer = offer_rows(replace(tree, files=files), self.restorer, below(self.stage, "rows"), chosen)
         offer.notes += self.changed.judge([chosen.tallies])
         offer.notes.append(
             "masked: records are in new batches; aborted ones, all from the first of an open transaction on, committed offsets "
@@ -478,26 +480,26 @@ class Restore(Job[Carried, Report]):
 
     # Work -------------------------------------------------------------------------------------------------------------
 
-    def work(self, split: Split, stage: Stage) -> Carried:
+    def work(self, split: Split, stage: Stage) -> RestoreResult:
         """One partition directory."""
-        one: RestoreSplit = split.content
+        content: RestoreSplit = split.content
         try:
             folder = Folder(stage.path, named=str(self.target)).folder(stage.name)
-            report = self.restorer.carry(one, folder, stage.advance)
+            report = self.restorer.carry(content, folder, stage.advance)
         except OSError as error:
             raise self.output.unwritable(error) from None
-        return Carried(split.number, RestoredPartition(one, str(folder.path / one.name), report))
+        return RestoreResult(split.number, RestoredPartition(content, str(folder.path / content.name), report))
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Carried]) -> Report:
+    def commit(self, results: Sequence[RestoreResult]) -> Report:
         """Put the partitions and what belongs next to them into one directory, and give it the target's name."""
-        partitions = [one.partition for one in done]
+        partitions = [result.partition for result in results]
         try:
             folder = Folder(self.output.new(), named=str(self.target))
-            for one in partitions:
-                if not one.split.is_scratch:
-                    folder.take(one.folder, one.split.name)
+            for partition in partitions:
+                if not partition.split.is_scratch:
+                    folder.take(partition.folder, partition.split.name)
             self.restorer.finish(partitions, folder)
             if self.options.partitions_only:
                 self.output.add(folder.path, merged=self.restorer.merged)

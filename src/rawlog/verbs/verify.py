@@ -25,7 +25,7 @@ from rawlog.model.job import (
     Stage,
     packed,
 )
-from rawlog.model.store import Panel, Store, joined, unread_size
+from rawlog.model.store import Panel, Store, join_stores, unread_size
 from rawlog.model.text import printable
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import Format, Limits, Note, Path, Paths, texts
@@ -34,7 +34,7 @@ from rawlog.reading.tree import Tree, lasting
 from rawlog.verbs.options import (
     Page,
     Verifying,
-    bound,
+    bind_schemas,
     check_page,
     open_sources,
     readable,
@@ -135,7 +135,7 @@ def _erasure_check(path: Path, tree: Tree, schemas: Path | None) -> Callable[[],
     proof = certificate.load(os.fspath(path))
     if len(tree.roots) != 1:
         raise OptionError("name the result of one erasure with its certificate")
-    transforms = _decoding(proof.get("asked"), tree, schemas)
+    transforms = _decode_transforms(proof.get("asked"), tree, schemas)
 
     def check() -> Iterable[Finding]:
         try:
@@ -146,20 +146,22 @@ def _erasure_check(path: Path, tree: Tree, schemas: Path | None) -> Callable[[],
     return check
 
 
-def _decoding(asked: Any, tree: Tree, schemas: Path | None) -> tuple[Transform, ...]:
+def _decode_transforms(request: Any, tree: Tree, schemas: Path | None) -> tuple[Transform, ...]:
     """What decodes rows as an erasure did. An invalid wish is a finding of the certificate. OptionError if the user did not name the
     schemas: a certificate may be anybody's file, and nothing is read or compiled only because it says so.
     """
     from rawlog.reading.certificate import decode_is_valid
     from rawlog.values.registry import TOPIC
 
-    if not isinstance(asked, dict) or not asked.get("decode") or not decode_is_valid(asked):
+    if not isinstance(request, dict) or not request.get("decode") or not decode_is_valid(request):
         return ()
     if schemas is None:
-        place = printable(asked.get("schemas") or f"the directory with the topic {TOPIC}")
+        place = printable(request.get("schemas") or f"the directory with the topic {TOPIC}")
         raise OptionError(f"the certificate says that values were decoded: name their schemas with --schemas ({place})")
-    wishes = {name: asked.get(name) for name in ("decode", "where", "find")}
-    return bound(Selection(transforms=transforms_of({**wishes, "schemas": schemas}, as_bytes=True)), tree).transforms
+    wishes = {name: request.get(name) for name in ("decode", "where", "find")}
+    return bind_schemas(
+        Selection(transforms=transforms_of({**wishes, "schemas": schemas}, as_bytes=True)), tree
+    ).transforms
 
 
 def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> list[Rule[Any]]:
@@ -173,7 +175,7 @@ def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> 
     from rawlog.reading.inspect import RuleChoice
 
     chosen = check_chosen(RuleChoice(texts(rule), texts(skip), complete=True))
-    return [known for known in all_rules() if chosen.takes(known.code)]
+    return [candidate for candidate in all_rules() if chosen.takes(candidate.code)]
 
 
 def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
@@ -184,7 +186,7 @@ def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
     from rawlog.values.reasons import RULES as VALUE_RULES
 
     rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES, *VALUE_RULES]
-    for family in (one for one in registry.families() if systems is None or one.name in systems):
+    for family in (candidate for candidate in registry.families() if systems is None or candidate.name in systems):
         for format in family.formats:
             if format.can("scan"):
                 rules += framing_rules(format)
@@ -247,7 +249,7 @@ class VerifySplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found(SplitResult):
+class VerifySplitResult(SplitResult):
     """The result of one split."""
 
     checked: tuple[FileCheck, ...] = ()
@@ -257,7 +259,7 @@ class Found(SplitResult):
 
 
 @dataclass(frozen=True, slots=True)
-class Verified(Outcome):
+class VerifyResult(Outcome):
     """All findings, in the order of the tree's files; then those on groups of files, on replicas, and on all of them."""
 
     findings: Findings
@@ -276,7 +278,7 @@ class _Progress:
     together: Findings = field(default_factory=Findings)
 
 
-class Verify(Job[Found, Verified]):
+class Verify(Job[VerifySplitResult, VerifyResult]):
     """Check everything in a tree. Damage is a finding, never an error."""
 
     #: Whether families are asked what they show of each store.
@@ -295,21 +297,21 @@ class Verify(Job[Found, Verified]):
         self._now = _Progress(tree)
         with lasting():
             spans = [span for file in tree for span in _spans(file, tree.group_of(file))]
-            return self._splits([VerifySplit(spans=run) for run in _packed(spans, lambda span: span.size)])
+            return self._splits([VerifySplit(spans=run) for run in _pack(spans, lambda span: span.size)])
 
-    def _splits(self, found: Iterable[VerifySplit]) -> list[Split]:
+    def _splits(self, splits: Iterable[VerifySplit]) -> list[Split]:
         assert self._now is not None
         first = len(self._now.planned)
-        self._now.planned += found
-        return [Split(first + at, _weight(one), one) for at, one in enumerate(self._now.planned[first:])]
+        self._now.planned += splits
+        return [Split(first + at, _weight(split), split) for at, split in enumerate(self._now.planned[first:])]
 
-    def work(self, split: Split, stage: Stage) -> Found:
+    def work(self, split: Split, stage: Stage) -> VerifySplitResult:
         """The findings on the split's files, or on files together."""
         from rawlog.reading.inspect import inspect_group, inspect_replicas, inspect_tree
 
-        own: VerifySplit = split.content
+        content: VerifySplit = split.content
         checked: list[FileCheck] = []
-        for span in own.spans:
+        for span in content.spans:
             before = [span.start or 0]
 
             def seen(frames: Any, before: list[int] = before) -> None:
@@ -319,48 +321,48 @@ class Verify(Job[Found, Verified]):
             store = Store((span.file, *span.near))
             checked.append(self._check(span, store, seen))
         panels: list[Panel] | None = [] if self.with_panels else None
-        found = Findings()
-        for group in own.groups:
-            found.add(inspect_group(group, self.chosen, panels))
-        if own.replicas is not None:
+        findings = Findings()
+        for group in content.groups:
+            findings.add(inspect_group(group, self.chosen, panels))
+        if content.replicas is not None:
             from rawlog.reading.compare import rules_for
 
-            found.add(inspect_replicas(own.replicas, rules_for(own.replicas), self.chosen))
-        if own.tree is not None:
-            found.add(inspect_tree(Tree((), own.tree.files), self.chosen, own.tree.summaries))
-        if not own.spans:
+            findings.add(inspect_replicas(content.replicas, rules_for(content.replicas), self.chosen))
+        if content.tree is not None:
+            findings.add(inspect_tree(Tree((), content.tree.files), self.chosen, content.tree.summaries))
+        if not content.spans:
             stage.advance(split.size)
-        return Found(split.number, tuple(checked), found, tuple(panels or ()))
+        return VerifySplitResult(split.number, tuple(checked), findings, tuple(panels or ()))
 
     def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> FileCheck:
         from rawlog.reading.inspect import check_file
 
         return check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop)
 
-    def follow(self, done: Sequence[Found]) -> list[Split]:
+    def follow(self, results: Sequence[VerifySplitResult]) -> list[Split]:
         """First files whose splits do not fit together, each in one split; then the checks over several files."""
         from rawlog.reading.inspect import near
 
         now = self._now
         assert now is not None
-        again = self._take(done[now.done :])
-        now.done = len(done)
+        again = self._take(results[now.done :])
+        now.done = len(results)
         if again:
             nearby = {file.path: near(file, now.tree.group_of(file)) for file in again}
             return self._splits([VerifySplit(spans=(Span(file, nearby[file.path]),)) for file in again])
         if now.is_compared:
             return []
         now.is_compared = True
-        return self._splits(self._together())
+        return self._splits(self._joint_splits())
 
-    def _take(self, done: Iterable[Found]) -> list[File]:
+    def _take(self, results: Iterable[VerifySplitResult]) -> list[File]:
         """Put the splits of each file together; the files that must be checked in one."""
         now = self._now
         assert now is not None
         fresh: dict[str, list[FileCheck]] = {}
-        for one in done:
-            now.together.add(one.findings)
-            for checked in one.checked:
+        for result in results:
+            now.together.add(result.findings)
+            for checked in result.checked:
                 fresh.setdefault(checked.file.path, []).append(checked)
         again = []
         for path, parts in fresh.items():
@@ -371,38 +373,38 @@ class Verify(Job[Found, Verified]):
                 again.append(first.file)
         return again
 
-    def _together(self) -> list[VerifySplit]:
+    def _joint_splits(self) -> list[VerifySplit]:
         now = self._now
         assert now is not None
-        summaries = {path: one.summary for path, one in now.whole.items() if one.summary is not None}
+        summaries = {path: check.summary for path, check in now.whole.items() if check.summary is not None}
         stores = [group.with_summaries(summaries) for group in (*now.tree.groups, *self._single(now.tree))]
-        splits = [VerifySplit(groups=groups) for groups in _packed(stores, unread_size)]
+        splits = [VerifySplit(groups=groups) for groups in _pack(stores, unread_size)]
         if self.against is not None:
             from rawlog.reading.compare import replicas_of
 
-            splits += [VerifySplit(replicas=one) for one in replicas_of(now.tree, self.against)]
+            splits += [VerifySplit(replicas=replicas) for replicas in replicas_of(now.tree, self.against)]
         if len(now.tree):
-            splits.append(VerifySplit(tree=joined(now.tree.files, stores)))
+            splits.append(VerifySplit(tree=join_stores(now.tree.files, stores)))
         return splits
 
     def _single(self, tree: Tree) -> list[Store]:
         """The files that are stores of their own, if they are to be accounted for: all other checks of them are done."""
         if not self.chosen.asks_completeness:
             return []
-        names = {one.name for one in registry.families() if one.is_single}
+        names = {family.name for family in registry.families() if family.is_single}
         return [tree.group_of(file) for file in tree if file.place.group is None and file.system in names]
 
-    def commit(self, done: Sequence[Found]) -> Verified:
+    def commit(self, results: Sequence[VerifySplitResult]) -> VerifyResult:
         """Put the findings in order."""
         result = Findings()
         if self._now is not None:
             for file in self._now.tree:
-                if (one := self._now.whole.get(file.path)) is not None:
-                    result.add(one.finish(self.chosen))
+                if (check := self._now.whole.get(file.path)) is not None:
+                    result.add(check.finish(self.chosen))
             together = self._now.together
             result.add(together)
-            result.startups = [one.with_predictions(together.predictions) for one in together.startups]
-        return Verified(result)
+            result.startups = [startup.with_predictions(together.predictions) for startup in together.startups]
+        return VerifyResult(result)
 
     def __getstate__(self) -> dict[str, object]:
         # What is known between rounds stays on the driver, and so do the trees: splits name their files.
@@ -436,7 +438,7 @@ def _size(files: Sequence[File]) -> int:
     return sum(file.size for file in files)
 
 
-def _packed(items: Sequence[T], size_of: Callable[[T], int]) -> list[tuple[T, ...]]:
+def _pack(items: Sequence[T], size_of: Callable[[T], int]) -> list[tuple[T, ...]]:
     """Runs of items, in order, each large enough for a split."""
     target = min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST)
     return packed(items, size_of, target, SPLIT_FILES)

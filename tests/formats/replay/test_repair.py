@@ -14,7 +14,7 @@ from rawlog.formats.replay.layouts import FILE_HEADER, NO_TIME_SECONDS
 from rawlog.model.errors import OptionError, UnsupportedError
 from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
-from rawlog.verbs.repair import Rewriting
+from rawlog.verbs.repair import RewriteJob
 from tests.data.golden import golden_path
 from tests.data.rewriting import rewritten
 
@@ -133,7 +133,7 @@ def test_recordings_of_the_same_name_are_refused(tmp_path: Path) -> None:
         path.parent.mkdir()
         path.write_bytes(recording())
     tree = open_tree([str(path) for path in paths])
-    with Rewriting("repair", str(tmp_path / "out")) as job, pytest.raises(OptionError, match="same name"):
+    with RewriteJob("repair", str(tmp_path / "out")) as job, pytest.raises(OptionError, match="same name"):
         job.plan(tree)
 
 

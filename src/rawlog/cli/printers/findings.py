@@ -9,7 +9,7 @@ import click
 
 from rawlog.cli import logs, output
 from rawlog.cli.command import Call
-from rawlog.cli.grid import aligned
+from rawlog.cli.grid import align_rows
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, UnknownFormatError
 from rawlog.model.finding import CLASSES
@@ -45,11 +45,11 @@ def show(
         _list(rules(rule=call.value("rule"), skip=call.value("skip")), as_json)
         output.flush()
         return DONE
-    if not call.given["paths"]:
+    if not call.arguments["paths"]:
         raise click.UsageError("Missing argument 'PATH...'.", click.get_current_context())
     findings, notes = call.run(), call.notes
     if not notes.code and (findings.verdict == "unknown" or not findings.files):
-        raise UnknownFormatError(f"{', '.join(call.given['paths'])}: no file of any known format here")
+        raise UnknownFormatError(f"{', '.join(call.arguments['paths'])}: no file of any known format here")
     if call.value("complete") and not findings.accounts:
         notes("--complete: nothing here can be accounted for")
     if logs.is_json():
@@ -67,7 +67,7 @@ def show(
 
 
 def _show(findings: Findings) -> None:
-    from rawlog.model.finding import UNKNOWN, grouped
+    from rawlog.model.finding import UNKNOWN, group_findings
     from rawlog.verbs.verify import all_rules
 
     for startup in findings.startups:
@@ -75,9 +75,9 @@ def _show(findings: Findings) -> None:
             output.line(printable(text))
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
-    known = [item for item in findings if item.code != UNKNOWN]
-    systems = {item.code.partition(".")[0] for item in known}
-    for group in grouped(known, all_rules(systems)) if known else ():
+    recognised = [item for item in findings if item.code != UNKNOWN]
+    systems = {item.code.partition(".")[0] for item in recognised}
+    for group in group_findings(recognised, all_rules(systems)) if recognised else ():
         item = group.first
         key = (item.code, item.path)
         shown[key] = shown.get(key, 0) + 1
@@ -91,7 +91,7 @@ def _show(findings: Findings) -> None:
     for (code, where), count in shown.items():
         if count > SHOWN:
             output.line(f"  … and {count - SHOWN:,} more of {code} in {printable(where or 'the files together')}")
-    if unknown := len(findings) - len(known):
+    if unknown := len(findings) - len(recognised):
         output.line(f"{counted(unknown, 'file')} of no known format: not checked  [{UNKNOWN}]")
     _show_accounts(findings.accounts)
     colour = {"damaged": "red", "suspect": "yellow", "unknown": "yellow"}.get(findings.verdict, "green")
@@ -108,21 +108,21 @@ def _show_accounts(accounts: Sequence[Account]) -> None:
     """A line for each partition: its offsets by class, and what else is not as it should be. A table for each system, since those do not
     have the same classes.
     """
-    for system, unit in dict.fromkeys((one.system, one.unit) for one in accounts):
-        mine = [one for one in accounts if (one.system, one.unit) == (system, unit)]
-        classes = [name for name in CLASSES if any(getattr(one, name) is not None for one in mine)]
+    for system, unit in dict.fromkeys((account.system, account.unit) for account in accounts):
+        system_accounts = [account for account in accounts if (account.system, account.unit) == (system, unit)]
+        classes = [name for name in CLASSES if any(getattr(account, name) is not None for account in system_accounts)]
         rows: list[Sequence[str]] = [(f"{UNITS[unit]} of", "end" if unit == "offset" else "all", *classes, "")]
-        for one in mine:
-            name = one.path if one.topic is None else f"{one.topic}-{one.partition}"
+        for account in system_accounts:
+            name = account.path if account.topic is None else f"{account.topic}-{account.partition}"
             odd = [
-                ("broken sequence", one.broken_sequences),
-                ("open transaction", one.open_transactions),
-                ("delayed message", one.delayed),
+                ("broken sequence", account.broken_sequences),
+                ("open transaction", account.open_transactions),
+                ("delayed message", account.delayed),
             ]
             more = ", ".join(counted(count, what) for what, count in odd if count)
-            counts = (f"{getattr(one, name) or 0:,}" for name in classes)
-            rows.append((printable(name), f"{one.stop:,}", *counts, more))
-        for text in aligned(rows, (False, *[True] * (len(classes) + 1), False), ""):
+            counts = (f"{getattr(account, name) or 0:,}" for name in classes)
+            rows.append((printable(name), f"{account.stop:,}", *counts, more))
+        for text in align_rows(rows, (False, *[True] * (len(classes) + 1), False), ""):
             output.line(text)
 
 
@@ -134,19 +134,19 @@ def _lines(group: Group) -> Iterator[str]:
         more = f", and {len(group.items) - 1:,} more like it"
         last = group.items[-1].position
         yield _line(group.first, more if last is None else f"{more} up to byte {last:,}")
-    others = [one for one in dict.fromkeys(item.path for item in group.items) if one != group.first.path]
+    others = [path for path in dict.fromkeys(item.path for item in group.items) if path != group.first.path]
     if others:
         yield f"          the same in {_names(others)}"
     following: dict[str, list[Finding]] = {}
-    for one in group.following:
-        following.setdefault(one.first.code, []).extend(one.items)
-    for code, found in following.items():
-        number = counted(len(found), found[0].severity.value.replace("info", "note"))
-        yield f"          follows from it: {number} in {_names(list(dict.fromkeys(item.path for item in found)))}  [{code}]"
+    for consequence in group.following:
+        following.setdefault(consequence.first.code, []).extend(consequence.items)
+    for code, items in following.items():
+        number = counted(len(items), items[0].severity.value.replace("info", "note"))
+        yield f"          follows from it: {number} in {_names(list(dict.fromkeys(item.path for item in items)))}  [{code}]"
 
 
 def _names(paths: Sequence[str | None]) -> str:
-    names = [printable(one or "the files together") for one in paths]
+    names = [printable(path or "the files together") for path in paths]
     return ", ".join(names[:ALONE]) + (f" and {counted(len(names) - ALONE, 'more file')}" if len(names) > ALONE else "")
 
 

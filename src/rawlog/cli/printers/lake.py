@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def show_ingested(call: Call, *, as_json: Json = False) -> int:
     """Print what a run took; with --follow each run, and all of them in sum."""
     if call.value("follow"):  # without a bar: most of the time it waits
-        with _stopping() as stop:
+        with _stop_event() as stop:
             return _show_runs(call.function(stop=stop), as_json)
     report = call.run()
     _remark(report, set())
@@ -49,13 +49,13 @@ def show_lake(call: Call, *, as_json: Json = False) -> int:
     return DONE
 
 
-def _remark(done: Report, said: set[str]) -> None:
+def _remark(done: Report, printed: set[str]) -> None:
     """Print what the user should know besides the numbers, once."""
-    words = [f"{one.path}: {one.reason}" for one in done.entries if one.path is not None]
+    words = [f"{entry.path}: {entry.reason}" for entry in done.entries if entry.path is not None]
     for text, kind in (*((word, "") for word in words), *((note, "note") for note in done.notes)):
-        if text not in said:
+        if text not in printed:
             say(text, kind, "info" if kind else "warning")
-            said.add(text)
+            printed.add(text)
     if logs.is_json():
         rows = {f"rows.{name}": count for name, count in done.facts["tables"].items()}
         seconds = {f"seconds.{phase}": number for phase, number in done.facts["seconds"].items()}
@@ -64,27 +64,27 @@ def _remark(done: Report, said: set[str]) -> None:
 
 def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
     """Print each run of --follow, and all of them in sum; the exit code."""
-    every: list[Report] = []
-    said: set[str] = set()
+    reports: list[Report] = []
+    printed: set[str] = set()
     for done in runs:
-        every.append(done)
-        _remark(done, said)
+        reports.append(done)
+        _remark(done, printed)
         if as_json:
             output.json_line(done.as_json())
         else:
             output.line(_line(done))
         output.flush()
-    totals = _totals(every)
+    totals = _totals(reports)
     if as_json:
-        output.json_line({"runs": len(every), **totals})
+        output.json_line({"runs": len(reports), **totals})
     else:
         rows = counted(sum(totals["tables"].values()), "row")
-        output.line(f"stopped: {counted(len(every), 'run')}, {counted(totals['bytes'], 'byte')}, {rows}")
-    return max((done.exit_code for done in every), default=DONE)
+        output.line(f"stopped: {counted(len(reports), 'run')}, {counted(totals['bytes'], 'byte')}, {rows}")
+    return max((done.exit_code for done in reports), default=DONE)
 
 
 @contextmanager
-def _stopping() -> Iterator[Event]:
+def _stop_event() -> Iterator[Event]:
     """An event that SIGINT and SIGTERM set. A run that is under way is finished; a second signal ends it."""
     stop = Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -102,12 +102,12 @@ def _stopping() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
-def _totals(every: list[Report]) -> dict[str, Any]:
+def _totals(reports: list[Report]) -> dict[str, Any]:
     tables: dict[str, int] = {}
-    for done in every:
+    for done in reports:
         for name, count in done.facts["tables"].items():
             tables[name] = tables.get(name, 0) + count
-    sums = {name: sum(done.counts[name] for done in every) for name in ("bytes", "errors", "warnings")}
+    sums = {name: sum(done.counts[name] for done in reports) for name in ("bytes", "errors", "warnings")}
     return {**sums, "tables": tables}
 
 
@@ -122,7 +122,8 @@ def _verdict(done: Report) -> str:
     from rawlog.values.reasons import SIDES, Undecoded
 
     counts = {
-        side: sum(one.number for one in done.notes if isinstance(one, Undecoded) and one.side == side) for side in SIDES
+        side: sum(note.number for note in done.notes if isinstance(note, Undecoded) and note.side == side)
+        for side in SIDES
     }
     undecoded = " and ".join(counted(number, side) for side, number in counts.items() if number)
     verdict = str(done.facts["verdict"])
@@ -133,19 +134,19 @@ def _verdict(done: Report) -> str:
 
 
 def _show_ingested(done: Report, catalog: str | None) -> None:
-    from rawlog.cli.grid import aligned
+    from rawlog.cli.grid import align_rows
 
     counts, lake = done.counts, printable(done.target)
     if counts["files"]:
         rows = [["table", "rows added"], *([name, f"{count:,}"] for name, count in done.facts["tables"].items())]
-        for text in aligned(rows, [False, True]):
+        for text in align_rows(rows, [False, True]):
             output.line(text)
         output.line()
         read = f"{counted(counts['files'], 'file')}, {size_text(counts['bytes'])} decoded"
         output.line(read + (f"; {counts['unchanged']:,} unchanged" if counts["unchanged"] else ""))
-        found = f"{counted(counts['errors'], 'error')}, {counted(counts['warnings'], 'warning')}"
+        numbers = f"{counted(counts['errors'], 'error')}, {counted(counts['warnings'], 'warning')}"
         is_clean = not counts["errors"] + counts["warnings"]
-        output.line(_verdict(done) if is_clean else f"{_verdict(done)}: {found}; see the table findings")
+        output.line(_verdict(done) if is_clean else f"{_verdict(done)}: {numbers}; see the table findings")
     else:
         output.line(f"nothing new: {counted(counts['unchanged'], 'file')} as before")
     output.line(f"lake: {lake}")
@@ -156,14 +157,14 @@ def _show_ingested(done: Report, catalog: str | None) -> None:
 
 
 def _show_lake(held: Report) -> None:
-    from rawlog.cli.grid import aligned
+    from rawlog.cli.grid import align_rows
 
     rows = [["table", "rows", "files", "size", "snapshots", "sources", "changed"]]
-    for name, one in held.parts.items():
-        numbers = [f"{one.counts[key]:,}" for key in ("rows", "files", "snapshots", "sources")]
-        size = size_text(one.counts["bytes"])
-        rows.append([printable(name), *numbers[:2], size, *numbers[2:], one.facts["changed"] or ""])
-    for text in aligned(rows, [False, True, True, True, True, True, False]):
+    for name, table in held.parts.items():
+        numbers = [f"{table.counts[key]:,}" for key in ("rows", "files", "snapshots", "sources")]
+        size = size_text(table.counts["bytes"])
+        rows.append([printable(name), *numbers[:2], size, *numbers[2:], table.facts["changed"] or ""])
+    for text in align_rows(rows, [False, True, True, True, True, True, False]):
         output.line(text)
     output.line()
     files = counted(held.total("files"), "data file")
@@ -173,8 +174,8 @@ def _show_lake(held: Report) -> None:
 
 def _show_changes(done: Report) -> None:
     is_changed = False
-    for name, one in done.parts.items():
-        counts, words = one.counts, []
+    for name, table in done.parts.items():
+        counts, words = table.counts, []
         if counts["joined_files"]:
             words.append(f"{counts['joined_files']:,} small files into {counts['made_files']:,}")
         if counts["expired_snapshots"]:

@@ -11,7 +11,7 @@ import click
 
 from rawlog.cli import output
 from rawlog.cli.command import Call
-from rawlog.cli.grid import aligned, width_of
+from rawlog.cli.grid import align_rows, width_of
 from rawlog.cli.printers import Json
 from rawlog.model.text import (
     counted,
@@ -78,7 +78,7 @@ def _plain(row: pa.RecordBatch) -> dict[str, list[Any]]:
     }
 
 
-def _show(measured: list[Item], every: bool, replicas: dict[str, str]) -> None:
+def _show(measured: list[Item], with_files: bool, replicas: dict[str, str]) -> None:
     for system, of_system in groupby(measured, key=lambda item: item[0].system):
         output.line(output.style(system or "unknown", bold=True))
         groups = [(key, list(items)) for key, items in groupby(of_system, key=_group)]
@@ -88,10 +88,10 @@ def _show(measured: list[Item], every: bool, replicas: dict[str, str]) -> None:
             output.line(line)
             if group in replicas:
                 output.line(f"    {printable(str(group))}: {printable(replicas[group])}")
-            shown = [_cells(file, row) for file, row in items if every or _is_bad(file, row)]
-            if len(items) > 1 or every:
-                for one in aligned(shown, (False, False, True, True), "    "):
-                    output.line(one)
+            shown = [_cells(file, row) for file, row in items if with_files or _is_bad(file, row)]
+            if len(items) > 1 or with_files:
+                for file_line in align_rows(shown, (False, False, True, True), "    "):
+                    output.line(file_line)
     total = sum(file.size for file, _ in measured)
     records = sum(row["records"] or 0 for _, row in measured)
     output.line(f"{counted(len(measured), 'file')}, {size_text(total)}, {counted(records, 'record')}")
@@ -103,7 +103,9 @@ def _lines(rows: list[Sequence[str]]) -> list[str]:
     for least in (None, *LEAST):
         if least is not None:
             columns.remove(HEADINGS.index(least))
-        lines = aligned([[row[one] for one in columns] for row in rows], [RIGHT[one] for one in columns], "  ")
+        lines = align_rows(
+            [[row[column] for column in columns] for row in rows], [RIGHT[column] for column in columns], "  "
+        )
         width = max(width_of(click.unstyle(line)) for line in lines)
         if not output.is_terminal() or width <= shutil.get_terminal_size().columns:
             break
@@ -136,7 +138,7 @@ def _summary(key: tuple[str | None, int | None, str | None], members: list[Item]
     name = name or str(group)
     rows = [row for _, row in members]
     # What the system itself would not load does not count, unless there is nothing else.
-    loaded = [one for one in members if one[0].place.state is None and _has_records(one[0])] or members
+    loaded = [member for member in members if member[0].place.state is None and _has_records(member[0])] or members
     read = [row for file, row in loaded if row["frames"] is not None and _has_records(file)]
     starts = [row["start_offset"] for row in read if row["start_offset"] is not None]
     ends = [row["end_offset"] for row in read if row["end_offset"] is not None]
@@ -144,7 +146,7 @@ def _summary(key: tuple[str | None, int | None, str | None], members: list[Item]
     high = max((row["max_timestamp"] for row in read if row["max_timestamp"]), default="")
     is_counted = bool(read) and all(row["records"] is not None for row in read)
     states = {"unreadable" if file.problem is not None else row["state"] for file, row in members}
-    worst = next((one for one in ("unreadable", *STATES) if one in states), "not read")
+    worst = next((state for state in ("unreadable", *STATES) if state in states), "not read")
     apart = {file.place.state for file, _ in members}
     mark = f"{printable(str(apart.pop()))}, " if len(apart) == 1 and None not in apart else ""
     return [
@@ -156,11 +158,11 @@ def _summary(key: tuple[str | None, int | None, str | None], members: list[Item]
         if starts and ends
         else "",
         f"{low} to {high}" if low or high else "",
-        mark + _coloured(worst),
+        mark + _colour(worst),
     ]
 
 
-def _coloured(state: str) -> str:
+def _colour(state: str) -> str:
     return output.style(printable(state), fg=COLOURS[state]) if COLOURS.get(state) else printable(state)
 
 
@@ -174,4 +176,4 @@ def _cells(file: File, row: dict[str, Any]) -> list[str]:
         state = f"unreadable: {file.problem}"
     if file.place.state is not None:
         state = f"{file.place.state}, {state}"
-    return [printable(name), row["format"] or "", size_text(row["size"]), records, offsets, times, _coloured(state)]
+    return [printable(name), row["format"] or "", size_text(row["size"]), records, offsets, times, _colour(state)]

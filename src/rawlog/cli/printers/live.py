@@ -38,9 +38,9 @@ def show_record(
     as_json: Json = False,
 ) -> int:
     """Record, and print what was recorded."""
-    call.given["topics"] = (*call.given["topics"], *more_topics)
-    if "as_" not in call.given and call.given["to"].endswith(".parquet"):
-        call.given["as_"] = "parquet"
+    call.arguments["topics"] = (*call.arguments["topics"], *more_topics)
+    if "as_" not in call.arguments and call.arguments["to"].endswith(".parquet"):
+        call.arguments["as_"] = "parquet"
     return _show(_run(call, quiet), as_json)
 
 
@@ -58,7 +58,7 @@ def show_replay(
     as_json: Json = False,
 ) -> int:
     """Replay files, or the answer of a question to them, and print what was sent."""
-    paths: Any = (*call.given["source"], *more_sources)
+    paths: Any = (*call.arguments["source"], *more_sources)
     if not paths:
         raise OptionError("no source is named: SRC expected")
     if sql is not None:
@@ -66,14 +66,14 @@ def show_replay(
 
         with query(sql, paths, engine="duckdb") as answer:
             paths = answer.to_arrow()
-    call.given["source"] = paths
+    call.arguments["source"] = paths
     return _show(_run(call, quiet), as_json)
 
 
 def _run(call: Call, quiet: bool) -> Report:
     """Run a verb. Ctrl-C and SIGTERM end it in good order, a second one at once."""
     stop = threading.Event()
-    with call.progress() as bar, _stopping(stop):
+    with call.progress() as bar, _stop_event(stop):
         assert bar is not None
         bar.active = bar.active and not quiet
         report: Report = call.function(stop=stop, progress=bar, note=lambda text: say(text, "note"))
@@ -88,7 +88,7 @@ def _show(report: Report, as_json: bool) -> int:
 
 
 @contextmanager
-def _stopping(stop: threading.Event) -> Iterator[None]:
+def _stop_event(stop: threading.Event) -> Iterator[None]:
     def end(number: int, _: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt

@@ -46,7 +46,7 @@ def show_converted(call: Call, *, as_json: Json = False) -> int:
         report = call.run()
     except LossError as error:
         if as_json:
-            lost = {one.column: {"rows": one.rows, "first": one.place} for one in error.lost}
+            lost = {loss.column: {"rows": loss.rows, "first": loss.place} for loss in error.lost}
             output.json_line({"refused": True, "lost": lost, "rows": error.rows})
         say(error.message("--accept-loss "))
         return FOUND
@@ -61,12 +61,12 @@ def print_report(report: Report, *, as_json: bool, closing: str | None = None) -
     else:
         for text in report.lines():
             output.line(text)
-        output.line(_closing(report) if closing is None else closing)
+        output.line(_closing_line(report) if closing is None else closing)
     output.flush()
     return report.exit_code
 
 
-def _closing(report: Report) -> str:
+def _closing_line(report: Report) -> str:
     """The last line: where the result is, and whether something is wrong with it."""
     where = printable(report.target)
     done = (
@@ -127,18 +127,18 @@ def show_plan(done: Report) -> None:
 def losses(units: Sequence[Unit]) -> Iterator[str]:
     """Everything that is lost, one per line."""
     for unit in units:
-        for one in unit["lost"]:
-            times = [f"after {plain_time(one['since'] * 1000)}"] if one["since"] is not None else []
-            times += [f"before {plain_time(one['until'] * 1000)}"] if one["until"] is not None else []
+        for loss in unit["lost"]:
+            times = [f"after {plain_time(loss['since'] * 1000)}"] if loss["since"] is not None else []
+            times += [f"before {plain_time(loss['until'] * 1000)}"] if loss["until"] is not None else []
             when = f", written {' and '.join(times)}" if times else ""
-            yield printable(f"{unit['name']}: {spans([one])}{when}: {one['reason']}")
+            yield printable(f"{unit['name']}: {spans([loss])}{when}: {loss['reason']}")
 
 
-def spans(found: Sequence[Mapping[str, Any]]) -> str:
+def spans(runs: Sequence[Mapping[str, Any]]) -> str:
     """Ranges of offsets in a cell."""
     texts = [
-        f"offsets from {one['start']:,} on" if one["stop"] is None else offset_range(one["start"], one["stop"])
-        for one in found
+        f"offsets from {run['start']:,} on" if run["stop"] is None else offset_range(run["start"], run["stop"])
+        for run in runs
     ]
     return ", ".join(texts[:3]) + (f", {len(texts) - 3:,} more" if len(texts) > 3 else "")
 
@@ -173,7 +173,7 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
         if as_json and item.row is not None:
             output.json_line(item.row)
         elif not as_json and isinstance(item.text, Line):
-            output.line(_styled(item.text))
+            output.line(_style(item.text))
         elif not as_json and isinstance(item.text, Section):
             _print_section(item.text)
     output.flush()
@@ -181,18 +181,18 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
 
 
 def _print_section(section: Section) -> None:
-    from rawlog.cli.grid import aligned
+    from rawlog.cli.grid import align_rows
 
     if not section.rows:
         return
     output.line(f"{section.title} ({len(section.rows):,})")
     rows = [section.head, *section.rows[: section.most]] if section.head else section.rows[: section.most]
-    for line in aligned([[_styled(cell) for cell in row] for row in rows], indent="  "):
+    for line in align_rows([[_style(cell) for cell in row] for row in rows], indent="  "):
         output.line(line)
     if section.most is not None and len(section.rows) > section.most:
         output.line(f"  ... and {len(section.rows) - section.most:,} more; --json shows them")
 
 
-def _styled(cell: str | Line) -> str:
+def _style(cell: str | Line) -> str:
     line = Line(cell) if isinstance(cell, str) else cell
     return output.style(printable(line.text), **STYLES.get(line.tone, {}))

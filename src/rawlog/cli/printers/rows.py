@@ -29,7 +29,7 @@ def show(call: Call, **printing: Unpack[Printing]) -> int:
 def show_found(call: Call, **printing: Unpack[Printing]) -> int:
     """Print the rows that have a text, or a note that there are none."""
     if not _show(call, printing, "records"):
-        say(f"{call.given['text']!r} was not found", "note")
+        say(f"{call.arguments['text']!r} was not found", "note")
     return call.notes.code
 
 
@@ -48,13 +48,13 @@ def show_last(
     if follow:
         return _follow(call, limit, printing)
     if limit is not None:
-        call.given["lines"] = min(call.given.get("lines", limit), limit)
+        call.arguments["lines"] = min(call.arguments.get("lines", limit), limit)
     return show(call, **printing)
 
 
 def show_count(call: Call, *, as_json: Json = False) -> int:
     """Print a number of rows."""
-    call.given["decode"] = as_written(call.given.get("decode") or ())
+    call.arguments["decode"] = as_written(call.arguments.get("decode") or ())
     number = call.run()
     if as_json:
         output.json_line({"count": number})
@@ -82,15 +82,15 @@ def prepare(call: Call, printing: Printing, table: str | None = None) -> output.
     from rawlog import registry
     from rawlog.verbs.options import transforms_of
 
-    given = call.given
-    if given.get("decode"):
-        given["decode"] = as_written(given["decode"])
-    made = registry.table_named(table or call.value("table"))
-    for change in transforms_of({"decode": given.get("decode")}):
-        made = change.table(made)
-    printer = output.printer({**printing, "columns": given.get("columns")}, made)
+    options = call.arguments
+    if options.get("decode"):
+        options["decode"] = as_written(options["decode"])
+    shown_table = registry.table_named(table or call.value("table"))
+    for change in transforms_of({"decode": options.get("decode")}):
+        shown_table = change.table(shown_table)
+    printer = output.printer({**printing, "columns": options.get("columns")}, shown_table)
     if printer.columns is not None:
-        given["columns"] = printer.columns
+        options["columns"] = printer.columns
     return printer
 
 
@@ -112,7 +112,7 @@ def _follow(call: Call, limit: int | None, printing: Printing) -> int:
         printer.flush()
         _pause(seconds)
 
-    following: Any = follow(**{"lines": 10, **call.given, "limit": limit, "note": call.notes})
+    following: Any = follow(**{"lines": 10, **call.arguments, "limit": limit, "note": call.notes})
     following.pause = wait
     with printer, _ended_by_interrupt():
         printer.begin(following.schema)
@@ -145,8 +145,8 @@ def _ended_by_interrupt() -> Iterator[None]:
 
 def show_answer(call: Call, **printing: Unpack[Printing]) -> int:
     """Print the answer of a question; `-` is read from standard input."""
-    if call.given["sql"] == "-":
-        call.given["sql"] = sys.stdin.read()
+    if call.arguments["sql"] == "-":
+        call.arguments["sql"] = sys.stdin.read()
     with waiting("starting"):
         answer = call.function()
     with answer:
@@ -155,9 +155,9 @@ def show_answer(call: Call, **printing: Unpack[Printing]) -> int:
     return call.notes.code
 
 
-def print_answer(given: Mapping[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:
+def print_answer(printing: Mapping[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:
     """Print an answer as the options say until it ends or is `stopped`; the number of rows."""
-    printer = output.printer(given, answer.table)
+    printer = output.printer(printing, answer.table)
     schema, count = answer.schema, 0
     if printer.columns is not None:
         import pyarrow as pa

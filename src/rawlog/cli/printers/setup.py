@@ -8,7 +8,7 @@ from typing import Annotated
 from rawlog import registry
 from rawlog.cli import output
 from rawlog.cli.command import Call
-from rawlog.cli.grid import aligned
+from rawlog.cli.grid import align_rows
 from rawlog.cli.logs import say
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, FOUND
@@ -36,7 +36,7 @@ def show_formats(call: Call, *, as_json: Json = False) -> int:
             )
             for format in family.formats
         ]
-        for line in aligned(rows, indent="  "):
+        for line in align_rows(rows, indent="  "):
             output.line(line)
         tables = ["records"] if any("records" in [t.name for t in f.tables] for f in family.formats) else []
         tables += [table.name for table in family.tables]
@@ -61,7 +61,7 @@ def show_doctor(call: Call, *, as_json: Json = False) -> int:
 
 def show_overview(call: Call, *, as_json: Json = False) -> int:
     """Print the verdict of a report, and what to do next."""
-    overview, target = call.run(), call.given["output"]
+    overview, target = call.run(), call.arguments["output"]
     if as_json:
         output.json_line({**overview.as_json(), "output": target})
     else:

@@ -21,7 +21,7 @@ from rawlog.model.report import SeriousNote
 from rawlog.model.table import COMMON, Table
 from rawlog.reading import rows
 from rawlog.reading.parts import Part, choose, plan
-from rawlog.reading.select import Selection, limited
+from rawlog.reading.select import Selection, limit_rows
 from rawlog.reading.tree import Tree, open_known, open_tree
 from rawlog.values.transform import bind
 
@@ -285,7 +285,7 @@ class Files:
 
     def batches(self, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[pa.RecordBatch]:
         """The rows within bounds, batch by batch. DataError at damage, unless it is to be skipped."""
-        return limited(self._batches(columns, bounds), bounds.limit)
+        return limit_rows(self._batches(columns, bounds), bounds.limit)
 
     def _note(self, text: str) -> None:
         """Pass on notes about skipped damage and misplaced rows."""

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from rawlog.model.errors import AccessError, DataError, RawlogError
 from rawlog.pages.browser import shell, sql
-from rawlog.pages.browser.files import Opened
+from rawlog.pages.browser.files import OpenedPaths
 from rawlog.pages.browser.server import Checks
 from rawlog.pages.browser.shell import Ending, Query
 from rawlog.pages.browser.statement import Statements
@@ -63,30 +63,32 @@ log = logging.getLogger("rawlog.pages.browser")
 
 
 def application(
-    opened: Opened, checks: Checks, statements: Statements, token: str, hosts: tuple[str, ...] = ()
+    opened: OpenedPaths, checks: Checks, statements: Statements, token: str, hosts: tuple[str, ...] = ()
 ) -> Guard:
     """The pages over what was opened, for whoever knows the token. `hosts` are names of this server besides addresses."""
     views = Views(opened, checks)
     # Statements wait for one another, and no other page waits for them.
-    pages, asked = _Threads(AT_ONCE), _Threads(STATEMENTS)
+    pages, queries = _Threads(AT_ONCE), _Threads(STATEMENTS)
 
-    def shown(make: Callable[[Query], str], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
+    def page_route(make: Callable[[Query], str], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             ending = Ending()
-            async with _watched(request.receive, ending):
-                made = await threads.run(partial(_page, make, request.scope["query_string"], ending))
-            return HTMLResponse(*made)
+            async with _watch(request.receive, ending):
+                page = await threads.run(partial(_page, make, request.scope["query_string"], ending))
+            return HTMLResponse(*page)
 
         return answer
 
-    def given(make: Callable[[Query], Download], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
+    def download_route(
+        make: Callable[[Query], Download], threads: _Threads = pages
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             ending = Ending()
-            async with _watched(request.receive, ending):
-                found = await threads.run(partial(_download, make, request.scope["query_string"], ending))
-            if isinstance(found[1], int):
-                return HTMLResponse(*found)
-            (kind, name, pieces), first = found
+            async with _watch(request.receive, ending):
+                download = await threads.run(partial(_download, make, request.scope["query_string"], ending))
+            if isinstance(download[1], int):
+                return HTMLResponse(*download)
+            (kind, name, pieces), first = download
             headers = {"content-disposition": f'attachment; filename="{name}"'}
             return _Streaming(ending, first, pieces, media_type=kind, headers=headers)
 
@@ -94,14 +96,14 @@ def application(
 
     routes = [
         Route("/", lambda request: RedirectResponse("at"), methods=["GET"]),
-        Route("/at", shown(views.files)),
-        Route("/rows", shown(views.rows)),
-        Route("/bytes", shown(views.bytes)),
-        Route("/findings", shown(views.findings)),
-        Route("/sql", shown(partial(sql.sql_page, opened, statements), asked)),
-        Route("/keys", shown(lambda query: shell.keys_page())),
-        Route("/export", given(partial(sql.export_rows, views))),
-        Route("/answer", given(partial(sql.export_answer, opened, statements), asked)),
+        Route("/at", page_route(views.files)),
+        Route("/rows", page_route(views.rows)),
+        Route("/bytes", page_route(views.bytes)),
+        Route("/findings", page_route(views.findings)),
+        Route("/sql", page_route(partial(sql.sql_page, opened, statements), queries)),
+        Route("/keys", page_route(lambda query: shell.keys_page())),
+        Route("/export", download_route(partial(sql.export_rows, views))),
+        Route("/answer", download_route(partial(sql.export_answer, opened, statements), queries)),
         Route("/assets/{name}", _asset),
     ]
     return Guard(Starlette(routes=routes), token, hosts)
@@ -123,7 +125,7 @@ class _Threads:
 
 
 @asynccontextmanager
-async def _watched(receive: Receive, ending: Ending) -> AsyncIterator[None]:
+async def _watch(receive: Receive, ending: Ending) -> AsyncIterator[None]:
     """End a request when whoever asked is gone, as long as the block runs."""
 
     async def wait() -> None:
@@ -147,7 +149,7 @@ class _Streaming(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with _watched(receive, self.ending):
+            async with _watch(receive, self.ending):
                 await self.stream_response(send)
         finally:
             self.ending.end()
@@ -171,8 +173,8 @@ def _download(
 ) -> tuple[Download, bytes] | tuple[str, int]:
     """A download and its first piece: an error before that is a page."""
     try:
-        found = make(Query.parse(raw, ending))
-        return found, next(found[2], b"")
+        download = make(Query.parse(raw, ending))
+        return download, next(download[2], b"")
     except RawlogError as error:
         return shell.message("This cannot be exported", str(error)), 400
     except Exception as error:
@@ -184,8 +186,12 @@ async def _asset(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in ASSETS:
         return PlainTextResponse("no such file", 404)
-    own = name.startswith("browse")
-    content = (resources.files("rawlog.pages.browser") / "assets" / name).read_text("utf-8") if own else asset(name)
+    is_browse_asset = name.startswith("browse")
+    content = (
+        (resources.files("rawlog.pages.browser") / "assets" / name).read_text("utf-8")
+        if is_browse_asset
+        else asset(name)
+    )
     return Response(content, media_type=ASSETS[name], headers={"cache-control": "private, max-age=3600"})
 
 
@@ -199,7 +205,7 @@ class Guard:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
             return
-        refused = self._refused(scope)
+        refused = self._refuse(scope)
         sending = partial(_with_headers, send)
         if refused is not None:
             await refused(scope, receive, sending)
@@ -209,7 +215,7 @@ class Guard:
             return
         await self.app({**scope, "root_path": f"/{self.token}"}, receive, sending)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _refuse(self, scope: Scope) -> Response | None:
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("only GET: nothing here can be changed\n", 405, headers={"allow": "GET, HEAD"})
         named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
@@ -239,7 +245,7 @@ def is_own_host(host: str, names: tuple[str, ...] = ()) -> bool:
 
 async def _with_headers(send: Send, message: MutableMapping[str, Any]) -> None:
     if message["type"] == "http.response.start":
-        given = {name.lower() for name, _ in message["headers"]}
-        more = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in given]
+        names = {name.lower() for name, _ in message["headers"]}
+        more = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in names]
         message = {**message, "headers": [*message["headers"], *more]}
     await send(message)

@@ -53,7 +53,7 @@ class Scope:
         names = self.tree.tables
         if RECORDS.name in names:
             return RECORDS
-        return registry.table_named(next((one for one in names if one not in ("files", "findings")), "files"))
+        return registry.table_named(next((name for name in names if name not in ("files", "findings")), "files"))
 
 
 class Listing:
@@ -72,12 +72,12 @@ class Listing:
             self._folder(above).files[last] = None
 
     def _folder(self, name: str) -> Folder:
-        found = self.folders.get(name)
-        if found is None:
-            found = self.folders[name] = Folder()
+        folder = self.folders.get(name)
+        if folder is None:
+            folder = self.folders[name] = Folder()
             above, _, last = name.rpartition("/")
             self._folder(above).folders[last] = None
-        return found
+        return folder
 
     def scope(self, name: str) -> Scope:
         """What a name refers to. AccessError if nothing here has it."""
@@ -89,26 +89,26 @@ class Listing:
             return Scope(name, Tree((file.path,), (file,)), Tree((file.path,), tuple(group) or (file,)), file)
         if name not in self.folders:
             raise AccessError(f"{name}: no file or directory of this name was opened")
-        files = tuple(self.files[one] for one in self._below(name))
-        groups = {one.place.group for one in files} - {None}
-        wide = tuple(one for one in self.tree if one.place.group in groups) if groups else ()
-        known = {one.path for one in wide}
+        files = tuple(self.files[below] for below in self._below(name))
+        groups = {file.place.group for file in files} - {None}
+        wide = tuple(file for file in self.tree if file.place.group in groups) if groups else ()
+        paths = {file.path for file in wide}
         return Scope(
-            name, Tree((name,), files), Tree((name,), (*wide, *(one for one in files if one.path not in known)))
+            name, Tree((name,), files), Tree((name,), (*wide, *(file for file in files if file.path not in paths)))
         )
 
     def _below(self, name: str) -> Iterable[str]:
         folder = self.folders[name]
-        yield from (f"{name}/{one}" if name else one for one in folder.files)
-        for one in folder.folders:
-            yield from self._below(f"{name}/{one}" if name else one)
+        yield from (f"{name}/{file}" if name else file for file in folder.files)
+        for inner in folder.folders:
+            yield from self._below(f"{name}/{inner}" if name else inner)
 
     def folder_of(self, store: Store) -> str:
         """The name of the directory that all files of a store are in."""
         names = [self.names[file.path].rpartition("/")[0] for file in store]
         shared = names[0].split("/")
-        for one in names[1:]:
-            parts = one.split("/")
+        for other in names[1:]:
+            parts = other.split("/")
             while shared != parts[: len(shared)]:
                 shared.pop()
         return "/".join(shared)
@@ -124,12 +124,12 @@ class Listing:
         """The stores with files in a directory."""
         if name == "":
             return self.tree.groups
-        first = {file.place.group: file for one in self._below(name) if (file := self.files[one]).place.group}
+        first = {file.place.group: file for below in self._below(name) if (file := self.files[below]).place.group}
         return [self.tree.group_of(file) for file in first.values()]
 
 
-class Opened:
-    """The paths that were opened. The files are listed again now and then: a live log grows."""
+class OpenedPaths:
+    """The paths to show. Their files are listed again now and then: a live log grows."""
 
     def __init__(
         self, paths: Sequence[str], *, format: str | None = None, look: Callable[..., Tree] = open_tree
@@ -184,7 +184,7 @@ def _inside(tree: Tree) -> tuple[Tree, list[str]]:
     return Tree(tree.roots, kept), [f"{links}. To show them, open what they lead to as well."]
 
 
-def check_inside(opened: Opened, files: Iterable[File]) -> None:
+def check_inside(opened: OpenedPaths, files: Iterable[File]) -> None:
     """AccessError if a file that was opened has become a symbolic link to somewhere else."""
     tree = Tree(opened.paths, tuple(files))
     if len(_inside(tree)[0]) < len(tree):
@@ -211,7 +211,7 @@ def _bases(roots: Sequence[str]) -> list[tuple[str, str]]:
             number += 1
             name = f"{plain} ({number})"
         taken[name] = base
-    return sorted(((base, name) for name, base in taken.items()), key=lambda one: -len(one[0]))
+    return sorted(((base, name) for name, base in taken.items()), key=lambda pair: -len(pair[0]))
 
 
 def _name(path: str, roots: Sequence[tuple[str, str]]) -> str:

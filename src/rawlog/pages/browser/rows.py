@@ -62,7 +62,12 @@ def cell(value: Any) -> Safe:
         return joined((text(value[:CHARACTERS], CHARACTERS * 4), tag("span", more, class_="soft") if more else ""))
     if isinstance(value, list) and value and isinstance(value[0], dict) and set(value[0]) == {"key", "value"}:
         return joined(
-            spaced([joined((tag("b", text(one["key"], 60)), "=", cell(_short(one["value"])))) for one in value[:8]])
+            with_spaces(
+                [
+                    joined((tag("b", text(header["key"], 60)), "=", cell(_short(header["value"]))))
+                    for header in value[:8]
+                ]
+            )
         )
     return Safe("") if value == [] else text(value, CHARACTERS)
 
@@ -90,7 +95,7 @@ def whole(value: Any) -> Safe:
         lines = cut.decode("utf-8", "backslashreplace").split("\n")
     shown = tag("pre", joined(Safe(text(line, None) + "\n") for line in lines), class_="value", tabindex="0")
     digits = [
-        f"{at:>8}  {cut[at : at + 16].hex(' '):<47}  {''.join(chr(one) if 32 <= one < 127 else '·' for one in cut[at : at + 16])}"
+        f"{at:>8}  {cut[at : at + 16].hex(' '):<47}  {''.join(chr(byte) if 32 <= byte < 127 else '·' for byte in cut[at : at + 16])}"
         for at in range(0, min(len(cut), DIGITS), 16)
     ]
     hexes = details(
@@ -99,9 +104,9 @@ def whole(value: Any) -> Safe:
     return joined((shown, hexes))
 
 
-def spaced(parts: Sequence[Safe]) -> list[Safe]:
+def with_spaces(parts: Sequence[Safe]) -> list[Safe]:
     """Parts with spaces between them."""
-    return [one for part in parts for one in (part, Safe(" "))]
+    return [item for part in parts for item in (part, Safe(" "))]
 
 
 #: The most rows of a page, the seconds that one may take, and the bytes around its rows that are checked.
@@ -126,7 +131,7 @@ class Cursor:
     def parse(cls, text: str) -> Cursor:
         """The cursor of a text. OptionError if it is not one."""
         parts = text.split(".", 3)
-        if len(parts) != 4 or not all(one.isdecimal() and len(one) < 20 for one in parts[:3]):
+        if len(parts) != 4 or not all(number.isdecimal() and len(number) < 20 for number in parts[:3]):
             raise OptionError(f"{text!r} is not a place in the files")
         return cls(parts[3], int(parts[0]), int(parts[1]), int(parts[2]))
 
@@ -182,7 +187,7 @@ def rows_of(
         if table.name in ("files", "findings") or not registry.formats_with(table):
             _plain(rows, scope, page, cursor or Cursor(), most, deadline)
         else:
-            _framed(rows, listing, scope, page, cursor, most, deadline)
+            _frame_rows(rows, listing, scope, page, cursor, most, deadline)
     page.findings = _findings(page)
     return page
 
@@ -198,14 +203,14 @@ def last_rows(scope: Scope, table: Table, selection: Selection, most: int) -> Pa
     parts = [part for part in plan(tree, table, selection) if part.file.path in scope.paths]
     for part in reversed(parts):
         for piece in reversed(cut(part, tree.group_of(part.file), PIECE, reading=False)):
-            found = Page()
+            last = Page()
             with contextlib.suppress(_End):
-                _part(piece, table, selection, found, None, 1 << 62, deadline, "")
-            page.rows = [*found.rows, *page.rows][-most:]
-            page.notes |= found.notes
-            if found.is_late:
+                _part(piece, table, selection, last, None, 1 << 62, deadline, "")
+            page.rows = [*last.rows, *page.rows][-most:]
+            page.notes |= last.notes
+            if last.is_late:
                 page.is_late = True
-            if len(page.rows) >= most or found.is_late:
+            if len(page.rows) >= most or last.is_late:
                 page.findings = _findings(page)
                 return page
     page.findings = _findings(page)
@@ -233,7 +238,7 @@ def _plain(rows: Rows, scope: Scope, page: Page, cursor: Cursor, most: int, dead
             raise _End
 
 
-def _framed(
+def _frame_rows(
     rows: Rows, listing: Listing, scope: Scope, page: Page, cursor: Cursor | None, most: int, deadline: float
 ) -> None:
     """Rows with the frames that they are in."""
@@ -270,7 +275,7 @@ def _part(
     try:
         for frames in walk(file, format, start=part.start, stop=part.stop, first=part.first, errors="skip"):
             page.searched += int(frames.sizes.sum())
-            for at, batch in _located(decoder, frames, 0, len(frames)):
+            for at, batch in _locate_rows(decoder, frames, 0, len(frames)):
                 position, size, number = int(frames.positions[at]), int(frames.sizes[at]), frames.first + at
                 for count, values in enumerate(dict_rows(batch)):
                     if count < skip:
@@ -292,7 +297,7 @@ def _part(
         page.note(Loss(str(error).splitlines()[0]))
 
 
-def _located(decoder: Decoder, frames: Frames, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _locate_rows(decoder: Decoder, frames: Frames, start: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The wanted rows of frames, each with the number of its frame: frames without any are passed over in halves."""
     import pyarrow as pa
 
@@ -306,23 +311,23 @@ def _located(decoder: Decoder, frames: Frames, start: int, stop: int) -> Iterato
             yield start, batch
         return
     middle = (start + stop) // 2
-    yield from _located(decoder, frames, start, middle)
-    yield from _located(decoder, frames, middle, stop)
+    yield from _locate_rows(decoder, frames, start, middle)
+    yield from _locate_rows(decoder, frames, middle, stop)
 
 
 def _findings(page: Page) -> list[Finding]:
     """What the rules of their formats find in the frames of a page."""
-    found: dict[Finding, None] = {}
+    findings: dict[Finding, None] = {}
     left = CHECKED
     for file, start, stop in _spans(page.rows):
         left -= stop - start
         if left < 0:
             page.note("not all of these rows were checked for damage: verify does that")
             break
-        for one in check_file(file, RuleChoice(), start=start, stop=stop).findings:
-            if one.position is not None:
-                found[one] = None
-    return list(found)
+        for finding in check_file(file, RuleChoice(), start=start, stop=stop).findings:
+            if finding.position is not None:
+                findings[finding] = None
+    return list(findings)
 
 
 def _spans(rows: list[Row]) -> list[tuple[File, int, int]]:

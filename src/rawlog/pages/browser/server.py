@@ -16,7 +16,7 @@ from rawlog.engines import choice
 from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.finding import Finding, Findings
 from rawlog.model.job import Progress
-from rawlog.pages.browser.files import Opened
+from rawlog.pages.browser.files import OpenedPaths
 from rawlog.pages.browser.statement import Statements
 from rawlog.reading.inspect import RuleChoice
 from rawlog.reading.tree import Tree
@@ -46,10 +46,10 @@ class Server:
             from rawlog.pages.browser.app import application
         except ImportError as error:
             raise AccessError(MISSING) from error
-        opened = Opened(paths, format=format)
+        opened = OpenedPaths(paths, format=format)
         self.token = token or secrets.token_urlsafe(24)
         self.checks, self.statements = Checks(), Statements()
-        self._socket = _bound(host, port)
+        self._socket = _bind(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         names = () if is_loopback(host) else (host.lower(), socket.gethostname().lower())
         app = application(opened, self.checks, self.statements, self.token, names)
@@ -118,26 +118,26 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     """A socket at an address; the port is free at once after a server before it ended."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
         ]
-        made = socket.socket(family, kind)
+        bound = socket.socket(family, kind)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(128)  # who asks before the server runs waits a moment
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(128)  # who asks before the server runs waits a moment
         except OSError:
-            made.close()
+            bound.close()
             raise
     except OSError as error:
         raise AccessError(f"{host}:{port}: {error.strerror or error}") from None
-    return made
+    return bound
 
 
-def _warm_up(opened: Opened, statements: Statements) -> None:
+def _warm_up(opened: OpenedPaths, statements: Statements) -> None:
     """Read one row, so that what reading needs is imported when somebody asks; and start a process for the first statement."""
     from rawlog.pages.browser.rows import rows_of
     from rawlog.reading.select import Selection
@@ -183,31 +183,31 @@ class Checks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        self._made: dict[str, Check] = {}
+        self._by_name: dict[str, Check] = {}
         self._ended = threading.Event()
 
     def get(self, name: str) -> Check | None:
         """The verification of a scope, if there was one."""
-        return self._made.get(name)
+        return self._by_name.get(name)
 
     def start(self, name: str, tree: Tree) -> Check:
         """Verify some files, unless that is under way."""
         with self._lock:
-            found = self._made.get(name)
-            if found is not None and not found.is_done:
-                return found
-            made = self._made[name] = Check(name, tree)
-            for old in [one for one, check in self._made.items() if check.is_done][:-KEPT]:
-                del self._made[old]
-        threading.Thread(target=self._run, args=(made,), name="rawlog-verify", daemon=True).start()
-        return made
+            running = self._by_name.get(name)
+            if running is not None and not running.is_done:
+                return running
+            check = self._by_name[name] = Check(name, tree)
+            for old in [scope for scope, check in self._by_name.items() if check.is_done][:-KEPT]:
+                del self._by_name[old]
+        threading.Thread(target=self._run, args=(check,), name="rawlog-verify", daemon=True).start()
+        return check
 
-    def found_in(self, path: str) -> list[Finding]:
-        """What was found in a file so far."""
-        found: dict[Finding, None] = {}
-        for check in list(self._made.values()):
-            found |= dict.fromkeys(check.by_path.get(path, ()))
-        return list(found)
+    def findings_in(self, path: str) -> list[Finding]:
+        """The findings in a file so far."""
+        findings: dict[Finding, None] = {}
+        for check in list(self._by_name.values()):
+            findings |= dict.fromkeys(check.by_path.get(path, ()))
+        return list(findings)
 
     def stop(self) -> None:
         """End what is under way."""
@@ -227,7 +227,7 @@ class Checks:
         with self._turn:  # one at a time
             try:
                 progress(Progress())
-                found = choice.run(Verify(RuleChoice()), check.tree, threads=1, progress=progress).findings
+                findings = choice.run(Verify(RuleChoice()), check.tree, threads=1, progress=progress).findings
             except _Cancelled:
                 check.failure = "the server ended"
             except RawlogError as error:
@@ -235,7 +235,7 @@ class Checks:
             except Exception as error:
                 check.failure = f"{type(error).__name__}: {error}"
             else:
-                for one in found:
-                    if one.path is not None:
-                        check.by_path.setdefault(one.path, []).append(one)
-                check.findings = found
+                for finding in findings:
+                    if finding.path is not None:
+                        check.by_path.setdefault(finding.path, []).append(finding)
+                check.findings = findings

@@ -51,8 +51,8 @@ class Ending:
         """Call what is to be called, once."""
         with self._lock:
             calls, self._calls = self._calls or [], None
-        for one in calls:
-            one()
+        for call in calls:
+            call()
 
 
 class Query(dict[str, str]):
@@ -66,9 +66,9 @@ class Query(dict[str, str]):
         if len(raw) > LONGEST:
             raise OptionError(f"the request has {len(raw):,} bytes, more than {LONGEST:,}")
         pairs = parse_qsl(raw.decode("latin-1"), errors="surrogateescape", max_num_fields=_MOST_FIELDS)
-        made = cls({name: value for name, value in pairs if value})
-        made.ending = ending or Ending()
-        return made
+        query = cls({name: value for name, value in pairs if value})
+        query.ending = ending or Ending()
+        return query
 
     def number(self, name: str, most: int = (1 << 63) - 1) -> int | None:
         """A whole number from 0 to `most`. OptionError for any other value."""
@@ -104,10 +104,10 @@ class Query(dict[str, str]):
         return bind(selection.replace(transforms=(decode,)), tree).begun()
 
 
-def link(page: str, given: Mapping[str, object] | None = None, **more: object) -> str:
+def link(page: str, parameters: Mapping[str, object] | None = None, **more: object) -> str:
     """The address of a page, relative to the one that it is on: it never has the token. A parameter of None is left out."""
-    every = {**(given or {}), **{name.rstrip("_"): value for name, value in more.items()}}
-    shown = {name: str(value) for name, value in every.items() if value is not None and value != ""}
+    parts = {**(parameters or {}), **{name.rstrip("_"): value for name, value in more.items()}}
+    shown = {name: str(value) for name, value in parts.items() if value is not None and value != ""}
     return page + ("?" + urlencode(shown, errors="surrogateescape") if shown else "")
 
 
@@ -198,11 +198,11 @@ def page(title: str, name: str, *content: Safe, here: str = "") -> str:
 def crumbs(name: str) -> Safe:
     """The way to a name, each step a link."""
     parts = name.split("/") if name else []
-    made = [anchor("all", link("at"), data_key="h u" if len(parts) == 1 else "h")]
+    steps = [anchor("all", link("at"), data_key="h u" if len(parts) == 1 else "h")]
     for at, part in enumerate(parts):
         up = "u" if at == len(parts) - 2 else None
-        made.append(anchor(text(part, 120), link("at", in_="/".join(parts[: at + 1])), data_key=up))
-    return tag("nav", Safe(' <span class="sep">/</span> '.join(made)), class_="crumbs", aria_label="Place")
+        steps.append(anchor(text(part, 120), link("at", in_="/".join(parts[: at + 1])), data_key=up))
+    return tag("nav", Safe(' <span class="sep">/</span> '.join(steps)), class_="crumbs", aria_label="Place")
 
 
 def key(letter: str) -> Safe:
@@ -226,8 +226,8 @@ def search(query: Query, tables: Sequence[str], chosen: str) -> Safe:
         )
         fields.append(tag("label", tag("span", label, key(letter) if letter else ""), box, class_=f"f-{name}"))
     options = joined(
-        Safe(f'<option value="{text(one)}"{" selected" if one == chosen else ""}>{text(one)}</option>')
-        for one in tables
+        Safe(f'<option value="{text(table)}"{" selected" if table == chosen else ""}>{text(table)}</option>')
+        for table in tables
     )
     choice = tag("label", tag("span", "Table"), Safe(f'<select name="table">{options}</select>'))
     hidden = Safe(f'<input type="hidden" name="in" value="{attribute(query.get("in", ""))}">')
@@ -246,7 +246,7 @@ def notes(sentences: Sequence[str]) -> Safe:
     """What is to be said of a page: damage that was passed over, a choice of replicas."""
     if not sentences:
         return Safe("")
-    items = [tag("li", text(one, 600)) for one in sentences[:20]]
+    items = [tag("li", text(sentence, 600)) for sentence in sentences[:20]]
     more = [tag("li", f"and {len(sentences) - 20:,} more")] if len(sentences) > 20 else []
     return tag("ul", *items, *more, class_="notes said", role="status")
 
@@ -259,7 +259,7 @@ def message(title: str, sentence: str) -> str:
 def keys_page() -> str:
     """What the keys do."""
     rows = joined(
-        tag("div", tag("dt", *(key(one) for one in keys.split(" or "))), tag("dd", what)) for keys, what in KEYS
+        tag("div", tag("dt", *(key(name) for name in keys.split(" or "))), tag("dd", what)) for keys, what in KEYS
     )
     return page("Keys", "", tag("section", tag("dl", rows, class_="keys")), here="keys")
 
@@ -268,12 +268,12 @@ def command_line(parts: Sequence[str]) -> Safe:
     """The command that does the same."""
     import shlex
 
-    line = " ".join(shlex.quote(printable(one)) for one in parts)
+    line = " ".join(shlex.quote(printable(part)) for part in parts)
     return details("As a command", tag("code", text(line, None), class_="command"))
 
 
-def hidden_fields(given: Mapping[str, str]) -> Safe:
+def hidden_fields(fields: Mapping[str, str]) -> Safe:
     """Parameters that a form passes on."""
     return joined(
-        Safe(f'<input type="hidden" name="{text(name)}" value="{attribute(value)}">') for name, value in given.items()
+        Safe(f'<input type="hidden" name="{text(name)}" value="{attribute(value)}">') for name, value in fields.items()
     )

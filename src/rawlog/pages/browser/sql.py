@@ -16,8 +16,8 @@ from rawlog.model.errors import (
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted
 from rawlog.pages.browser import shell
-from rawlog.pages.browser.files import Opened
-from rawlog.pages.browser.rows import cell, kind, spaced
+from rawlog.pages.browser.files import OpenedPaths
+from rawlog.pages.browser.rows import cell, kind, with_spaces
 from rawlog.pages.browser.shell import Query, anchor, key, link
 from rawlog.pages.browser.statement import (
     CANCELLED,
@@ -52,7 +52,7 @@ KINDS = {
 }
 
 
-def sql_page(opened: Opened, statements: Statements, query: Query) -> str:
+def sql_page(opened: OpenedPaths, statements: Statements, query: Query) -> str:
     """A box for a statement, its answer, and the tables that it may name."""
     sql = query.get("q", "")
     box = Safe(
@@ -78,52 +78,54 @@ def _errors(query: Query) -> str:
     return "skip" if query.get("errors") == "skip" else "raise"
 
 
-def _answer(opened: Opened, statements: Statements, query: Query, sql: str) -> Safe:
+def _answer(opened: OpenedPaths, statements: Statements, query: Query, sql: str) -> Safe:
     errors = _errors(query)
     statement = _statement(opened, sql, errors, SHOWN + 1)
     try:
         with statements.answering(statement, query.ending, seconds=SECONDS) as answer:
             names = answer.schema.names
-            rows = list(_bounded(answer.batches()))
+            rows = list(_bounded_rows(answer.batches()))
     except RawlogError as error:
-        said = str(error)
-        if said == CANCELLED:
-            said = f"The statement took more than {SECONDS:.0f} seconds and was cancelled. `rawlog query` has no such limit."
-        parts = [tag("p", text(said, 2000), class_="error", role="alert")]
+        message = str(error)
+        if message == CANCELLED:
+            message = f"The statement took more than {SECONDS:.0f} seconds and was cancelled. `rawlog query` has no such limit."
+        parts = [tag("p", text(message, 2000), class_="error", role="alert")]
         if isinstance(error, DataError):
             parts.append(anchor("Answer without what is damaged", link("sql", q=sql, errors="skip"), class_="button"))
         return section("Answer", *parts)
     lines = [
-        tag("tr", *(tag("td", cell(row[one]), class_=kind(row[one])) for one in names), data_row=True)
+        tag("tr", *(tag("td", cell(row[name]), class_=kind(row[name])) for name in names), data_row=True)
         for row in rows[:SHOWN]
     ]
-    head = tag("tr", *(tag("th", text(one), scope="col", class_=kind(rows[0][one]) if rows else None) for one in names))
-    said = f"the first {SHOWN:,} rows" if len(rows) > SHOWN else counted(len(rows), "row")
-    said += ", without what is damaged" if errors == "skip" else ""
-    made = tag("table", tag("caption", said, class_="sr"), tag("thead", head), tag("tbody", *lines), class_="rows")
+    head = tag(
+        "tr", *(tag("th", text(name), scope="col", class_=kind(rows[0][name]) if rows else None) for name in names)
+    )
+    caption = f"the first {SHOWN:,} rows" if len(rows) > SHOWN else counted(len(rows), "row")
+    caption += ", without what is damaged" if errors == "skip" else ""
+    grid = tag("table", tag("caption", caption, class_="sr"), tag("thead", head), tag("tbody", *lines), class_="rows")
     exports = [
         anchor(label, link("answer", q=sql, as_=form, errors=errors), class_="button", download=True)
         for form, label in shell.FORMS
     ]
     turn = tag(
         "p",
-        tag("span", f"{said}. Export all of them as "),
-        *spaced(exports),
+        tag("span", f"{caption}. Export all of them as "),
+        *with_spaces(exports),
         class_="turn",
     )
     return section(
         "Answer",
-        tag("div", made, class_="scroll tall", tabindex="0", role="region", aria_label=said),
+        tag("div", grid, class_="scroll tall", tabindex="0", role="region", aria_label=caption),
         turn,
         name="answer",
     )
 
 
-def _statement(opened: Opened, sql: str, errors: str, rows: int | None = None) -> Statement:
+def _statement(opened: OpenedPaths, sql: str, errors: str, rows: int | None = None) -> Statement:
     return Statement(sql.strip().removesuffix(";"), opened.paths, opened.listing().tree, errors, rows)
 
 
-def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+def _bounded_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     """Rows for a page. OptionError if they are too large."""
     size = 0
     for batch in batches:
@@ -135,18 +137,18 @@ def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         yield from dict_rows(batch)
 
 
-def _tables(opened: Opened) -> Safe:
+def _tables(opened: OpenedPaths) -> Safe:
     try:
-        found = views_of(opened)
+        views = views_of(opened)
     except RawlogError as error:
         return section("Tables", tag("p", text(str(error))))
-    made = []
-    for view in found:
+    tables = []
+    for view in views:
         longest = max(view.names, key=len)
         name = ".".join(longest)
-        columns = tag("p", ", ".join(f"{one.name} {one.type}" for one in view.table.columns), class_="about")
-        made.append(details(joined((tag("code", name), " ", text(view.table.about))), columns))
-    return section("Tables", *made, name="tables")
+        columns = tag("p", ", ".join(f"{column.name} {column.type}" for column in view.table.columns), class_="about")
+        tables.append(details(joined((tag("code", name), " ", text(view.table.about))), columns))
+    return section("Tables", *tables, name="tables")
 
 
 def export_rows(views: Views, query: Query) -> tuple[str, str, Generator[bytes]]:
@@ -157,8 +159,11 @@ def export_rows(views: Views, query: Query) -> tuple[str, str, Generator[bytes]]
     selection = query.selection(listing.tree if table is RECORDS else None).replace(errors=_errors(query))
     rows = _ScopedRows(choose(scope.wide, selection, table=table), table, selection)
     rows.paths = scope.paths
-    plain = "".join(one if one.isalnum() or one in "-._" else "-" for one in scope.name.rpartition("/")[2] or "rows")
-    return KINDS[form], f"{plain}.{form}", _limited(_written(form, rows.schema, rows.batches()))
+    plain = "".join(
+        character if character.isalnum() or character in "-._" else "-"
+        for character in scope.name.rpartition("/")[2] or "rows"
+    )
+    return KINDS[form], f"{plain}.{form}", _limit(_write_rows(form, rows.schema, rows.batches()))
 
 
 class _ScopedRows(Rows):
@@ -168,10 +173,10 @@ class _ScopedRows(Rows):
 
     def part_selections(self) -> Iterator[tuple[Part, Selection]]:
         """The parts of these files, in order."""
-        return (one for one in super().part_selections() if any(file.path in self.paths for file in one[0].files))
+        return (pair for pair in super().part_selections() if any(file.path in self.paths for file in pair[0].files))
 
 
-def export_answer(opened: Opened, statements: Statements, query: Query) -> tuple[str, str, Generator[bytes]]:
+def export_answer(opened: OpenedPaths, statements: Statements, query: Query) -> tuple[str, str, Generator[bytes]]:
     """The rows of a statement. OptionError if it is invalid."""
     form, sql = _form(query), query.get("q", "")
     if not sql.strip():
@@ -181,9 +186,9 @@ def export_answer(opened: Opened, statements: Statements, query: Query) -> tuple
     def pieces() -> Iterator[bytes]:
         with statements.answering(statement, query.ending, seconds=SECONDS, in_all=MOST_SECONDS) as answer:
             yield b""  # what is wrong with it is an answer, not a broken download
-            yield from _written(form, answer.schema, answer.batches())
+            yield from _write_rows(form, answer.schema, answer.batches())
 
-    return KINDS[form], f"answer.{form}", _limited(pieces())
+    return KINDS[form], f"answer.{form}", _limit(pieces())
 
 
 def _form(query: Query) -> str:
@@ -193,7 +198,7 @@ def _form(query: Query) -> str:
     return kind
 
 
-def _written(kind: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
+def _write_rows(kind: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
     from rawlog.reading.render import csv_header, csv_lines, json_lines
 
     if kind == "arrow":
@@ -248,7 +253,7 @@ class _Pieces:
         return False
 
 
-def _limited(pieces: Iterator[bytes]) -> Generator[bytes]:
+def _limit(pieces: Iterator[bytes]) -> Generator[bytes]:
     """The pieces, up to limits: after those the download breaks off, so that nobody takes it for all of it."""
     import time
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rawlog.engines.sql.views import View
-    from rawlog.pages.browser.files import Opened
+    from rawlog.pages.browser.files import OpenedPaths
     from rawlog.pages.browser.shell import Ending
     from rawlog.reading.tree import Tree
 
@@ -62,7 +62,7 @@ class Statement:
     rows: int | None = None
 
 
-def views_of(opened: Opened, errors: str = "raise") -> list[View]:
+def views_of(opened: OpenedPaths, errors: str = "raise") -> list[View]:
     """The tables over what was opened."""
     return _views(Statement("", opened.paths, opened.listing().tree, errors))
 
@@ -70,10 +70,10 @@ def views_of(opened: Opened, errors: str = "raise") -> list[View]:
 def _views(statement: Statement) -> list[View]:
     from rawlog.engines.sql.views import Files, Source, views
 
-    found = views(Source(None, statement.paths), Selection(errors=statement.errors))
-    for directory in {view.rows.directory for view in found if isinstance(view.rows, Files)}:
+    all_views = views(Source(None, statement.paths), Selection(errors=statement.errors))
+    for directory in {view.rows.directory for view in all_views if isinstance(view.rows, Files)}:
         directory.use(statement.tree)
-    return found
+    return all_views
 
 
 # The server's side -------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Statements:
         """Start the process that waits for the next statement."""
         with self._lock:
             if self._spare is None and not self._is_closed:
-                self._spare = _started()
+                self._spare = _start()
 
     @contextlib.contextmanager
     def answering(
@@ -146,7 +146,7 @@ class Statements:
                 raise AccessError("the server is ending")
             process, self._spare = self._spare, None
             if process is None or process.poll() is not None:
-                process = _started()
+                process = _start()
             self._running.add(process)
             return process
 
@@ -166,7 +166,7 @@ class Statements:
             _end(spare)
 
 
-def _started() -> subprocess.Popen[bytes]:
+def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _START, json.dumps(sys.path)],
         stdin=subprocess.PIPE,

@@ -18,7 +18,7 @@ from rawlog.model.text import counted, size_text
 from rawlog.pages.browser import shell
 from rawlog.pages.browser.files import (
     Listing,
-    Opened,
+    OpenedPaths,
     Scope,
     check_inside,
 )
@@ -32,8 +32,8 @@ from rawlog.pages.browser.rows import (
     kind,
     last_rows,
     rows_of,
-    spaced,
     whole,
+    with_spaces,
 )
 from rawlog.pages.browser.server import Check, Checks
 from rawlog.pages.browser.shell import Query, anchor, key, link
@@ -67,7 +67,7 @@ _FIRST = ("topic", "partition", "offset", "timestamp", "key", "value", "headers"
 class Views:
     """The pages over what was opened."""
 
-    def __init__(self, opened: Opened, checks: Checks) -> None:
+    def __init__(self, opened: OpenedPaths, checks: Checks) -> None:
         self.opened, self.checks = opened, checks
 
     def scope(self, query: Query) -> tuple[Listing, Scope]:
@@ -86,8 +86,8 @@ class Views:
         if scope.file is not None:
             return self._file(query, listing, scope, scope.file)
         folder = listing.folders[scope.name]
-        own = listing.store_at(scope.name)
-        stores = [one for one in listing.stores_below(scope.name) if one is not own]
+        here = listing.store_at(scope.name)
+        stores = [store for store in listing.stores_below(scope.name) if store is not here]
         wanted = query.get("q", "").lower()
         parts: list[Safe] = [
             shell.notes((*listing.left_out, *_lake_notes(self.opened))) if not scope.name else Safe("")
@@ -97,14 +97,14 @@ class Views:
         if stores:
             parts.append(self._stores(query, listing, stores, wanted))
         parts.append(self._folder(query, listing, scope.name, [*folder.folders], [*folder.files], wanted))
-        title = _store_title(own) if own is not None else scope.name or ", ".join(self.opened.paths)
+        title = _store_title(here) if here is not None else scope.name or ", ".join(self.opened.paths)
         return shell.page(title, scope.name, *parts, here="files")
 
     def _stores(self, query: Query, listing: Listing, stores: Sequence[Store], wanted: str) -> Safe:
-        named = [(_store_title(one), listing.folder_of(one), one) for one in stores]
-        chosen = [one for one in named if wanted in one[0].lower() or wanted in one[1].lower()]
+        named = [(_store_title(store), listing.folder_of(store), store) for store in stores]
+        chosen = [row for row in named if wanted in row[0].lower() or wanted in row[1].lower()]
         start = query.number("stores", 1 << 31) or 0
-        titles = {one[0] for one in chosen[start : start + LINES]}
+        titles = {row[0] for row in chosen[start : start + LINES]}
         replicas = marks(copies(store for title, _, store in named if title in titles))
         head = ("partition or store", "system", "files", "size", "first offset", "changed", "findings", "in")
         rows = [
@@ -115,7 +115,7 @@ class Views:
                 Size(store.size),
                 _first_offset(store),
                 when(int(store.modified * 1_000_000)) if store.modified else None,
-                self._badge([one for file in store for one in self.checks.found_in(file.path)]),
+                self._badge([finding for file in store for finding in self.checks.findings_in(file.path)]),
                 joined((text(name, 120), tag("span", f" {replicas[store.path]}", class_="soft")))
                 if store.path in replicas
                 else text(name, 120),
@@ -134,8 +134,8 @@ class Views:
     def _folder(
         self, query: Query, listing: Listing, name: str, folders: Sequence[str], files: Sequence[str], wanted: str
     ) -> Safe:
-        every = [(one, True) for one in sorted(folders)] + [(one, False) for one in sorted(files)]
-        chosen = [one for one in every if wanted in one[0].lower()]
+        entries = [(inner, True) for inner in sorted(folders)] + [(inner, False) for inner in sorted(files)]
+        chosen = [entry for entry in entries if wanted in entry[0].lower()]
         start = query.number("files", 1 << 31) or 0
         rows: list[tuple[Any, ...]] = []
         for last, is_folder in chosen[start : start + LINES]:
@@ -153,14 +153,14 @@ class Views:
                     Size(file.size),
                     file.place.start_offset,
                     when(int(file.modified * 1_000_000)) if file.modified else None,
-                    self._badge(self.checks.found_in(file.path)),
+                    self._badge(self.checks.findings_in(file.path)),
                     state,
                 )
             )
         head = ("name", "format", "size", "first offset", "changed", "findings", "state")
         return section(
             "Here",
-            _filter(query) if len(every) > 20 else Safe(""),
+            _filter(query) if len(entries) > 20 else Safe(""),
             _table(head, rows, "Files and directories"),
             _more(query, "at", "files", start, len(chosen)),
             name="here",
@@ -184,20 +184,20 @@ class Views:
                 parts.append(section("Search", shell.search(query, scope.tree.tables, scope.default_table.name)))
             if format.can("explain"):
                 parts.append(section("Bytes", _byte_form(scope.name)))
-        parts.append(self._found_here(listing, self.checks.found_in(file.path)))
+        parts.append(self._findings_section(listing, self.checks.findings_in(file.path)))
         return shell.page(scope.name.rpartition("/")[2], scope.name, *parts, here="files")
 
-    def _found_here(self, listing: Listing, found: Sequence[Finding]) -> Safe:
-        if not found:
+    def _findings_section(self, listing: Listing, findings: Sequence[Finding]) -> Safe:
+        if not findings:
             return Safe("")
-        return section("Findings", self._places(listing, found), name="findings")
+        return section("Findings", self._places(listing, findings), name="findings")
 
-    def _badge(self, found: Sequence[Finding]) -> Safe:
-        serious = [one for one in found if one.severity is not Severity.INFO]
+    def _badge(self, findings: Sequence[Finding]) -> Safe:
+        serious = [finding for finding in findings if finding.severity is not Severity.INFO]
         if not serious:
             return Safe("")
-        worst = min(serious, key=lambda one: list(Severity).index(one.severity)).severity
-        return tag("span", counted(len(serious), worst.value if len({one.severity for one in serious}) == 1 else "finding"),
+        worst = min(serious, key=lambda finding: list(Severity).index(finding.severity)).severity
+        return tag("span", counted(len(serious), worst.value if len({finding.severity for finding in serious}) == 1 else "finding"),
                    class_=f"badge {TONES[worst]}")  # fmt: skip
 
     # Rows -------------------------------------------------------------------------------------------------------------
@@ -236,12 +236,12 @@ class Views:
         names = _columns(table, page.rows[0].values)
         framed = page.rows[0].file is not None
         heads = [tag("th", "bytes", scope="col", class_="n")] if framed else []
-        heads += [tag("th", one, scope="col", class_=kind(page.rows[0].values[one])) for one in names]
+        heads += [tag("th", name, scope="col", class_=kind(page.rows[0].values[name])) for name in names]
         lines = []
         shown: set[Finding] = set()
         by_path: dict[str, list[Finding]] = {}
-        for one in page.findings:
-            by_path.setdefault(str(one.path), []).append(one)
+        for finding in page.findings:
+            by_path.setdefault(str(finding.path), []).append(finding)
         for row in page.rows:
             here = _findings_of(row, by_path, self.checks) if row.file is not None else []
             cells = [tag("td", cell(row.values[name]), class_=kind(row.values[name])) for name in names]
@@ -250,24 +250,32 @@ class Views:
                 where = link("bytes", in_=listing.names[row.file.path], frame=row.position, row=number, decode=decode)
                 cells.insert(0, tag("td", anchor(f"{row.position:,}", where), class_="n"))
             lines.append(tag("tr", *cells, data_row=True, class_="damaged" if here else None))
-            for one in here:
-                if one not in shown:
-                    shown.add(one)
-                    said = joined(
-                        (tag("span", one.severity.value, class_=f"badge {TONES[one.severity]}"), " ", text(one.message))
+            for finding in here:
+                if finding not in shown:
+                    shown.add(finding)
+                    message = joined(
+                        (
+                            tag("span", finding.severity.value, class_=f"badge {TONES[finding.severity]}"),
+                            " ",
+                            text(finding.message),
+                        )
                     )
                     lines.append(
-                        tag("tr", tag("td", said, " ", tag("code", one.code), colspan=len(heads)), class_="finding")
+                        tag(
+                            "tr",
+                            tag("td", message, " ", tag("code", finding.code), colspan=len(heads)),
+                            class_="finding",
+                        )
                     )
         caption = f"{counted(len(page.rows), 'row')} of {table.name}"
-        made = tag(
+        grid = tag(
             "table",
             tag("caption", caption, class_="sr"),
             tag("thead", tag("tr", *heads)),
             tag("tbody", *lines),
             class_="rows",
         )
-        return tag("div", made, class_="scroll tall", tabindex="0", role="region", aria_label=caption)
+        return tag("div", grid, class_="scroll tall", tabindex="0", role="region", aria_label=caption)
 
     def _turn(self, query: Query, scope: Scope, table: Table, page: Page) -> Safe:
         """What comes next: the next page, the end, export."""
@@ -294,7 +302,7 @@ class Views:
             parts.append(
                 anchor(joined(("Last rows ", key("G"))), link("rows", plain, last=1), data_key="G", class_="button")
             )
-        exports = spaced(
+        exports = with_spaces(
             [
                 anchor(
                     label,
@@ -306,10 +314,13 @@ class Views:
                 for form, label in shell.FORMS
             ]
         )
-        said = "Export all of them, without what is damaged, as " if skipping else "Export all of them as "
-        parts.append(tag("span", said, *exports, key("e"), class_="exports"))
+        sentence = "Export all of them, without what is damaged, as " if skipping else "Export all of them as "
+        parts.append(tag("span", sentence, *exports, key("e"), class_="exports"))
         return joined(
-            (tag("p", *spaced(parts), class_="turn"), shell.command_line(_command(self.opened, scope, table, query)))
+            (
+                tag("p", *with_spaces(parts), class_="turn"),
+                shell.command_line(_command(self.opened, scope, table, query)),
+            )
         )
 
     # Bytes ------------------------------------------------------------------------------------------------------------
@@ -319,28 +330,28 @@ class Views:
         listing, scope = self.scope(query)
         if scope.file is None:
             raise OptionError(f"{scope.name or 'everything'}: choose a file to see bytes of")
-        file, asked = (
+        file, places = (
             scope.file,
             {name: query.number(name) for name in ("frame", "at", "offset", "number") if name in query},
         )
-        if len(asked) > 1:
+        if len(places) > 1:
             raise OptionError("one of byte, offset and number, not several")
-        begins = "frame" in asked
-        found = explain_in_file(
+        begins = "frame" in places
+        explained = explain_in_file(
             file,
             scope.wide.files,
-            at=asked.get("frame", asked.get("at")),
-            offset=asked.get("offset"),
-            number=asked.get("number"),
+            at=places.get("frame", places.get("at")),
+            offset=places.get("offset"),
+            number=places.get("number"),
             begins=begins,
             seen=_patience(),
         )
-        nodes, left_out = bounded(found.nodes, query.number("row"))
-        start = min((node.position for node in found.nodes), default=0)
-        stop = max((node.position + node.size for node in found.nodes), default=0)
+        nodes, left_out = bound_nodes(explained.nodes, query.number("row"))
+        start = min((node.position for node in explained.nodes), default=0)
+        stop = max((node.position + node.size for node in explained.nodes), default=0)
         content: list[Safe] = [_frame_links(scope.name, file, start, stop), shell.notes(left_out)]
         content.append(self._record(listing, scope, file, start, query))
-        content.append(self._found_here(listing, _found_between(file, start, stop, self.checks)))
+        content.append(self._findings_section(listing, _findings_between(file, start, stop, self.checks)))
         content.append(bytes_and_fields(nodes))
         content.append(section("Go to", _byte_form(scope.name)))
         title = f"{scope.name.rpartition('/')[2]}, bytes {start:,} to {stop - 1:,}" if stop else scope.name
@@ -352,17 +363,17 @@ class Views:
         if offset is None or RECORDS.name not in scope.tree.tables:
             return Safe("")
         name = listing.names[file.path]
-        asked = Query({"from": str(offset), **({"decode": query["decode"]} if "decode" in query else {})})
-        selection = asked.selection(listing.tree)
+        record_query = Query({"from": str(offset), **({"decode": query["decode"]} if "decode" in query else {})})
+        selection = record_query.selection(listing.tree)
         page = rows_of(listing, scope, RECORDS, selection, cursor=Cursor(name, start), most=1)
         if not page.rows or page.rows[0].values["offset"] != offset:
             return Safe("")
         values = page.rows[0].values
-        plain = [one for one in _columns(RECORDS, values) if one not in ("key", "value", "headers")]
-        parts = [facts((one, cell(values[one])) for one in plain)]
-        for one in ("key", "value"):
-            parts.append(tag("h3", one))
-            parts.append(whole(values[one]))
+        plain = [name for name in _columns(RECORDS, values) if name not in ("key", "value", "headers")]
+        parts = [facts((name, cell(values[name])) for name in plain)]
+        for side in ("key", "value"):
+            parts.append(tag("h3", side))
+            parts.append(whole(values[side]))
         if values["headers"]:
             parts.append(tag("h3", "headers"))
             parts.append(
@@ -401,30 +412,36 @@ class Views:
         elif check.findings is None:
             content = [section("Verify", tag("p", text(check.failure), class_="error", role="alert"), tag("p", start))]
         else:
-            found = check.findings
-            grouped = causes(found, self.opened.paths)
+            findings = check.findings
+            grouped = causes(findings, self.opened.paths)
             content = [
-                verdict(found, next_steps(found, grouped, check.tree)),
-                section("Places", self._places(listing, found.items), name="places"),
+                verdict(findings, next_steps(findings, grouped, check.tree)),
+                section("Places", self._places(listing, findings.items), name="places"),
                 section("Findings by cause", causes_listing(grouped), name="findings"),
                 tag("p", start),
             ]
         return shell.page(title, scope.name, *content, here="findings")
 
-    def _places(self, listing: Listing, found: Sequence[Finding]) -> Safe:
-        if not found:
+    def _places(self, listing: Listing, findings: Sequence[Finding]) -> Safe:
+        if not findings:
             return tag("p", "No findings.")
-        order = sorted(found, key=lambda one: list(Severity).index(one.severity))
+        order = sorted(findings, key=lambda finding: list(Severity).index(finding.severity))
         rows = []
-        for one in order[:LINES]:
-            name = listing.names.get(one.path or "")
-            where: Any = text(one.path or "the files together")
+        for finding in order[:LINES]:
+            name = listing.names.get(finding.path or "")
+            where: Any = text(finding.path or "the files together")
             if name is not None:
-                to = link("bytes", in_=name, at=one.position) if one.position is not None else link("at", in_=name)
+                to = (
+                    link("bytes", in_=name, at=finding.position)
+                    if finding.position is not None
+                    else link("at", in_=name)
+                )
                 where = anchor(text(name, 120), to)
-            badge = tag("span", one.severity.value, class_=f"badge {TONES[one.severity]}")
-            rows.append((where, badge, one.position, one.offset, text(one.message), tag("code", one.code)))
-        more = tag("p", f"The first {LINES:,} of {len(found):,}.") if len(found) > LINES else Safe("")
+            badge = tag("span", finding.severity.value, class_=f"badge {TONES[finding.severity]}")
+            rows.append(
+                (where, badge, finding.position, finding.offset, text(finding.message), tag("code", finding.code))
+            )
+        more = tag("p", f"The first {LINES:,} of {len(findings):,}.") if len(findings) > LINES else Safe("")
         return joined((_table(("file", "severity", "byte", "offset", "message", "rule"), rows, "Findings"), more))
 
 
@@ -433,13 +450,15 @@ class Views:
 
 def _progress(check: Check) -> Safe:
     share = 0 if not check.tree.size else min(1.0, check.size / check.tree.size)
-    said = f"{size_text(check.size)} of {size_text(check.tree.size)} were verified."
+    message = f"{size_text(check.size)} of {size_text(check.tree.size)} were verified."
     bar = Safe(f'<progress max="100" value="{share * 100:.0f}" aria-label="Verified"></progress>')
     again = anchor("Show how far it is", link("findings", in_=check.name), class_="button")
-    return tag("section", tag("h2", "Verifying"), bar, tag("p", said, role="status"), tag("p", again), data_reload="1")
+    return tag(
+        "section", tag("h2", "Verifying"), bar, tag("p", message, role="status"), tag("p", again), data_reload="1"
+    )
 
 
-def _lake_notes(opened: Opened) -> list[str]:
+def _lake_notes(opened: OpenedPaths) -> list[str]:
     from rawlog.lakes.names import is_lake
 
     return [f"{path} is a lake: ask it with SQL." for path in opened.paths if is_lake(path)]
@@ -464,13 +483,13 @@ def _store_title(store: Store) -> str:
 
 
 def _first_offset(store: Store) -> int | None:
-    return min((one.place.start_offset for one in store if one.place.start_offset is not None), default=None)
+    return min((file.place.start_offset for file in store if file.place.start_offset is not None), default=None)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], caption: str) -> Safe:
     """A table whose rows the keyboard walks."""
-    made = table(head, rows, caption, whole=False) if rows else tag("p", "Nothing here.", class_="soft")
-    return Safe(made.replace("<tbody><tr>", "<tbody><tr data-row>").replace("</tr><tr>", "</tr><tr data-row>"))
+    shown = table(head, rows, caption, whole=False) if rows else tag("p", "Nothing here.", class_="soft")
+    return Safe(shown.replace("<tbody><tr>", "<tbody><tr data-row>").replace("</tr><tr>", "</tr><tr data-row>"))
 
 
 def _filter(query: Query) -> Safe:
@@ -486,8 +505,8 @@ def _more(query: Query, page: str, name: str, start: int, total: int) -> Safe:
     """Links to the other pages of a long list."""
     if total <= LINES:
         return Safe("")
-    said = f"{start + 1:,} to {min(start + LINES, total):,} of {total:,}"
-    parts: list[Safe] = [tag("span", said)]
+    range_text = f"{start + 1:,} to {min(start + LINES, total):,} of {total:,}"
+    parts: list[Safe] = [tag("span", range_text)]
     if start:
         parts.append(anchor("Before", link(page, query, **{name: max(0, start - LINES)}), class_="button"))
     if start + LINES < total:
@@ -496,7 +515,7 @@ def _more(query: Query, page: str, name: str, start: int, total: int) -> Safe:
                 joined(("More ", key("n"))), link(page, query, **{name: start + LINES}), data_key="n", class_="button"
             )
         )
-    return tag("p", *spaced(parts), class_="turn")
+    return tag("p", *with_spaces(parts), class_="turn")
 
 
 def _byte_form(name: str) -> Safe:
@@ -530,28 +549,28 @@ def _frame_links(name: str, file: File, start: int, stop: int) -> Safe:
                 joined(("Next frame ", key("n"))), link("bytes", in_=name, frame=stop), data_key="n", class_="button"
             )
         )
-    return tag("p", *spaced(parts), class_="turn")
+    return tag("p", *with_spaces(parts), class_="turn")
 
 
-def bounded(nodes: Sequence[Node], offset: int | None) -> tuple[list[Node], list[str]]:
+def bound_nodes(nodes: Sequence[Node], offset: int | None) -> tuple[list[Node], list[str]]:
     """The fields of a frame up to a number that a page can show; those of the record with an offset are among them."""
     notes: list[str] = []
 
     def cut(node: Node) -> Node:
         children = node.children
-        most = SHOWN_RECORDS if any(one.children for one in children) else SHOWN_FIELDS
+        most = SHOWN_RECORDS if any(child.children for child in children) else SHOWN_FIELDS
         if len(children) > most + SHOWN_RECORDS:
             # The fields in front of the records, the first ones, and those around the record that was asked for.
-            plain = next((at for at, one in enumerate(children) if one.children), 0) if most == SHOWN_RECORDS else 0
+            plain = next((at for at, child in enumerate(children) if child.children), 0) if most == SHOWN_RECORDS else 0
             first = min(plain, SHOWN_FIELDS) + most // 2
-            chosen = next((at for at, one in enumerate(children) if offset is not None and _is_of(one, offset)), 0)
+            chosen = next((at for at, child in enumerate(children) if offset is not None and _is_of(child, offset)), 0)
             start = max(first, chosen - most // 4)
             kept = [*children[:first], *children[start : start + most // 2]]
             notes.append(
                 f"{node.name}: {len(children):,} parts, of which {len(kept):,} are shown; `rawlog explain` shows all"
             )
             children = kept
-        return replace(node, children=[cut(one) for one in children])
+        return replace(node, children=[cut(child) for child in children])
 
     return [cut(node) for node in nodes], notes
 
@@ -571,20 +590,24 @@ def _patience() -> Callable[[object], None]:
     return seen
 
 
-def _found_between(file: File, start: int, stop: int, checks: Checks) -> list[Finding]:
+def _findings_between(file: File, start: int, stop: int, checks: Checks) -> list[Finding]:
     row = Row({}, file, start, stop - start)
     from rawlog.reading.inspect import RuleChoice, check_file
 
-    found = check_file(file, RuleChoice(), start=start, stop=stop).findings if stop > start else []
-    by_path = {file.path: [one for one in found if one.position is not None]}
+    findings = check_file(file, RuleChoice(), start=start, stop=stop).findings if stop > start else []
+    by_path = {file.path: [finding for finding in findings if finding.position is not None]}
     return _findings_of(row, by_path, checks)
 
 
 def _findings_of(row: Row, by_path: dict[str, list[Finding]], checks: Checks) -> list[Finding]:
     """The findings at the bytes of a row's frame: of this page, and of verifications before."""
     assert row.file is not None
-    every = dict.fromkeys((*by_path.get(row.file.path, ()), *checks.found_in(row.file.path)))
-    return [one for one in every if one.position is not None and row.position <= one.position < row.position + row.size]
+    findings = dict.fromkeys((*by_path.get(row.file.path, ()), *checks.findings_in(row.file.path)))
+    return [
+        finding
+        for finding in findings
+        if finding.position is not None and row.position <= finding.position < row.position + row.size
+    ]
 
 
 def _columns(table: Table, values: Any) -> list[str]:
@@ -594,7 +617,7 @@ def _columns(table: Table, values: Any) -> list[str]:
     return list(values)
 
 
-def _command(opened: Opened, scope: Scope, table: Table, query: Query) -> list[str]:
+def _command(opened: OpenedPaths, scope: Scope, table: Table, query: Query) -> list[str]:
     """The command that prints the same rows."""
     names = {
         "from": "--from-offset",
@@ -618,5 +641,5 @@ def _folder_path(scope: Scope) -> str:
 
     paths = [file.path for file in scope.tree]
     return (
-        os.path.commonpath([os.path.dirname(one) for one in paths]) if paths and "://" not in paths[0] else scope.name
+        os.path.commonpath([os.path.dirname(path) for path in paths]) if paths and "://" not in paths[0] else scope.name
     )
