@@ -184,18 +184,18 @@ def spans(frames: Frames, file: File) -> Spans:
     _, error = sound(frames, head)
     if error is not None:
         raise error
-    if has_open_wrappers(frames):
-        head = open_wrappers(frames, head)
-    count = head["record_count"]
+    is_wrapper = head["record_count"] < 0
+    # What spans say may not depend on who else has read the window: opened wrappers save counting, and no more.
+    count = (open_wrappers(frames, head) if has_open_wrappers(frames) else head)["record_count"]
     data_records = np.where(head.has(Attributes.CONTROL), 0, count)
     top = head["max_timestamp"]
     first = np.where(head.has(Attributes.LOG_APPEND_TIME), top, head["base_timestamp"])
     first = np.where(head.has(Attributes.DELETE_HORIZON) | (count == 0), NONE, first)
     start, stop = head["base_offset"], head["last_offset"] + 1
-    if (count < 0).any():
-        # Of a wrapper that nobody opened: it begins somewhere after the frame before it; the first may begin with the segment.
+    if is_wrapper.any():
+        # A wrapper begins somewhere after the frame before it; the first may begin with the segment.
         low = np.concatenate(([min(file.place.start_offset or 0, int(start[0]))], stop[:-1]))
-        start = np.where(count < 0, np.minimum(low, start), start)
+        start = np.where(is_wrapper, np.minimum(low, start), start)
     return Spans(start, stop, _micros(first), _micros(top), data_records, min_is_exact=False)
 
 

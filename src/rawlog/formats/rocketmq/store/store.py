@@ -202,7 +202,9 @@ class LogSummary:
             self.first_time = self.first_time or following.first_time
             self.last_time = following.last_time or self.last_time
             self.messages, self.after = self.messages + following.messages, following.after
-            self.end, self.ends_with, self.is_ended = following.end, following.ends_with, following.is_ended
+            # Bytes without a message, such as zeros up to the end of the file, move no end.
+            self.end = following.end if following.messages else self.end
+            self.ends_with, self.is_ended = following.ends_with, following.is_ended
         self.has_wrong_entry |= following.has_wrong_entry
         self.is_dledger |= following.is_dledger
         self.status = following.status
