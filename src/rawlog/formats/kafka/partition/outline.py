@@ -203,7 +203,7 @@ class Outline:
         if piece.numbers is None and extent.choice is None:
             for frames in walk(extent.file, LOG, errors="skip"):
                 if len(frames):
-                    yield self._correct_epochs(frames, heads(frames))
+                    yield correct_epochs(frames, heads(frames), self.corrections)
             return
         sound, choice = extent.sound_and_choice()
         data = bytes_of(extent.file)
@@ -226,22 +226,7 @@ class Outline:
                 head["last_offset"][0] = lasts[part[0]]
                 head["base_offset"][0] = lasts[part[0]] if is_wrapper else firsts[part[0]]
                 set_field(piece_data, 0, "base_offset", int(head["base_offset"][0]))
-            yield self._correct_epochs(frames, head)
-
-    def _correct_epochs(self, frames: Frames, head: Heads) -> tuple[Frames, Heads]:
-        """Batches with the leader epochs that they should have."""
-        wrong = [
-            (at, correction.right)
-            for correction in self.corrections
-            for at in np.flatnonzero(correction.is_wrong(head)).tolist()
-        ]
-        if not wrong:
-            return frames, head
-        frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
-        for at, epoch in wrong:
-            set_field(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
-            head["leader_epoch"][at] = epoch
-        return frames, head
+            yield correct_epochs(frames, head, self.corrections)
 
     def fates(self, segment: int) -> dict[int, Fate]:
         """The batches of a segment, by number, that are dropped, put elsewhere, or get another base offset."""
@@ -502,6 +487,21 @@ def _split_at(extent: Extent, edges: Sequence[int]) -> Iterable[tuple[int, int, 
         if inside:
             parts.append((int(base[inside[0]]), int(last[inside[-1]]), tuple(inside)))
     return parts
+
+
+def correct_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction]) -> tuple[Frames, Heads]:
+    """Batches with the leader epochs that they should have."""
+    wrong = [
+        (at, correction.right)
+        for correction in corrections
+        for at in np.flatnonzero(correction.is_wrong(head)).tolist()
+    ]
+    if wrong:
+        frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
+        for at, epoch in wrong:
+            set_field(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
+            head["leader_epoch"][at] = epoch
+    return frames, head
 
 
 def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:

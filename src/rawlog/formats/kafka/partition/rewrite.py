@@ -7,10 +7,8 @@ directory around the partitions has files of its own, which `join` writes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
-
-import numpy as np
 
 from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, checkpoint_text, offsets_in
 from rawlog.formats.kafka.internal.codec import uuid_text
@@ -25,8 +23,8 @@ from rawlog.formats.kafka.partition.identity import (
 )
 from rawlog.formats.kafka.partition.leader_epochs import Correction
 from rawlog.formats.kafka.partition.log_directories import infer_identity, node_of, topic_id_in
-from rawlog.formats.kafka.partition.outline import Outline, Side, outline, refuse_damage, refuse_holes
-from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, set_field
+from rawlog.formats.kafka.partition.outline import Outline, Side, correct_epochs, outline, refuse_damage, refuse_holes
+from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED
 from rawlog.formats.kafka.partition.tiers import has_remote
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import (
@@ -113,26 +111,11 @@ def rewrite(
                 if not is_begun and segment.base is not None:
                     writer.begin(segment.base, segment.modified)
                     is_begun = True
-                writer.append(*_correct_epochs(frames, head, corrections))
+                writer.append(*correct_epochs(frames, head, corrections))
         writer.close()
     finally:
         writer.abandon()
     return writer
-
-
-def _correct_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction]) -> tuple[Frames, Heads]:
-    """Batches with the leader epochs that they should have."""
-    wrong = [
-        (at, correction.right)
-        for correction in corrections
-        for at in np.flatnonzero(correction.is_wrong(head)).tolist()
-    ]
-    if wrong:
-        frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
-        for at, epoch in wrong:
-            set_field(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
-            head["leader_epoch"][at] = epoch
-    return frames, head
 
 
 # What policies read --------------------------------------------------------------------------------------------------
