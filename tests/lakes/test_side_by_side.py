@@ -100,6 +100,21 @@ def test_a_run_that_begins_does_not_sweep_what_another_is_about_to_commit(tmp_pa
     assert held(lake) == expected(logs, tmp_path / "other.log")
 
 
+def test_a_run_removes_its_files_from_a_table_that_another_run_is_creating(tmp_path: Path) -> None:
+    """A run was overtaken while another had written a table's metadata, but not yet its line in the catalog: its files stayed for ever."""
+    lake = tmp_path / "lake"
+    with Lake(str(lake), create=True) as writing:
+        mine = lake / "replay" / "entries" / "data" / "20200101T000000-00000000.1" / "00000-a.parquet"
+        other = lake / "replay" / "entries" / "data" / "20200101T000000-00000001.1" / "00000-b.parquet"
+        for path in (mine, other, lake / "replay" / "entries" / "metadata" / "00000.metadata.json"):
+            path.parent.mkdir(parents=True)
+            path.write_bytes(b"")
+        assert writing.sweep("20200101T000000-00000000.1") == 1
+        assert writing.sweep() == 0
+    assert not mine.exists()
+    assert other.exists()
+
+
 def test_two_runs_that_begin_sweep_the_same_leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one found a directory, which the first had removed when it was listed, and ended with an error."""
     lake, log = tmp_path / "lake", record(tmp_path / "logs" / "a.log", 10)

@@ -536,12 +536,13 @@ class Lake:
         """Remove data files that no snapshot lists, of one ended run or of all dead writers. Returns their number.
 
         In an object store it is not known which writers are dead: there, only a run itself removes its leftovers. A table that has
-        metadata and is not in the catalog is another catalog's: its files stay.
+        metadata and is not in the catalog is another catalog's, or another run is creating it: files of other runs stay there.
         """
         removed = 0
         for name, folders in self._run_folders(run):
             table = self.load(name)
-            if table is None and not is_remote(self.path) and os.path.lexists(f"{self.folder_of(name)}/metadata"):
+            is_unknown = table is None and not is_remote(self.path)
+            if is_unknown and run is None and os.path.lexists(f"{self.folder_of(name)}/metadata"):
                 continue
             named = same_files(self.named(table))
             for folder in folders:
