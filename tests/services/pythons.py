@@ -34,8 +34,13 @@ def interpreter(version: str) -> Interpreter | None:
         )  # not that of the virtual environment, which is not empty
         return Interpreter(bare if os.path.exists(bare) else sys.executable, {})
     here = shutil.which(f"python{version}")
-    if here is not None and not subprocess.run([here, "-c", ""], capture_output=True, check=False).returncode:
-        return Interpreter(here, {})
+    if here is not None:
+        # A version manager's shim is a shell script: the test's empty PATH has no shell, so the program behind it is used.
+        answer = subprocess.run(
+            [here, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=False
+        )
+        if answer.returncode == 0 and answer.stdout.strip():
+            return Interpreter(answer.stdout.strip(), {})
     if not os.environ.get("RAWLOG_PYTHONS"):
         return None
     jar = Path(jars.class_path(f"cpython-{version}"))
