@@ -179,11 +179,22 @@ def printable(value: str | bytes) -> str:
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     if text.isascii() and text.isprintable():
         return text
-    return _UNPRINTABLE.sub(_visible, text)
+    return text.translate(_ESCAPES)
 
 
-def _visible(match: re.Match[str]) -> str:
-    character = match[0]
+class _Escapes(dict[int, str]):
+    """What is shown of a character, by its number. Each is looked up once: a text may have millions of them."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        self[code] = shown = _escape(character) if _UNPRINTABLE.match(character) else character
+        return shown
+
+
+_ESCAPES = _Escapes()
+
+
+def _escape(character: str) -> str:
     code = ord(character)
     if character in _SHORT:
         return _SHORT[character]
