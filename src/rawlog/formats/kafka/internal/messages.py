@@ -61,7 +61,10 @@ TRANSACTION_STATUSES = {
 }  # fmt: skip
 DIRECTORY_WORDS = {0: "MIGRATING", 1: "UNASSIGNED", 2: "LOST"}
 MASK = "********"
-SECRET_CONFIGS = ("password", "secret", "sasl.jaas.config", "keystore.key", "credentials")
+SECRET_CONFIGS = (
+    "password", "passphrase", "secret", "credentials", "token", "sasl.jaas.config", "keystore.key", "private.key", "secret.key",
+    "master.key",
+)  # fmt: skip
 SECRETS = {"UserScramCredentialRecord": ("salt", "storedKey", "serverKey")}
 """Fields of metadata records that nobody should see in passing, by schema."""
 
