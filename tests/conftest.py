@@ -53,7 +53,7 @@ NEEDS = {
     "service": {"s3", "rest_catalog"},
 }
 #: Directories whose tests have one mark.
-ROOMS = {"spark": "spark", "lakes": "slow", "rescue": "slow", "startup": "slow"}
+ROOMS = {"spark": "spark", "lakes": "slow", "rescue": "slow", "startup": "slow", "hostile": "slow"}
 #: Files that are long wherever they are. Single tests that are long are in `long.txt`.
 LONG = re.compile(r"test_(random_\w+|\w+_random|kills|wheel|\w+_brokers)\.py")
 #: `make quick` takes two cases of one test, spread over all of them, and of each file of wounds more, long or not; the others are `more`.

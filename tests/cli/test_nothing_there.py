@@ -12,42 +12,12 @@ import pytest
 from click import Context
 
 from rawlog.cli import cli
+from tests.data.calls import CALLS, FILE, OUT, SOUND, SOURCE, WAITING
 from tests.data.golden import golden_path
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-PATH, OUT = "PATH", "OUT"
-#: How each verb is called. A new verb that reads paths is added here.
-READING: dict[str, tuple[str, ...]] = {
-    "ls": (PATH,),
-    "cat": (PATH,),
-    "head": (PATH,),
-    "tail": (PATH,),
-    "count": (PATH,),
-    "find": ("key", PATH),
-    "explain": (PATH,),
-    "report": (PATH, "-o", OUT),
-    "browse": (PATH,),
-    "verify": (PATH,),
-    "diff": (PATH, PATH),
-    "convert": (PATH, OUT, "--to", "parquet", "--engine", "local"),
-    "restore": (PATH, OUT, "--engine", "local"),
-    "erase": (PATH, OUT, "--key", "k"),
-    "repair": (PATH, OUT),
-    "rebuild": (PATH, OUT),
-    "compact": (PATH, OUT),
-    "rescue": (PATH, "--to", OUT),
-    "query": ("SELECT count(*) AS n FROM records", PATH, "--engine", "duckdb"),
-    "sql": (PATH, "--engine", "duckdb"),
-    "ingest": (PATH, "--to", OUT, "--engine", "local"),
-    "lake": (PATH,),
-    "replay": (PATH, "--brokers", "127.0.0.1:1", "--dry-run"),
-    "groups": (PATH,),
-    "transactions": (PATH,),
-    "cluster": (PATH,),
-    "extract": (PATH, "--to", OUT),
-}
-#: Verbs that read no files of a system.
-OTHERS = {"formats", "record", "mirror", "submit", "completion", "doctor"}
+#: How each verb that reads paths is called.
+READING = {verb: variants[0] for verb, variants in CALLS.items()} | WAITING
 #: Verbs that take several paths, and what they find something in.
 ROWS = (
     "ls",
@@ -74,10 +44,6 @@ SEVERAL = {
 }
 
 
-def test_every_verb_is_in_one_of_the_lists() -> None:
-    assert {*cli.list_commands(Context(cli))} == {*READING, *OTHERS}
-
-
 def nothing(kind: str, folder: Path) -> Path:
     """A path without a file of a known format."""
     path = folder / kind
@@ -93,10 +59,10 @@ def nothing(kind: str, folder: Path) -> Path:
 
 def called(verb: str, paths: list[Path], out: Path) -> list[Any]:
     """The arguments of a verb."""
-    every: list[Any] = [verb]
-    for argument in READING[verb]:
-        every += paths if argument == PATH else [out] if argument == OUT else [argument]
-    return every
+    words: list[Any] = [verb]
+    for word in READING[verb]:
+        words += paths if word in (SOURCE, SOUND, FILE) else [out] if word == OUT else [word]
+    return words
 
 
 @pytest.mark.parametrize("kind", ["empty directory", "unknown directory", "random file", "nothing"])

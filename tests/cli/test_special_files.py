@@ -13,39 +13,10 @@ from pathlib import Path
 import pytest
 
 from rawlog import registry
-from rawlog.cli import cli
 from rawlog.reading.tree import open_tree
+from tests.data.calls import CALLS, FILE, OUT, SOUND, SOURCE, fill
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-LOCAL = ("--engine", "local")
-#: What each verb is called with: `$` is the source, `%` a sound copy, `!` one file that is a pipe, `@` a target.
-CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "ls": (("$",),),
-    "cat": (("$",),),
-    "head": (("$",),),
-    "tail": (("$",),),
-    "count": (("$",),),
-    "find": (("word", "$"),),
-    "explain": (("!",),),
-    "report": (("$", "-o", "@"),),
-    "verify": (("$",), ("$", "--complete")),
-    "diff": (("$", "%"),),
-    "convert": (("$", "@", "--to", "jsonl", *LOCAL),),
-    "restore": (("$", "@"),),
-    "erase": (("$", "@", "--key", "k", *LOCAL),),
-    "repair": (("$", "@"),),
-    "rebuild": (("$", "@"),),
-    "rescue": (("$", "--to", "@"), ("$", "--plan")),
-    "compact": (("$", "@"),),
-    "query": (("SELECT count(*) FROM files", "$", "--engine", "duckdb"),),
-    "ingest": (("$", "--to", "@", *LOCAL),),
-    "extract": (("$", "--to", "@"),),
-    "transactions": (("$",),),
-    "groups": (("$",),),
-    "cluster": (("$",),),
-}
-#: Verbs that read no stored files, that wait for input, or that need a live cluster.
-OTHERS = {"formats", "browse", "sql", "lake", "record", "replay", "mirror", "submit", "completion", "doctor"}
 #: Verbs that name every file that they cannot read, and say so with their exit code.
 NAMING = {"ls", "cat", "count", "find", "explain", "verify", "diff", "repair", "rebuild", "rescue", "compact", "erase"}
 #: So many seconds for all verbs on one source; a verb that waits for a pipe would need for ever.
@@ -76,10 +47,6 @@ def run_all(calls: list[list[str]]) -> list[tuple[list[str], int, str]]:
     return [(arguments, *outcome) for arguments, outcome in zip(lines[::2], lines[1::2], strict=True)]
 
 
-def test_every_verb_is_known_here() -> None:
-    assert set(cli.list_commands(None)) == set(CALLS) | OTHERS  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("place", ["log", "others"])
 @pytest.mark.parametrize("system", ["kafka", "rocketmq", "ambry", "replay"])
 def test_a_named_pipe_in_place_of_a_file_hangs_no_verb(tmp_path: Path, system: str, place: str) -> None:
@@ -100,9 +67,10 @@ def test_a_named_pipe_in_place_of_a_file_hangs_no_verb(tmp_path: Path, system: s
     pipe = str(next(iter(by_format.values())))
     calls = []
     for verb, variants in CALLS.items():
-        for number, arguments in enumerate(variants):
-            names = {"$": str(source), "%": str(SAMPLES / system), "!": pipe, "@": str(tmp_path / f"{verb}-{number}")}
-            calls.append([verb, *(names.get(one, one) for one in arguments)])
+        for number, arguments in enumerate(variants[:2]):
+            target = str(tmp_path / f"{verb}-{number}")
+            places = {SOURCE: str(source), SOUND: str(SAMPLES / system), FILE: pipe, OUT: target}
+            calls.append([verb, *fill(arguments, places)])
     for arguments, code, text in run_all(calls):
         assert code != 70, (arguments, text)
         unable = "nothing here" in text or code == 2
