@@ -618,7 +618,7 @@ def outline_replica(replica: ReplicaFiles, advance: Callable[[int], None]) -> Lo
         missing,
         Intervals(gaps),
         tuple(log.undecided),
-        any(extent.is_cleaned for extent in log.extents),
+        any(extent.cleaned != NONE for extent in log.extents),
         is_open and not claimed,
         claimed,
         not unread,

@@ -8,13 +8,14 @@ retention deletes that segment.
 
 Inside of a log a hole is a loss, or compaction made it. Where nothing tells the cleanup policy of the topic, these show a loss: an index
 or a snapshot of producers without its segment, which compaction would have deleted with it; an index entry for an offset that is missing,
-which it would have left out; sequence numbers of producers that are broken; a transaction without its marker. Topics with remote storage
-are never compacted.
+which it would have left out; a transaction without its marker; of producers that number their records one without a key before the hole,
+or a key twice in batches of several records: compaction takes out both. The numbers themselves show nothing, since it takes out whole
+batches. Topics with remote storage are never compacted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,19 +25,24 @@ from numpy.typing import NDArray
 from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in
 from rawlog.formats.kafka.entries import scan_padded
 from rawlog.formats.kafka.log.heads import Heads, heads
-from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, TIME_INDEX_ENTRY, Attributes
+from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, NONE, TIME_INDEX_ENTRY, Attributes
 from rawlog.formats.kafka.partition.extents import bytes_of
-from rawlog.formats.kafka.partition.identity import is_known_topic, is_tiered_topic, parent_of
+from rawlog.formats.kafka.partition.identity import is_compacted_topic, is_known_topic, is_tiered_topic, parent_of
 from rawlog.formats.kafka.partition.leader_epochs import epochs_in
 from rawlog.formats.kafka.partition.log_directories import LogDirectory, Node
-from rawlog.formats.kafka.partition.state import Producers
-from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
+from rawlog.formats.kafka.partition.sound_batches import HUGE
+from rawlog.formats.kafka.paths import INTERNAL, MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists, is_remote, listing
 from rawlog.io.walk import walk
-from rawlog.model.errors import AccessError
-from rawlog.model.format import File
+from rawlog.model.errors import AccessError, DataError
+from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File
+from rawlog.model.frames import Frames
 
+LOOK = 16 << 20
+"""So many bytes of a log are searched for records that compaction would have taken out."""
 INDEXES = ("kafka.index", "kafka.timeindex", "kafka.txnindex")
+COMPACTED = frozenset(INTERNAL.values()) - {INTERNAL["kafka.remote"]}
+"""The internal topics that brokers compact."""
 
 
 class Trace(NamedTuple):
@@ -133,11 +139,10 @@ def stated_end(files: Sequence[File]) -> int | None:
     return max(ends, default=None)
 
 
-def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
-    """Offsets of indexes whose segment is missing or empty: compaction would have deleted or rebuilt them. `segments` are the names of the
-    segments with batches.
-    """
+def index_traces(files: Sequence[File]) -> list[int]:
+    """Offsets of indexes whose segment is missing or empty: compaction would have deleted or rebuilt them."""
     deleted = {file.place.start_offset for file in files if file.place.state == "deleted"}
+    segments = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
     offsets = []
     for file in files:
         base = file.place.start_offset or 0
@@ -145,21 +150,67 @@ def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
             is_empty = any(other.format == "kafka.log" and other.place.start_offset == base for other in files)
             if not is_empty or (file.format in INDEXES[:2] and _count_indexed(file)):
                 offsets.append(base)
-    return offsets
+    return sorted(offsets)
 
 
-def are_undecided(files: Sequence[File], runs: NDArray[np.int64], *, has_damage: bool = False) -> NDArray[np.bool_]:
-    """Of runs of offsets, first and last, that are missing inside of a log: whether nothing tells if compaction took them out, or they are
-    lost. To be asked of a topic that nothing shows to be compacted. The log is read again, unless the other files decide, or it
-    `has_damage`, which breaks the sequences of producers too.
+class GapVerdicts(NamedTuple):
+    """Of runs of missing offsets: which compaction explains, and of which nothing tells whether it does. The others are lost."""
+
+    compacted: NDArray[np.bool_]
+    undecided: NDArray[np.bool_]
+
+
+def judge_gaps(
+    files: Sequence[File], runs: NDArray[np.int64], cleaned: int = NONE, *, has_damage: bool = False
+) -> GapVerdicts:
+    """What explains runs of offsets, first and last, that are missing inside of a log: decided here for every verb.
+
+    `cleaned` is the last offset of a batch that only compaction writes so, or -1. Where the cleanup policy is not known the log is read
+    again, unless the other files decide; not where it `has_damage`, which takes away records and markers, too.
     """
-    named = named_offsets(files) if len(runs) else None
+    compacted, undecided = np.zeros((2, len(runs)), np.bool_)
+    if not len(runs):
+        return GapVerdicts(compacted, undecided)
+    is_named = _has_offset(np.array(index_traces(files), np.int64), runs)
+    compacted = (runs[:, 0] < cleaned_before(files, cleaned)) & ~is_named
+    named = None if compacted.all() else named_offsets(files)
     if named is None:
-        return np.zeros(len(runs), np.bool_)
-    unnamed: NDArray[np.bool_] = np.searchsorted(named, runs[:, 0]) == np.searchsorted(named, runs[:, 1], side="right")
-    segments = [file for file in files if file.format == "kafka.log" and _is_loaded(file)]
-    is_open = bool(unnamed.any()) and (has_damage or not _is_broken(segments))
-    return unnamed & is_open
+        return GapVerdicts(compacted, undecided)
+    undecided = ~compacted & ~_has_offset(named, runs)
+    segments = sorted(
+        (file for file in files if file.format == "kafka.log" and _is_loaded(file)),
+        key=lambda segment: segment.place.start_offset or 0,
+    )
+    if undecided.any() and not has_damage:
+        undecided &= runs[:, 0] <= _first_uncleaned(segments, int(runs[undecided, 0].max()))
+    if undecided.any() and not has_damage:
+        for first, last in _unmarked_spans(segments):
+            undecided &= (runs[:, 1] < first) | (runs[:, 0] > last)
+    return GapVerdicts(compacted, undecided)
+
+
+def cleaned_before(files: Sequence[File], cleaned: int = NONE) -> int:
+    """The offset before which compaction explains what is missing in a log; 0 if nothing shows compaction. `cleaned` is the last offset of
+    a batch that only compaction writes so, or -1.
+    """
+    place = files[0].place
+    if place.topic == METADATA_TOPIC:
+        return 0
+    if place.topic in COMPACTED:
+        return HUGE
+    if place.topic is not None and place.partition is not None and place.group is not None:
+        folder = parent_of(place.group)
+        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
+        if dirty is not None:  # a follower copies what its leader compacted, beyond what it did itself
+            return HUGE if cleaned >= dirty else dirty
+        if cleaned == NONE and is_compacted_topic(folder, place.topic):
+            return HUGE
+    return HUGE if cleaned != NONE else 0
+
+
+def _has_offset(offsets: NDArray[np.int64], runs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which runs have one of the offsets, which rise."""
+    return np.asarray(np.searchsorted(offsets, runs[:, 0]) < np.searchsorted(offsets, runs[:, 1], side="right"))
 
 
 def named_offsets(files: Sequence[File]) -> NDArray[np.int64] | None:
@@ -193,44 +244,83 @@ def _is_loaded(file: File) -> bool:
     return file.place.state is None and file.problem is None
 
 
-def _is_broken(segments: Sequence[File]) -> bool:
-    """Whether the sequence numbers of a producer do not follow one another, or the marker of a transaction is missing."""
+def _first_uncleaned(segments: Sequence[File], stop: int) -> int:
+    """The offset of the first record that no log has before offsets that compaction took out: one without a key, or a later one of a key;
+    HUGE if there is none before `stop` in the first LOOK bytes of the log.
+
+    In batches of one record a key may be there twice: a follower that was away has what it had itself, and after that what its leader
+    compacted meanwhile. Of batches with several records that would leave some in part, which their headers tell. Only batches with a
+    sequence number count: by these, verbs that look know which logs to ask about, without reading every compacted log twice.
+    """
     from rawlog.formats.kafka import LOG
 
-    producers, unmarked = Producers(), dict[int, int]()
-    for segment in sorted(segments, key=lambda segment: segment.place.start_offset or 0):
+    keys, position = set[bytes](), 0
+    for segment in segments:
+        try:
+            for frames in walk(segment, LOG, errors="skip"):
+                for offsets, batch_keys, is_shared in _keys(frames):
+                    for offset, key, shared in zip(offsets, batch_keys, is_shared, strict=True):
+                        if offset >= stop:
+                            return HUGE
+                        if key is None or (shared and key in keys):
+                            return offset
+                        if shared:
+                            keys.add(key)
+                position += int(frames.sizes.sum())
+                if position >= LOOK:
+                    return HUGE
+        except DataError:  # what cannot be decoded shows nothing
+            return HUGE
+    return HUGE
+
+
+def _keys(frames: Frames) -> Iterator[tuple[list[int], list[bytes | None], list[bool]]]:
+    """Offsets and keys of the records with sequence numbers in a window, and whether each is in a batch of several records."""
+    from rawlog.formats.kafka.log.segment import decode_bounded, only, pieces
+
+    head = heads(frames)
+    is_data = head.sound & (head["base_sequence"] >= 0) & ~head.has(Attributes.CONTROL)
+    frames, head = only(frames, is_data), head.only(is_data)
+    for start, stop in pieces(frames, head):
+        part = frames.slice(start, stop), head.slice(start, stop)
+        for _, part_head, columns in decode_bounded(*part, {"offset", "key"}, MAX_DECOMPRESSED, MAX_HEADERS):
+            rows = np.repeat(part_head["record_count"] > 1, columns.counts)
+            yield columns.arrays["offset"].to_pylist(), columns.arrays["key"].to_pylist(), rows.tolist()
+
+
+def _unmarked_spans(segments: Sequence[File]) -> Iterator[tuple[int, int]]:
+    """The offsets in which the marker of a transaction is missing: between two batches of a producer whose epoch rises from one to the
+    other. Compaction keeps the marker as long as it keeps a record of the transaction.
+    """
+    from rawlog.formats.kafka import LOG
+
+    unmarked: dict[int, tuple[int, int]] = {}
+    for segment in segments:
         for frames in walk(segment, LOG, errors="skip"):
-            head = heads(frames, check_crc=False)
-            producers.add(frames, head, segment.path)
-            if _lacks_marker(head, unmarked):
-                return True
-    return any(oddity.code == "sequence" for oddity in producers.finish().oddities)
+            yield from _unmarked_in(heads(frames, check_crc=False), unmarked)
 
 
-def _lacks_marker(head: Heads, unmarked: dict[int, int]) -> bool:
-    """Whether a producer goes on in a later epoch, and the transaction before has no marker: compaction keeps the marker as long as it
-    keeps a record of the transaction. `unmarked` has the epochs of the transactions without one so far, by producer.
+def _unmarked_in(head: Heads, unmarked: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The same for a window. `unmarked` has the last batches of the transactions without a marker so far: epoch and last offset, by
+    producer.
     """
     chosen = np.flatnonzero(head.has(Attributes.TRANSACTIONAL) & head.sound)
     order = chosen[np.argsort(head["producer_id"][chosen], kind="stable")]
-    ids, epochs, is_data = (
-        head["producer_id"][order],
-        head["producer_epoch"][order],
-        ~head.has(Attributes.CONTROL)[order],
-    )
-    is_same = ids[1:] == ids[:-1]
-    if (is_same & is_data[1:] & is_data[:-1] & (epochs[1:] > epochs[:-1])).any():
-        return True
-    firsts = np.concatenate(([True], ~is_same))[: ids.size] & is_data
-    for number, epoch in zip(ids[firsts].tolist(), epochs[firsts].tolist(), strict=True):
-        if unmarked.get(number, epoch) < epoch:
-            return True
-    lasts = np.concatenate((~is_same, [True]))[: ids.size]
-    for number, epoch, is_open in zip(*(column[lasts].tolist() for column in (ids, epochs, is_data)), strict=True):
-        unmarked.pop(number, None)
-        if is_open:
-            unmarked[number] = epoch
-    return False
+    names = ("producer_id", "producer_epoch", "base_offset", "last_offset")
+    ids, epochs, bases, lasts = (head[name][order] for name in names)
+    is_data, is_same = ~head.has(Attributes.CONTROL)[order], ids[1:] == ids[:-1]
+    for at in np.flatnonzero(is_same & is_data[1:] & is_data[:-1] & (epochs[1:] > epochs[:-1])).tolist():
+        yield int(lasts[at]), int(bases[at + 1])
+    begins = np.flatnonzero(np.concatenate(([True], ~is_same))[: ids.size] & is_data)
+    for number, epoch, base in zip(*(column[begins].tolist() for column in (ids, epochs, bases)), strict=True):
+        last_epoch, last = unmarked.get(number, (epoch, base))
+        if last_epoch < epoch:
+            yield last, base
+    ends = np.flatnonzero(np.concatenate((~is_same, [True]))[: ids.size])
+    for at in ends.tolist():
+        unmarked.pop(int(ids[at]), None)
+        if is_data[at]:
+            unmarked[int(ids[at])] = int(epochs[at]), int(lasts[at])
 
 
 def _entries(index: File) -> NDArray[np.int64]:

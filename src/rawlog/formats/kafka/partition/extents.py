@@ -53,10 +53,8 @@ class Extent:
     stop: int
     #: First and last offsets of the batches that are in the range of the segment, neighbours put together.
     covered: NDArray[np.int64]
-    #: The largest offset of a batch that shows the work of compaction, or -1. One that leaves offsets out after the batch before it does:
-    #: without another one that `is_cleaned`, it may also be that a batch is lost.
-    mark: int = NONE
-    is_cleaned: bool = False
+    #: The last offset of a batch that only compaction writes so, or -1.
+    cleaned: int = NONE
     sound: SoundBatches | None = None
     #: Which batches are of the log, and where each begins; None for a segment without damage whose batches are in order and in its range.
     choice: Choice | None = None
@@ -130,14 +128,14 @@ class PlainExtent:
     def __init__(self, file: File, *, inside: bool = False) -> None:
         self.file, self.first = file, file.place.start_offset or 0
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
-        self.mark, self.is_cleaned, self.end, self.following = NONE, False, 0, self.first
+        self.cleaned, self.end, self.following = NONE, 0, self.first
         self.is_plain, self.has_batches = True, False
         self.epochs = EpochRuns(is_metadata=file.place.topic == METADATA_TOPIC)
         self.runs: list[Run] = []
         self.last_base = NONE
         self.inside = inside
-        #: Of a split inside of a segment: the first and last offset and the position of its first batch, and whether it is a wrapper.
-        self.begins: tuple[int, int, int, bool] | None = None
+        #: Of a split inside of a segment: the first offset of its first batch, and whether that is a wrapper.
+        self.begins: tuple[int, bool] | None = None
 
     def add(self, frames: Frames, head: Heads) -> None:
         """Take in sound batches that follow those before them."""
@@ -151,15 +149,10 @@ class PlainExtent:
         before = np.concatenate(([self.following - 1], last[:-1]))
         if self.inside and not self.has_batches:
             before[0] = base[0] - 1
-            self.begins = (int(base[0]), int(last[0]), int(positions[0]), bool(head["record_count"][0] < 0))
+            self.begins = (int(base[0]), bool(head["record_count"][0] < 0))
         self.is_plain = bool((last >= base).all() and (base > before).all())
         self.is_plain &= bool(last[-1] - self.first <= FARTHEST)
-        ends = np.concatenate(([self.end], (positions + sizes)[:-1]))
-        # What is missing at the beginning of a segment may be what repair gave up there.
-        adjacent = positions == ends
-        adjacent[0] &= self.has_batches
-        mark, is_cleaned = _mark(head, base, before, adjacent)
-        self.mark, self.is_cleaned = max(self.mark, mark), self.is_cleaned or is_cleaned
+        self.cleaned = max(self.cleaned, _last_cleaned(head))
         self.covered.append(_merge_ranges(base, last))
         self.epochs.add(head)
         extend(self.runs, runs_of(self.file, positions, positions + sizes, head, base))
@@ -171,7 +164,7 @@ class PlainExtent:
         self.is_plain &= following.is_plain
         if following.begins is None or not self.is_plain:
             return
-        base, last, position, is_wrapper = following.begins
+        base, is_wrapper = following.begins
         rows = np.concatenate(following.covered)
         if self.inside and not self.has_batches:
             self.begins = following.begins
@@ -179,9 +172,7 @@ class PlainExtent:
             if is_wrapper:
                 rows[0, 0] = base = min(base, self.following)
             self.is_plain = base >= self.following
-            if self.has_batches and position == self.end and base > self.following:
-                self.mark = max(self.mark, last)
-        self.mark, self.is_cleaned = max(self.mark, following.mark), self.is_cleaned or following.is_cleaned
+        self.cleaned = max(self.cleaned, following.cleaned)
         self.epochs.join(following.epochs)
         extend(self.runs, following.runs)
         self.last_base = following.last_base
@@ -198,8 +189,8 @@ class PlainExtent:
         if not self.is_plain:
             return None
         self.close()
-        extent = Extent(self.file, self.first, HUGE, self.covered[0], self.mark, has_batches=self.has_batches)
-        extent.epochs, extent.is_cleaned, extent.runs = self.epochs, self.is_cleaned, self.runs
+        extent = Extent(self.file, self.first, HUGE, self.covered[0], self.cleaned, has_batches=self.has_batches)
+        extent.epochs, extent.runs = self.epochs, self.runs
         extent.last_base = self.last_base
         return extent
 
@@ -247,13 +238,8 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
     choice = choose(head, first, stop, end, is_gapless=file.place.topic == METADATA_TOPIC)
     base, last = _offsets(sound, head["base_offset"], choice)
     order = np.array(choice.order, np.int64)
-    sure = np.ones(len(sound.head), np.bool_)
-    sure[[*choice.moved, *choice.rebased]] = False
-    follows = (order[1:] == order[:-1] + 1) & sure[order[1:]] & sure[order[:-1]]
-    adjacent = follows & (sound.starts[order[1:]] == sound.stops[order[:-1]])
-    before = np.concatenate(([first - 1], last[order][:-1]))
-    adjacent = np.concatenate(([False], adjacent))[: order.size]
-    mark, is_cleaned = _mark(Heads(head.values[:, order]), base[order], before, adjacent)
+    is_sure = ~np.isin(order, [*choice.moved, *choice.rebased])
+    cleaned = _last_cleaned(Heads(head.values[:, order[is_sure]]))
     dropped = {number: (int(base[number]), int(last[number])) for number in choice.dropped}
     strays = {
         number: (low, high)
@@ -262,7 +248,7 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
     }
     covered = _merge_ranges(base[order], last[order])
     bases = head["base_offset"]
-    return Extent(file, first, stop, covered, mark, is_cleaned, sound, choice, bases, strays, bool(len(head)), damaged)
+    return Extent(file, first, stop, covered, cleaned, sound, choice, bases, strays, bool(len(head)), damaged)
 
 
 def _gapless_end(file: File, before: int, base: int, last: int) -> int | None:
@@ -322,17 +308,9 @@ def _bases(head: Heads, first: int) -> NDArray[np.int64]:
     return np.where(wrapped, np.minimum(base, before + 1), base)
 
 
-def _mark(
-    head: Heads, base: NDArray[np.int64], before: NDArray[np.int64], adjacent: NDArray[np.bool_]
-) -> tuple[int, bool]:
-    """The largest offset that shows the work of compaction: a batch with fewer records than offsets, one with a delete horizon, one that
-    follows another one directly and yet leaves offsets out. And whether there is one of the first two kinds.
-    """
-    if not len(head):
-        return NONE, False
-    last, cleaned = head["last_offset"], head.cleaned
-    marked = cleaned | (adjacent & (base > before + 1))
-    return int(last[marked].max()) if marked.any() else NONE, bool(cleaned.any())
+def _last_cleaned(head: Heads) -> int:
+    """The last offset of a batch that only compaction writes so: with fewer records than offsets, or with a delete horizon. -1 if none."""
+    return int(head["last_offset"][head.cleaned].max(initial=NONE))
 
 
 def _merge_ranges(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,9 +3,8 @@
 A batch carries its own offsets, so the name of a segment is only a hint. Batches outside the range that the names leave to their segment
 belong to the log all the same if nothing else has their offsets: the segment was renamed, or swapped with another one.
 
-Offsets that are missing between two segments are a loss, unless compaction took them out. That is known from the cleaner's checkpoint,
-from the settings of the topic, or from what compaction leaves in the batches. Damage near a gap explains nothing. Where nothing tells the
-cleanup policy, and nothing contradicts compaction, it is undecided. A metadata log is never compacted: whatever is missing is lost.
+Offsets that are missing inside of a log are a loss, unless compaction took them out: `evidence.judge_gaps` decides. A metadata log is
+never compacted: whatever is missing is lost.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from itertools import chain, groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE
 from rawlog.formats.kafka.partition.evidence import (
-    are_undecided,
+    cleaned_before,
     first_trace,
     index_traces,
+    judge_gaps,
     last_trace,
     named_offsets,
     stated_end,
 )
 from rawlog.formats.kafka.partition.extents import Extent, Span, bytes_of, read_extent, runs_of
-from rawlog.formats.kafka.partition.identity import Identity, is_compacted_topic, parent_of
+from rawlog.formats.kafka.partition.identity import Identity
 from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.partition.sound_batches import (
     FARTHEST,
@@ -43,7 +42,7 @@ from rawlog.formats.kafka.partition.sound_batches import (
     rebase,
     set_field,
 )
-from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC
+from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.walk import walk
 from rawlog.model.errors import CorruptError, TruncatedError
 from rawlog.model.format import ExpectedGaps, File
@@ -129,6 +128,11 @@ class Outline:
     def undecided(self) -> list[tuple[int, int]]:
         """The same inside of segments and between them, in order."""
         return sorted([*self.holes, *((gap.first, gap.last) for gap in self.gaps if gap.is_undecided)])
+
+    @property
+    def has_damage(self) -> bool:
+        """Whether bytes are no batch, or batches are displaced: that explains missing offsets, too."""
+        return _has_damage(self.extents, self.placed)
 
     @property
     def is_as_stored(self) -> bool:
@@ -273,28 +277,10 @@ def outline(files: Sequence[File], known_extents: Mapping[str, Extent] | None = 
         extents.append(extent)
     placed = _place_strays(extents)
     pieces = _pieces(extents, placed)
-    gaps = _gaps(extents, pieces, segments)
-    if gaps:
-        point = _cleaned_up_to(files, max(extent.mark for extent in extents))
-        shown = index_traces(all_files, {extent.first for extent in extents if extent.has_batches}) if point else []
-        gaps = [gap for gap in gaps if gap.first >= point or any(gap.first <= offset <= gap.last for offset in shown)]
-    # Of a compacted log these are as many as its batches: only those that are lost become gaps.
-    holes, owners = _holes([] if any(extent.is_cleaned for extent in extents) else extents)
-    if len(holes):
-        is_left = holes[:, 0] >= _cleaned_up_to(files, NONE)
-        holes, owners = holes[is_left], owners[is_left]
-    is_damaged = _has_damage(extents, placed)
-    between = np.array([(gap.first, gap.last) for gap in gaps], np.int64).reshape(-1, 2)
-    is_open = are_undecided(files, np.concatenate((between, holes)), has_damage=is_damaged)
-    if not is_damaged:  # otherwise damage explains what is missing between segments, too: it is lost
-        gaps = [replace(gap, is_undecided=bool(undecided)) for gap, undecided in zip(gaps, is_open, strict=False)]
-    is_lost = ~is_open[len(gaps) :]
-    for (first, last), owner in zip(holes[is_lost].tolist(), owners[is_lost].tolist(), strict=True):
-        gaps.append(Gap(first, last, extents[owner].file, Side.INSIDE))
-    undecided = [(first, last) for first, last in holes[~is_lost].tolist()]
+    gaps, holes = _judge(all_files, extents, _gaps(extents, pieces, segments), _has_damage(extents, placed))
     gaps = [*_start_gap(all_files, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
-    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), undecided)
+    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
 
 
 # What is refused ---------------------------------------------------------------------------------------------------------
@@ -524,9 +510,8 @@ def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
     """The lost ranges among the offsets from `first` to before `stop`. The log is read, once, unless names, checkpoints or settings show
     that compaction may have removed them.
     """
-    filled = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
-    is_named = any(first <= offset < stop for offset in index_traces(files, filled))
-    if not is_named and stop <= _cleaned_up_to(files, NONE):
+    is_named = any(first <= offset < stop for offset in index_traces(files))
+    if not is_named and stop <= cleaned_before(files):
         return []
     gaps = Store.of(files).share(_outline).gaps
     return [(gap.first, gap.last + 1) for gap in gaps if gap.is_lost and gap.first < stop and first <= gap.last]
@@ -534,7 +519,7 @@ def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
 
 def expected_gaps(files: Sequence[File]) -> ExpectedGaps:
     """The gaps of a log that nobody need ask about: compaction explains them, or nothing contradicts it."""
-    return ExpectedGaps(_cleaned_up_to(files, NONE), named_offsets(files))
+    return ExpectedGaps(cleaned_before(files), named_offsets(files))
 
 
 def _outline(store: Store) -> Outline:
@@ -558,6 +543,34 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     return gaps
 
 
+def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
+    return bool(placed) or any(
+        extent.has_damage or (extent.choice is not None and (extent.choice.dropped or extent.choice.rebased))
+        for extent in extents
+    )
+
+
+def _judge(
+    files: Sequence[File], extents: Sequence[Extent], between: Sequence[Gap], has_damage: bool
+) -> tuple[list[Gap], list[tuple[int, int]]]:
+    """The gaps between segments and inside of them that compaction does not explain; and the undecided runs of offsets inside of them."""
+    holes, owners = _holes(extents)
+    runs = np.concatenate((np.array([(gap.first, gap.last) for gap in between], np.int64).reshape(-1, 2), holes))
+    cleaned = max((extent.cleaned for extent in extents), default=NONE)
+    compacted, undecided = judge_gaps(files, runs, cleaned, has_damage=has_damage)
+    count = len(between)
+    # Damage explains what is missing between segments, too: then it is lost.
+    gaps = [
+        replace(gap, is_undecided=bool(is_undecided) and not has_damage)
+        for gap, is_compacted, is_undecided in zip(between, compacted, undecided, strict=False)
+        if not is_compacted
+    ]
+    lost = ~(compacted | undecided)[count:]
+    for (first, last), owner in zip(holes[lost].tolist(), owners[lost].tolist(), strict=True):
+        gaps.append(Gap(first, last, extents[owner].file, Side.INSIDE))
+    return gaps, [(first, last) for first, last in holes[undecided[count:]].tolist()]
+
+
 def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first and last missing offsets between adjacent batches of a segment, for any reason; and the number of the segment."""
     holes = [np.empty((0, 2), np.int64)]
@@ -573,14 +586,6 @@ def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int
             starts, stops = lasts[order[at]] + 1, firsts[order[at + 1]] - 1
         holes.append(np.stack([starts, stops], axis=1))
     return np.concatenate(holes), np.repeat(np.arange(len(extents)), [len(spans) for spans in holes[1:]])
-
-
-def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
-    """Whether bytes are no batch, or batches are displaced: that explains missing offsets, too."""
-    return bool(placed) or any(
-        extent.has_damage or (extent.choice is not None and (extent.choice.dropped or extent.choice.rebased))
-        for extent in extents
-    )
 
 
 def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
@@ -603,25 +608,6 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
     return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
-
-
-def _cleaned_up_to(files: Sequence[File], mark: int) -> int:
-    """The offset up to which compaction may have removed records; 0 if nothing shows compaction. `mark` is the last offset of a batch
-    that shows it, or -1.
-    """
-    place = files[0].place
-    if place.topic == METADATA_TOPIC:
-        return 0
-    if place.topic in INTERNAL.values():
-        return HUGE
-    if place.topic is not None and place.partition is not None and place.group is not None:
-        folder = parent_of(place.group)
-        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
-        if dirty is not None:  # a follower copies what its leader compacted, beyond what it did itself
-            return HUGE if mark >= dirty else dirty
-        if mark == NONE and is_compacted_topic(folder, place.topic):
-            return HUGE
-    return HUGE if mark != NONE else 0
 
 
 def _lost(
