@@ -29,17 +29,21 @@ from rawlog.formats.kafka.partition.evidence import (
     named_offsets,
     stated_end,
 )
-from rawlog.formats.kafka.partition.extents import Extent, Span, bytes_of, read_extent, runs_of
 from rawlog.formats.kafka.partition.identity import Identity
 from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
-from rawlog.formats.kafka.partition.sound_batches import (
+from rawlog.formats.kafka.partition.segment_outline import (
     FARTHEST,
     HUGE,
     NEAR,
     PADDING,
     UNFINISHED,
+    Extent,
+    Span,
+    bytes_of,
     longest_chain,
+    read_extent,
     rebase,
+    runs_of,
     set_field,
 )
 from rawlog.formats.kafka.paths import METADATA_TOPIC
@@ -63,7 +67,7 @@ class Side(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class MissingOffsets:
     """Offsets `first` to `last` that are missing before the segment `file`; inside of it; or after it at the end of the log. A `trace`
     says what knows of them at the start and at the end of a log. `is_remote`: remote storage has them. `is_undecided`: nothing tells
     whether compaction took them out.
@@ -89,7 +93,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchRange:
     """Batches of one segment, by number, that follow one another in the log. Nothing before `start` is expected in it."""
 
     segment: int
@@ -113,8 +117,8 @@ class Outline:
     """A partition's segments put together. `pieces` are in the order of their offsets."""
 
     extents: list[Extent]
-    pieces: list[Piece]
-    gaps: list[Gap]
+    pieces: list[BatchRange]
+    gaps: list[MissingOffsets]
     #: Runs of offsets that were there, or must have been, and are not: the last is None where nothing says how far they went.
     lost: list[tuple[int, int | None]]
     #: Batches that are put at their offsets from outside of their segment's range, by segment and number.
@@ -171,7 +175,7 @@ class Outline:
             extend(runs, chain.from_iterable(map(self._correct_run, parts)))
         return runs
 
-    def _runs_of(self, piece: Piece) -> Iterator[Run]:
+    def _runs_of(self, piece: BatchRange) -> Iterator[Run]:
         """The batches of a piece, by number; each that has a wrong offset alone."""
         extent = self.extents[piece.segment]
         sound, choice = extent.sound_and_choice()
@@ -199,7 +203,7 @@ class Outline:
         )
         return next(right, epoch)
 
-    def batches(self, piece: Piece) -> Iterator[tuple[Frames, Heads]]:
+    def batches(self, piece: BatchRange) -> Iterator[tuple[Frames, Heads]]:
         """The batches of a piece in order, with the base offsets and leader epochs that they should have."""
         from rawlog.formats.kafka import LOG
 
@@ -426,11 +430,11 @@ def _is_in_run(extent: Extent, number: int, end: int) -> bool:
     return any(span is not None and (span[1] + 1 == low or high + 1 == span[0]) for span in around)
 
 
-def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[Piece]:
+def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[BatchRange]:
     """The log in the order of its offsets. A segment is one piece, unless batches of others belong among its own."""
     if not placed:
         return [
-            Piece(index, None, int(extent.covered[0][0]), int(extent.covered[-1][1]), extent.first)
+            BatchRange(index, None, int(extent.covered[0][0]), int(extent.covered[-1][1]), extent.first)
             for index, extent in enumerate(extents)
             if len(extent.covered)
         ]
@@ -445,7 +449,7 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
         for number in placed.get(index, ()):
             parts.append((*extent.strays[number], index, (number,), False))
     parts.sort(key=lambda part: part[0])
-    pieces: list[Piece] = []
+    pieces: list[BatchRange] = []
     begun: set[int] = set()
     for index, run in groupby(parts, key=lambda part: part[2]):
         group = list(run)
@@ -454,7 +458,7 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
         begun.add(index)
         whole = len(group) == 1 and group[0][3] is None
         numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in group))
-        pieces.append(Piece(index, numbers, low, group[-1][1], name if fits else low))
+        pieces.append(BatchRange(index, numbers, low, group[-1][1], name if fits else low))
     return pieces
 
 
@@ -490,7 +494,7 @@ def correct_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction
     return frames, head
 
 
-def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
+def _epochs(extents: Sequence[Extent], pieces: Sequence[BatchRange]) -> EpochRuns:
     """The leader epochs of the batches that are of the log, in its order."""
     runs = EpochRuns(is_metadata=bool(extents) and extents[0].file.place.topic == METADATA_TOPIC)
     for piece in pieces:
@@ -526,7 +530,7 @@ def _outline(store: Store) -> Outline:
     return outline(store.files)
 
 
-def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:
+def _gaps(extents: Sequence[Extent], pieces: Sequence[BatchRange], segments: Sequence[File]) -> list[MissingOffsets]:
     """What is missing between segments, whatever the reason."""
     gaps = []
     end: int | None = None
@@ -535,11 +539,11 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
         # Inside of a segment damage or compaction took something out, and says so itself. A metadata log has no gaps at all.
         start = piece.first if segments[piece.segment].place.topic == METADATA_TOPIC else piece.start
         if end is not None and end < start and piece.segment not in seen:
-            gaps.append(Gap(end, start - 1, segments[piece.segment]))
+            gaps.append(MissingOffsets(end, start - 1, segments[piece.segment]))
         end = piece.last + 1
         seen.add(piece.segment)
     if extents and end is not None and not extents[-1].has_batches and end < extents[-1].first:
-        gaps.append(Gap(end, extents[-1].first - 1, segments[-1]))
+        gaps.append(MissingOffsets(end, extents[-1].first - 1, segments[-1]))
     return gaps
 
 
@@ -551,8 +555,8 @@ def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bo
 
 
 def _judge(
-    files: Sequence[File], extents: Sequence[Extent], between: Sequence[Gap], has_damage: bool
-) -> tuple[list[Gap], list[tuple[int, int]]]:
+    files: Sequence[File], extents: Sequence[Extent], between: Sequence[MissingOffsets], has_damage: bool
+) -> tuple[list[MissingOffsets], list[tuple[int, int]]]:
     """The gaps between segments and inside of them that compaction does not explain; and the undecided runs of offsets inside of them."""
     holes, owners = _holes(extents)
     runs = np.concatenate((np.array([(gap.first, gap.last) for gap in between], np.int64).reshape(-1, 2), holes))
@@ -567,7 +571,7 @@ def _judge(
     ]
     lost = ~(compacted | undecided)[count:]
     for (first, last), owner in zip(holes[lost].tolist(), owners[lost].tolist(), strict=True):
-        gaps.append(Gap(first, last, extents[owner].file, Side.INSIDE))
+        gaps.append(MissingOffsets(first, last, extents[owner].file, Side.INSIDE))
     return gaps, [(first, last) for first, last in holes[undecided[count:]].tolist()]
 
 
@@ -588,7 +592,7 @@ def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int
     return np.concatenate(holes), np.repeat(np.arange(len(extents)), [len(spans) for spans in holes[1:]])
 
 
-def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
+def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[BatchRange]) -> list[MissingOffsets]:
     """What is missing at the start, and retention does not explain. Batches may be before the name of the first segment."""
     trace = first_trace(files)
     if trace is None or not extents:
@@ -596,10 +600,10 @@ def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequenc
     start = min([extents[0].first, *(piece.first for piece in pieces[:1])])
     if trace.offset >= start:
         return []
-    return [Gap(trace.offset, start - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
+    return [MissingOffsets(trace.offset, start - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
 
 
-def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
+def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[BatchRange]) -> list[MissingOffsets]:
     """The offsets missing at the end, according to other files."""
     if not extents:
         return []
@@ -607,11 +611,16 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     end = max((piece.last + 1 for piece in pieces), default=extents[-1].first)
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
-    return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
+    return (
+        [MissingOffsets(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
+    )
 
 
 def _lost(
-    extents: Sequence[Extent], pieces: Sequence[Piece], gaps: Sequence[Gap], placed: Mapping[int, set[int]]
+    extents: Sequence[Extent],
+    pieces: Sequence[BatchRange],
+    gaps: Sequence[MissingOffsets],
+    placed: Mapping[int, set[int]],
 ) -> list[tuple[int, int | None]]:
     """The gaps, and the offsets around every place where bytes are no sound batch or a batch has no place in the log."""
     spans: list[tuple[int, int | None]] = [(gap.first, gap.last) for gap in gaps if gap.is_lost]
@@ -629,7 +638,7 @@ def _lost(
 
 
 def _offsets_around_damage(
-    index: int, extents: Sequence[Extent], pieces: Sequence[Piece], at: int | None, placed: set[int]
+    index: int, extents: Sequence[Extent], pieces: Sequence[BatchRange], at: int | None, placed: set[int]
 ) -> Iterable[tuple[int, int | None]]:
     """For each place of damage the offsets between the batches around it."""
     extent = extents[index]
@@ -671,4 +680,4 @@ def _subtract(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) 
     return [(first, None if stop == HUGE else stop - 1) for first, stop in left]
 
 
-__all__ = ["Fate", "Gap", "Outline", "Piece", "Side", "outline", "refuse_damage"]
+__all__ = ["BatchRange", "Fate", "MissingOffsets", "Outline", "Side", "outline", "refuse_damage"]

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rawlog.formats.kafka.checkpoints import parse
 from rawlog.formats.kafka.log.heads import heads
-from rawlog.formats.kafka.partition.evidence import MissingPartition, has_segment, missing_partitions
-from rawlog.formats.kafka.partition.log_directories import nodes
+from rawlog.formats.kafka.partition.log_directories import MissingPartition, has_segment, missing_partitions, nodes
 from rawlog.formats.kafka.partition.survey import survey
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.properties import properties, topic_id

@@ -25,7 +25,6 @@ from rawlog.formats.kafka.log.layouts import (
 )
 from rawlog.formats.kafka.log.legacy import open_wrappers
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
-from rawlog.formats.kafka.partition.extents import Extent, PlainExtent
 from rawlog.formats.kafka.partition.leader_epochs import Correction, epochs_in
 from rawlog.formats.kafka.partition.outline import (
     UNDECIDED,
@@ -33,6 +32,7 @@ from rawlog.formats.kafka.partition.outline import (
     Side,
     outline,
 )
+from rawlog.formats.kafka.partition.segment_outline import Extent, PlainExtent
 from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, Tally
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists
