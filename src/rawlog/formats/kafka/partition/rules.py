@@ -135,7 +135,8 @@ def producer_epoch(files: Files) -> Iterator[Mark]:
 def sequence(files: Files) -> Iterator[Mark]:
     """The sequence numbers of an idempotent producer do not follow one another: batches are missing, doubled or out of order.
 
-    Leaders refuse that, so bytes were lost or copied after they were written. (Compacted logs are not looked at.)
+    Leaders refuse that, so bytes were lost or copied after they were written. Logs with holes are not looked at: a hole breaks
+    the numbers, too, and is found by itself.
     """
     yield from survey(files).get("sequence", ())
 
