@@ -425,21 +425,20 @@ def _indexed(copy: Copy) -> Frame:
     raise Unfit
 
 
-def _numbered(copy: Copy) -> Frame:
-    """A frame whose producer numbered the one before and the one after it in the same epoch. Raises Unfit."""
+def _after_a_repeated_key(copy: Copy) -> Frame:
+    """A frame of data inside of a segment after a key that is twice in numbered batches of several records: compaction would have removed
+    the first. Raises Unfit.
+    """
+    keys: set[bytes | None] = set()
+    is_repeated = False
     for frames in copy.segments:
-        batches = {batch.position: batch for batch in kafka_reference.decode(copy.read(frames[0].file))}
-        for frame in frames[1:-1]:
-            batch = batches[frame.start]
-            same = [
-                other for other in batches.values()
-                if (other.producer_id, other.producer_epoch) == (batch.producer_id, batch.producer_epoch)
-                and not other.is_control and batch.producer_id >= 0 and not batch.is_control
-            ]  # fmt: skip
-            if any(other.position < frame.start for other in same) and any(
-                other.position > frame.start for other in same
-            ):
-                return frame
+        for number, batch in enumerate(kafka_reference.decode(copy.read(frames[0].file))):
+            if is_repeated and not batch.is_control and 0 < number < len(frames) - 1:
+                return frames[number]
+            if batch.producer_id >= 0 and not batch.is_control and len(batch.records) > 1:
+                for record in batch.records:
+                    is_repeated |= record.key in keys
+                    keys.add(record.key)
     raise Unfit
 
 
@@ -449,7 +448,7 @@ def frame_missing(copy: Copy) -> None:
     if copy.subject.family.name != KAFKA or copy.subject.has("policy"):
         frame = copy.frame("middle")
     else:
-        frame = _numbered(copy) if copy.subject.has("sequences") else _indexed(copy)
+        frame = _after_a_repeated_key(copy) if copy.subject.has("sequences") else _indexed(copy)
     copy.cut_out(frame.file, frame.start, frame.stop)
     _hole(copy, [frame], is_known=copy.subject.family.name == KAFKA)
 

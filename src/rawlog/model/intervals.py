@@ -90,6 +90,21 @@ def between(rows: Ranges, start: int, stop: int) -> Ranges:
     return left_out[left_out[:, 0] <= left_out[:, 1]]
 
 
+def intersected(rows: Ranges, ranges: Intervals) -> tuple[Ranges, Ranges]:
+    """What of ranges is in others, and what is not: both in order if the ranges are."""
+    stops, starts = (np.array([edges[end] for edges in ranges], np.int64) for end in (1, 0))
+    at = np.searchsorted(stops, rows[:, 0], side="right")
+    touches = at < len(ranges)
+    touches[touches] = starts[at[touches]] <= rows[touches, 1]
+    parts = Intervals.closed(rows[touches].tolist())
+    inside, outside = (
+        np.array([(start, stop - 1) for start, stop in part], np.int64).reshape(-1, 2)
+        for part in (parts.intersection(ranges), parts.subtract(ranges))
+    )
+    rest = np.concatenate((rows[~touches], outside))
+    return inside, rest[np.argsort(rest[:, 0], kind="stable")]
+
+
 def total(rows: Ranges) -> int:
     """How many offsets are in ranges that do not overlap."""
     return int((rows[:, 1] - rows[:, 0] + 1).sum())

@@ -1,5 +1,8 @@
 """The leader epochs of a partition, `leader-epoch-checkpoint`: the first offset of each.
 
+`partition/survey.py` checks it against the log. No rewrite copies it:
+`partition/writer.py:LeaderEpochs` makes it again from the batches that are kept.
+
 Authority: org.apache.kafka.storage.internals.checkpoint.LeaderEpochCheckpointFile at apache/kafka 1eb7644349cb (4.0.0-SNAPSHOT).
 """
 

@@ -1,5 +1,8 @@
 """The offset index of a segment: where about every 4,096th byte's batch begins. A file that is in use ends in zeros.
 
+`partition/survey.py` checks it against the log. No rewrite copies it:
+`partition/writer.py:SegmentIndex.index` makes it again from the batches that are kept.
+
 Authority: org.apache.kafka.storage.internals.log.OffsetIndex at apache/kafka 1eb7644349cb (4.0.0-SNAPSHOT).
 """
 

@@ -1,5 +1,8 @@
 """A snapshot of the state of all producers up to the offset in its name. One checksum covers the whole file.
 
+`partition/survey.py` checks it against the log. No rewrite copies it:
+`partition/writer.py:snapshot` makes it again from the state of the producers.
+
 Authority: org.apache.kafka.storage.internals.log.ProducerStateManager at apache/kafka 1eb7644349cb (4.0.0-SNAPSHOT).
 """
 

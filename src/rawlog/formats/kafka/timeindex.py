@@ -1,5 +1,8 @@
 """The time index of a segment: the largest time up to an offset. A file that is in use ends in zeros.
 
+`partition/survey.py` checks it against the log. No rewrite copies it:
+`partition/writer.py:SegmentIndex.timeindex` makes it again from the batches that are kept.
+
 Authority: org.apache.kafka.storage.internals.log.TimeIndex at apache/kafka 1eb7644349cb (4.0.0-SNAPSHOT).
 """
 

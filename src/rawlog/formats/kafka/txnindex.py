@@ -1,5 +1,8 @@
 """The transaction index of a segment: the transactions that were aborted in it.
 
+`partition/survey.py` checks it against the log. No rewrite copies it:
+`partition/writer.py:txnindex` makes it again from the aborted transactions of the log.
+
 Authority: org.apache.kafka.storage.internals.log.AbortedTxn at apache/kafka 1eb7644349cb (4.0.0-SNAPSHOT).
 """
 

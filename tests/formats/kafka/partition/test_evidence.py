@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,12 @@ from rawlog.cli import cli
 from rawlog.model.errors import DataError
 from rawlog.model.report import Action
 from tests.data.golden import golden_path
+from tests.data.kafka_rewriting import rewritten
+from tests.reference import kafka
 
 TOPIC, NAME = "segments-by-time", "segments-by-time-0"
 MARK = ".kafka_cleanshutdown"
+TIME = 1_700_000_000_000
 CHECKPOINTS = (
     "replication-offset-checkpoint",
     "recovery-point-offset-checkpoint",
@@ -236,6 +239,93 @@ def test_what_is_in_remote_storage_is_a_remark(tmp_path: Path) -> None:
         "offsets 0 to 119 are in remote storage, which is not among the paths"
     ] * 2
     assert rawlog.rescue(disk, to=tmp_path / "rescue").lost == []
+
+
+# Holes --------------------------------------------------------------------------------------------------------------------
+
+
+def batch(offset: int, *keys: bytes | None, producer: int = 7) -> bytes:
+    """A batch of an idempotent producer that numbers its records by their offsets."""
+    records = b"".join(kafka.encode_record(delta, 0, key, b"value") for delta, key in enumerate(keys))
+    return kafka.encode_batch(
+        records, record_count=len(keys), base_offset=offset, base_timestamp=TIME + offset, max_timestamp=TIME + offset, leader_epoch=0,
+        producer_id=producer, producer_epoch=0, base_sequence=offset,
+    )  # fmt: skip
+
+
+def partition_of(folder: Path, *segment_batches: Sequence[bytes]) -> Path:
+    """A partition directory with these segments, and nothing else."""
+    folder.mkdir(parents=True)
+    for batches in segment_batches:
+        base = int.from_bytes(batches[0][:8], "big")
+        (folder / f"{base:020}.log").write_bytes(b"".join(batches))
+    return folder
+
+
+def exit_codes(folder: Path, target: Path) -> dict[str, int]:
+    verbs = {"verify": [], "cat": [], "count": [], "repair": [str(target / "repair" / folder.name)]}
+    verbs["convert"] = [str(target / "rows.jsonl")]
+    return {verb: CliRunner().invoke(cli, [verb, str(folder), *more]).exit_code for verb, more in verbs.items()}
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_compacted_log_of_an_idempotent_producer_is_not_damaged(size: int, tmp_path: Path) -> None:
+    """The sequences of producers break where the cleaner takes out whole batches, and that counted as proof that records are lost: verify
+    and cat warned of healthy logs. Batches of which some records are left would have told, but none are: those of one record, and those
+    that always have the same keys.
+    """
+    draw = random.Random(size)
+    segment_batches = []
+    for first in range(0, 120 * size, 30 * size):
+        names = [draw.randrange(8) for _ in range(30)]
+        if first == 60 * size:
+            names[-1] = 8  # of the last batch that it cleans the cleaner would keep the header
+        keys = [[b"%d of %d" % (name, number) for number in range(size)] for name in names]
+        segment_batches.append([batch(first + number * size, *keys[number]) for number in range(30)])
+    source = partition_of(tmp_path / "source" / "settings-0", *segment_batches)
+    report = rewritten("compact", source, tmp_path / "compacted" / source.name, **{"segment.bytes": "500"})
+    assert report.counts["batches_kept"] < report.counts["batches_read"] / 2
+    compacted = tmp_path / "compacted" / source.name
+    assert all(row["record_count"] == size for row in rawlog.read(compacted, table="kafka.batches").to_pylist())
+    findings = rawlog.verify(compacted, complete=True)
+    assert [(finding.code, finding.severity) for finding in findings] == [("kafka.partition.gap", "info")]
+    [account] = findings.accounts
+    assert account.undecided
+    assert not account.unexplained
+    names = [int(path.stem) for path in sorted(compacted.glob("*.log"))]
+    ends = {row["last_offset"] + 1 for row in rawlog.read(compacted, table="kafka.batches").to_pylist()}
+    assert not ends.issuperset(names[1:])  # something is missing between segments, too
+    assert set(exit_codes(compacted, tmp_path).values()) == {0}
+
+
+CUT = {
+    "a record without a key": ([[b"a"], [None], [b"b"]], 1),
+    "a key twice in batches of several records": ([[b"a", b"b"], [b"c", b"a"]], 1),
+    "a key twice in one batch": ([[b"a", b"a"], [b"c", b"d"]], 1),
+    "a key twice in batches of one record": ([[b"a"], [b"a"]], 0),
+    "no key twice": ([[b"a", b"b"], [b"c", b"d"]], 0),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_records_that_the_cleaner_would_have_removed_before_a_hole_show_a_loss(case: str, tmp_path: Path) -> None:
+    """A follower that was away may have a key twice and a hole after that: it copies what its leader has compacted meanwhile."""
+    keys, expected = CUT[case]
+    batches: list[bytes] = []
+    end = 0
+    for batch_keys in [*keys, [b"gone", b"gone too"], [b"x", b"y"], [None], [b"a", b"a"]]:
+        batches.append(batch(end, *batch_keys))
+        end += len(batch_keys)
+    gone = batches.pop(len(keys))
+    folder = partition_of(tmp_path / "disk" / "t-0", batches)
+    assert set(exit_codes(folder, tmp_path).values()) == {expected}
+    first = int.from_bytes(gone[:8], "big")
+    findings = [
+        (finding.severity, finding.offset) for finding in rawlog.verify(folder) if finding.code == "kafka.partition.gap"
+    ]
+    assert findings == [("warning" if expected else "info", first)]
+    [account] = rawlog.verify(folder, complete=True).accounts
+    assert (account.unexplained, account.undecided or 0) == ((2, 0) if expected else (0, 2))
 
 
 # rebuild ------------------------------------------------------------------------------------------------------------------

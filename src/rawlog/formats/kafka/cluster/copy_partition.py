@@ -25,13 +25,12 @@ from rawlog.formats.kafka.log.records import TooMuch, milliseconds
 from rawlog.formats.kafka.log.segment import decode_run, only, pieces, sound, unwrapped_counts
 from rawlog.formats.kafka.log.writer import BatchFields, encode_batch
 from rawlog.formats.kafka.partition.erase import keep_records
-from rawlog.formats.kafka.partition.extents import Extent, PlainExtent
-from rawlog.formats.kafka.partition.lineage import Copy, Piece
+from rawlog.formats.kafka.partition.lineage import Copy, Share
 from rawlog.formats.kafka.partition.markers import Transaction
 from rawlog.formats.kafka.partition.outline import Outline, outline
 from rawlog.formats.kafka.partition.repair import BrokerCut, Repair, Salvage, write_with_markers
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite, segments_of
-from rawlog.formats.kafka.partition.sound_batches import FARTHEST, set_field
+from rawlog.formats.kafka.partition.segment_outline import FARTHEST, Extent, PlainExtent, set_field
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter, metadata_file
 from rawlog.io.output import Folder
 from rawlog.io.walk import describe, walk
@@ -443,7 +442,7 @@ def stretches_of(copy: Copy, start: int, stop: int) -> Iterator[Stretch]:
         yield before
 
 
-def pieces_of(copies: dict[int, Copy], pieces: list[Piece]) -> tuple[Stretch, ...]:
+def pieces_of(copies: dict[int, Copy], pieces: list[Share]) -> tuple[Stretch, ...]:
     """The stretches of the pieces of a result, in order."""
     return tuple(stretch for piece in pieces for stretch in stretches_of(copies[piece.copy], piece.start, piece.stop))
 

@@ -12,9 +12,8 @@ from rawlog.formats.kafka.internal.messages import control_type
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, Attributes
 from rawlog.formats.kafka.log.segment import decode_bounded, decode_run
-from rawlog.formats.kafka.partition.extents import bytes_of
 from rawlog.formats.kafka.partition.outline import Outline
-from rawlog.formats.kafka.partition.sound_batches import SoundBatches, find_sound
+from rawlog.formats.kafka.partition.segment_outline import SoundBatches, bytes_of, find_sound
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 from rawlog.model.errors import DataError

@@ -36,8 +36,8 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.log.records import TooMuch
 from rawlog.formats.kafka.log.segment import decode_run, decode_stored, only
-from rawlog.formats.kafka.partition.extents import PlainExtent
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline
+from rawlog.formats.kafka.partition.segment_outline import PlainExtent
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.properties import properties
 from rawlog.formats.kafka.tables import KAFKA_RECORDS

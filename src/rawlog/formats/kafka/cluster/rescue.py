@@ -55,10 +55,9 @@ from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.partition.evidence import first_trace
-from rawlog.formats.kafka.partition.extents import bytes_of
 from rawlog.formats.kafka.partition.identity import is_known_topic
 from rawlog.formats.kafka.partition.leader_epochs import epochs_in
-from rawlog.formats.kafka.partition.lineage import Copy, Damage, LogOutline
+from rawlog.formats.kafka.partition.lineage import Copy, DamagedBytes, LogOutline
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline
 from rawlog.formats.kafka.partition.replicas import (
     FUTURE,
@@ -68,7 +67,7 @@ from rawlog.formats.kafka.partition.replicas import (
     Decision,
     decide,
 )
-from rawlog.formats.kafka.partition.sound_batches import HUGE
+from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of
 from rawlog.formats.kafka.paths import directory_place, split
 from rawlog.io.output import Folder
 from rawlog.io.storage import is_remote, is_view, local_path
@@ -596,7 +595,7 @@ def outline_replica(replica: ReplicaFiles, advance: Callable[[int], None]) -> Lo
     key = (place.topic or "", place.partition or 0)
     knows_policy = replica.is_loaded and (key in offsets_in(folder, CLEANER) or is_known_topic(folder, key[0]))
     sizes = {file.path: file.size for file in replica.files}
-    damage = [*_damage_of(log), *(Damage(path, 0, sizes[path], *span) for path, span in unread.items())]
+    damage = [*_damage_of(log), *(DamagedBytes(path, 0, sizes[path], *span) for path, span in unread.items())]
     gaps = [(first, last + 1) for first, last in log.undecided]
     if (
         not knows_policy
@@ -618,7 +617,7 @@ def outline_replica(replica: ReplicaFiles, advance: Callable[[int], None]) -> Lo
         missing,
         Intervals(gaps),
         tuple(log.undecided),
-        any(extent.is_cleaned for extent in log.extents),
+        any(extent.cleaned != NONE for extent in log.extents),
         is_open and not claimed,
         claimed,
         not unread,
@@ -672,7 +671,7 @@ def _claimed_end(log: Outline) -> int:
     return int(stops[-1]) if is_whole and bool(follows.all()) else 0
 
 
-def _damage_of(log: Outline) -> Iterator[Damage]:
+def _damage_of(log: Outline) -> Iterator[DamagedBytes]:
     """The damaged bytes of each segment, with the offsets between the runs around them."""
     runs: dict[str, list[Run]] = {}
     for run in log.runs():
@@ -685,9 +684,9 @@ def _damage_of(log: Outline) -> Iterator[Damage]:
                 continue
             first = max((run.end for run in around if run.stop <= hole.start), default=extent.first)
             end = min((run.first for run in around if run.start >= hole.stop), default=extent.stop)
-            yield Damage(path, hole.start, hole.stop, first, None if end == HUGE else end)
+            yield DamagedBytes(path, hole.start, hole.stop, first, None if end == HUGE else end)
     for part in log.aside:
-        yield Damage(part.file.path, part.start, part.stop, part.first, part.end)
+        yield DamagedBytes(part.file.path, part.start, part.stop, part.first, part.end)
 
 
 def refuse_changed(files: Iterable[File]) -> None:

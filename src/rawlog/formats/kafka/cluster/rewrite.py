@@ -33,10 +33,9 @@ from rawlog.formats.kafka.cluster.state import IMAGED, State
 from rawlog.formats.kafka.cluster.writer import checkpoint_name, write_checkpoint
 from rawlog.formats.kafka.internal.messages import decode_record, framed_types
 from rawlog.formats.kafka.log.layouts import BATCH, ControlType
-from rawlog.formats.kafka.partition.extents import bytes_of
 from rawlog.formats.kafka.partition.rewrite import keep_surroundings
 from rawlog.formats.kafka.partition.rewrite import rebuild as rebuild_partition
-from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED, find_sound, is_misread
+from rawlog.formats.kafka.partition.segment_outline import PADDING, UNFINISHED, bytes_of, find_sound, is_misread
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.properties import parse_quorum
 from rawlog.io.output import Folder
@@ -121,7 +120,7 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
             raise CorruptError("the snapshot is not whole; `rawlog repair` handles damage", path=file.path)
     report = rebuild_partition(Store((file for file in store if file.system == "kafka"), store.name), folder, options)
     votes = [file for file in store if file.format == QUORUM_FORMAT]
-    return Plan(report, copies=[*snapshots, *votes]).write(folder)
+    return DirectoryPlan(report, copies=[*snapshots, *votes]).write(folder)
 
 
 def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
@@ -130,7 +129,7 @@ def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     metadata = _readable(store)
     _report_missing(metadata.settled, report)
     _set_aside(metadata, report)
-    return Plan(report, copies=[file for file in store if file.path not in metadata.foreign]).write(folder)
+    return DirectoryPlan(report, copies=[file for file in store if file.path not in metadata.foreign]).write(folder)
 
 
 def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
@@ -203,7 +202,7 @@ def reading(store: Store) -> Reading:
 
 
 @dataclass(slots=True)
-class Plan:
+class DirectoryPlan:
     """What a new metadata directory holds: batches as segments, snapshots, one made from a state, files as they are."""
 
     report: Report
@@ -372,7 +371,7 @@ class _Repair:
         counts = ("segments", "snapshots", "bytes_kept", "bytes_cut", "batches_changed")
         self.report = Report(counts=dict.fromkeys(counts, 0), facts={"policy": policy, "end_offset": 0})
 
-    def plan(self) -> Plan:
+    def plan(self) -> DirectoryPlan:
         """What to write, with the report on it."""
         report, policy = self.report, self.policy
         snapshots, log = self.place()
@@ -411,7 +410,7 @@ class _Repair:
             state = self.new_state(*((kept, []) if policy == BROKER else (log.batches, snapshots)), max(end, 1))
         segments = self.segments(kept, is_all=len(stretches) == 1)
         report.counts["segments"] = len(segments)
-        return Plan(report, segments, usable, state, is_new=state is None and not kept and not usable)
+        return DirectoryPlan(report, segments, usable, state, is_new=state is None and not kept and not usable)
 
     def place(self) -> tuple[list[Snapshot], LogBatches]:
         """The snapshots, newest first, and the sound batches of the log at their offsets."""

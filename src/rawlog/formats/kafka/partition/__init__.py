@@ -63,7 +63,7 @@ class Partition(Store):
         return startup.predictions(self)
 
     def reading(self) -> Reading:
-        from rawlog.formats.kafka.partition.reading import reading
+        from rawlog.formats.kafka.partition.repair import reading
 
         return reading(self)
 

@@ -5,14 +5,15 @@ An offset is in one class:
 - `present`: there is a record that consumers get, or will get if its transaction is committed;
 - `control`: a marker of a transaction, or another record of the broker's own;
 - `aborted`: a record of a transaction that was aborted;
-- `compacted`: compaction took it out. Only before the point that the cleaner has reached;
+- `compacted`: compaction took it out;
 - `expired`: before the start of the log: deleted by retention or on request;
 - `remote`: before the start of the log, in remote storage that is not among the paths;
 - `undecided`: nothing tells whether compaction took it out;
 - `unexplained`: none of these. It was there, or must have been.
 
-All of it is computed from what the one pass over the segments leaves, so it is the same for any cut of them. Only a segment in which the
-log starts is read once more, for what comes after that start.
+What the outline of the log has as lost is unexplained; `evidence.judge_gaps` decides about the rest. All of it is computed from what the
+one pass over the segments leaves, so it is the same for any cut of them. Only a segment in which the log starts is read once more, for
+what comes after that start.
 """
 
 from __future__ import annotations
@@ -22,18 +23,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in
+from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
 from rawlog.formats.kafka.internal.topics import offsets
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.partition import Partition
-from rawlog.formats.kafka.partition.identity import is_compacted_topic, parent_of
+from rawlog.formats.kafka.partition.evidence import judge_gaps
+from rawlog.formats.kafka.partition.identity import parent_of
 from rawlog.formats.kafka.partition.outline import Outline
 from rawlog.formats.kafka.partition.state import Tally
 from rawlog.formats.kafka.partition.survey import Survey, fold_segment, survey_of
 from rawlog.formats.kafka.paths import (
-    INTERNAL,
     METADATA_TOPIC,
     split,
 )
@@ -47,15 +47,14 @@ from rawlog.model.finding import (
 )
 from rawlog.model.format import File
 from rawlog.model.intervals import (
+    Intervals,
     Ranges,
     between,
     clipped,
+    intersected,
     total,
 )
 from rawlog.model.store import Store
-
-#: The internal topics that brokers compact.
-COMPACTED = frozenset(INTERNAL.values()) - {INTERNAL["kafka.remote"]}
 
 
 @dataclass(slots=True)
@@ -93,11 +92,7 @@ def _account_for(store: Store) -> PartitionAccount | None:
     rows = clipped(partition.covered, start, stop)
     missing = between(rows, start, stop)
     tally = partition.tally(start)
-    point = partition.cleaner_point(tally.cleaned) if len(missing) else 0
-    explained = int(np.clip(np.minimum(missing[:, 1] + 1, point) - missing[:, 0], 0, None).sum())
-    left = clipped(missing, max(start, point), stop)
-    is_open = partition.are_undecided(left)
-    undecided, left = total(left[is_open]), left[~is_open]
+    explained, undecided, left = partition.judge(missing)
     present, unexplained = total(rows), total(left) + tally.kept_places
     place, aborted = store[0].place, tally.aborted
     opened = sorted(survey.producers.open_transactions().items())
@@ -112,10 +107,10 @@ def _account_for(store: Store) -> PartitionAccount | None:
         present=max(0, present - tally.control - aborted - tally.removed - tally.kept_places),
         control=tally.control,
         aborted=aborted,
-        compacted=explained + tally.removed,
+        compacted=total(explained) + tally.removed,
         expired=start - remote,
         remote=remote or None,
-        undecided=undecided or None,
+        undecided=total(undecided) or None,
         unexplained=unexplained,
         broken_sequences=sum(few.count for few in survey.marks.get("sequence", {}).values()),
         open_transactions=len(opened),
@@ -170,30 +165,14 @@ class _Partition:
             summed.merge(tally)
         return summed
 
-    def cleaner_point(self, cleaned: int) -> int:
-        """The offset before which compaction may have taken out what is missing; 0 if the topic is not compacted.
-
-        `cleaned` is the last offset of a batch that only compaction writes so. A follower copies what its leader compacted, beyond what it
-        did itself; the cleaner works on whole segments, and never on the last one.
-        """
-        extents = self.log.extents
-        stored = self.checkpoint(CLEANER)
-        if stored is not None:
-            return max(stored, cleaned + 1)
-        names = [extent.first for extent in extents]
-        if cleaned != NONE:
-            return next((name for name in names if name > cleaned), cleaned + 1)
-        if self.key[0] in COMPACTED or is_compacted_topic(self.folder, self.key[0]):
-            return max(names[-1], max(extent.mark for extent in extents) + 1)
-        return 0
-
-    def are_undecided(self, missing: Ranges) -> NDArray[np.bool_]:
-        """Of which runs of missing offsets nothing tells whether compaction took them out."""
-        undecided = np.array(self.log.undecided, np.int64).reshape(-1, 2)
-        if not len(undecided):
-            return np.zeros(len(missing), np.bool_)
-        at = np.searchsorted(undecided[:, 0], missing[:, 0], side="right") - 1
-        return np.asarray((at >= 0) & (missing[:, 1] <= undecided[np.maximum(at, 0), 1]))
+    def judge(self, missing: Ranges) -> tuple[Ranges, Ranges, Ranges]:
+        """Runs of missing offsets that compaction explains, those that are undecided, and those that nothing explains."""
+        lost = Intervals.closed((first, last) for first, last in self.log.lost if last is not None)
+        at_loss, rest = intersected(missing, lost)
+        cleaned = max((extent.cleaned for extent in self.log.extents), default=NONE)
+        compacted, undecided = judge_gaps(self.store.files, rest, cleaned, has_damage=self.log.has_damage)
+        left = np.concatenate((at_loss, rest[~(compacted | undecided)]))
+        return rest[compacted], rest[undecided], left[np.argsort(left[:, 0], kind="stable")]
 
     def reason(self, first: int, last: int) -> str:
         """What is known of why offsets are missing."""

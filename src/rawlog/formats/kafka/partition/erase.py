@@ -25,9 +25,9 @@ from rawlog.formats.kafka.log.legacy import decode_legacy, holds_older
 from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, TooMuch, milliseconds
 from rawlog.formats.kafka.log.segment import decode_bounded, only, pieces
 from rawlog.formats.kafka.log.writer import Batching, Rows, encode_legacy
-from rawlog.formats.kafka.partition.outline import Outline, Piece
+from rawlog.formats.kafka.partition.outline import BatchRange, Outline
 from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, settled_log, topic_id_of
-from rawlog.formats.kafka.partition.sound_batches import PADDING
+from rawlog.formats.kafka.partition.segment_outline import PADDING
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.io import compression
 from rawlog.io.output import Folder
@@ -358,7 +358,7 @@ class ErasePolicy:
         if not last.has_batches and last.first >= writer.end_offset and self.keep.stop is None:
             yield NewSegment(last.first, (), last.file.modified)
 
-    def _batches(self, piece: Piece, file: File) -> Iterator[tuple[Frames, Heads]]:
+    def _batches(self, piece: BatchRange, file: File) -> Iterator[tuple[Frames, Heads]]:
         keep, floor = self.keep, log_start(file, self.files)
         start = max((offset for offset in (keep.start, floor) if offset is not None), default=None)
         for frames, head in self.log.batches(piece):

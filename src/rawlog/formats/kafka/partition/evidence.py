@@ -8,14 +8,14 @@ retention deletes that segment.
 
 Inside of a log a hole is a loss, or compaction made it. Where nothing tells the cleanup policy of the topic, these show a loss: an index
 or a snapshot of producers without its segment, which compaction would have deleted with it; an index entry for an offset that is missing,
-which it would have left out; sequence numbers of producers that are broken; a transaction without its marker. Topics with remote storage
-are never compacted.
+which it would have left out; a transaction without its marker; of producers that number their records one without a key before the hole,
+or a key twice in batches of several records: compaction takes out both. The numbers themselves show nothing, since it takes out whole
+batches. Topics with remote storage are never compacted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,19 +24,22 @@ from numpy.typing import NDArray
 from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in
 from rawlog.formats.kafka.entries import scan_padded
 from rawlog.formats.kafka.log.heads import Heads, heads
-from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, TIME_INDEX_ENTRY, Attributes
-from rawlog.formats.kafka.partition.extents import bytes_of
-from rawlog.formats.kafka.partition.identity import is_known_topic, is_tiered_topic, parent_of
+from rawlog.formats.kafka.log.layouts import INDEX_ENTRY, NONE, TIME_INDEX_ENTRY, Attributes
+from rawlog.formats.kafka.partition.identity import is_compacted_topic, is_known_topic, is_tiered_topic, parent_of
 from rawlog.formats.kafka.partition.leader_epochs import epochs_in
-from rawlog.formats.kafka.partition.log_directories import LogDirectory, Node
-from rawlog.formats.kafka.partition.state import Producers
-from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
-from rawlog.io.storage import exists, is_remote, listing
+from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of
+from rawlog.formats.kafka.paths import INTERNAL, MARK, METADATA_TOPIC, split
+from rawlog.io.storage import exists
 from rawlog.io.walk import walk
-from rawlog.model.errors import AccessError
-from rawlog.model.format import File
+from rawlog.model.errors import DataError
+from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File
+from rawlog.model.frames import Frames
 
+LOOK = 16 << 20
+"""So many bytes of a log are searched for records that compaction would have taken out."""
 INDEXES = ("kafka.index", "kafka.timeindex", "kafka.txnindex")
+COMPACTED = frozenset(INTERNAL.values()) - {INTERNAL["kafka.remote"]}
+"""The internal topics that brokers compact."""
 
 
 class Trace(NamedTuple):
@@ -133,11 +136,10 @@ def stated_end(files: Sequence[File]) -> int | None:
     return max(ends, default=None)
 
 
-def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
-    """Offsets of indexes whose segment is missing or empty: compaction would have deleted or rebuilt them. `segments` are the names of the
-    segments with batches.
-    """
+def index_traces(files: Sequence[File]) -> list[int]:
+    """Offsets of indexes whose segment is missing or empty: compaction would have deleted or rebuilt them."""
     deleted = {file.place.start_offset for file in files if file.place.state == "deleted"}
+    segments = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
     offsets = []
     for file in files:
         base = file.place.start_offset or 0
@@ -145,21 +147,67 @@ def index_traces(files: Sequence[File], segments: Collection[int]) -> list[int]:
             is_empty = any(other.format == "kafka.log" and other.place.start_offset == base for other in files)
             if not is_empty or (file.format in INDEXES[:2] and _count_indexed(file)):
                 offsets.append(base)
-    return offsets
+    return sorted(offsets)
 
 
-def are_undecided(files: Sequence[File], runs: NDArray[np.int64], *, has_damage: bool = False) -> NDArray[np.bool_]:
-    """Of runs of offsets, first and last, that are missing inside of a log: whether nothing tells if compaction took them out, or they are
-    lost. To be asked of a topic that nothing shows to be compacted. The log is read again, unless the other files decide, or it
-    `has_damage`, which breaks the sequences of producers too.
+class GapVerdicts(NamedTuple):
+    """Of runs of missing offsets: which compaction explains, and of which nothing tells whether it does. The others are lost."""
+
+    compacted: NDArray[np.bool_]
+    undecided: NDArray[np.bool_]
+
+
+def judge_gaps(
+    files: Sequence[File], runs: NDArray[np.int64], cleaned: int = NONE, *, has_damage: bool = False
+) -> GapVerdicts:
+    """What explains runs of offsets, first and last, that are missing inside of a log: decided here for every verb.
+
+    `cleaned` is the last offset of a batch that only compaction writes so, or -1. Where the cleanup policy is not known the log is read
+    again, unless the other files decide; not where it `has_damage`, which takes away records and markers, too.
     """
-    named = named_offsets(files) if len(runs) else None
+    compacted, undecided = np.zeros((2, len(runs)), np.bool_)
+    if not len(runs):
+        return GapVerdicts(compacted, undecided)
+    is_named = _has_offset(np.array(index_traces(files), np.int64), runs)
+    compacted = (runs[:, 0] < cleaned_before(files, cleaned)) & ~is_named
+    named = None if compacted.all() else named_offsets(files)
     if named is None:
-        return np.zeros(len(runs), np.bool_)
-    unnamed: NDArray[np.bool_] = np.searchsorted(named, runs[:, 0]) == np.searchsorted(named, runs[:, 1], side="right")
-    segments = [file for file in files if file.format == "kafka.log" and _is_loaded(file)]
-    is_open = bool(unnamed.any()) and (has_damage or not _is_broken(segments))
-    return unnamed & is_open
+        return GapVerdicts(compacted, undecided)
+    undecided = ~compacted & ~_has_offset(named, runs)
+    segments = sorted(
+        (file for file in files if file.format == "kafka.log" and _is_loaded(file)),
+        key=lambda segment: segment.place.start_offset or 0,
+    )
+    if undecided.any() and not has_damage:
+        undecided &= runs[:, 0] <= _first_uncleaned(segments, int(runs[undecided, 0].max()))
+    if undecided.any() and not has_damage:
+        for first, last in _unmarked_spans(segments):
+            undecided &= (runs[:, 1] < first) | (runs[:, 0] > last)
+    return GapVerdicts(compacted, undecided)
+
+
+def cleaned_before(files: Sequence[File], cleaned: int = NONE) -> int:
+    """The offset before which compaction explains what is missing in a log; 0 if nothing shows compaction. `cleaned` is the last offset of
+    a batch that only compaction writes so, or -1.
+    """
+    place = files[0].place
+    if place.topic == METADATA_TOPIC:
+        return 0
+    if place.topic in COMPACTED:
+        return HUGE
+    if place.topic is not None and place.partition is not None and place.group is not None:
+        folder = parent_of(place.group)
+        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
+        if dirty is not None:  # a follower copies what its leader compacted, beyond what it did itself
+            return HUGE if cleaned >= dirty else dirty
+        if cleaned == NONE and is_compacted_topic(folder, place.topic):
+            return HUGE
+    return HUGE if cleaned != NONE else 0
+
+
+def _has_offset(offsets: NDArray[np.int64], runs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which runs have one of the offsets, which rise."""
+    return np.asarray(np.searchsorted(offsets, runs[:, 0]) < np.searchsorted(offsets, runs[:, 1], side="right"))
 
 
 def named_offsets(files: Sequence[File]) -> NDArray[np.int64] | None:
@@ -193,44 +241,83 @@ def _is_loaded(file: File) -> bool:
     return file.place.state is None and file.problem is None
 
 
-def _is_broken(segments: Sequence[File]) -> bool:
-    """Whether the sequence numbers of a producer do not follow one another, or the marker of a transaction is missing."""
+def _first_uncleaned(segments: Sequence[File], stop: int) -> int:
+    """The offset of the first record that no log has before offsets that compaction took out: one without a key, or a later one of a key;
+    HUGE if there is none before `stop` in the first LOOK bytes of the log.
+
+    In batches of one record a key may be there twice: a follower that was away has what it had itself, and after that what its leader
+    compacted meanwhile. Of batches with several records that would leave some in part, which their headers tell. Only batches with a
+    sequence number count: by these, verbs that look know which logs to ask about, without reading every compacted log twice.
+    """
     from rawlog.formats.kafka import LOG
 
-    producers, unmarked = Producers(), dict[int, int]()
-    for segment in sorted(segments, key=lambda segment: segment.place.start_offset or 0):
+    keys, position = set[bytes](), 0
+    for segment in segments:
+        try:
+            for frames in walk(segment, LOG, errors="skip"):
+                for offsets, batch_keys, is_shared in _keys(frames):
+                    for offset, key, shared in zip(offsets, batch_keys, is_shared, strict=True):
+                        if offset >= stop:
+                            return HUGE
+                        if key is None or (shared and key in keys):
+                            return offset
+                        if shared:
+                            keys.add(key)
+                position += int(frames.sizes.sum())
+                if position >= LOOK:
+                    return HUGE
+        except DataError:  # what cannot be decoded shows nothing
+            return HUGE
+    return HUGE
+
+
+def _keys(frames: Frames) -> Iterator[tuple[list[int], list[bytes | None], list[bool]]]:
+    """Offsets and keys of the records with sequence numbers in a window, and whether each is in a batch of several records."""
+    from rawlog.formats.kafka.log.segment import decode_bounded, only, pieces
+
+    head = heads(frames)
+    is_data = head.sound & (head["base_sequence"] >= 0) & ~head.has(Attributes.CONTROL)
+    frames, head = only(frames, is_data), head.only(is_data)
+    for start, stop in pieces(frames, head):
+        part = frames.slice(start, stop), head.slice(start, stop)
+        for _, part_head, columns in decode_bounded(*part, {"offset", "key"}, MAX_DECOMPRESSED, MAX_HEADERS):
+            rows = np.repeat(part_head["record_count"] > 1, columns.counts)
+            yield columns.arrays["offset"].to_pylist(), columns.arrays["key"].to_pylist(), rows.tolist()
+
+
+def _unmarked_spans(segments: Sequence[File]) -> Iterator[tuple[int, int]]:
+    """The offsets in which the marker of a transaction is missing: between two batches of a producer whose epoch rises from one to the
+    other. Compaction keeps the marker as long as it keeps a record of the transaction.
+    """
+    from rawlog.formats.kafka import LOG
+
+    unmarked: dict[int, tuple[int, int]] = {}
+    for segment in segments:
         for frames in walk(segment, LOG, errors="skip"):
-            head = heads(frames, check_crc=False)
-            producers.add(frames, head, segment.path)
-            if _lacks_marker(head, unmarked):
-                return True
-    return any(oddity.code == "sequence" for oddity in producers.finish().oddities)
+            yield from _unmarked_in(heads(frames, check_crc=False), unmarked)
 
 
-def _lacks_marker(head: Heads, unmarked: dict[int, int]) -> bool:
-    """Whether a producer goes on in a later epoch, and the transaction before has no marker: compaction keeps the marker as long as it
-    keeps a record of the transaction. `unmarked` has the epochs of the transactions without one so far, by producer.
+def _unmarked_in(head: Heads, unmarked: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The same for a window. `unmarked` has the last batches of the transactions without a marker so far: epoch and last offset, by
+    producer.
     """
     chosen = np.flatnonzero(head.has(Attributes.TRANSACTIONAL) & head.sound)
     order = chosen[np.argsort(head["producer_id"][chosen], kind="stable")]
-    ids, epochs, is_data = (
-        head["producer_id"][order],
-        head["producer_epoch"][order],
-        ~head.has(Attributes.CONTROL)[order],
-    )
-    is_same = ids[1:] == ids[:-1]
-    if (is_same & is_data[1:] & is_data[:-1] & (epochs[1:] > epochs[:-1])).any():
-        return True
-    firsts = np.concatenate(([True], ~is_same))[: ids.size] & is_data
-    for number, epoch in zip(ids[firsts].tolist(), epochs[firsts].tolist(), strict=True):
-        if unmarked.get(number, epoch) < epoch:
-            return True
-    lasts = np.concatenate((~is_same, [True]))[: ids.size]
-    for number, epoch, is_open in zip(*(column[lasts].tolist() for column in (ids, epochs, is_data)), strict=True):
-        unmarked.pop(number, None)
-        if is_open:
-            unmarked[number] = epoch
-    return False
+    names = ("producer_id", "producer_epoch", "base_offset", "last_offset")
+    ids, epochs, bases, lasts = (head[name][order] for name in names)
+    is_data, is_same = ~head.has(Attributes.CONTROL)[order], ids[1:] == ids[:-1]
+    for at in np.flatnonzero(is_same & is_data[1:] & is_data[:-1] & (epochs[1:] > epochs[:-1])).tolist():
+        yield int(lasts[at]), int(bases[at + 1])
+    begins = np.flatnonzero(np.concatenate(([True], ~is_same))[: ids.size] & is_data)
+    for number, epoch, base in zip(*(column[begins].tolist() for column in (ids, epochs, bases)), strict=True):
+        last_epoch, last = unmarked.get(number, (epoch, base))
+        if last_epoch < epoch:
+            yield last, base
+    ends = np.flatnonzero(np.concatenate((~is_same, [True]))[: ids.size])
+    for at in ends.tolist():
+        unmarked.pop(int(ids[at]), None)
+        if is_data[at]:
+            unmarked[int(ids[at])] = int(epochs[at]), int(lasts[at])
 
 
 def _entries(index: File) -> NDArray[np.int64]:
@@ -246,148 +333,3 @@ def _entries(index: File) -> NDArray[np.int64]:
 def _count_indexed(index: File) -> int:
     """The least number of offsets in a segment, by its index; 0 if the index is empty or its entries do not rise."""
     return int(_entries(index).max(initial=-1)) + 1
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Partitions that should be in a log directory and are not: decided here for `verify`, `verify --complete`, `repair` and predictions.
-# A partition is expected in a directory whose `recovery-point-offset-checkpoint` or `replication-offset-checkpoint` lists it, and in the
-# one that the cluster's metadata assigns it to. Where the metadata names a node and no directory, all directories that the node has
-# registered must be here.
-
-
-#: The checkpoints that a broker writes of the partitions it has, and of no others. (The cleaner's keeps lines of deleted topics.)
-COUNTING = (RECOVERY_POINT, HIGH_WATERMARK)
-Key = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class MissingPartition:
-    """A partition of which nothing is there: neither a segment nor, unless `has_directory`, its directory.
-
-    The offsets from `first` to before `stop` are those that `checkpoint` counts; none where no checkpoint lists it.
-    - `is_expected`: it should be in this directory; otherwise a broker makes it only if this is all the node has.
-    - `is_certain`: it was here; otherwise the broker may never have had it, or only a part of the directory was copied.
-    - `is_adding`: the cluster is about to add this replica.
-    """
-
-    key: Key
-    directory: str
-    checkpoint: str | None = None
-    first: int = 0
-    stop: int = 0
-    has_directory: bool = False
-    is_adding: bool = False
-    is_expected: bool = True
-    is_certain: bool = True
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether something that was here is gone."""
-        return self.is_expected and self.is_certain and not self.is_adding
-
-    def __str__(self) -> str:
-        name, what = split(self.directory)[1], "has no segment" if self.has_directory else "is not here"
-        if self.is_adding:
-            return f"{name} {what}: the cluster is about to add this replica"
-        if self.checkpoint is None and not self.is_certain:
-            return f"{name} {what}: the cluster's metadata assigns it to this directory, and its broker had not made it yet"
-        if self.checkpoint is None:
-            return f"{name} {what}, although the cluster's metadata assigns it to this directory"
-        if self.stop <= self.first:
-            return f"{name} {what}, although {split(self.checkpoint)[1]} lists it, without records"
-        counted = split(self.checkpoint)[1]
-        return f"{name} {what}: offsets {self.first} to {self.stop - 1} are missing, which {counted} counts"
-
-
-def missing_partitions(node: Node) -> list[MissingPartition]:
-    """The partitions missing in the directories of a node, by path: no segment of them is here."""
-    present: set[Key] = set()
-    for directory in node.directories:
-        filled = _paths_with_segments(directory)
-        present |= {key for key, path in directory.loaded.items() if path in filled}
-    by_key: dict[Key, MissingPartition] = {}
-    for directory in node.directories:
-        for missing in (*_missing_by_checkpoint(node, directory, present), *_missing_by_metadata(node, directory)):
-            if missing.key not in present:
-                by_key.setdefault(missing.key, missing)
-    return sorted(by_key.values(), key=lambda partition: partition.directory)
-
-
-def _missing_by_checkpoint(node: Node, directory: LogDirectory, present: set[Key]) -> Iterator[MissingPartition]:
-    """What the checkpoints of a directory list. Directories that were copied without what a log directory says of itself are a part of
-    one; a partition that a broker has put aside was deleted or moved; one whose topic the cluster does not know any more is gone rightly.
-    Without a metadata log only partitions with records count, and none for certain if more are gone than are there: these were copied.
-    """
-    starts, assignments = offsets_in(directory.path, LOG_START), node.assignments
-    stops: dict[Key, tuple[int, str]] = {}
-    for name in COUNTING:
-        for key, stop in offsets_in(directory.path, name).items():
-            stops[key] = max(stops.get(key, (-1, "")), (stop, f"{directory.path}/{name}"))
-    is_whole = directory.meta is not None or directory.has_metadata
-    is_part = assignments is None and len(stops.keys() - present) > len(stops.keys() & present)
-    for key, (stop, checkpoint) in stops.items():
-        topic, number = key
-        has_directory = key in directory.loaded
-        if topic == METADATA_TOPIC or "/" in topic or key in directory.aside:
-            continue
-        if not has_directory and (not is_whole or (assignments is not None and not _is_replica(node, key))):
-            continue
-        first = max(starts.get(key, 0), 0)
-        path = f"{directory.path}/{topic}-{number}"
-        is_certain = has_directory or assignments is not None or (stop > first and not is_part)
-        is_adding = _is_adding(node, key)
-        yield MissingPartition(
-            key, path, checkpoint, first, max(stop, first), has_directory, is_adding, is_certain=is_certain
-        )
-
-
-def _missing_by_metadata(node: Node, directory: LogDirectory) -> Iterator[MissingPartition]:
-    """What the cluster's metadata assigns to a directory. After a clean stop checkpoints list all that the broker had: it had no other."""
-    if node.assignments is None or node.id is None:
-        return
-    futures = {
-        (partition.topic, partition.partition)
-        for partition in directory.partitions.values()
-        if partition.state == "future"
-    }
-    for key, assignment in node.assignments.names.items():
-        if node.id not in assignment.replicas or key in futures:
-            continue
-        directory_id = assignment.directory_on(node.id)
-        if directory_id is None or directory_id == directory.id:
-            path, is_adding = f"{directory.path}/{key[0]}-{key[1]}", _is_adding(node, key)
-            is_expected = directory_id is not None or node.is_complete
-            yield MissingPartition(
-                key,
-                path,
-                has_directory=key in directory.loaded,
-                is_adding=is_adding,
-                is_expected=is_expected,
-                is_certain=not directory.is_marked,
-            )
-
-
-def _is_replica(node: Node, key: Key) -> bool:
-    assert node.assignments is not None
-    assignment = node.assignments.names.get(key)
-    return assignment is not None and (node.id is None or node.id in assignment.replicas)
-
-
-def _is_adding(node: Node, key: Key) -> bool:
-    assignment = None if node.assignments is None else node.assignments.names.get(key)
-    return assignment is not None and node.id in assignment.adding
-
-
-def _paths_with_segments(directory: LogDirectory) -> set[str]:
-    """The partition directories of a log directory that have a segment. A bucket is listed once: every listing is a request."""
-    if is_remote(directory.path):
-        return {split(entry.path)[0] for entry in listing(directory.path) if entry.path.endswith(".log")}
-    return {path for path in directory.loaded.values() if has_segment(path)}
-
-
-def has_segment(directory: str) -> bool:
-    """Whether a partition directory has a segment that a broker would load."""
-    try:
-        return any(split(entry.path)[1].endswith(".log") for entry in listing(directory))
-    except AccessError:
-        return False

@@ -27,7 +27,7 @@ MOST_RUNS = 1 << 14
 
 
 @dataclass(slots=True)
-class Run:
+class EpochRun:
     """Batches of one epoch that follow one another, by the base offsets of the first and the last. `end` is the offset after them;
     `is_control`: they begin with a control batch.
     """
@@ -60,7 +60,7 @@ class EpochRuns:
     """The leader epochs of a log as they were read; `is_metadata` for a metadata log."""
 
     def __init__(self, *, is_metadata: bool = False) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[EpochRun] = []
         self.is_metadata = is_metadata
 
     def add(self, head: Heads) -> None:
@@ -74,14 +74,14 @@ class EpochRuns:
         edges = np.concatenate(([0], np.flatnonzero(is_edge) + 1, [epochs.size])).tolist()
         for start, stop in pairwise(edges):
             place = int(epochs[start]), int(bases[start]), int(bases[stop - 1])
-            self._append(Run(*place, stop - start, int(lasts[stop - 1]) + 1, bool(is_control[start])))
+            self._append(EpochRun(*place, stop - start, int(lasts[stop - 1]) + 1, bool(is_control[start])))
 
     def join(self, following: EpochRuns) -> None:
         """Take in the batches that follow these."""
         for run in following.runs:
             self._append(replace(run))
 
-    def _append(self, run: Run) -> None:
+    def _append(self, run: EpochRun) -> None:
         before = self.runs[-1] if self.runs else None
         if before is not None and before.epoch == run.epoch and (not self.is_metadata or _goes_on(before, run)):
             before.last, before.end, before.count = run.last, run.end, before.count + run.count
@@ -133,9 +133,9 @@ class EpochRuns:
             if right[index] != run.epoch
         ]
 
-    def _terms(self) -> list[list[Run]]:
+    def _terms(self) -> list[list[EpochRun]]:
         """The runs, those together that are of one epoch whatever they say."""
-        terms: list[list[Run]] = []
+        terms: list[list[EpochRun]] = []
         for run in self.runs:
             if terms and self.is_metadata and _goes_on(terms[-1][-1], run):
                 terms[-1].append(run)
@@ -144,12 +144,12 @@ class EpochRuns:
         return terms
 
 
-def _goes_on(before: Run, run: Run) -> bool:
+def _goes_on(before: EpochRun, run: EpochRun) -> bool:
     """Whether a run of a metadata log cannot begin an epoch: it follows another one without a gap or a control batch between."""
     return before.end == run.first and not run.is_control
 
 
-def _elect(term: Sequence[Run], table: NDArray[np.int64] | None) -> Run:
+def _elect(term: Sequence[EpochRun], table: NDArray[np.int64] | None) -> EpochRun:
     """Runs of one term as one run, with the epoch of most of their batches; the lowest of several."""
     if len(term) == 1:
         return term[0]
@@ -158,7 +158,7 @@ def _elect(term: Sequence[Run], table: NDArray[np.int64] | None) -> Run:
         votes[run.epoch] += run.count * (3 if _stated_epoch(table, run) == run.epoch else 2)
     epoch = max(sorted(votes, key=abs), key=votes.__getitem__)
     count = sum(run.count for run in term if run.epoch == epoch)
-    return Run(epoch, term[0].first, term[-1].last, count, term[-1].end, term[0].is_control)
+    return EpochRun(epoch, term[0].first, term[-1].last, count, term[-1].end, term[0].is_control)
 
 
 def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
@@ -178,7 +178,7 @@ def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
     return None
 
 
-def _stated_epoch(table: NDArray[np.int64] | None, run: Run) -> int | None:
+def _stated_epoch(table: NDArray[np.int64] | None, run: EpochRun) -> int | None:
     """The epoch in the checkpoint for a run's offsets; None if there is none, or several."""
     if table is None:
         return None
@@ -186,7 +186,7 @@ def _stated_epoch(table: NDArray[np.int64] | None, run: Run) -> int | None:
     return int(table[first, 0]) if first >= 0 and (first == last or int(table[first, 0]) == run.epoch) else None
 
 
-def _heaviest_chain(runs: Sequence[Run], stated: Sequence[int | None]) -> list[int]:
+def _heaviest_chain(runs: Sequence[EpochRun], stated: Sequence[int | None]) -> list[int]:
     """The heaviest sequence of runs, by number, in which epochs never fall; of equal ones, the one with lower epochs."""
     offset = max(0, len(runs) - MOST_RUNS)
     recent = runs[offset:]

@@ -22,7 +22,7 @@ Epochs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedBytes:
     """Bytes of a segment that are not of its log: no sound batches, or such as belong elsewhere. `first` and `end` are the offsets that the
     batches around them leave to them; None where nothing tells the end.
     """
@@ -39,7 +39,7 @@ class LogOutline:
     """The outline of a replica, without its batches. `start` is the first offset of the log, `traced` its end according to other files."""
 
     runs: tuple[Run, ...] = ()
-    damage: tuple[Damage, ...] = ()
+    damage: tuple[DamagedBytes, ...] = ()
     start: int = 0
     traced: int = 0
     #: Offsets (half-open) that were there and are not: damaged, or missing for no other reason.
@@ -107,7 +107,7 @@ class Copy:
         return self.log.runs
 
     @property
-    def damage(self) -> tuple[Damage, ...]:
+    def damage(self) -> tuple[DamagedBytes, ...]:
         return self.log.damage
 
     @property
@@ -249,7 +249,7 @@ def coverage(copy: Copy, *, is_compacted: bool) -> Intervals:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Share:
     """Offsets of the result, and the copy that they are taken from."""
 
     copy: int
@@ -262,7 +262,7 @@ class Piece:
 class Union:
     """The pieces of the result in order, and the offsets between its first and its last that no copy has."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[Share] = field(default_factory=list)
     missing: Intervals = field(default_factory=Intervals)
 
 
@@ -270,22 +270,22 @@ def unite(copies: Sequence[tuple[Copy, int]], start: int, end: int, *, is_compac
     """Take all that copies have from `start` to `end`: from the first copy what it has, and from each of the others only what those before
     lack. Each copy comes with the offset up to which it counts.
     """
-    pieces: list[Piece] = []
+    pieces: list[Share] = []
     taken = Intervals()
     for doubtful in (False, True):
         for copy, limit in copies:
             ranges = coverage(copy, is_compacted=is_compacted).intersection([(start, min(limit, end))])
             if not doubtful:
                 ranges = ranges.subtract((run.first, run.end) for run in copy.suspects)
-            pieces += [Piece(copy.number, first, stop) for first, stop in ranges.subtract(taken)]
+            pieces += [Share(copy.number, first, stop) for first, stop in ranges.subtract(taken)]
             taken = taken.union(ranges)
     pieces.sort(key=lambda piece: piece.start)
     return Union(_join_pieces(pieces), Intervals([(taken[0][0] if taken else start, end)]).subtract(taken))
 
 
-def _join_pieces(pieces: Sequence[Piece]) -> list[Piece]:
+def _join_pieces(pieces: Sequence[Share]) -> list[Share]:
     """Pieces in order, those of one copy that follow one another as one."""
-    joined: list[Piece] = []
+    joined: list[Share] = []
     for piece in pieces:
         if joined and joined[-1].copy == piece.copy and joined[-1].stop == piece.start:
             joined[-1] = replace(joined[-1], stop=piece.stop)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from rawlog.formats.kafka.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in
 from rawlog.formats.kafka.internal.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.partition.identity import (
     BOOTSTRAP,
@@ -26,8 +27,8 @@ from rawlog.formats.kafka.paths import (
     split,
 )
 from rawlog.formats.kafka.properties import check_meta, properties, topic_id
-from rawlog.io.storage import Source, exists, folders_in
-from rawlog.model.errors import RawlogError
+from rawlog.io.storage import Source, exists, folders_in, is_remote, listing
+from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.format import File
 from rawlog.model.store import Store
 
@@ -287,3 +288,148 @@ def _read_meta(path: str) -> dict[str, str]:
             return properties(source.read(0, LARGEST_TEXT))
     except (RawlogError, ValueError):
         return {}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Partitions that should be in a log directory and are not: decided here for `verify`, `verify --complete`, `repair` and predictions.
+# A partition is expected in a directory whose `recovery-point-offset-checkpoint` or `replication-offset-checkpoint` lists it, and in the
+# one that the cluster's metadata assigns it to. Where the metadata names a node and no directory, all directories that the node has
+# registered must be here.
+
+
+#: The checkpoints that a broker writes of the partitions it has, and of no others. (The cleaner's keeps lines of deleted topics.)
+COUNTING = (RECOVERY_POINT, HIGH_WATERMARK)
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPartition:
+    """A partition of which nothing is there: neither a segment nor, unless `has_directory`, its directory.
+
+    The offsets from `first` to before `stop` are those that `checkpoint` counts; none where no checkpoint lists it.
+    - `is_expected`: it should be in this directory; otherwise a broker makes it only if this is all the node has.
+    - `is_certain`: it was here; otherwise the broker may never have had it, or only a part of the directory was copied.
+    - `is_adding`: the cluster is about to add this replica.
+    """
+
+    key: Key
+    directory: str
+    checkpoint: str | None = None
+    first: int = 0
+    stop: int = 0
+    has_directory: bool = False
+    is_adding: bool = False
+    is_expected: bool = True
+    is_certain: bool = True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether something that was here is gone."""
+        return self.is_expected and self.is_certain and not self.is_adding
+
+    def __str__(self) -> str:
+        name, what = split(self.directory)[1], "has no segment" if self.has_directory else "is not here"
+        if self.is_adding:
+            return f"{name} {what}: the cluster is about to add this replica"
+        if self.checkpoint is None and not self.is_certain:
+            return f"{name} {what}: the cluster's metadata assigns it to this directory, and its broker had not made it yet"
+        if self.checkpoint is None:
+            return f"{name} {what}, although the cluster's metadata assigns it to this directory"
+        if self.stop <= self.first:
+            return f"{name} {what}, although {split(self.checkpoint)[1]} lists it, without records"
+        counted = split(self.checkpoint)[1]
+        return f"{name} {what}: offsets {self.first} to {self.stop - 1} are missing, which {counted} counts"
+
+
+def missing_partitions(node: Node) -> list[MissingPartition]:
+    """The partitions missing in the directories of a node, by path: no segment of them is here."""
+    present: set[Key] = set()
+    for directory in node.directories:
+        filled = _paths_with_segments(directory)
+        present |= {key for key, path in directory.loaded.items() if path in filled}
+    by_key: dict[Key, MissingPartition] = {}
+    for directory in node.directories:
+        for missing in (*_missing_by_checkpoint(node, directory, present), *_missing_by_metadata(node, directory)):
+            if missing.key not in present:
+                by_key.setdefault(missing.key, missing)
+    return sorted(by_key.values(), key=lambda partition: partition.directory)
+
+
+def _missing_by_checkpoint(node: Node, directory: LogDirectory, present: set[Key]) -> Iterator[MissingPartition]:
+    """What the checkpoints of a directory list. Directories that were copied without what a log directory says of itself are a part of
+    one; a partition that a broker has put aside was deleted or moved; one whose topic the cluster does not know any more is gone rightly.
+    Without a metadata log only partitions with records count, and none for certain if more are gone than are there: these were copied.
+    """
+    starts, assignments = offsets_in(directory.path, LOG_START), node.assignments
+    stops: dict[Key, tuple[int, str]] = {}
+    for name in COUNTING:
+        for key, stop in offsets_in(directory.path, name).items():
+            stops[key] = max(stops.get(key, (-1, "")), (stop, f"{directory.path}/{name}"))
+    is_whole = directory.meta is not None or directory.has_metadata
+    is_part = assignments is None and len(stops.keys() - present) > len(stops.keys() & present)
+    for key, (stop, checkpoint) in stops.items():
+        topic, number = key
+        has_directory = key in directory.loaded
+        if topic == METADATA_TOPIC or "/" in topic or key in directory.aside:
+            continue
+        if not has_directory and (not is_whole or (assignments is not None and not _is_replica(node, key))):
+            continue
+        first = max(starts.get(key, 0), 0)
+        path = f"{directory.path}/{topic}-{number}"
+        is_certain = has_directory or assignments is not None or (stop > first and not is_part)
+        is_adding = _is_adding(node, key)
+        yield MissingPartition(
+            key, path, checkpoint, first, max(stop, first), has_directory, is_adding, is_certain=is_certain
+        )
+
+
+def _missing_by_metadata(node: Node, directory: LogDirectory) -> Iterator[MissingPartition]:
+    """What the cluster's metadata assigns to a directory. After a clean stop checkpoints list all that the broker had: it had no other."""
+    if node.assignments is None or node.id is None:
+        return
+    futures = {
+        (partition.topic, partition.partition)
+        for partition in directory.partitions.values()
+        if partition.state == "future"
+    }
+    for key, assignment in node.assignments.names.items():
+        if node.id not in assignment.replicas or key in futures:
+            continue
+        directory_id = assignment.directory_on(node.id)
+        if directory_id is None or directory_id == directory.id:
+            path, is_adding = f"{directory.path}/{key[0]}-{key[1]}", _is_adding(node, key)
+            is_expected = directory_id is not None or node.is_complete
+            yield MissingPartition(
+                key,
+                path,
+                has_directory=key in directory.loaded,
+                is_adding=is_adding,
+                is_expected=is_expected,
+                is_certain=not directory.is_marked,
+            )
+
+
+def _is_replica(node: Node, key: Key) -> bool:
+    assert node.assignments is not None
+    assignment = node.assignments.names.get(key)
+    return assignment is not None and (node.id is None or node.id in assignment.replicas)
+
+
+def _is_adding(node: Node, key: Key) -> bool:
+    assignment = None if node.assignments is None else node.assignments.names.get(key)
+    return assignment is not None and node.id in assignment.adding
+
+
+def _paths_with_segments(directory: LogDirectory) -> set[str]:
+    """The partition directories of a log directory that have a segment. A bucket is listed once: every listing is a request."""
+    if is_remote(directory.path):
+        return {split(entry.path)[0] for entry in listing(directory.path) if entry.path.endswith(".log")}
+    return {path for path in directory.loaded.values() if has_segment(path)}
+
+
+def has_segment(directory: str) -> bool:
+    """Whether a partition directory has a segment that a broker would load."""
+    try:
+        return any(split(entry.path)[1].endswith(".log") for entry in listing(directory))
+    except AccessError:
+        return False

@@ -3,9 +3,8 @@
 A batch carries its own offsets, so the name of a segment is only a hint. Batches outside the range that the names leave to their segment
 belong to the log all the same if nothing else has their offsets: the segment was renamed, or swapped with another one.
 
-Offsets that are missing between two segments are a loss, unless compaction took them out. That is known from the cleaner's checkpoint,
-from the settings of the topic, or from what compaction leaves in the batches. Damage near a gap explains nothing. Where nothing tells the
-cleanup policy, and nothing contradicts compaction, it is undecided. A metadata log is never compacted: whatever is missing is lost.
+Offsets that are missing inside of a log are a loss, unless compaction took them out: `evidence.judge_gaps` decides. A metadata log is
+never compacted: whatever is missing is lost.
 """
 
 from __future__ import annotations
@@ -19,31 +18,35 @@ from itertools import chain, groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE
 from rawlog.formats.kafka.partition.evidence import (
-    are_undecided,
+    cleaned_before,
     first_trace,
     index_traces,
+    judge_gaps,
     last_trace,
     named_offsets,
     stated_end,
 )
-from rawlog.formats.kafka.partition.extents import Extent, Span, bytes_of, read_extent, runs_of
-from rawlog.formats.kafka.partition.identity import Identity, is_compacted_topic, parent_of
+from rawlog.formats.kafka.partition.identity import Identity
 from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
-from rawlog.formats.kafka.partition.sound_batches import (
+from rawlog.formats.kafka.partition.segment_outline import (
     FARTHEST,
     HUGE,
     NEAR,
     PADDING,
     UNFINISHED,
+    Extent,
+    Span,
+    bytes_of,
     longest_chain,
+    read_extent,
     rebase,
+    runs_of,
     set_field,
 )
-from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC
+from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.walk import walk
 from rawlog.model.errors import CorruptError, TruncatedError
 from rawlog.model.format import ExpectedGaps, File
@@ -64,7 +67,7 @@ class Side(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class MissingOffsets:
     """Offsets `first` to `last` that are missing before the segment `file`; inside of it; or after it at the end of the log. A `trace`
     says what knows of them at the start and at the end of a log. `is_remote`: remote storage has them. `is_undecided`: nothing tells
     whether compaction took them out.
@@ -90,7 +93,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchRange:
     """Batches of one segment, by number, that follow one another in the log. Nothing before `start` is expected in it."""
 
     segment: int
@@ -114,8 +117,8 @@ class Outline:
     """A partition's segments put together. `pieces` are in the order of their offsets."""
 
     extents: list[Extent]
-    pieces: list[Piece]
-    gaps: list[Gap]
+    pieces: list[BatchRange]
+    gaps: list[MissingOffsets]
     #: Runs of offsets that were there, or must have been, and are not: the last is None where nothing says how far they went.
     lost: list[tuple[int, int | None]]
     #: Batches that are put at their offsets from outside of their segment's range, by segment and number.
@@ -129,6 +132,11 @@ class Outline:
     def undecided(self) -> list[tuple[int, int]]:
         """The same inside of segments and between them, in order."""
         return sorted([*self.holes, *((gap.first, gap.last) for gap in self.gaps if gap.is_undecided)])
+
+    @property
+    def has_damage(self) -> bool:
+        """Whether bytes are no batch, or batches are displaced: that explains missing offsets, too."""
+        return _has_damage(self.extents, self.placed)
 
     @property
     def is_as_stored(self) -> bool:
@@ -167,7 +175,7 @@ class Outline:
             extend(runs, chain.from_iterable(map(self._correct_run, parts)))
         return runs
 
-    def _runs_of(self, piece: Piece) -> Iterator[Run]:
+    def _runs_of(self, piece: BatchRange) -> Iterator[Run]:
         """The batches of a piece, by number; each that has a wrong offset alone."""
         extent = self.extents[piece.segment]
         sound, choice = extent.sound_and_choice()
@@ -195,7 +203,7 @@ class Outline:
         )
         return next(right, epoch)
 
-    def batches(self, piece: Piece) -> Iterator[tuple[Frames, Heads]]:
+    def batches(self, piece: BatchRange) -> Iterator[tuple[Frames, Heads]]:
         """The batches of a piece in order, with the base offsets and leader epochs that they should have."""
         from rawlog.formats.kafka import LOG
 
@@ -273,28 +281,10 @@ def outline(files: Sequence[File], known_extents: Mapping[str, Extent] | None = 
         extents.append(extent)
     placed = _place_strays(extents)
     pieces = _pieces(extents, placed)
-    gaps = _gaps(extents, pieces, segments)
-    if gaps:
-        point = _cleaned_up_to(files, max(extent.mark for extent in extents))
-        shown = index_traces(all_files, {extent.first for extent in extents if extent.has_batches}) if point else []
-        gaps = [gap for gap in gaps if gap.first >= point or any(gap.first <= offset <= gap.last for offset in shown)]
-    # Of a compacted log these are as many as its batches: only those that are lost become gaps.
-    holes, owners = _holes([] if any(extent.is_cleaned for extent in extents) else extents)
-    if len(holes):
-        is_left = holes[:, 0] >= _cleaned_up_to(files, NONE)
-        holes, owners = holes[is_left], owners[is_left]
-    is_damaged = _has_damage(extents, placed)
-    between = np.array([(gap.first, gap.last) for gap in gaps], np.int64).reshape(-1, 2)
-    is_open = are_undecided(files, np.concatenate((between, holes)), has_damage=is_damaged)
-    if not is_damaged:  # otherwise damage explains what is missing between segments, too: it is lost
-        gaps = [replace(gap, is_undecided=bool(undecided)) for gap, undecided in zip(gaps, is_open, strict=False)]
-    is_lost = ~is_open[len(gaps) :]
-    for (first, last), owner in zip(holes[is_lost].tolist(), owners[is_lost].tolist(), strict=True):
-        gaps.append(Gap(first, last, extents[owner].file, Side.INSIDE))
-    undecided = [(first, last) for first, last in holes[~is_lost].tolist()]
+    gaps, holes = _judge(all_files, extents, _gaps(extents, pieces, segments), _has_damage(extents, placed))
     gaps = [*_start_gap(all_files, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
-    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), undecided)
+    return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
 
 
 # What is refused ---------------------------------------------------------------------------------------------------------
@@ -440,11 +430,11 @@ def _is_in_run(extent: Extent, number: int, end: int) -> bool:
     return any(span is not None and (span[1] + 1 == low or high + 1 == span[0]) for span in around)
 
 
-def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[Piece]:
+def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[BatchRange]:
     """The log in the order of its offsets. A segment is one piece, unless batches of others belong among its own."""
     if not placed:
         return [
-            Piece(index, None, int(extent.covered[0][0]), int(extent.covered[-1][1]), extent.first)
+            BatchRange(index, None, int(extent.covered[0][0]), int(extent.covered[-1][1]), extent.first)
             for index, extent in enumerate(extents)
             if len(extent.covered)
         ]
@@ -459,7 +449,7 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
         for number in placed.get(index, ()):
             parts.append((*extent.strays[number], index, (number,), False))
     parts.sort(key=lambda part: part[0])
-    pieces: list[Piece] = []
+    pieces: list[BatchRange] = []
     begun: set[int] = set()
     for index, run in groupby(parts, key=lambda part: part[2]):
         group = list(run)
@@ -468,7 +458,7 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
         begun.add(index)
         whole = len(group) == 1 and group[0][3] is None
         numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in group))
-        pieces.append(Piece(index, numbers, low, group[-1][1], name if fits else low))
+        pieces.append(BatchRange(index, numbers, low, group[-1][1], name if fits else low))
     return pieces
 
 
@@ -504,7 +494,7 @@ def correct_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction
     return frames, head
 
 
-def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
+def _epochs(extents: Sequence[Extent], pieces: Sequence[BatchRange]) -> EpochRuns:
     """The leader epochs of the batches that are of the log, in its order."""
     runs = EpochRuns(is_metadata=bool(extents) and extents[0].file.place.topic == METADATA_TOPIC)
     for piece in pieces:
@@ -524,9 +514,8 @@ def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
     """The lost ranges among the offsets from `first` to before `stop`. The log is read, once, unless names, checkpoints or settings show
     that compaction may have removed them.
     """
-    filled = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
-    is_named = any(first <= offset < stop for offset in index_traces(files, filled))
-    if not is_named and stop <= _cleaned_up_to(files, NONE):
+    is_named = any(first <= offset < stop for offset in index_traces(files))
+    if not is_named and stop <= cleaned_before(files):
         return []
     gaps = Store.of(files).share(_outline).gaps
     return [(gap.first, gap.last + 1) for gap in gaps if gap.is_lost and gap.first < stop and first <= gap.last]
@@ -534,14 +523,14 @@ def lost_offsets(files: Sequence[File], first: int, stop: int) -> list[Span]:
 
 def expected_gaps(files: Sequence[File]) -> ExpectedGaps:
     """The gaps of a log that nobody need ask about: compaction explains them, or nothing contradicts it."""
-    return ExpectedGaps(_cleaned_up_to(files, NONE), named_offsets(files))
+    return ExpectedGaps(cleaned_before(files), named_offsets(files))
 
 
 def _outline(store: Store) -> Outline:
     return outline(store.files)
 
 
-def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:
+def _gaps(extents: Sequence[Extent], pieces: Sequence[BatchRange], segments: Sequence[File]) -> list[MissingOffsets]:
     """What is missing between segments, whatever the reason."""
     gaps = []
     end: int | None = None
@@ -550,12 +539,40 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
         # Inside of a segment damage or compaction took something out, and says so itself. A metadata log has no gaps at all.
         start = piece.first if segments[piece.segment].place.topic == METADATA_TOPIC else piece.start
         if end is not None and end < start and piece.segment not in seen:
-            gaps.append(Gap(end, start - 1, segments[piece.segment]))
+            gaps.append(MissingOffsets(end, start - 1, segments[piece.segment]))
         end = piece.last + 1
         seen.add(piece.segment)
     if extents and end is not None and not extents[-1].has_batches and end < extents[-1].first:
-        gaps.append(Gap(end, extents[-1].first - 1, segments[-1]))
+        gaps.append(MissingOffsets(end, extents[-1].first - 1, segments[-1]))
     return gaps
+
+
+def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
+    return bool(placed) or any(
+        extent.has_damage or (extent.choice is not None and (extent.choice.dropped or extent.choice.rebased))
+        for extent in extents
+    )
+
+
+def _judge(
+    files: Sequence[File], extents: Sequence[Extent], between: Sequence[MissingOffsets], has_damage: bool
+) -> tuple[list[MissingOffsets], list[tuple[int, int]]]:
+    """The gaps between segments and inside of them that compaction does not explain; and the undecided runs of offsets inside of them."""
+    holes, owners = _holes(extents)
+    runs = np.concatenate((np.array([(gap.first, gap.last) for gap in between], np.int64).reshape(-1, 2), holes))
+    cleaned = max((extent.cleaned for extent in extents), default=NONE)
+    compacted, undecided = judge_gaps(files, runs, cleaned, has_damage=has_damage)
+    count = len(between)
+    # Damage explains what is missing between segments, too: then it is lost.
+    gaps = [
+        replace(gap, is_undecided=bool(is_undecided) and not has_damage)
+        for gap, is_compacted, is_undecided in zip(between, compacted, undecided, strict=False)
+        if not is_compacted
+    ]
+    lost = ~(compacted | undecided)[count:]
+    for (first, last), owner in zip(holes[lost].tolist(), owners[lost].tolist(), strict=True):
+        gaps.append(MissingOffsets(first, last, extents[owner].file, Side.INSIDE))
+    return gaps, [(first, last) for first, last in holes[undecided[count:]].tolist()]
 
 
 def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -575,15 +592,7 @@ def _holes(extents: Sequence[Extent]) -> tuple[NDArray[np.int64], NDArray[np.int
     return np.concatenate(holes), np.repeat(np.arange(len(extents)), [len(spans) for spans in holes[1:]])
 
 
-def _has_damage(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> bool:
-    """Whether bytes are no batch, or batches are displaced: that explains missing offsets, too."""
-    return bool(placed) or any(
-        extent.has_damage or (extent.choice is not None and (extent.choice.dropped or extent.choice.rebased))
-        for extent in extents
-    )
-
-
-def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
+def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[BatchRange]) -> list[MissingOffsets]:
     """What is missing at the start, and retention does not explain. Batches may be before the name of the first segment."""
     trace = first_trace(files)
     if trace is None or not extents:
@@ -591,10 +600,10 @@ def _start_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequenc
     start = min([extents[0].first, *(piece.first for piece in pieces[:1])])
     if trace.offset >= start:
         return []
-    return [Gap(trace.offset, start - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
+    return [MissingOffsets(trace.offset, start - 1, extents[0].file, Side.START, trace.text, trace.is_remote)]
 
 
-def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
+def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[BatchRange]) -> list[MissingOffsets]:
     """The offsets missing at the end, according to other files."""
     if not extents:
         return []
@@ -602,30 +611,16 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     end = max((piece.last + 1 for piece in pieces), default=extents[-1].first)
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
-    return [Gap(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
-
-
-def _cleaned_up_to(files: Sequence[File], mark: int) -> int:
-    """The offset up to which compaction may have removed records; 0 if nothing shows compaction. `mark` is the last offset of a batch
-    that shows it, or -1.
-    """
-    place = files[0].place
-    if place.topic == METADATA_TOPIC:
-        return 0
-    if place.topic in INTERNAL.values():
-        return HUGE
-    if place.topic is not None and place.partition is not None and place.group is not None:
-        folder = parent_of(place.group)
-        dirty = offsets_in(folder, CLEANER).get((place.topic, place.partition))
-        if dirty is not None:  # a follower copies what its leader compacted, beyond what it did itself
-            return HUGE if mark >= dirty else dirty
-        if mark == NONE and is_compacted_topic(folder, place.topic):
-            return HUGE
-    return HUGE if mark != NONE else 0
+    return (
+        [MissingOffsets(end, trace.offset - 1, extents[-1].file, Side.END, trace.reason)] if trace.offset > end else []
+    )
 
 
 def _lost(
-    extents: Sequence[Extent], pieces: Sequence[Piece], gaps: Sequence[Gap], placed: Mapping[int, set[int]]
+    extents: Sequence[Extent],
+    pieces: Sequence[BatchRange],
+    gaps: Sequence[MissingOffsets],
+    placed: Mapping[int, set[int]],
 ) -> list[tuple[int, int | None]]:
     """The gaps, and the offsets around every place where bytes are no sound batch or a batch has no place in the log."""
     spans: list[tuple[int, int | None]] = [(gap.first, gap.last) for gap in gaps if gap.is_lost]
@@ -643,7 +638,7 @@ def _lost(
 
 
 def _offsets_around_damage(
-    index: int, extents: Sequence[Extent], pieces: Sequence[Piece], at: int | None, placed: set[int]
+    index: int, extents: Sequence[Extent], pieces: Sequence[BatchRange], at: int | None, placed: set[int]
 ) -> Iterable[tuple[int, int | None]]:
     """For each place of damage the offsets between the batches around it."""
     extent = extents[index]
@@ -685,4 +680,4 @@ def _subtract(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) 
     return [(first, None if stop == HUGE else stop - 1) for first, stop in left]
 
 
-__all__ = ["Fate", "Gap", "Outline", "Piece", "Side", "outline", "refuse_damage"]
+__all__ = ["BatchRange", "Fate", "MissingOffsets", "Outline", "Side", "outline", "refuse_damage"]

@@ -25,7 +25,7 @@ from rawlog.formats.kafka.internal.topics import read_records
 from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.seek import last_indexed
-from rawlog.formats.kafka.partition.lineage import Copy, Lineage, Piece, span, unite
+from rawlog.formats.kafka.partition.lineage import Copy, Lineage, Share, span, unite
 from rawlog.formats.kafka.paths import METADATA_TOPIC, remote_directory, split
 from rawlog.formats.kafka.properties import properties, topic_id
 from rawlog.io.storage import Source
@@ -467,7 +467,7 @@ class Decision:
     """What becomes of a partition: the plan, and the pieces to write. `floor` is the first offset that consumers get."""
 
     plan: UnitPlan
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[Share] = field(default_factory=list)
     start: int = 0
     floor: int | None = None
 
@@ -652,7 +652,7 @@ class _Decider:
         around = [copy for copy in self.copies if copy.start < stop and copy.end > start]
         return all(any(a <= start and stop <= b + 1 for a, b in copy.log.undecided) for copy in around) and bool(around)
 
-    def _note_filled(self, pieces: Sequence[Piece]) -> None:
+    def _note_filled(self, pieces: Sequence[Share]) -> None:
         """Say where a compacted log was put together: replicas are compacted by themselves, so that one may lack the end of a key."""
         filled = [piece for piece in pieces if piece.copy != self.winner.number and piece.start < self.winner.sound_end]
         if self.is_compacted and filled:
@@ -740,18 +740,18 @@ class _Decider:
 
     # In words ------------------------------------------------------------------------------------------------------------
 
-    def _explain(self, piece: Piece) -> Piece:
+    def _explain(self, piece: Share) -> Share:
         if piece.copy == self.winner.number:
-            return Piece(piece.copy, piece.start, piece.stop, self.reason)
+            return Share(piece.copy, piece.start, piece.stop, self.reason)
         if piece.start >= self.winner.sound_end:
             why = f"after the end of the log on {self.winner.disk}"
         elif piece.stop <= self.winner.start:
             why = f"before the beginning of the log on {self.winner.disk}"
         else:
             why = f"damaged or missing on {self.winner.disk}"
-        return Piece(piece.copy, piece.start, piece.stop, why)
+        return Share(piece.copy, piece.start, piece.stop, why)
 
-    def _copy_plan(self, copy: Copy, pieces: Sequence[Piece]) -> CopyPlan:
+    def _copy_plan(self, copy: Copy, pieces: Sequence[Share]) -> CopyPlan:
         taken = [piece for piece in pieces if piece.copy == copy.number]
         limit = self.limits.get(copy.number, copy.end)
         if copy is self.winner:

@@ -14,7 +14,6 @@ from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, checkpoint_text
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.segment import scan, sound
-from rawlog.formats.kafka.partition.evidence import COUNTING, missing_partitions
 from rawlog.formats.kafka.partition.identity import (
     BOOTSTRAP,
     META,
@@ -22,9 +21,15 @@ from rawlog.formats.kafka.partition.identity import (
     is_tiered_topic,
 )
 from rawlog.formats.kafka.partition.leader_epochs import Correction
-from rawlog.formats.kafka.partition.log_directories import infer_identity, node_of, topic_id_in
+from rawlog.formats.kafka.partition.log_directories import (
+    COUNTING,
+    infer_identity,
+    missing_partitions,
+    node_of,
+    topic_id_in,
+)
 from rawlog.formats.kafka.partition.outline import Outline, Side, correct_epochs, outline, refuse_damage, refuse_holes
-from rawlog.formats.kafka.partition.sound_batches import PADDING, UNFINISHED
+from rawlog.formats.kafka.partition.segment_outline import PADDING, UNFINISHED
 from rawlog.formats.kafka.partition.tiers import has_remote
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import (

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rawlog.formats.kafka.checkpoints import parse
 from rawlog.formats.kafka.log.heads import heads
-from rawlog.formats.kafka.partition.evidence import MissingPartition, has_segment, missing_partitions
-from rawlog.formats.kafka.partition.log_directories import nodes
+from rawlog.formats.kafka.partition.log_directories import MissingPartition, has_segment, missing_partitions, nodes
 from rawlog.formats.kafka.partition.survey import survey
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.properties import properties, topic_id
@@ -136,7 +135,8 @@ def producer_epoch(files: Files) -> Iterator[Mark]:
 def sequence(files: Files) -> Iterator[Mark]:
     """The sequence numbers of an idempotent producer do not follow one another: batches are missing, doubled or out of order.
 
-    Leaders refuse that, so bytes were lost or copied after they were written. (Compacted logs are not looked at.)
+    Leaders refuse that, so bytes were lost or copied after they were written. Logs with holes are not looked at: a hole breaks
+    the numbers, too, and is found by itself.
     """
     yield from survey(files).get("sequence", ())
 

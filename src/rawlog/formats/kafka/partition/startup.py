@@ -14,7 +14,6 @@ from rawlog.formats.kafka.checkpoints import LOG_START, RECOVERY_POINT, offsets_
 from rawlog.formats.kafka.epochs import parse_epochs
 from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.segment import scan
-from rawlog.formats.kafka.partition.evidence import missing_partitions
 from rawlog.formats.kafka.partition.identity import (
     BOOTSTRAP,
     META,
@@ -25,7 +24,7 @@ from rawlog.formats.kafka.partition.identity import (
     sound_end,
     trusted_end,
 )
-from rawlog.formats.kafka.partition.log_directories import LogDirectory, Node, nodes, topic_id_in
+from rawlog.formats.kafka.partition.log_directories import LogDirectory, Node, missing_partitions, nodes, topic_id_in
 from rawlog.formats.kafka.partition.survey import SegmentFold
 from rawlog.formats.kafka.partition.writer import METADATA
 from rawlog.formats.kafka.paths import EPOCHS, MARK, METADATA_TOPIC, OFFSET_CHECKPOINTS, split

@@ -25,7 +25,6 @@ from rawlog.formats.kafka.log.layouts import (
 )
 from rawlog.formats.kafka.log.legacy import open_wrappers
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
-from rawlog.formats.kafka.partition.extents import Extent, PlainExtent
 from rawlog.formats.kafka.partition.leader_epochs import Correction, epochs_in
 from rawlog.formats.kafka.partition.outline import (
     UNDECIDED,
@@ -33,6 +32,7 @@ from rawlog.formats.kafka.partition.outline import (
     Side,
     outline,
 )
+from rawlog.formats.kafka.partition.segment_outline import Extent, PlainExtent
 from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, Tally
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.io.storage import exists
@@ -426,6 +426,8 @@ class Survey:
         #: What segments without damage cover, by path.
         self.extents: dict[str, Extent] = {}
         self.compacted = False
+        #: Offsets are missing between segments or inside of them: that breaks the sequences of producers, too.
+        self.has_gaps = False
         self.snapshots = {file.place.start_offset: file for file in store if _is_loaded(file, "kafka.snapshot")}
         #: Where the batches of the last segment end, if it is without damage.
         self.end_position: int | None = None
@@ -451,6 +453,7 @@ class Survey:
         if fold.first is not None and self.last_offset >= 0:
             following = self.last_offset + 1
             self.compacted |= not fold.first.is_wrapper and fold.first.base > following >= base
+            self.has_gaps |= not fold.first.is_wrapper and fold.first.base > following
         self.compacted |= fold.compacted
         self.last_offset = max(self.last_offset, fold.last_offset)
         for code, marks in fold.marks.items():
@@ -601,7 +604,7 @@ class Survey:
         self.mark_displaced(log)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.
-        if not self.compacted and not (self.last_file.place.topic or "").startswith("__"):
+        if not (self.compacted or self.has_gaps) and not (self.last_file.place.topic or "").startswith("__"):
             for oddity in sorted(self.producers.finish().oddities, key=lambda oddity: (oddity.offset, oddity.position)):
                 mark = Mark(
                     oddity.message,

@@ -1,0 +1,612 @@
+"""The outline of one segment: its sound batches among damaged bytes, which of them make a log whose offsets rise, and what they cover.
+
+The checksum of a batch covers neither its base offset nor its leader epoch. A batch that is where the ones around it leave room for
+exactly its offsets gets its offset back; one that is nowhere in order is put where its offsets say, if there is room. A segment whose
+batches are in order is read window by window; of others each batch is known by its number.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka.log.heads import Heads, heads
+from rawlog.formats.kafka.log.kernels.heads import find_batch
+from rawlog.formats.kafka.log.layouts import BATCH, NONE, OUTLINE, SMALLEST_LENGTH
+from rawlog.formats.kafka.log.legacy import open_wrappers
+from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.partition.leader_epochs import EpochRuns
+from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.io.storage import Source
+from rawlog.kernels import byte_view
+from rawlog.model.errors import LostError
+from rawlog.model.format import File
+from rawlog.model.frames import Bytes, Frames
+from rawlog.model.outline import Run, extend
+from rawlog.model.status import Status
+
+WINDOW = 16 << 20
+PADDING = "zeros of preallocation"
+UNFINISHED = "an unfinished batch"
+HUGE = (1 << 63) - 1
+FARTHEST = (1 << 31) - 1
+"""How far an offset may be after the name of its segment: an index holds no larger difference."""
+NEAR = 4096
+"""So many offsets after the end a batch may still belong to the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Bytes of a segment that are not a sound batch, and why."""
+
+    start: int
+    stop: int
+    reason: str
+
+
+@dataclass(slots=True)
+class SoundBatches:
+    """The sound batches of a segment in the order of the file, and what is between them."""
+
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    head: Heads
+    holes: list[Hole]
+
+
+def find_sound(data: Bytes, *, sealed: bool = False) -> SoundBatches:
+    """Every sound batch of a segment, also after damage. In a `sealed` segment, one that others follow, zeros at the end are an
+    unfinished batch: a broker preallocates only the segment that it appends to.
+    """
+    data = byte_view(data)
+    starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    stops: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    parts: list[NDArray[np.int64]] = []
+    holes: list[Hole] = []
+    for frames, head, hole in _runs(data, sealed):
+        if len(frames):
+            starts.append(frames.positions)
+            stops.append(frames.stops + frames.base)
+            parts.append(head.values)
+        if hole is not None:
+            holes.append(hole)
+    from rawlog.formats.kafka.log.kernels.heads import NAMES
+
+    values = np.concatenate([np.empty((len(NAMES), 0), np.int64), *parts], axis=1)
+    return SoundBatches(np.concatenate(starts), np.concatenate(stops), Heads(values), holes)
+
+
+def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | None]]:
+    """Runs of sound batches, each with the hole after it."""
+    position, window, size = 0, WINDOW, data.size
+    while position < size:
+        part = data[position : position + window]
+        frames = scan(part, 0)
+        frames = Frames(frames.data, frames.starts, frames.stops, frames.reached, frames.status, base=position)
+        head = heads(frames)
+        good = head.sound
+        if not good.all():
+            bad = int(np.argmin(good))
+            start, stop = int(frames.positions[bad]), int(frames.stops[bad]) + position
+            reason = {Status.BAD_CRC: "checksum", Status.BAD_MAGIC: "magic"}.get(Status(head["state"][bad]), "length")
+            # Its length is trusted if it leads to another batch; else it may have swallowed some.
+            near = _batch_near(data, frames, bad)
+            if near is not None:
+                stop = near
+            elif stop < size and not is_batch(data, stop):
+                stop = _next_batch(data, start + 1)
+            hole = Hole(start, stop, reason) if stop > start else None
+            yield frames.slice(0, bad), head.slice(0, bad), hole
+            position = stop
+            continue
+        reached = frames.reached_in_file
+        if reached >= size:
+            yield frames, head, None
+            return
+        if position + window < size and frames.status is not Status.BAD_LENGTH and not _is_long(data, reached, size):
+            yield frames, head, None  # the batch goes on after the window
+            window = WINDOW if len(frames) else window * 2
+            position = reached
+            continue
+        near = _batch_near(data, frames, len(frames))
+        if near is not None:
+            yield frames, head, None
+            position = near
+            continue
+        stop = _next_batch(data, reached + 1)
+        zeros = stop == size and not sealed and not data[reached:].any()
+        tail = PADDING if zeros else UNFINISHED if stop == size else "length"
+        yield frames, head, Hole(reached, stop, tail)
+        position = stop
+
+
+def _is_long(data: Bytes, position: int, size: int) -> bool:
+    """Whether the batch at a position claims to reach beyond the file, or is not a batch."""
+    if size - position <= OUTLINE.size:
+        return True
+    at = position + OUTLINE.at("length")
+    length = int.from_bytes(data[at : at + 4].tobytes(), "big", signed=True)
+    return length < SMALLEST_LENGTH or position + OUTLINE.after("length") + length > size
+
+
+def _batch_near(data: Bytes, frames: Frames, count: int) -> int | None:
+    """Where a sound batch begins inside the last bytes of the one before it: both had zeros there, and some of them are gone."""
+    if not count:
+        return None
+    end = int(frames.stops[count - 1]) + frames.base
+    first = max(int(frames.positions[count - 1]) + 1, end - OUTLINE.after("base_offset") + 1)
+    return next((at for at in range(first, end) if is_batch(data, at)), None)
+
+
+def _next_batch(data: Bytes, position: int) -> int:
+    """Where the next sound batch begins, or the end."""
+    following = int(find_batch(data, position))
+    return data.size if following < 0 else following
+
+
+def is_batch(data: Bytes, position: int) -> bool:
+    """Whether a sound batch is at a position."""
+    if _is_long(data, position, data.size):
+        return False
+    at = position + OUTLINE.at("length")
+    length = int.from_bytes(data[at : at + 4].tobytes(), "big", signed=True)
+    return int(find_batch(data[position : position + OUTLINE.after("length") + length], 0)) == 0
+
+
+# Which of them make a log ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOrder:
+    """Batches by number, in the order to write them; new base offsets for some; those that no place was found for."""
+
+    order: list[int]
+    rebased: dict[int, int]
+    moved: list[int]
+    dropped: list[int]
+
+
+def choose(head: Heads, first: int, stop: int, end: int | None = None, *, is_gapless: bool = False) -> BatchOrder:
+    """The batches of a segment, which holds offsets from `first` up to `stop`, in an order in which offsets rise.
+
+    The longest chain of batches is right; of equally long ones, that in which most batches begin where the one before ends. A batch off
+    the chain gets another offset only if it is alone between two others that leave room for exactly its offsets. What follows the last
+    one is `stop`, or the `end` of the log that other files say it had. In a log that `is_gapless` a batch far ahead is wrong, unless
+    another one joins it.
+    """
+    base, last = head["base_offset"].copy(), head["last_offset"].copy()
+    # Of a compressed entry of magic 0 or 1 only the last offset is known here.
+    usable = (base >= first) & (last >= base) & (last < stop) & (last - first <= FARTHEST)
+    if is_gapless:
+        joins = base[1:] == last[:-1] + 1
+        is_joined = np.concatenate(([False], joins)) | np.concatenate((joins, [False]))
+        sizes = np.where(usable, last - base + 1, 0)
+        usable &= is_joined[: base.size] | (base <= first + np.cumsum(sizes) + NEAR)
+    bases, lasts = base.tolist(), last.tolist()
+    if usable.all() and (base[1:] > last[:-1]).all():
+        chain = list(range(base.size))
+    else:
+        chain = longest_chain(
+            [number for number in range(base.size) if usable[number]],
+            bases,
+            lasts,
+            first,
+            stop if stop != HUGE else end,
+        )
+    if end is not None and chain and chain[-1] == base.size - 1:
+        before = lasts[chain[-2]] if len(chain) > 1 else first - 1
+        if is_too_high(before, bases[chain[-1]], lasts[chain[-1]], end):
+            chain.pop()
+    if len(chain) == base.size:
+        return BatchOrder(chain, {}, [], [])
+    on_chain = set(chain)
+    rest = [number for number in range(base.size) if number not in on_chain]
+    rebased = rebase(rest, chain, head["crc"].tolist(), bases, lasts, first, stop if stop != HUGE else end)
+    order = sorted([*chain, *rebased], key=lambda number: rebased.get(number, bases[number]))
+    moved, dropped = [], []
+    starts = [rebased.get(number, bases[number]) for number in order]
+    ends = [rebased.get(number, bases[number]) + lasts[number] - bases[number] for number in order]
+    for number in sorted((number for number in rest if number not in rebased), key=lambda number: bases[number]):
+        at = bisect_right(starts, bases[number])
+        before = ends[at - 1] if at else first - 1
+        # After the end of the last segment only what is near it: an offset that is wrong could be any.
+        near = before + max(NEAR, before - first + 1) if stop == HUGE else stop
+        following = starts[at] if at < len(starts) else near
+        if usable[number] and before < bases[number] and lasts[number] < following:
+            order.insert(at, number)
+            starts.insert(at, bases[number])
+            ends.insert(at, lasts[number])
+            moved.append(number)
+        else:
+            dropped.append(number)
+    return BatchOrder(order, rebased, moved, dropped)
+
+
+Offsets = Sequence[int] | Mapping[int, int]
+
+
+def longest_chain(
+    numbers: Sequence[int], bases: Offsets, lasts: Offsets, first: int | None = None, stop: int | None = None
+) -> list[int]:
+    """The most batches, in the order of the file, of which each begins after the one before; of equally many, those with the most that
+    begin right where the one before ends, or leave exactly the room of the one batch between them. Before them something ends at `first`,
+    after them something begins at `stop`.
+    """
+    ends = sorted({lasts[number] for number in numbers})
+    # The best chain that ends at most at each offset: a tree of prefix maxima of (batches and joins, last batch).
+    tree: list[tuple[int, int]] = [(0, -1)] * (len(ends) + 1)
+    joined: dict[int, tuple[int, int]] = {} if first is None else {first - 1: (0, -1)}
+    before: dict[int, int] = {}
+    scores: dict[int, int] = {}
+    best, final = 0, -1
+    weight = 2 * len(bases) + 1
+    for number in numbers:
+        score, previous = joined.get(bases[number] - 1, (-1, -1))
+        score += 1 if score >= 0 else 0
+        if first is not None and number:
+            end = first - 1 if number == 1 else lasts[number - 2]
+            skipped = scores.get(number - 2, -1) if number > 1 else 0
+            if skipped >= max(score, 0) and bases[number] - end == lasts[number - 1] - bases[number - 1] + 2:
+                score, previous = skipped + 1, number - 2 if number > 1 else -1
+        at = bisect_left(ends, bases[number])
+        while at:
+            if tree[at][0] > score:
+                score, previous = tree[at]
+            at &= at - 1
+        score, before[number] = max(score, 0) + weight, previous
+        scores[number] = score
+        at, end = bisect_left(ends, lasts[number]) + 1, lasts[number]
+        if joined.get(end, (-1, -1))[0] < score:
+            joined[end] = (score, number)
+        while at <= len(ends):
+            if tree[at][0] < score:
+                tree[at] = (score, number)
+            at += at & -at
+        if stop is not None:
+            room = stop - lasts[number] - 1
+            score += room == 0 or (number + 2 == len(bases) and room == lasts[number + 1] - bases[number + 1] + 1)
+        if score > best:
+            best, final = score, number
+    chain: list[int] = []
+    while final >= 0:
+        chain.append(final)
+        final = before[final]
+    return chain[::-1]
+
+
+def is_too_high(before: int, base: int, last: int, end: int) -> bool:
+    """Whether the last batch of a log leaves offsets out after the one `before`, and would end where the log did if it left none out."""
+    return base > before + 1 and end == before + 1 + last - base + 1
+
+
+def is_misread(stored: int, expected: int) -> bool:
+    """Whether the offset of a batch that follows another one directly is damaged, rather than one after a gap: it is lower than expected,
+    far beyond it, or one bit away.
+    """
+    return stored < expected or stored > expected + NEAR or (stored ^ expected).bit_count() == 1
+
+
+def rebase(
+    rest: Sequence[int],
+    chain: Sequence[int],
+    checksums: Sequence[int],
+    bases: Sequence[int],
+    lasts: Sequence[int],
+    first: int,
+    stop: int | None,
+) -> dict[int, int]:
+    """Batches alone between two others whose offsets leave exactly their room. No checksum of any magic covers the offset."""
+    alone: dict[int, list[int]] = {}
+    for number in rest:
+        alone.setdefault(bisect_left(chain, number), []).append(number)
+    taken = {(bases[number], lasts[number], checksums[number]) for number in chain}
+    rebased: dict[int, int] = {}
+    for at, numbers in alone.items():
+        number = numbers[0]
+        is_copy = (bases[number], lasts[number], checksums[number]) in taken
+        following = bases[chain[at]] if at < len(chain) else stop
+        if len(numbers) > 1 or is_copy or following is None or not chain:
+            continue
+        before = lasts[chain[at - 1]] if at else first - 1
+        if following - before - 1 == lasts[number] - bases[number] + 1:
+            rebased[number] = before + 1
+    return rebased
+
+
+def set_field(data: NDArray[np.uint8], position: int, field: str, value: int) -> None:
+    """Set a field that no checksum covers."""
+    size = BATCH.after(field) - BATCH.at(field)
+    at = position + BATCH.at(field)
+    data[at : at + size] = np.frombuffer(value.to_bytes(size, "big", signed=True), np.uint8)
+
+
+# What they cover ------------------------------------------------------------------------------------------------------
+
+
+CACHED = 8 << 20
+"""What was found in a segment without damage is kept in memory up to this size; of a larger one it is looked for again."""
+Span = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Extent:
+    """What the sound batches of one segment cover. `stop` is where the next segment begins by its name."""
+
+    file: File
+    first: int
+    stop: int
+    #: First and last offsets of the batches that are in the range of the segment, neighbours put together.
+    covered: NDArray[np.int64]
+    #: The last offset of a batch that only compaction writes so, or -1.
+    cleaned: int = NONE
+    sound: SoundBatches | None = None
+    #: Which batches are of the log, and where each begins; None for a segment without damage whose batches are in order and in its range.
+    choice: BatchOrder | None = None
+    bases: NDArray[np.int64] | None = None
+    #: Batches outside of the range, by number, with their first and last offsets.
+    strays: dict[int, Span] = field(default_factory=dict)
+    has_batches: bool = False
+    has_damage: bool = False
+    #: The leader epochs of its batches; None: to be taken from `sound`.
+    epochs: EpochRuns | None = None
+    #: Its batches as runs, where it is without damage and in order; and the first offset of the last batch.
+    runs: list[Run] = field(default_factory=list)
+    last_base: int = NONE
+
+    def is_crash_tail(self, hole: Hole) -> bool:
+        """Whether bytes are what a crash leaves at the end of a log: an unfinished batch, zeros, or anything that is no batch."""
+        is_last = hole.stop >= self.file.size and not self.file.place.sealed and self.stop == HUGE
+        return hole.reason == PADDING or (hole.reason == UNFINISHED and is_last)
+
+    def is_before(self, stop: int) -> bool:
+        """Whether everything in it is before an offset."""
+        return not len(self.covered) or int(self.covered[-1][1]) < stop
+
+    def is_beyond(self, end: int | None) -> bool:
+        """Whether its last batch follows a gap, and would end at the `end` of the log without that gap."""
+        if not len(self.covered) or int(self.covered[-1][0]) != self.last_base:
+            return False
+        before = int(self.covered[-2][1]) if len(self.covered) > 1 else self.first - 1
+        last = int(self.covered[-1][1])
+        end = _gapless_end(self.file, before, self.last_base, last) if end is None else end
+        return end is not None and is_too_high(before, self.last_base, last, end)
+
+    def sound_and_choice(self) -> tuple[SoundBatches, BatchOrder]:
+        """Its sound batches, and the choice among them; searched again if they are not in memory."""
+        if self.sound is None:
+            self.sound = find_sound(bytes_of(self.file), sealed=self.file.place.sealed)
+        if self.choice is None:
+            self.choice = _choose_all(self.sound)
+        return self.sound, self.choice
+
+    def offsets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and last offsets of its sound batches, those that are set right among them."""
+        sound, choice = self.sound_and_choice()
+        if self.bases is None:
+            self.bases = _open_wrappers(bytes_of(self.file), sound)["base_offset"]
+        return _offsets(sound, self.bases, choice)
+
+    def rebase(self, firsts: Mapping[int, int]) -> None:
+        """Give batches outside of the range, by number, other first offsets."""
+        if not firsts:
+            return
+        _, choice = self.sound_and_choice()
+        self.choice = replace(choice, rebased={**choice.rebased, **firsts})
+        bases, lasts = self.offsets()
+        self.strays |= {number: (int(bases[number]), int(lasts[number])) for number in firsts}
+
+    def in_order(self, placed: set[int]) -> list[int]:
+        """The batches that are of the log and follow one another in the file as they do in the log."""
+        base, last = self.offsets()
+        _, choice = self.sound_and_choice()
+        numbers = sorted(set(choice.order).difference(choice.moved) | placed)
+        return longest_chain(numbers, base.tolist(), last.tolist())
+
+
+class PlainExtent:
+    """The extent of a segment without damage, window by window. None comes out if its batches are not in order, or before its name.
+
+    A segment may be read in splits: those that do not begin with it know nothing of what comes before, and are joined in order.
+    """
+
+    def __init__(self, file: File, *, inside: bool = False) -> None:
+        self.file, self.first = file, file.place.start_offset or 0
+        self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
+        self.cleaned, self.end, self.following = NONE, 0, self.first
+        self.is_plain, self.has_batches = True, False
+        self.epochs = EpochRuns(is_metadata=file.place.topic == METADATA_TOPIC)
+        self.runs: list[Run] = []
+        self.last_base = NONE
+        self.inside = inside
+        #: Of a split inside of a segment: the first offset of its first batch, and whether that is a wrapper.
+        self.begins: tuple[int, bool] | None = None
+
+    def add(self, frames: Frames, head: Heads) -> None:
+        """Take in sound batches that follow those before them."""
+        if not len(head) or not self.is_plain:
+            return
+        positions, sizes = frames.positions, frames.sizes
+        head = open_wrappers(frames, head)
+        base, last = _bases(head, self.following), head["last_offset"]
+        if not self.has_batches:
+            base[0] = head["base_offset"][0]
+        before = np.concatenate(([self.following - 1], last[:-1]))
+        if self.inside and not self.has_batches:
+            before[0] = base[0] - 1
+            self.begins = (int(base[0]), bool(head["record_count"][0] < 0))
+        self.is_plain = bool((last >= base).all() and (base > before).all())
+        self.is_plain &= bool(last[-1] - self.first <= FARTHEST)
+        self.cleaned = max(self.cleaned, _last_cleaned(head))
+        self.covered.append(_merge_ranges(base, last))
+        self.epochs.add(head)
+        extend(self.runs, runs_of(self.file, positions, positions + sizes, head, base))
+        self.last_base = int(base[-1])
+        self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
+
+    def join(self, following: PlainExtent) -> None:
+        """Take in the split that follows this one."""
+        self.is_plain &= following.is_plain
+        if following.begins is None or not self.is_plain:
+            return
+        base, is_wrapper = following.begins
+        rows = np.concatenate(following.covered)
+        if self.inside and not self.has_batches:
+            self.begins = following.begins
+        else:
+            if is_wrapper:
+                rows[0, 0] = base = min(base, self.following)
+            self.is_plain = base >= self.following
+        self.cleaned = max(self.cleaned, following.cleaned)
+        self.epochs.join(following.epochs)
+        extend(self.runs, following.runs)
+        self.last_base = following.last_base
+        self.covered.append(rows)
+        self.close()
+        self.end, self.following, self.has_batches = following.end, following.following, True
+
+    def close(self) -> None:
+        """Put the offsets of all windows together."""
+        rows = np.concatenate(self.covered)
+        self.covered = [_merge_ranges(rows[:, 0], rows[:, 1])]
+
+    def extent(self) -> Extent | None:
+        if not self.is_plain:
+            return None
+        self.close()
+        extent = Extent(self.file, self.first, HUGE, self.covered[0], self.cleaned, has_batches=self.has_batches)
+        extent.epochs, extent.runs = self.epochs, self.runs
+        extent.last_base = self.last_base
+        return extent
+
+
+def runs_of(
+    file: File, starts: NDArray[np.int64], stops: NDArray[np.int64], head: Heads, firsts: NDArray[np.int64]
+) -> Iterator[Run]:
+    """Sound batches in the order of the file as runs of one epoch. `firsts` are their first offsets."""
+    if not len(head):
+        return
+    epochs, last, times = head["leader_epoch"], head["last_offset"], head["max_timestamp"]
+    is_edge = (epochs[1:] != epochs[:-1]) | (starts[1:] != stops[:-1]) | (firsts[1:] <= last[:-1])
+    for start, stop in pairwise([0, *(np.flatnonzero(is_edge) + 1).tolist(), len(head)]):
+        yield Run(
+            file,
+            int(starts[start]),
+            int(stops[stop - 1]),
+            int(firsts[start]),
+            int(last[stop - 1]) + 1,
+            int(epochs[start]),
+            stop - start,
+            int(times[start]),
+            int(times[start:stop].max()),
+        )
+
+
+def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
+    """The extent of any segment. `end` is the end of the log according to other files, for the last segment."""
+    data = bytes_of(file)
+    sound = find_sound(data, sealed=file.place.sealed)
+    first = file.place.start_offset or 0
+    damaged = any(hole.reason != PADDING for hole in sound.holes)
+    if not damaged:
+        plain = PlainExtent(file)
+        plain.add(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
+        extent = plain.extent()
+        if extent is not None and extent.is_before(stop) and not extent.is_beyond(end):
+            extent.sound = sound if file.size <= CACHED else None
+            return extent
+    head = _open_wrappers(data, sound)
+    if end is None and stop == HUGE and len(head) > 1 and sound.stops[-2] == sound.starts[-1]:
+        end = _gapless_end(
+            file, int(head["last_offset"][-2]), int(head["base_offset"][-1]), int(head["last_offset"][-1])
+        )
+    choice = choose(head, first, stop, end, is_gapless=file.place.topic == METADATA_TOPIC)
+    base, last = _offsets(sound, head["base_offset"], choice)
+    order = np.array(choice.order, np.int64)
+    is_sure = ~np.isin(order, [*choice.moved, *choice.rebased])
+    cleaned = _last_cleaned(Heads(head.values[:, order[is_sure]]))
+    dropped = {number: (int(base[number]), int(last[number])) for number in choice.dropped}
+    strays = {
+        number: (low, high)
+        for number, (low, high) in dropped.items()
+        if 0 <= low <= high < HUGE and high - low <= FARTHEST and (low < first or high >= stop)
+    }
+    covered = _merge_ranges(base[order], last[order])
+    bases = head["base_offset"]
+    return Extent(file, first, stop, covered, cleaned, sound, choice, bases, strays, bool(len(head)), damaged)
+
+
+def _gapless_end(file: File, before: int, base: int, last: int) -> int | None:
+    """Where a metadata log ends, if the base offset of its last batch is damaged: it has no gaps, so the batch follows the one `before`."""
+    is_gapless = file.place.topic == METADATA_TOPIC and last - base <= FARTHEST
+    return before + 1 + last - base + 1 if is_gapless and is_misread(base, before + 1) else None
+
+
+def bytes_of(file: File) -> Bytes:
+    """A segment's bytes: mapped where the system can, so that memory is not the limit."""
+    with Source(file.path) as source:
+        if (mapped := source.map()) is not None:
+            return byte_view(mapped)
+        data = bytearray(source.size)
+        position = 0
+        while position < source.size:
+            try:
+                source.read_into(position, memoryview(data)[position:])
+                break
+            except LostError as lost:  # zeros are there instead, of which no batch is made
+                position = lost.stop
+    return byte_view(data)
+
+
+def batches_of(extent: Extent, data: Bytes) -> tuple[SoundBatches, BatchOrder]:
+    """The sound batches of a segment, and which of them are of the log."""
+    sound = extent.sound if extent.sound is not None else find_sound(data, sealed=extent.file.place.sealed)
+    return sound, extent.choice or _choose_all(sound)
+
+
+def _choose_all(sound: SoundBatches) -> BatchOrder:
+    return BatchOrder(list(range(len(sound.head))), {}, [], [])
+
+
+def _offsets(
+    sound: SoundBatches, bases: NDArray[np.int64], choice: BatchOrder
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    base, last = bases.copy(), sound.head["last_offset"].copy()
+    for number, new in choice.rebased.items():
+        last[number] = new + (last[number] - base[number])  # in this order: a wrong offset may be any 64 bits
+        base[number] = new
+    return base, last
+
+
+def _open_wrappers(data: Bytes, sound: SoundBatches) -> Heads:
+    """The headers of sound batches, with what the content of compressed entries of magic 0 and 1 says."""
+    return open_wrappers(Frames(data, sound.starts, sound.stops, data.size, Status.OK), sound.head)
+
+
+def _bases(head: Heads, first: int) -> NDArray[np.int64]:
+    """First offsets. The first offset of an unreadable wrapper is unknown: take the one after the batch before it."""
+    base, last = head["base_offset"].copy(), head["last_offset"]
+    wrapped = head["record_count"] < 0
+    if not wrapped.any():
+        return base
+    before = np.concatenate(([first - 1], last[:-1]))
+    return np.where(wrapped, np.minimum(base, before + 1), base)
+
+
+def _last_cleaned(head: Heads) -> int:
+    """The last offset of a batch that only compaction writes so: with fewer records than offsets, or with a delete horizon. -1 if none."""
+    return int(head["last_offset"][head.cleaned].max(initial=NONE))
+
+
+def _merge_ranges(base: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ranges in order, neighbours put together."""
+    if not base.size:
+        return np.empty((0, 2), np.int64)
+    new = np.concatenate(([True], base[1:] != last[:-1] + 1))
+    starts = np.flatnonzero(new)
+    stops = np.concatenate((starts[1:], [base.size])) - 1
+    return np.stack([base[starts], last[stops]], axis=1)
