@@ -1,4 +1,4 @@
-"""How fast a log segment of Ambry becomes Arrow columns: scanned, every checksum compared, every blob read. No other program reads one alone."""
+"""How fast a log segment of Ambry becomes Arrow columns: scanned, checksums compared, blobs read. No other program reads one alone."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ T = TypeVar("T")
 ROUNDS = 5
 ROLES = ("work", "peer", "limit")
 #: Scripts that are no benchmarks.
-TOOLS = ("__main__.py", "harness.py", "data.py")
+TOOLS = ("__main__.py", "harness.py", "data.py", "counts.py", "counted_work.py")
 
 
 class Run(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import importlib.util
 import json
 import subprocess
@@ -40,17 +41,17 @@ SCRIPTS = {
 RARE = ("kafka-replay", "kafka-go loop", "Spark's Kafka connector")
 
 
-def load_harness() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("harness", FOLDER / "harness.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["harness"] = module
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-harness = load_harness()
+harness = load("harness")
 
 
 def marked(name: str) -> object:
@@ -86,6 +87,69 @@ def test_a_script_runs_to_its_end_with_tiny_data(name: str, tmp_path: Path) -> N
                 with needed():
                     raise Unavailable(f"{peer}: {reason}")
     assert not [path for path in tmp_path.iterdir() if path != file], "a case leaves its data behind"
+
+
+# Instructions ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_hot_kernels_execute_as_many_instructions_as_before(tmp_path: Path) -> None:
+    """Counts are the same on every machine, so a kernel that became slower by mistake is seen where times say nothing."""
+    command = [sys.executable, FOLDER / "counts.py", "--folder", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.stdout.startswith("nothing to compare with"):
+        pytest.skip(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+def test_a_kernel_that_executes_more_or_fewer_instructions_is_named() -> None:
+    counts = load("counts")
+    before = {"work": {"same": 1000, "slower": 1000, "quicker": 1000, "gone": 10}}
+    now = {"work": {"same": 1019, "slower": 1500, "quicker": 500, "new": 10}}
+    lines = counts.differences(now, before)
+    assert [line.split(": ")[1] for line in lines] == ["gone", "new", "quicker", "slower"]
+    assert lines[-1] == "work: slower: 1,500 instructions, 1,000 in counts.json (1.50 times)"
+
+
+def test_each_block_counts_its_instructions() -> None:
+    """Compiled and run: a loop of ten rounds executes its block ten times."""
+    llvm = pytest.importorskip("llvmlite.binding")
+    counts = load("counts")
+    code = """
+define i64 @sum(i64 %n) memory(none) {
+entry:
+  br label %loop
+
+loop:                                             ; preds = %loop, %entry
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %total = phi i64 [ 0, %entry ], [ %more, %loop ]
+  %more = add i64 %total, %i
+  %next = add i64 %i, 1
+  %last = icmp eq i64 %next, %n
+  br i1 %last, label %exit, label %loop
+
+exit:                                             ; preds = %loop
+  switch i64 %more, label %other [
+    i64 0, label %other
+    i64 1, label %other
+  ]
+
+other:                                            ; preds = %exit, %exit, %exit
+  ret i64 %more
+}
+"""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    module = llvm.parse_assembly(counts.counted(code))
+    module.verify()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    with llvm.create_mcjit_compiler(module, machine) as engine:
+        engine.finalize_object()
+        run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("sum"))
+        counter = ctypes.c_int64.from_address(engine.get_global_value_address(counts.COUNTER))
+        assert run(10) == 45
+        assert counter.value == 1 + 10 * 4 + 1 + 1
 
 
 # The harness itself ----------------------------------------------------------------------------------------------------------
