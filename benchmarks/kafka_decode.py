@@ -116,7 +116,7 @@ def headers(bench: Bench) -> Iterator[Way]:
     yield copy_and_checksum(path, bench.rows)
 
 
-@case("verify", size=256, rounds=3)
+@case("verify", size=64, rounds=3)
 def verify(bench: Bench) -> Iterator[Way]:
     """Every check of a partition; the dump tool's deep iteration also prints what it reads, and starts a JVM."""
     path = segment(bench)

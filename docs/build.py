@@ -168,10 +168,15 @@ def machine() -> str:
     facts, cases = measured["machine"], measured["cases"]
     loads = [case["load"] for case in cases]
     days = sorted({case["when"][:10] for case in cases})
+    shared = (
+        " Other programs wanted its cores and caches: rates are lower than on a quiet machine, and ratios are less certain."
+        if max(loads) > facts["cores"] + 1
+        else ""
+    )
     return (
         f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gb']} GB; {facts['system']}; Python {facts['python']}, "
         f"pyarrow {facts['pyarrow']}, kernels: {facts['kernels']}; {' to '.join(dict.fromkeys((days[0], days[-1])))}. "
-        f"The load of the machine was {min(loads):.0f} to {max(loads):.0f} meanwhile."
+        f"The load of the machine was {min(loads):.0f} to {max(loads):.0f} meanwhile.{shared}"
     )
 
 

@@ -115,7 +115,9 @@ def ratios(title: str, bars: Sequence[Bar], less: str, more: str) -> str:
     reach = max([1.0, *(abs(math.log10(bar.ratio)) for bar in bars)])
     middle = left + wide * (0.5 if any(bar.ratio < 1 for bar in bars) else 0.05)
     scale = min(middle - left, left + wide - middle) / reach if middle > left + 30 else (left + wide - middle) / reach
-    body = [_text(middle + 4, 14, more, 'fill="#666"'), _text(left, 14, less, 'fill="#666"')]
+    body = [_text(middle + 4, 14, more, 'fill="#666"')]
+    if any(bar.ratio < 1 for bar in bars):
+        body.append(_text(left, 14, less, 'fill="#666"'))
     for row, bar in enumerate(bars):
         y, size = 22 + row * high, math.log10(bar.ratio) * scale
         colour = "#9ccc8f" if size >= 0 else "#e59a94"
