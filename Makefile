@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # each of hundreds of processes would compile 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup kernels run quick test times fmt lint fuzz faults brokers bench surface docs site picture man pythons ci lock dist clean
+.PHONY: help setup kernels run quick test times fmt lint fuzz faults brokers bench performance counts surface docs site picture man pythons ci lock dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,8 +61,14 @@ faults: setup ## ingest killed at thirty random moments and started again; the d
 brokers: setup ## real brokers, 3.9 and 4.3, on every kind of damaged directory: they do what verify predicts (20 minutes)
 	RAWLOG_STARTUPS=1 $(BIN)/python -m pytest tests/startup --timeout=0 $(ARGS)
 
-bench: setup ## measure: every script of benchmarks/ in turn
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+bench: setup ## measure, next to peers and limits, into out/bench.json (15 minutes); `python benchmarks/CASE.py` measures one alone
+	$(BIN)/python benchmarks --default --json out/bench.json $(ARGS)
+
+performance: bench ## measure, and write docs/performance.md again from it
+	cp out/bench.json docs/performance.json && $(BIN)/python docs/build.py
+
+counts: setup ## count the instructions of hot kernels, and write benchmarks/counts.json, with which a test compares them
+	$(BIN)/python benchmarks/counts.py --write $(ARGS)
 
 surface: $(STAMP) ## write the file of all public names again: tests/surface/surface.txt
 	$(BIN)/python -m tests.surface.surface > tests/surface/surface.txt.new && mv tests/surface/surface.txt.new tests/surface/surface.txt

@@ -1,21 +1,18 @@
-"""How fast Avro and Protobuf values become JSON texts and columns, and fields of JSON values columns, next to loops over the libraries; and
-how fast fields are masked.
-
-python benchmarks/decode_values.py [--rows 100000]
+"""How fast Avro and Protobuf values become JSON texts and columns, fields of JSON values columns, and fields are masked, next to loops over
+the libraries.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import random
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+from harness import Bench, Peer, Way, Work, case, main
 
 from rawlog.model.table import RECORDS
 from rawlog.reading.fields import field_of
@@ -41,103 +38,159 @@ SCHEMA = {
         {"name": "note", "type": ["null", "string"]},
     ],
 }
+PROTO = """syntax = "proto3";
+message Order { string id = 1; int64 number = 2; int64 placed = 3; double total = 4; Status status = 5; optional string note = 6;
+enum Status { NEW = 0; PAID = 1; SENT = 2; } }"""
 
 #: Fields that are masked: one with different values, one with few; numbers; one that is dropped.
 MASKS = (("id", "hash"), ("note", "hash"), ("id", "digits"), ("number", "digits"), ("note", "drop"))
 
 
-def best(work: Callable[[], Any]) -> float:
-    """The least time of three, of the processor: other work on the machine does not count."""
-    times = []
-    for _ in range(3):
-        began = time.process_time()
-        work()
-        times.append(time.process_time() - began)
-    return min(times)
-
-
-PROTO = """syntax = "proto3";
-message Order { string id = 1; int64 number = 2; int64 placed = 3; double total = 4; Status status = 5; optional string note = 6;
-enum Status { NEW = 0; PAID = 1; SENT = 2; } }"""
-
-
-def messages(rows: list[dict[str, Any]]) -> None:
-    """The same rows as Protobuf."""
-    from google.protobuf.json_format import MessageToDict
-
-    made = protobuf.compile_schema(PROTO)
-    message, count = made.message((0,)), len(rows)
-    bodies = [message(**row).SerializeToString() for row in rows]
-    catalog = Catalog()
-    catalog.put(Version(".", "orders-value", 1, Schema("PROTOBUF", PROTO, (), ".", 7)))
-    column = pa.array([b"\0\0\0\0\7\0" + body for body in bodies], pa.binary())
-    topics, decoder, reader = (
-        pa.array(["orders"] * count),
-        Decoder(catalog, {"value": "auto"}),
-        MessageReader(made, (0,)),
-    )
-    decoder.decode(column.slice(0, 10), None, topics.slice(0, 10), "value")
-    slow = best(lambda: [json.dumps(MessageToDict(message.FromString(one))) for one in bodies])
-    shown = best(lambda: decoder.decode(column, None, topics, "value").values(pa.string()))
-    nested = best(lambda: decoder.decode(column, None, topics, "value", reader).values(reader.arrow))
-    print(f"protobuf, MessageToDict {count / slow:12,.0f} rows/s")
-    print(f"protobuf to JSON text   {count / shown:12,.0f} rows/s  {slow / shown:5.1f} x")
-    print(f"protobuf to columns     {count / nested:12,.0f} rows/s  {slow / nested:5.1f} x")
-
-
-def main() -> None:
-    """Print rows per second."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rows", type=int, default=100_000)
-    count = options.parse_args().rows
-    rng = random.Random(1)
-    rows = [
-        {"id": f"order-{rng.randrange(10**9)}", "number": rng.randrange(10**12), "placed": 1_700_000_000_000 + number,
-         "total": rng.random(), "status": rng.choice(("NEW", "PAID", "SENT")), "note": rng.choice((None, "some text"))}
+def orders(count: int) -> list[dict[str, Any]]:
+    """Rows with a field of each kind."""
+    chance = random.Random(1)
+    return [
+        {"id": f"order-{chance.randrange(10**9)}", "number": chance.randrange(10**12), "placed": 1_700_000_000_000 + number,
+         "total": chance.random(), "status": chance.choice(("NEW", "PAID", "SENT")), "note": chance.choice((None, "some text"))}
         for number in range(count)
     ]  # fmt: skip
-    schema = fastavro.parse_schema(SCHEMA)
-    bodies = []
-    for row in rows:
+
+
+def column(bench: Bench, bodies: list[bytes]) -> pa.Array:
+    bench.rows, bench.bytes = len(bodies), sum(map(len, bodies))
+    return pa.array(bodies, pa.binary())
+
+
+def catalog_of(kind: str, text: str) -> Catalog:
+    """A registry with the one schema."""
+    catalog = Catalog()
+    catalog.put(Version(".", "orders-value", 1, Schema(kind, text, (), ".", 7)))
+    return catalog
+
+
+def avro(bench: Bench) -> tuple[list[bytes], pa.Array, Catalog]:
+    """Bodies, the same as values of records, and their schema."""
+    schema, bodies = fastavro.parse_schema(SCHEMA), []
+    for row in orders(bench.size):
         out = io.BytesIO()
         fastavro.schemaless_writer(out, schema, row)
         bodies.append(out.getvalue())
-    text = json.dumps(SCHEMA)
-    catalog = Catalog()
-    catalog.put(Version(".", "orders-value", 1, Schema("AVRO", text, (), ".", 7)))
-    column = pa.array([b"\0\0\0\0\7" + body for body in bodies], pa.binary())
-    topics, decoder, reader = pa.array(["orders"] * count), Decoder(catalog, {"value": "auto"}), Reader(parse(text))
-    decoder.decode(column.slice(0, 10), None, topics.slice(0, 10), "value")
-    slow = best(lambda: [fastavro.schemaless_reader(io.BytesIO(one), schema, None) for one in bodies])
-    shown = best(lambda: decoder.decode(column, None, topics, "value").values(pa.string()))
-    nested = best(lambda: decoder.decode(column, None, topics, "value", reader).values(reader.arrow))
-    print(f"avro, fastavro's loop   {count / slow:12,.0f} rows/s")
-    print(f"avro to JSON text       {count / shown:12,.0f} rows/s  {slow / shown:5.1f} x")
-    print(f"avro to columns         {count / nested:12,.0f} rows/s  {slow / nested:5.1f} x")
-    messages(rows)
-    documents = pa.array([json.dumps(row).encode() for row in rows], pa.binary())
+    return bodies, column(bench, [b"\0\0\0\0\7" + body for body in bodies]), catalog_of("AVRO", json.dumps(SCHEMA))
+
+
+def decode(values: pa.Array, catalog: Catalog, reader: Any = None, kind: str = "auto") -> Callable[[], int]:
+    """Decode a column of values, to JSON texts, or to columns with a reader of them."""
+    topics, decoder = pa.repeat(pa.scalar("orders"), len(values)), Decoder(catalog, {"value": kind})
+
+    def run() -> int:
+        if reader is None:
+            return len(decoder.decode(values, None, topics, "value").values(pa.string()))
+        return len(decoder.decode(values, None, topics, "value", reader).values(reader.arrow))
+
+    return run
+
+
+def avro_ways(bench: Bench, reader: Any) -> Iterator[Way]:
+    bodies, values, catalog = avro(bench)
+    schema = fastavro.parse_schema(SCHEMA)
+    yield Work("rawlog", decode(values, catalog, reader))
+    yield Peer("fastavro", lambda: len([fastavro.schemaless_reader(io.BytesIO(body), schema, None) for body in bodies]))
+
+
+@case("Avro to JSON text", size=50_000, tiny=200, unit="rows", rows="values")
+def avro_text(bench: Bench) -> Iterator[Way]:
+    """Avro values with a schema of the registry as JSON texts; the peer only makes objects."""
+    return avro_ways(bench, None)
+
+
+@case("Avro to columns", size=50_000, tiny=200, unit="rows", rows="values")
+def avro_columns(bench: Bench) -> Iterator[Way]:
+    """Avro values with a schema of the registry as a struct of Arrow."""
+    return avro_ways(bench, Reader(parse(json.dumps(SCHEMA))))
+
+
+def protobuf_ways(bench: Bench, *, to_columns: bool) -> Iterator[Way]:
+    from google.protobuf.json_format import MessageToDict
+
+    compiled = protobuf.compile_schema(PROTO)
+    message = compiled.message((0,))
+    bodies = [message(**row).SerializeToString() for row in orders(bench.size)]
+    values, catalog = column(bench, [b"\0\0\0\0\7\0" + body for body in bodies]), catalog_of("PROTOBUF", PROTO)
+    yield Work("rawlog", decode(values, catalog, MessageReader(compiled, (0,)) if to_columns else None))
+    yield Peer(
+        "MessageToDict", lambda: len([json.dumps(MessageToDict(message.FromString(body))) for body in bodies]), rounds=3
+    )
+
+
+@case("Protobuf to JSON text", size=20_000, tiny=200, unit="rows", rows="values")
+def protobuf_text(bench: Bench) -> Iterator[Way]:
+    """Protobuf values with a schema of the registry as JSON texts."""
+    return protobuf_ways(bench, to_columns=False)
+
+
+@case("Protobuf to columns", size=20_000, tiny=200, unit="rows", rows="values")
+def protobuf_columns(bench: Bench) -> Iterator[Way]:
+    """Protobuf values with a schema of the registry as a struct of Arrow."""
+    return protobuf_ways(bench, to_columns=True)
+
+
+@case("JSON field", size=50_000, tiny=200, unit="rows", rows="values")
+def json_field(bench: Bench) -> Iterator[Way]:
+    """A field of JSON values as a column."""
+    documents = column(bench, [json.dumps(row).encode() for row in orders(bench.size)])
     texts = documents.to_pylist()
-    field_of(documents.slice(0, 10), ("status",))
-    slow = best(lambda: [json.loads(one).get("status") for one in texts])
-    quick = best(lambda: field_of(documents, ("status",)))
-    decoder = Decoder(Catalog(), {"value": "json"})
-    checked = best(lambda: decoder.decode(documents, None, topics, "value").values(pa.string()))
-    print(f"json, json.loads' loop  {count / slow:12,.0f} rows/s")
-    print(f"json field              {count / quick:12,.0f} rows/s  {slow / quick:5.1f} x")
-    print(f"json checked            {count / checked:12,.0f} rows/s  {slow / checked:5.1f} x")
-    for name, values in (("avro", column), ("json", documents)):
-        batch = pa.record_batch([values, topics], ["value", "topic"])
-        for field, how in MASKS:
-            taken = best(lambda: masked(batch, catalog, field, how))  # noqa: B023 - called at once
-            print(f"{name} masked, {field}={how:6} {count / taken:12,.0f} rows/s")
+    yield Work("rawlog", lambda: len(field_of(documents, ("status",))))
+    yield Peer("json.loads", lambda: len([json.loads(text).get("status") for text in texts]))
 
 
-def masked(batch: pa.RecordBatch, catalog: Catalog, field: str, how: str) -> pa.RecordBatch:
-    """The rows with a masked field; the masker knows no texts yet."""
-    rule = Rule(f"value.{field}", "value", (field,), how)
-    mask = SchemaMask([rule], Masker(b"secret of a benchmark"), "keep", {"value": Wish("auto")}).bound(catalog)
-    return mask.apply(batch, RECORDS)
+@case("JSON checked", size=50_000, tiny=200, unit="rows", rows="values")
+def json_checked(bench: Bench) -> Iterator[Way]:
+    """Whether each value is JSON."""
+    documents = column(bench, [json.dumps(row).encode() for row in orders(bench.size)])
+    texts = documents.to_pylist()
+    yield Work("rawlog", decode(documents, Catalog(), kind="json"))
+    yield Peer("json.loads", lambda: len([json.loads(text) for text in texts]))
+
+
+def mask_case(kind: str, field: str, how: str) -> None:
+    """Declare a case of a mask; the masker knows no texts yet when it begins."""
+
+    @case(f"mask {field} in {kind} ({how})", size=20_000, tiny=200, unit="rows", rows="values", rounds=3, default=False)
+    def body(bench: Bench) -> Iterator[Way]:
+        """A field of all values masked, next to a loop that only decodes and encodes them."""
+        catalog = Catalog()
+        if kind == "avro":
+            bodies, values, catalog = avro(bench)
+            schema = fastavro.parse_schema(SCHEMA)
+
+            def loop() -> int:
+                for text in bodies:
+                    fastavro.schemaless_writer(
+                        io.BytesIO(), schema, fastavro.schemaless_reader(io.BytesIO(text), schema, None)
+                    )
+                return len(bodies)
+        else:
+            bodies = [json.dumps(row).encode() for row in orders(bench.size)]
+            values = column(bench, bodies)
+
+            def loop() -> int:
+                return len([json.dumps(json.loads(text)) for text in bodies])
+
+        batch = pa.record_batch([values, pa.repeat(pa.scalar("orders"), len(values))], ["value", "topic"])
+
+        def run() -> int:
+            rule = Rule(f"value.{field}", "value", (field,), how)
+            mask = SchemaMask([rule], Masker(b"secret of a benchmark"), "keep", {"value": Wish("auto")}).bound(catalog)
+            return int(mask.apply(batch, RECORDS).num_rows)
+
+        yield Work("rawlog", run)
+        yield Peer("decode and encode", loop)
+
+
+for kind in ("avro", "json"):
+    for field, how in MASKS:
+        mask_case(kind, field, how)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__)

@@ -1,129 +1,97 @@
-"""How fast a log is compacted, one core, against Kafka's own cleaner on the same segments in the same run.
-
-python benchmarks/kafka_compact.py --megabytes 512 --keys 1000000 --size 100 [--codec zstd] [--kafka] [--directory DIR]
-
-Rates are of processor time. With --kafka a real broker (3.9) is started on copies of the same segments: the time of its cleaner's thread
-is taken for each, and what its own log lines say is shown too.
-"""
+"""How fast a log is compacted, next to Kafka's own cleaner on copies of the same segments, and to copying them."""
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
 import shutil
-import sys
-import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from data import records, size_of, values
+from harness import Bench, Limit, Peer, Run, Way, Work, case, main
 
 import rawlog
 from rawlog.formats.kafka.partition.compact import compact
 from rawlog.io.output import Folder
 from rawlog.model.store import Store
-from rawlog.model.table import RECORDS
 from rawlog.reading.tree import open_tree
 
-SEGMENT = 128 << 20
-BATCH = 1 << 20
+BATCH, SEGMENTS, SHORT, ROUNDS = 1 << 18, 4, 88, 3
 
 
-def make_log(folder: Path, given: argparse.Namespace) -> Path:
-    """A partition of records with random keys, in segments of 128 MiB."""
+def make_log(bench: Bench, codec: str) -> Path:
+    """A partition of records with random keys of 12 bytes, five to a key, an hour old."""
     draw = np.random.default_rng(1)
-    count = given.megabytes * (1 << 20) // (given.size + 12)
-    value = draw.integers(97, 123, given.size - 12, np.uint8).tobytes()
-    now = int(time.time() * 1e3) * 1000 - 3_600_000_000
+    count = bench.size * 1_000_000 // 112
+    start = int(time.time() * 1000) - 3_600_000
+    distinct = max(10, count // 5)
 
-    def batches() -> pa.RecordBatchReader:
-        def each():  # type: ignore[no-untyped-def]
-            for first in range(0, count, BATCH):
-                rows = min(BATCH, count - first)
-                keys = draw.integers(0, given.keys, rows)
-                text = pa.array(keys).cast(pa.string())
-                columns = {
-                    "key": pa.compute.utf8_lpad(text, 12, "0").cast(pa.binary()),
-                    "value": pa.repeat(pa.scalar(value), rows),
-                    "topic": pa.repeat(pa.scalar("compacted"), rows),
-                    "partition": pa.repeat(pa.scalar(0, pa.int32()), rows),
-                    "offset": pa.array(np.arange(first, first + rows)),
-                    "timestamp": pa.array(now + np.arange(rows) // 1000 * 1000).cast(pa.timestamp("us", "UTC")),
-                    "timestampType": pa.repeat(pa.scalar(0, pa.int32()), rows),
-                    "headers": pa.array([[]] * rows, RECORDS.schema.field("headers").type),
-                }
-                yield pa.RecordBatch.from_arrays([columns[name] for name in RECORDS.names], schema=RECORDS.schema)
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, count, BATCH):
+            rows = min(BATCH, count - first)
+            text = pa.array(draw.integers(0, distinct, rows)).cast(pa.string())
+            key = pa.compute.utf8_lpad(text, 12, "0").cast(pa.binary())
+            yield records(
+                rows, first=first, topic="compacted", start_ms=start - count, value=values(rows, 1, SHORT), key=key
+            )
 
-        return pa.RecordBatchReader.from_batches(RECORDS.schema, each())
-
-    rawlog.write(
-        folder,
-        batches(),
-        format="kafka",
-        codec=given.codec,
-        segment_bytes=SEGMENT,
-        batch_bytes=given.batch,
-    )
-    return folder / "compacted-0"
+    reader = pa.RecordBatchReader.from_batches(records(1).schema, batches())
+    options = {"segment_bytes": segment_size(bench), "batch_bytes": 16 << 10, "codec": codec}
+    bench.rows = rawlog.write(bench.folder / "logs", reader, format="kafka", **options)
+    bench.bytes = size_of(bench.folder / "logs")
+    return bench.folder / "logs" / "compacted-0"
 
 
-def ours(source: Path, scratch: Path, repeat: int = 3) -> float:
-    """Megabytes a second of a compaction of all but the active segment, start to end."""
-    files = list(open_tree(source))
-    size = sum(file.size for file in files if file.format == "kafka.log")
-    best = float("inf")
-    for number in range(repeat):
-        target = scratch / f"ours-{number}" / "compacted-0"
-        start = time.process_time()
-        report = compact(Store(files), Folder(target).make(), {"segment_bytes": str(SEGMENT)})
-        best = min(best, time.process_time() - start)
-        shutil.rmtree(target.parent)
-    print(" ".join(report.lines()))
-    return size / best / (1 << 20)
+def segment_size(bench: Bench) -> int:
+    return max(1 << 18, bench.size * 1_000_000 // SEGMENTS)
 
 
-def theirs(source: Path, scratch: Path) -> float:
-    """Megabytes a second of Kafka's cleaner, with its compilers warmed by a first log of the same kind."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+@contextmanager
+def cleaner(source: Path, folder: Path, rows: int, segment: int, runs: int) -> Iterator[Callable[[], Run]]:
+    """A real broker with copies of the log. Each run makes another topic compacted, and takes the time of the cleaner's thread."""
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from tests.services import kafka
+    from tests.services.kafka import KAFKA_3, KafkaBroker
 
-    kafka.JVM = ("-Xmx1g", "-XX:+UseSerialGC")
     properties = {
         "log.cleaner.backoff.ms": "100",
         "log.cleaner.threads": "1",
         "log.index.size.max.bytes": str(10 << 20),
+        "log.cleaner.dedupe.buffer.size": str(128 << 20),
     }
-    settings = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT), "min.cleanable.dirty.ratio": "0.0"}
-    names = ["compacted", "compacted-again", "compacted-at-last"]
-    with kafka.KafkaBroker(kafka.KAFKA_3, scratch / "broker", properties) as broker:
+    settings = {"retention.ms": "-1", "segment.bytes": str(segment), "min.cleanable.dirty.ratio": "0.0"}
+    names = [f"copy-{number}" for number in range(runs)]
+    with KafkaBroker(KAFKA_3, folder, properties) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        for done in admin.create_topics([NewTopic(name, 1, config=settings) for name in names]).values():
-            done.result(30)
+        for future in admin.create_topics([NewTopic(name, 1, config=settings) for name in names]).values():
+            future.result(60)
         broker.stop()
         for name in names:
+            for path in (folder / f"{name}-0").glob("*.*index"):
+                path.unlink()
             for path in source.glob("*.log"):
-                shutil.copy2(path, scratch / "broker" / f"{name}-0" / path.name)
-                for other in (scratch / "broker" / f"{name}-0").glob(f"{path.stem}.*index"):
-                    other.unlink()
+                shutil.copy2(path, folder / f"{name}-0" / path.name)
         broker.start()
-        deadline, spent, found = time.monotonic() + 900, [cleaner_seconds(broker)], []
-        while len(found) < len(names) and time.monotonic() < deadline:
-            time.sleep(0.1)
-            before = len(found)
-            found = re.findall(
-                r"cleaned log compacted\S* .*?\n\s*([\d.,]+) MB of log processed in ([\d.,]+) seconds \(([\d.,]+) MB/sec\)",
-                broker.log.read_text(errors="replace"),
-            )
-            spent += [cleaner_seconds(broker)] * (len(found) - before)
-    sizes = [float(size.replace(",", "")) for size, _, _ in found]
-    rates = [size / max(after - before, 0.01) for size, before, after in zip(sizes, spent, spent[1:], strict=False)]
-    reported = ", ".join(rate for _, _, rate in found)
-    print(f"Kafka's cleaner, log by log, by its own word (time on the wall): {reported} MB/s")
-    return max(rates)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+        def run() -> Run:
+            name = names.pop(0)
+            before, began = cleaner_seconds(broker), time.perf_counter()
+            entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
+            for future in admin.incremental_alter_configs([resource]).values():
+                future.result(60)
+            while f"cleaned log {name}-0" not in broker.log.read_text(errors="replace"):
+                if time.perf_counter() - began > 300:
+                    raise TimeoutError(f"the cleaner did not clean {name}: {broker.output_tail()}")
+                time.sleep(0.05)
+            return Run(rows, max(0.01, cleaner_seconds(broker) - before), time.perf_counter() - began)
+
+        yield run
 
 
 def cleaner_seconds(broker: object) -> float:
@@ -136,27 +104,41 @@ def cleaner_seconds(broker: object) -> float:
     return 0.0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=512)
-    parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=16 << 10)
-    parser.add_argument("--codec", default="none")
-    parser.add_argument("--directory", default=None)
-    parser.add_argument("--kafka", action="store_true")
-    given = parser.parse_args()
-    scratch = Path(tempfile.mkdtemp(dir=given.directory))
-    try:
-        source = make_log(scratch / "logs", given)
-        rate = ours(source, scratch)
-        print(f"{'rawlog compact (' + given.codec + '), one core':<44} {rate:8.0f} MB/s")
-        if given.kafka:
-            other = theirs(source, scratch)
-            print(f"{'Kafka 3.9 cleaner, one thread':<44} {other:8.0f} MB/s  (ours: {rate / other:.1f} times)")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def ways(bench: Bench, codec: str) -> Iterator[Way]:
+    source, segment = make_log(bench, codec), segment_size(bench)
+    files = list(open_tree(source))
+    target = bench.folder / "compacted" / "compacted-0"
+
+    def run() -> int:
+        shutil.rmtree(target.parent, ignore_errors=True)
+        report = compact(Store(files), Folder(target).make(), {"segment_bytes": str(segment)})
+        assert 0 < size_of(target) < bench.bytes, report.lines()
+        return bench.rows
+
+    def copy() -> int:
+        shutil.rmtree(target.parent, ignore_errors=True)
+        shutil.copytree(source, target)
+        return bench.rows
+
+    def start() -> object:
+        return cleaner(source, bench.folder / "broker", bench.rows, segment, runs=ROUNDS + 1)
+
+    yield Work("rawlog compact", run)
+    yield Peer("Kafka's cleaner (its thread)", start=start, rounds=ROUNDS)
+    yield Limit("copying the files", copy)
+
+
+@case("compact", size=128, tiny=2, rounds=ROUNDS)
+def plain(bench: Bench) -> Iterator[Way]:
+    """All but the active segment of a log without compression, five records to a key."""
+    return ways(bench, "none")
+
+
+@case("compact, zstd", size=128, tiny=2, rounds=ROUNDS, default=False)
+def zstd(bench: Bench) -> Iterator[Way]:
+    """All but the active segment of a compressed log, five records to a key."""
+    return ways(bench, "zstd")
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__)

@@ -1,146 +1,178 @@
-"""How fast batches of magic 2 become Arrow columns, compared with aiokafka's MemoryRecords (checksums on) in the same run.
+"""How fast segments of Kafka become Arrow columns and are verified, next to Kafka's own code on the same file, and aiokafka.
 
-python benchmarks/kafka_decode.py --mb 64 --window 1 [--codec zstd] [--columns key,value]
+Kafka's reader is a warm loop over FileRecords with ensureValid that only touches sizes (its streaming iterator for compressed batches);
+for headers it does not look into batches.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
+from data import kafka_log
+from harness import Bench, JavaLoop, Limit, Peer, Way, Work, case, main
 
-from rawlog.formats.kafka.log.heads import take
-from rawlog.formats.kafka.log.kernels import heads as kernels
-from rawlog.formats.kafka.log.layouts import BATCH, CODECS
-from rawlog.formats.kafka.log.records import COLUMNS, decode_columns
+import rawlog
+from rawlog.formats.kafka.log.layouts import BATCH
 from rawlog.io import checksums, compression
-from rawlog.kernels import byte_view
+from tests.reference import kafka as reference
+from tests.services.kafka import KAFKA_3, dump_log_segments
+
+JARS = f"kafka-{KAFKA_3}"
+READER = "Kafka's reader (Java)"
+SHARE = 8 << 20
+"""Bytes that a peer in Python gets."""
+WINDOW = 4 << 20
 
 
-def zigzag(number: int) -> bytes:
-    """A signed number as Kafka writes it."""
-    number = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+def segment(bench: Bench, codec: str = "none") -> Path:
+    """A segment in a partition directory, and how much it holds."""
+    path = bench.folder / "orders-0" / f"{0:020d}.log"
+    path.parent.mkdir()
+    log = kafka_log(bench.size * 1_000_000, codec)
+    path.write_bytes(log)
+    bench.bytes, bench.rows = len(log), len(spans(log)) * 100
+    return path
 
 
-def make_log(size: int, records: int, value_size: int, codec: str, headers: int) -> bytes:
-    """Batches of `records` records with 8-byte keys and hex-like values; the body of one is used again and again."""
-    pieces, total, base = [], 0, 0
-    bodies = []
-    for _ in range(16):
-        body = b""
-        for delta in range(records):
-            value = os.urandom(value_size // 2).hex().encode()
-            head = b"\0" + zigzag(delta) + zigzag(delta) + zigzag(8) + b"k%07d" % delta + zigzag(len(value)) + value
-            head += zigzag(headers) + (zigzag(5) + b"trace" + zigzag(4) + b"abcd") * headers
-            body += zigzag(len(head)) + head
-        bodies.append(bytes(compression.compress(codec, body)))
-    while total < size:
-        batch = np.zeros(1, BATCH.dtype)
-        body = bodies[len(pieces) % 16]
-        batch["base_offset"], batch["length"], batch["magic"] = base, BATCH.size - 12 + len(body), 2
-        batch["attributes"], batch["last_offset_delta"], batch["record_count"] = (
-            CODECS.index(codec),
-            records - 1,
-            records,
-        )
-        batch["base_timestamp"] = 1_700_000_000_000 + base
-        batch["max_timestamp"] = 1_700_000_000_000 + base + records - 1
-        batch["producer_id"] = batch["producer_epoch"] = batch["base_sequence"] = batch["leader_epoch"] = -1
-        whole = batch.tobytes() + body
-        batch["crc"] = checksums.crc32c(whole, BATCH.after("crc"))
-        pieces.append(batch.tobytes() + body)
-        total += len(whole)
-        base += records
-    return b"".join(pieces)
+def spans(log: bytes) -> list[tuple[int, int]]:
+    """Where batches begin and end."""
+    found, position = [], 0
+    while position < len(log):
+        stop = position + 12 + int.from_bytes(log[position + 8 : position + 12], "big")
+        found.append((position, stop))
+        position = stop
+    return found
 
 
-def read_with_rawlog(log: bytes, window: int, columns: frozenset[str], check_crc: bool = True) -> int:
-    """Walk, checksum and decode, a window at a time."""
-    data = byte_view(log)
-    room = window // BATCH.size + 1
-    starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
-    position, count = 0, 0
-    while position < data.size:
-        part = data[position : position + window]
-        found, reached, _ = kernels.scan_batches(part, 0, starts, stops)
-        if not found:
-            break  # an unfinished tail
-        head = take(part, starts[:found], stops[:found], check_crc=check_crc)
-        assert head.sound.all()
-        count += decode_columns(part, starts[:found], stops[:found], columns, head=head).count
-        position += reached
-    return count
+def rows(path: Path, **selection: object) -> Callable[[], int]:
+    """Read every row into Arrow columns."""
+    log = rawlog.open(path)
+    return lambda: sum(batch.num_rows for batch in log.table("records", **selection).batches())
 
 
-def read_with_aiokafka(log: bytes) -> int:
-    """What a Python consumer does; every field touched that rawlog fills."""
+def kafka_reader(path: Path, what: str) -> Peer:
+    return Peer(READER, start=lambda: JavaLoop(JARS, "ReadSegment.java", path, what), warm=JavaLoop.PASSES)
+
+
+def aiokafka(data: bytes, count: int) -> Peer:
+    """A loop over the first bytes; every field is touched that rawlog fills."""
     from aiokafka.record import MemoryRecords
 
-    records, count = MemoryRecords(log), 0
-    while records.has_next():
-        batch = records.next_batch()
-        assert batch.validate_crc()
-        for record in batch:
-            _ = record.offset, record.timestamp, record.key, record.value, record.headers
-            count += 1
-    return count
+    def run() -> int:
+        memory, total = MemoryRecords(data), 0
+        while memory.has_next():
+            batch = memory.next_batch()
+            assert batch is not None
+            assert batch.validate_crc()
+            for record in batch:
+                _ = record.offset, record.timestamp, record.key, record.value, record.headers
+                total += 1
+        return total
+
+    return Peer("aiokafka", run, rows=count)
 
 
-def best(run: Callable[[], int], times: int) -> tuple[float, int]:
-    """The shortest of several runs in seconds of this process (the machine may be shared), and what it counted."""
-    seconds, count = float("inf"), 0
-    for _ in range(times):
-        start = time.process_time()
-        count = run()
-        seconds = min(seconds, time.process_time() - start)
-    return seconds, count
+def copy_and_checksum(path: Path, count: int) -> Limit:
+    """Each window copied once, and its CRC-32C."""
+    data, buffer = np.fromfile(path, np.uint8), np.empty(WINDOW, np.uint8)
+
+    def run() -> int:
+        for start in range(0, data.size, WINDOW):
+            window = data[start : start + WINDOW]
+            buffer[: window.size] = window
+            checksums.crc32c(buffer[: window.size])
+        return count
+
+    return Limit("memory copy and CRC-32C", run)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mb", type=int, default=64)
-    parser.add_argument("--window", type=float, default=1.0, help="MB decoded at a time")
-    parser.add_argument("--records", type=int, default=100, help="a batch")
-    parser.add_argument("--value", type=int, default=100, help="bytes of a value")
-    parser.add_argument("--headers", type=int, default=0, help="a record")
-    parser.add_argument("--codec", default="none", choices=CODECS)
-    parser.add_argument("--columns", default=",".join(sorted(COLUMNS)))
-    parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--no-aiokafka", action="store_true")
-    options = parser.parse_args()
-    log = make_log(options.mb << 20, options.records, options.value, options.codec, options.headers)
-    window, columns = int(options.window * (1 << 20)), frozenset(options.columns.split(","))
-    read_with_rawlog(log[: 1 << 18], window, columns)  # compile
+@case("v2, every column", size=256)
+def every_column(bench: Bench) -> Iterator[Way]:
+    """All columns of `records` from batches of magic 2 without compression, checksums compared."""
+    path = segment(bench)
+    part = path.read_bytes()[: spans(path.read_bytes()[:SHARE])[-2][1]] if bench.bytes > SHARE else path.read_bytes()
+    yield Work("rawlog", rows(path))
+    yield kafka_reader(path, "records")
+    yield aiokafka(part, len(spans(part)) * 100)
+    yield copy_and_checksum(path, bench.rows)
 
-    def line(name: str, seconds: float, count: int) -> None:
-        print(f"{name:34} {count / seconds / 1e6:8.2f} M records/s {len(log) / seconds / 1e9:7.3f} GB/s")
 
-    print(
-        f"{len(log) >> 20} MB, codec {options.codec}, window {options.window} MB, pool {pa.default_memory_pool().backend_name}"
-    )
-    seconds, count = best(lambda: read_with_rawlog(log, window, columns), options.times)
-    line("rawlog, walk + CRC + decode", seconds, count)
-    without, _ = best(lambda: read_with_rawlog(log, window, columns, check_crc=False), options.times)
-    line("rawlog, walk + decode", without, count)
-    sizes, _ = best(lambda: read_with_rawlog(log, window, frozenset({"offset"}), check_crc=False), options.times)
-    line("rawlog, offsets only, no CRC", sizes, count)
-    if not options.no_aiokafka:
-        part = log[: 8 << 20]
-        theirs, their_count = best(lambda: read_with_aiokafka(part), options.times)
-        print(f"{'aiokafka MemoryRecords, CRC':34} {their_count / theirs / 1e6:8.2f} M records/s")
-        print(f"ratio {(count / seconds) / (their_count / theirs):.1f}")
+@case("v2, offsets only", size=256)
+def offsets(bench: Bench) -> Iterator[Way]:
+    """The column `offset` of batches of magic 2."""
+    path = segment(bench)
+    yield Work("rawlog", rows(path, columns=["offset"]))
+    yield kafka_reader(path, "records")
+
+
+@case("v2, checksums and headers", size=256)
+def headers(bench: Bench) -> Iterator[Way]:
+    """The number of records by the headers of batches, checksums compared."""
+    path = segment(bench)
+    yield Work("rawlog", lambda: rawlog.open(path).table().count())
+    yield kafka_reader(path, "headers")
+    yield copy_and_checksum(path, bench.rows)
+
+
+@case("verify", size=64, rounds=3)
+def verify(bench: Bench) -> Iterator[Way]:
+    """Every check of a partition; the dump tool's deep iteration also prints what it reads, and starts a JVM."""
+    path = segment(bench)
+
+    def run() -> int:
+        assert rawlog.verify(path).frames == bench.rows // 100
+        return bench.rows
+
+    def dump() -> int:
+        dumped = dump_log_segments(KAFKA_3, [path], "--deep-iteration")
+        return sum(line.startswith("| offset:") for line in dumped.splitlines())
+
+    yield Work("rawlog verify", run)
+    yield Peer("DumpLogSegments (Java)", dump, warm=0, rounds=2)
+    yield copy_and_checksum(path, bench.rows)
+
+
+def compressed(codec: str) -> None:
+    """Declare a case for a codec."""
+
+    @case(f"v2, {codec}", size=64)
+    def body(bench: Bench) -> Iterator[Way]:
+        """All columns of `records` from compressed batches of magic 2."""
+        path = segment(bench, codec)
+        data = memoryview(path.read_bytes())
+        bodies = [data[start + BATCH.size : stop] for start, stop in spans(data.obj)]  # type: ignore[arg-type]
+
+        def decompress() -> int:
+            for body in bodies:
+                compression.decompress(codec, body)
+            return bench.rows
+
+        yield Work("rawlog", rows(path))
+        yield kafka_reader(path, "records")
+        yield Limit("decompression alone", decompress)
+
+
+for name in ("zstd", "lz4", "snappy", "gzip"):
+    compressed(name)
+
+
+@case("magic 1, every column", size=32)
+def legacy(bench: Bench) -> Iterator[Way]:
+    """All columns of `records` from message sets of magic 1 without compression."""
+    entry = reference.encode_entry(1, 0, b"k" * 8, b"v" * 100, timestamp=1_700_000_000_000)
+    bench.rows = bench.size * 1_000_000 // len(entry)
+    entries = np.tile(np.frombuffer(entry, np.uint8), (bench.rows, 1))
+    entries[:, :8] = np.arange(bench.rows, dtype=">i8").view(np.uint8).reshape(-1, 8)
+    path = bench.folder / "orders-0" / f"{0:020d}.log"
+    path.parent.mkdir()
+    path.write_bytes(entries.tobytes())
+    bench.bytes = entries.size
+    share = min(bench.rows, SHARE // len(entry))
+    yield Work("rawlog", rows(path))
+    yield aiokafka(entries[:share].tobytes(), share)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__)

@@ -1,123 +1,155 @@
-"""How fast rows become batches of magic 2, and a whole partition with its indexes.
-
-python benchmarks/kafka_encode.py --records 1000000 --size 100 [--codec zstd] [--directory DIR]
-
-With --librdkafka a real broker (3.9) is started and the same records are produced to it by librdkafka, in the same run.
-"""
+"""How fast rows become batches of magic 2, and a whole partition with its indexes, next to aiokafka's encoder and librdkafka."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
-import sys
-import tempfile
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from data import records
+from harness import Bench, Limit, Peer, Way, Work, case, main
 
 import rawlog
 from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
-from rawlog.model.table import RECORDS
+from rawlog.io import checksums, compression
+
+WINDOW, BATCH = 4 << 20, 100
 
 
-def make_records(count: int, size: int) -> pa.RecordBatch:
-    """Records of `size` bytes: a key of 8, the rest value."""
-    value = pa.array([os.urandom((size - 8) // 2).hex().encode() for _ in range(1024)] * (count // 1024 + 1)).slice(
-        0, count
-    )
-    columns = {
-        "key": pa.array([b"k%07d" % (number % 10_000_000) for number in range(count)], pa.binary()),
-        "value": value.cast(pa.binary()),
-        "topic": pa.repeat(pa.scalar("orders"), count),
-        "partition": pa.repeat(pa.scalar(0, pa.int32()), count),
-        "offset": pa.array(np.arange(count)),
-        "timestamp": pa.array(1_700_000_000_000_000 + np.arange(count) * 1000).cast(pa.timestamp("us", "UTC")),
-        "timestampType": pa.repeat(pa.scalar(0, pa.int32()), count),
-        "headers": pa.array([[]] * count, RECORDS.schema.field("headers").type),
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in RECORDS.names], schema=RECORDS.schema)
-
-
-def measure(what: str, records: pa.RecordBatch, run: object, repeat: int = 3) -> float:
-    best = float("inf")
-    for _ in range(repeat):
-        start = time.perf_counter()
-        run()  # type: ignore[operator]
-        best = min(best, time.perf_counter() - start)
-    rate = records.num_rows / best
-    print(f"{what:<44} {rate / 1e6:8.2f} million records/s  {records.nbytes / best / 1e6:8.0f} MB/s")
-    return rate
-
-
-def produce(records: pa.RecordBatch, codec: str) -> float:
-    """The rate of librdkafka producing to a real local broker, many records a call."""
+def librdkafka_into(bootstrap: str, rows: pa.RecordBatch, codec: str = "none") -> Callable[[], int]:
+    """Produces rows to the topic `orders`, many in a call, up to the last acknowledgement."""
     from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
 
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from tests.services.kafka import KAFKA_3, KafkaBroker
-
-    folder = tempfile.mkdtemp()
-    columns = records.column("key").to_pylist(), records.column("value").to_pylist()
+    columns = rows.column("key").to_pylist(), rows.column("value").to_pylist()
     messages = [{"key": key, "value": value} for key, value in zip(*columns, strict=True)]  # a batch takes no times
     chunks = [messages[start : start + 10_000] for start in range(0, len(messages), 10_000)]
-    try:
-        with KafkaBroker(KAFKA_3, folder) as broker:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-            for future in admin.create_topics([NewTopic("orders", 1)]).values():
-                future.result()
-            settings = {
-                "bootstrap.servers": broker.bootstrap,
-                "log_level": 0,
-                "compression.type": codec,
-                "linger.ms": 20,
-                "queue.buffering.max.messages": 2_000_000,
-                "queue.buffering.max.kbytes": 1 << 20,
-                "acks": 1,
-            }
-            producer = Producer(settings)
-            start = time.perf_counter()
-            for chunk in chunks:
-                while len(producer) > 1_000_000:
-                    producer.poll(0.01)
-                assert producer.produce_batch("orders", chunk) == len(chunk)
-            producer.flush(120)
-            return records.num_rows / (time.perf_counter() - start)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "log_level": 0,
+        "compression.type": codec,
+        "linger.ms": 20,
+        "queue.buffering.max.messages": 2_000_000,
+        "queue.buffering.max.kbytes": 1 << 20,
+        "acks": 1,
+    }
+
+    def produce() -> int:
+        producer = Producer(settings)
+        for chunk in chunks:
+            while len(producer) > 1_000_000:
+                producer.poll(0.01)
+            assert producer.produce_batch("orders", chunk) == len(chunk)
+        assert producer.flush(120) == 0
+        return len(messages)
+
+    return produce
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--size", type=int, default=100)
-    parser.add_argument("--codec", default="none")
-    parser.add_argument("--directory", default=None)
-    parser.add_argument("--librdkafka", action="store_true")
-    given = parser.parse_args()
-    records = make_records(given.records, given.size)
-    batching = Batching(codec=given.codec)
-    encode_rows(Rows.of(records.slice(0, 1000)), batching)
-    rate = measure(f"encode ({given.codec})", records, lambda: encode_rows(Rows.of(records), batching))
+@contextmanager
+def librdkafka(folder: Path, rows: pa.RecordBatch) -> Iterator[Callable[[], int]]:
+    """The client with a real broker on this machine, whose time is not counted."""
+    from confluent_kafka.admin import AdminClient, NewTopic
 
-    folder = Path(tempfile.mkdtemp(dir=given.directory))
-    table = pa.Table.from_batches([records])
+    from tests.services.kafka import KAFKA_3, KafkaBroker
 
-    def whole() -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        rawlog.write(folder, table, format="kafka", codec=given.codec)
+    with KafkaBroker(KAFKA_3, folder) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        for future in admin.create_topics([NewTopic("orders", 1)]).values():
+            future.result(60)
+        yield librdkafka_into(broker.bootstrap, rows)
 
-    measure("partition directory, indexes, fsync", records, whole)
-    shutil.rmtree(folder, ignore_errors=True)
-    if given.librdkafka:
-        theirs = produce(records, given.codec)
-        print(
-            f"{'librdkafka to a local broker':<44} {theirs / 1e6:8.2f} million records/s  (encode: {rate / theirs:.1f} times)"
-        )
+
+def aiokafka(rows: pa.RecordBatch, codec: str) -> Peer:
+    """Its encoder, which is compiled too, a batch of a hundred records at a time; it gets Python objects."""
+    from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+    share = rows.slice(0, 50_000)
+    keys, values = share.column("key").to_pylist(), share.column("value").to_pylist()
+    times = share.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+
+    def run() -> int:
+        for start in range(0, len(keys), BATCH):
+            builder = DefaultRecordBatchBuilder(
+                magic=2, compression_type=("none", "gzip", "snappy", "lz4", "zstd").index(codec), is_transactional=0,
+                producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 20,
+            )  # fmt: skip
+            for at in range(start, min(start + BATCH, len(keys))):
+                builder.append(at - start, int(times[at]), keys[at], values[at], [])
+            builder.build()
+        return len(keys)
+
+    return Peer("aiokafka", run, rows=len(keys))
+
+
+def encoding(codec: str) -> None:
+    """Declare the case of a codec."""
+
+    @case(f"encode, {codec}", size=500_000, tiny=2_000, unit="records")
+    def body(bench: Bench) -> Iterator[Way]:
+        """Rows of Arrow as batches of magic 2 in memory; the peer gets Python objects."""
+        rows = records(bench.size)
+        batching = Batching(codec=codec)
+        bench.rows, bench.bytes = bench.size, rows.nbytes
+        data = np.array(encode_rows(Rows.of(rows), batching).frames.data)
+        plain = rows.column("value").buffers()[2].to_pybytes()
+
+        def copy_and_checksum() -> int:
+            buffer = np.empty(WINDOW, np.uint8)
+            for start in range(0, data.size, WINDOW):
+                window = data[start : start + WINDOW]
+                buffer[: window.size] = window
+                checksums.crc32c(buffer[: window.size])
+            return bench.rows
+
+        def compress() -> int:
+            for start in range(0, len(plain), 16 << 10):
+                compression.compress(codec, plain[start : start + (16 << 10)])
+            return bench.rows
+
+        def run() -> int:
+            return encode_rows(Rows.of(rows), batching).rows
+
+        yield Work("rawlog", run)
+        yield aiokafka(rows, codec)
+        if codec == "none":
+            yield Limit("memory copy and CRC-32C", copy_and_checksum)
+        else:
+            yield Limit("compression of the values alone", compress)
+
+
+@case("write a partition", size=500_000, tiny=2_000, unit="records")
+def partition(bench: Bench) -> Iterator[Way]:
+    """A partition directory with its indexes, synced to the disk; librdkafka's time is that of the client alone, without its broker."""
+    rows = records(bench.size)
+    table, target = pa.Table.from_batches([rows]), bench.folder / "written"
+    bench.rows, bench.bytes = bench.size, rows.nbytes
+
+    def run() -> int:
+        shutil.rmtree(target, ignore_errors=True)
+        return int(rawlog.write(target, table, format="kafka"))
+
+    assert run() == bench.rows
+    log = b"".join(path.read_bytes() for path in sorted(target.rglob("*.log")))
+
+    def write() -> int:
+        with (bench.folder / "copy").open("wb") as file:
+            file.write(log)
+            file.flush()
+            os.fsync(file.fileno())
+        return bench.rows
+
+    yield Work("rawlog write", run)
+    yield Peer("librdkafka to a broker", start=lambda: librdkafka(bench.folder / "broker", rows))
+    yield Limit("writing its bytes", write)
+
+
+for codec in ("none", "zstd"):
+    encoding(codec)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__)

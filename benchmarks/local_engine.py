@@ -1,38 +1,29 @@
-"""How much two threads of the local engine gain over one: verifying, and decoding to Arrow, several big Kafka segments.
+"""How much two threads of the local engine gain over one, next to what the machine gives a loop that holds no lock.
 
-python benchmarks/local_engine.py [--mb 1024] [--files 8] [--value 100] [--codec none] [--times 5]
-
-The runs with one and with two threads take turns, and with them a loop that holds no lock at all (`zlib.crc32`): what two threads of
-that gain is all that the machine, which may do other work too, has to give at the moment.
+Only the wall clock says it. The gain is the ratio of one thread to two; the limits are the loop with two threads and with one, and what two
+threads of it gain is all that the machine, which may do other work too, has to give at the moment.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import tempfile
-import time
+import shutil
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from spark_count import make_segments
+from data import kafka_segments, size_of
+from harness import Bench, Limit, Peer, Way, Work, case, main
 
 from rawlog.engines import choice
-from rawlog.model.job import (
-    Job,
-    Outcome,
-    Split,
-    SplitResult,
-    Stage,
-)
+from rawlog.lakes.ingest import Ingest
+from rawlog.model.job import Job, Outcome, Split, SplitResult, Stage
 from rawlog.model.table import RECORDS
 from rawlog.reading.parts import plan
 from rawlog.reading.rows import read
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
+from rawlog.verbs.repair import RewriteJob
 from rawlog.verbs.verify import Verify
 
 
@@ -64,20 +55,14 @@ class Decode(Job[Counted, Total]):
 
     def commit(self, done: Sequence[Counted]) -> Total:
         """Add up."""
-        return Total(sum(one.rows for one in done))
-
-
-def measure(job: Job[Any, Any], tree: Tree, threads: int) -> float:
-    """Wall seconds of a run."""
-    begun = time.perf_counter()
-    choice.run(job, tree, threads=threads)
-    return time.perf_counter() - begun
+        return Total(sum(result.rows for result in done))
 
 
 class Ceiling(Job[Counted, Total]):
     """Checksums of memory: nothing but work without a lock."""
 
-    data = bytes(16 << 20)
+    def __init__(self, size: int) -> None:
+        self.data, self.passes = bytes(min(size, 16 << 20)), max(1, size // 8 // (16 << 20))
 
     def plan(self, tree: Tree) -> list[Split]:
         """Eight pieces of about the same time."""
@@ -85,7 +70,7 @@ class Ceiling(Job[Counted, Total]):
 
     def work(self, split: Split, stage: Stage) -> Counted:
         """A few checksums."""
-        for _ in range(3):
+        for _ in range(3 * self.passes):
             zlib.crc32(self.data)
         return Counted(split.number, 0)
 
@@ -94,37 +79,62 @@ class Ceiling(Job[Counted, Total]):
         return Total(0)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mb", type=int, default=1024)
-    parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--value", type=int, default=100)
-    parser.add_argument("--codec", default="none")
-    parser.add_argument("--times", type=int, default=5)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        size = make_segments(Path(folder), given.mb << 20, given.value, given.codec, given.files)
-        tree = open_tree(folder)
-        for name, job in (("verify", Verify()), ("decode", Decode())):
-            measure(job, tree, 2)
-            runs: dict[tuple[bool, int], list[float]] = {}
-            for _ in range(given.times):
-                for ceiling in (False, True):
-                    for threads in (1, 2):
-                        wall = measure(Ceiling() if ceiling else job, tree, threads)
-                        runs.setdefault((ceiling, threads), []).append(wall)
-            one, two = min(runs[False, 1]), min(runs[False, 2])
-            gain, most = (_gain(runs[kind, 1], runs[kind, 2]) for kind in (False, True))
-            print(
-                f"{name}: one thread {one:.2f} s ({size / one / 1e9:.2f} GB/s), two {two:.2f} s: {one / two:.2f} times at best, "
-                f"{gain:.2f} in the median; the machine gives {most:.2f} now"
-            )
+def gain(name: str, make: Callable[[Bench], Callable[[Tree, int], object]]) -> None:
+    """Declare the case of a job."""
+
+    @case(f"two threads, {name}", size=256)
+    def body(bench: Bench) -> Iterator[Way]:
+        """A job over eight segments with two threads, and with one."""
+        folder = bench.folder / "logs"
+        bench.rows = kafka_segments(folder, bench.size * 1_000_000)
+        bench.bytes = size_of(folder)
+        tree, job, ceiling = open_tree(folder), make(bench), Ceiling(bench.bytes)
+
+        def run(threads: int) -> Callable[[], int]:
+            return lambda: job(tree, threads) and bench.rows
+
+        def loop(threads: int) -> Callable[[], int]:
+            return lambda: choice.run(ceiling, tree, threads=threads) and bench.rows
+
+        yield Work("two threads", run(2))
+        yield Peer("one thread", run(1))
+        yield Limit("lock-free loop, two threads", loop(2))
+        yield Limit("lock-free loop, one thread", loop(1))
 
 
-def _gain(one: Sequence[float], two: Sequence[float]) -> float:
-    return statistics.median(a / b for a, b in zip(one, two, strict=True))
+def verify(bench: Bench) -> Callable[[Tree, int], object]:
+    return lambda tree, threads: choice.run(Verify(), tree, threads=threads)
+
+
+def decode(bench: Bench) -> Callable[[Tree, int], object]:
+    return lambda tree, threads: choice.run(Decode(), tree, threads=threads)
+
+
+def ingest(bench: Bench) -> Callable[[Tree, int], object]:
+    lake = bench.folder / "lake"
+
+    def run(tree: Tree, threads: int) -> Any:
+        shutil.rmtree(lake, ignore_errors=True)
+        with Ingest(str(lake), tables=["records"]) as job:
+            return job.complete(lambda: choice.run(job, tree, threads=threads))
+
+    return run
+
+
+def rebuild(bench: Bench) -> Callable[[Tree, int], object]:
+    target = bench.folder / "rebuilt"
+
+    def run(tree: Tree, threads: int) -> Any:
+        shutil.rmtree(target, ignore_errors=True)
+        with RewriteJob("rebuild", str(target)) as job:
+            return choice.run(job, tree, threads=threads)
+
+    return run
+
+
+for name, make in (("verify", verify), ("decode", decode), ("ingest", ingest), ("rebuild", rebuild)):
+    gain(name, make)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__)

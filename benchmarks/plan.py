@@ -1,40 +1,29 @@
 """Planning at scale: the real planning code of `ingest` with a listing that does not exist; and small files that do exist.
 
-    python benchmarks/plan.py --files 1000000 --small 20000
-
-A listing of a cluster of Kafka brokers: partitions with segments, each with its indexes. Nothing of it is on a disk. Measured are the
-CPU time of recognising, of planning a first run and one of the next day (the lake knows all files, one in a hundred has grown), the number
-and size of splits, the state in the lake, and the memory of the process. Each phase runs in a process of its own, so that memory is
-that of the phase.
-
-Small files are partitions with a segment of 50 records each. Measured are the CPU time of all processes of `ls` and of a whole `ingest`,
-with threads and on Spark, and the memory of the driver; of Spark also that of its largest other process, which is the JVM.
+A listing of a cluster of Kafka brokers: partitions with segments, each with its indexes. Nothing of it is on a disk. The memory is that of
+the process. Small files are partitions with a segment of 50 records each; whole commands run over them. All times include the start of a
+process.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
+import os
 import pickle
-import resource
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
+from harness import Bench, Limit, Run, Way, Work, case, command, main, rawlog_command
 
 import rawlog
+from rawlog import registry
 from rawlog.io.storage import Entry
 from rawlog.lakes.ingest import Ingest
 from rawlog.lakes.state import SourceProgress
 from rawlog.model.table import FILES, FINDINGS
 from rawlog.reading import tree as trees
 
-ROOT = "/synthetic/kafka-logs"
+LISTED = "/synthetic/kafka-logs"
 SUFFIXES = ("log", "index", "timeindex", "snapshot")
 SEGMENTS = 25
 SEGMENT = 64 << 20
@@ -45,7 +34,7 @@ def entries(count: int, grown: bool = False) -> Iterator[Entry]:
     """So many files, as a listing gives them; with `grown`, the last segment of one partition in four is larger and newer."""
     partitions = max(1, count // (SEGMENTS * len(SUFFIXES)))
     for number in range(partitions):
-        folder = f"{ROOT}/topic-{number // 32:05d}-{number % 32}"
+        folder = f"{LISTED}/topic-{number // 32:05d}-{number % 32}"
         for segment in range(SEGMENTS):
             is_active = grown and number % 4 == 0 and segment == SEGMENTS - 1
             for suffix in SUFFIXES:
@@ -54,43 +43,44 @@ def entries(count: int, grown: bool = False) -> Iterator[Entry]:
                 yield Entry(path, size, 1_700_000_000.0 + segment + (86_400 if is_active else 0))
 
 
-def peak() -> int:
-    """The most memory that this process had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+# Phases: each is a process of its own ---------------------------------------------------------------------------------------
 
 
-def plan(lake: Path, count: int, grown: bool) -> dict[str, float]:
+def listing(lake: str, count: int) -> None:
+    """The listing itself."""
+    assert sum(1 for _ in entries(count))
+
+
+def recognise(lake: str, count: int) -> None:
+    """List and recognise."""
+    trees.listing = lambda root, folders: entries(count)  # type: ignore[assignment]
+    assert len(trees.open_tree([LISTED]))
+
+
+def plan(lake: str, count: int, grown: bool = False) -> None:
     """List, recognise and plan; nothing is done."""
-    trees.listing = lambda root: entries(count, grown)  # type: ignore[assignment]
-    begun = time.process_time()
-    tree = trees.open_tree([ROOT])
-    listed = time.process_time()
-    with Ingest(str(lake)) as job:
+    trees.listing = lambda root, folders: entries(count, grown)  # type: ignore[assignment]
+    tree = trees.open_tree([LISTED])
+    with Ingest(lake) as job:
         splits = job.plan(tree)
-        planned = time.process_time()
         largest = max((len(pickle.dumps(split)) for split in splits), default=0)
-    return {
-        "files": len(tree),
-        "recognise_cpu_s": round(listed - begun, 1),
-        "plan_cpu_s": round(planned - listed, 1),
-        "splits": len(splits),
-        "largest_split_kb": largest >> 10,
-        "peak_mb": peak(),
-    }
+    print(f"{len(tree):,} files, {len(splits):,} splits, the largest {largest >> 10} kB")
 
 
-def fill(lake: Path, count: int) -> dict[str, float]:
+def plan_again(lake: str, count: int) -> None:
+    """The plan of the next day: the lake knows all files, one segment in a hundred has grown."""
+    plan(lake, count, grown=True)
+
+
+def fill(lake: str, count: int) -> None:
     """Record in the lake that all files are ingested, as a run of them would."""
-    trees.listing = lambda root: entries(count)  # type: ignore[assignment]
-    tree = trees.open_tree([ROOT])
-    begun = time.process_time()
-    with Ingest(str(lake)) as job:
+    trees.listing = lambda root, folders: entries(count)  # type: ignore[assignment]
+    tree = trees.open_tree([LISTED])
+    with Ingest(lake) as job:
         assert job.lake is not None
         tables = job._tables(tree)
         run = job.lake.writer.new_run()  # type: ignore[union-attr]
         for table in (*tables, FILES, FINDINGS):
-            from rawlog import registry
-
             able = registry.formats_with(table)
             about_files = table.name in (FILES.name, FINDINGS.name)
             taken = {
@@ -100,79 +90,94 @@ def fill(lake: Path, count: int) -> dict[str, float]:
             }
             rows = {path: [(f"{at // 2:024x}", at, at + 1000)] for at, path in enumerate(taken)}
             job.lake.commit(table, run, [], taken, rows=rows if table.name == "records" else None)
-    size = sum(path.stat().st_size for path in lake.rglob("*") if path.is_file())
-    return {"commit_cpu_s": round(time.process_time() - begun, 1), "metadata_mb": size >> 20, "peak_mb": peak()}
 
 
-def make_small(folder: Path, count: int) -> Path:
+PHASES = {phase.__name__: phase for phase in (listing, recognise, plan, plan_again, fill)}
+
+
+def phase(name: str, lake: Path, files: int) -> Run:
+    return command([sys.executable, __file__, "--phase", name, lake, files], files)
+
+
+def planning(name: str, title: str) -> None:
+    """Declare the case of a phase."""
+
+    @case(title, size=100_000, tiny=100, unit="files", rows="files", rounds=2)
+    def body(bench: Bench) -> Iterator[Way]:
+        """The plan of a run over files that are only listed: recognised, grouped, split; the limit is their listing."""
+        partitions = max(1, bench.size // (SEGMENTS * len(SUFFIXES)))
+        bench.rows = partitions * SEGMENTS * len(SUFFIXES)
+        bench.bytes = sum(SIZES.values()) * partitions * SEGMENTS
+        lake = bench.folder / "lake"
+        if name == "plan_again":
+            phase("fill", lake, bench.rows)
+        yield Work("rawlog", lambda: phase(name, lake, bench.rows))
+        yield Limit("listing alone", lambda: phase("listing", lake, bench.rows))
+
+
+for name, title in (
+    ("recognise", "recognise"), ("plan", "plan, first run"), ("plan_again", "plan, next run"), ("fill", "record all sources"),
+):  # fmt: skip
+    planning(name, title)
+
+
+# Small files ----------------------------------------------------------------------------------------------------------------
+
+
+def make_small(bench: Bench) -> Path:
     """So many small files, of one partition after another."""
     rows = [
         {"key": b"k%d" % n, "value": b"value %d" % n * 5, "timestamp": (1_700_000_000_000 + n) * 1000}
         for n in range(50)
     ]
-    rawlog.write(folder / "one", rows, format="kafka", topic="t", partition=0)
-    contents = {path.name: path.read_bytes() for path in (folder / "one" / "t-0").iterdir()}
-    kept = {name: data for name, data in contents.items() if name.endswith(tuple(f".{one}" for one in SUFFIXES))}
-    for number in range(count // len(kept)):
-        partition = folder / "logs" / f"topic-{number // 32:05d}-{number % 32}"
+    rawlog.write(bench.folder / "first", rows, format="kafka", topic="t", partition=0)
+    contents = {path.name: path.read_bytes() for path in (bench.folder / "first" / "t-0").iterdir()}
+    kept = {name: data for name, data in contents.items() if name.endswith(tuple(f".{suffix}" for suffix in SUFFIXES))}
+    for number in range(max(1, bench.size // len(kept))):
+        partition = bench.folder / "logs" / f"topic-{number // 32:05d}-{number % 32}"
         partition.mkdir(parents=True)
         for name, data in kept.items():
             (partition / name).write_bytes(data)
-    return folder / "logs"
+        bench.rows += len(kept)
+        bench.bytes += sum(map(len, kept.values()))
+    return bench.folder / "logs"
 
 
-def measured(*arguments: str) -> dict[str, float]:
-    """CPU time of a command and of all processes below it, and the most memory of the command itself and of any other."""
-    command = [sys.executable, "-m", "rawlog", *arguments]
-    running = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    seconds: dict[int, float] = {}
-    memory = {"driver_mb": 0, "largest_other_mb": 0}
-    while True:
-        with contextlib.suppress(psutil.Error):
-            for process in (running, *running.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    used, held = process.cpu_times(), process.memory_info().rss >> 20
-                    seconds[process.pid] = used.user + used.system
-                    whose = "driver_mb" if process.pid == running.pid else "largest_other_mb"
-                    memory[whose] = max(memory[whose], held)
-        with contextlib.suppress(psutil.TimeoutExpired):
-            code = running.wait(0.1)
-            assert code == 0, (arguments, code)
-            return {"cpu_s": round(sum(seconds.values()), 1), **memory}
+def small(title: str, *arguments: str, is_second: bool = False, default: bool = True) -> None:
+    """Declare the case of a command."""
+
+    @case(title, size=4_000, tiny=40, unit="files", rows="files", rounds=2, default=default)
+    def body(bench: Bench) -> Iterator[Way]:
+        """A command over small files, all of its processes; the limit is opening and reading each."""
+        folder = make_small(bench)
+        verb, *more = arguments
+        lakes = (bench.folder / f"lake-{number}" for number in range(100))
+        lake = next(lakes)
+
+        def run() -> Run:
+            target = ["--to", lake if is_second else next(lakes)] if verb == "ingest" else []
+            return rawlog_command(verb, folder, *target, *more, rows=bench.rows)
+
+        def read() -> int:
+            for parent, _, names in os.walk(folder):
+                for name in names:
+                    with open(os.path.join(parent, name), "rb") as file:
+                        file.read()
+            return bench.rows
+
+        yield Work(f"rawlog {verb}", run, tree=True)
+        yield Limit("reading the files", read)
 
 
-def small(count: int) -> Iterator[dict[str, object]]:
-    """`ls` and whole runs over small files."""
-    with tempfile.TemporaryDirectory(prefix="rawlog-small-") as name:
-        folder = Path(name)
-        logs = str(make_small(folder, count))
-        yield {"phase": "ls", "files": count, **measured("ls", logs)}
-        for engine in ("local", "spark"):
-            lake = str(folder / f"lake-{engine}")
-            for phase in ("ingest", "ingest again"):
-                ran = measured("ingest", logs, "--to", lake, "--engine", engine)
-                yield {"phase": phase, "engine": engine, "files": count, **ran}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=1_000_000)
-    parser.add_argument("--small", type=int, default=20_000)
-    parser.add_argument("--phase", choices=("first", "fill", "next"))
-    parser.add_argument("--lake")
-    given = parser.parse_args()
-    if given.phase is None:
-        with tempfile.TemporaryDirectory(prefix="rawlog-plan-") as folder:
-            for phase in ("first", "fill", "next"):
-                own = ["--files", str(given.files), "--phase", phase, "--lake", f"{folder}/lake"]
-                subprocess.run([sys.executable, __file__, *own], check=True)
-        for row in small(given.small):
-            print(json.dumps(row), flush=True)
-        return
-    lake = Path(given.lake)
-    made = fill(lake, given.files) if given.phase == "fill" else plan(lake, given.files, given.phase == "next")
-    print(json.dumps({"phase": given.phase, **made}), flush=True)
+small("small files, ls", "ls")
+small("small files, ingest", "ingest", "--engine", "local")
+small("small files, ingest again", "ingest", "--engine", "local", is_second=True)
+small("small files, ingest on Spark", "ingest", "--engine", "spark", default=False)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--phase"]:
+        _, _, name, lake, files = sys.argv
+        PHASES[name](lake, int(files))
+    else:
+        main(__doc__)

@@ -8,12 +8,16 @@ of date (exit 1).
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import figures
 
 from rawlog import registry
 from rawlog.model.format import Family, Format
@@ -147,12 +151,96 @@ def _about(path: Path) -> str:
     return re.split(r"(?<=[.!?]) (?=[A-Z`])", text)[0].replace("|", "\\|")
 
 
+# Measurements ---------------------------------------------------------------------------------------------------------------
+
+MEASURED = ROOT / "docs" / "performance.json"
+
+
+def measurements() -> dict[str, Any]:
+    """What `make bench` wrote when the page was made."""
+    measured: dict[str, Any] = json.loads(MEASURED.read_text())
+    return measured
+
+
+def machine() -> str:
+    """What it was measured on."""
+    measured = measurements()
+    facts, cases = measured["machine"], measured["cases"]
+    loads = [case["load"] for case in cases]
+    days = sorted({case["when"][:10] for case in cases})
+    shared = (
+        " Other programs wanted its cores and caches: rates are lower than on a quiet machine, and ratios are less certain."
+        if max(loads) > facts["cores"] + 1
+        else ""
+    )
+    return (
+        f"{facts['processor']}, {facts['cores']} cores, {facts['memory_gb']} GB; {facts['system']}; Python {facts['python']}, "
+        f"pyarrow {facts['pyarrow']}, kernels: {facts['kernels']}; {' to '.join(dict.fromkeys((days[0], days[-1])))}. "
+        f"The load of the machine was {min(loads):.0f} to {max(loads):.0f} meanwhile.{shared}"
+    )
+
+
+def _clock(case: dict[str, Any]) -> str:
+    """Threads gain nothing but time on the wall; all else is compared by processor time."""
+    return "wall" if case["case"].startswith("two threads") else "cpu"
+
+
+def _rate(case: dict[str, Any], way: dict[str, Any]) -> str:
+    rate = way["rows"] / way[_clock(case)]["best_s"]
+    number = f"{rate / 1e6:.2f} M" if rate >= 1e6 else f"{rate / 1e3:.0f} k" if rate >= 1e4 else f"{rate:,.0f}"
+    return f"{number} {case['counts']}/s"
+
+
+def performance() -> str:
+    """A row for each case and each way next to rawlog's."""
+    rows = ["| case | rawlog | next to | that | its time is |", "|---|---|---|---|---|"]
+    for case in measurements()["cases"]:
+        work, *others = case["ways"]
+        about = f"{case['script']}: {case['case']}, {case['size']:,} {case['unit']}"
+        for other, ratio in zip(others, case["ratios"], strict=True):
+            value = ratio[_clock(case)]
+            is_loss = other["role"] == "peer" and value < 1
+            text = f"{value:.2f} ×" if value < 10 else f"{value:.0f} ×"
+            name = f"*{other['name']}*" if other["role"] == "limit" else other["name"]
+            rows.append(
+                f"| {about} | {_rate(case, work)} | {name} | {_rate(case, other)} | {f'**{text}**' if is_loss else text} |"
+            )
+            about = ""
+    return "\n".join(rows)
+
+
+def chart(role: str) -> str:
+    """The ratios to all peers, or limits."""
+    bars = [
+        figures.Bar(f"{case['script']}: {case['case']} / {ratio['to']}"[:58], ratio[_clock(case)])
+        for case in measurements()["cases"]
+        for ratio in case["ratios"]
+        if ratio["role"] == role
+    ]
+    bars.sort(key=lambda bar: bar.ratio)
+    titles = {
+        "peer": "Time of each peer, rawlog's is 1",
+        "limit": "Time of each limit, rawlog's is 1: how near rawlog is to it",
+    }
+    return figures.ratios(titles[role], bars, "takes less than rawlog", "takes more than rawlog")
+
+
 def refreshed(page: str) -> str:
     """A page outside of docs/formats with its generated parts made again."""
-    for name, make in (("systems", systems), ("questions", questions), ("rooms", rooms)):
+    for name, make in GENERATED.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         page = pattern.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", page)  # type: ignore[misc]
     return page
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "systems": systems,
+    "questions": questions,
+    "rooms": rooms,
+    "machine": machine,
+    "performance": performance,
+}
+CHARTS = {ROOT / "docs" / "pictures" / f"performance-{role}s.svg": role for role in ("peer", "limit")}
 
 
 def main(arguments: list[str]) -> int:
@@ -166,8 +254,9 @@ def main(arguments: list[str]) -> int:
         else:
             stale.append(f"{path.name}: missing")
     pages |= dict.fromkeys((ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))), refreshed)
+    pages |= {path: lambda _, role=role: chart(role) for path, role in CHARTS.items()}  # type: ignore[misc]
     for path, make in pages.items():
-        before = path.read_text()
+        before = path.read_text() if path.exists() else ""
         after = make(before)
         if before != after:
             stale.append(path.name)

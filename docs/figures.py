@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -99,3 +100,35 @@ def file_map(
         body.append(f'<path d="M{x + 6:.0f} {y - 9} l-5 8 h10 z" fill="#b3261e"/>' + _text(x + 18, y, mark))
     body.append(_text(WIDE - 190, y, f"full width: {longest:,} bytes", 'fill="#666"'))
     return _svg(WIDE, y + 10, title, body)
+
+
+class Bar(NamedTuple):
+    """A ratio in a chart."""
+
+    label: str
+    ratio: float
+
+
+def ratios(title: str, bars: Sequence[Bar], less: str, more: str) -> str:
+    """Ratios as bars to the left and right of 1, on a logarithmic scale: losses are red."""
+    left, high, wide = 430, 20, 400
+    reach = max([1.0, *(abs(math.log10(bar.ratio)) for bar in bars)])
+    middle = left + wide * (0.5 if any(bar.ratio < 1 for bar in bars) else 0.05)
+    scale = min(middle - left, left + wide - middle) / reach if middle > left + 30 else (left + wide - middle) / reach
+    body = [_text(middle + 4, 14, more, 'fill="#666"')]
+    if any(bar.ratio < 1 for bar in bars):
+        body.append(_text(left, 14, less, 'fill="#666"'))
+    for row, bar in enumerate(bars):
+        y, size = 22 + row * high, math.log10(bar.ratio) * scale
+        colour = "#9ccc8f" if size >= 0 else "#e59a94"
+        body.append(_text(4, y + 13, bar.label))
+        body.append(
+            f'<rect x="{min(middle, middle + size):.1f}" y="{y + 2}" width="{max(abs(size), 0.5):.1f}" height="{high - 5}" '
+            f'fill="{colour}" stroke="#555" stroke-width="0.5"/>'
+        )
+        body.append(
+            _text(max(middle, middle + size) + 4, y + 13, f"{bar.ratio:.2f}" if bar.ratio < 10 else f"{bar.ratio:.0f}")
+        )
+    bottom = 24 + len(bars) * high
+    body.append(f'<path d="M{middle:.1f} 18 V{bottom}" stroke="#555"/>')
+    return _svg(WIDE, bottom + 6, title, body)
