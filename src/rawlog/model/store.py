@@ -83,6 +83,8 @@ class Store(Sequence[File], Sharing):
     has_surroundings: ClassVar[bool] = False
     #: The table whose files `compare` compares; None: all files of the system.
     compared: ClassVar[str | None] = None
+    #: What people call a store.
+    unit: ClassVar[str] = "partition"
     #: What writes a store again, by verb: the methods that `Rewrite` marks.
     rewrites: ClassVar[Mapping[str, Rewrite]] = {}
 

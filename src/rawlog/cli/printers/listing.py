@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from rawlog.cli import output
-from rawlog.cli.command import Call
+from rawlog.cli.command import Call, Detail
 from rawlog.cli.grid import align_rows, width_of
 from rawlog.cli.printers import Json
 from rawlog.model.text import (
@@ -61,7 +61,11 @@ def show(
             for batch in listing.batches():
                 columns = _plain(batch)
                 measured += (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-            _show(list(zip(listing.shown, measured, strict=True)), every, marks(listing.replicas))
+            _show(
+                list(zip(listing.shown, measured, strict=True)),
+                every or call.detail is Detail.ALL,
+                marks(listing.replicas),
+            )
     output.flush()
     return call.notes.code
 

@@ -35,6 +35,8 @@ _SIZES = (
 class MessageStore(Store):
     """The store directory of a broker: a commit log and all that is derived from it."""
 
+    unit = "store"
+
     def system_name(self) -> str | None:
         return paths.store_name(self)
 
