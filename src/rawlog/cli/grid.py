@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from rawlog.cli import output
 from rawlog.cli.logs import say
 from rawlog.model.text import formed, plain_time, printable
@@ -50,6 +52,15 @@ def cut(text: str, width: int) -> str:
             break
         taken.append(character)
     return "".join(taken) + "…"
+
+
+def cut_middle(text: str, width: int) -> str:
+    """The text in at most `width` cells, with a mark in its middle: names that begin alike differ at the end."""
+    if width_of(text) <= width:
+        return text
+    head = cut(text, max(2, (width + 1) // 2))
+    tail = cut(text[::-1], max(1, width - width_of(head)) + 1)[-2::-1]
+    return head + tail
 
 
 def pad(text: str, width: int, *, right: bool = False) -> str:
@@ -226,3 +237,19 @@ def align_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent
         (indent + "  ".join(pad(row[index], widths[index], right=sides[index]) for index in range(count))).rstrip()
         for row in full
     ]
+
+
+#: The fewest cells of a name on a narrow terminal.
+SHORTEST = 12
+
+
+def fit_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
+    """As `align_rows`; if a terminal is too narrow, the names in the first column are shortened in their middle."""
+    lines = align_rows(rows, right, indent)
+    if not output.is_terminal():
+        return lines
+    excess = max((width_of(click.unstyle(line)) for line in lines), default=0) - shutil.get_terminal_size().columns
+    if excess <= 0:
+        return lines
+    width = max(SHORTEST, max(width_of(row[0]) for row in rows) - excess)
+    return align_rows([[cut_middle(row[0], width), *row[1:]] for row in rows], right, indent)

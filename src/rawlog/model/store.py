@@ -187,6 +187,10 @@ class Store(Sequence[File], Sharing):
         """What `report` shows of it that only this system has. Files that a summary covers are not read again."""
         return ()
 
+    def contents(self) -> Section | None:
+        """What `ls` shows of it in the words of its system: a table; or, without a title, cells of the line of the store itself."""
+        return None
+
     def rows_of(self, table: str, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         """The rows of a table that is made of several files (`Family.folds`), from the files of one of its `units`."""
         raise NotImplementedError(table)

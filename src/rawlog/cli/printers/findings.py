@@ -10,7 +10,7 @@ import click
 
 from rawlog.cli import logs, output
 from rawlog.cli.command import Call, Detail
-from rawlog.cli.grid import align_rows
+from rawlog.cli.grid import fit_rows
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, UnknownFormatError
 from rawlog.model.finding import CLASSES, Severity
@@ -126,7 +126,8 @@ def _show_accounts(accounts: Sequence[Account]) -> None:
             more = ", ".join(counted(count, what) for what, count in odd if count)
             counts = (f"{getattr(account, name) or 0:,}" for name in classes)
             rows.append((printable(name), f"{account.stop:,}", *counts, more))
-        for text in align_rows(rows, (False, *[True] * (len(classes) + 1), False), ""):
+        right = (False, *[True] * (len(classes) + 1), False)
+        for text in fit_rows(rows, right, ""):
             output.line(text)
 
 
