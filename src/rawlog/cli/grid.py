@@ -94,7 +94,8 @@ class GridPrinter(output.Printer):
         fields = list(schema)
         self._order = list(range(len(fields)))
         if not self.in_order:
-            self._order.sort(key=lambda index: is_long(fields[index].type))
+            places = {field.name: _place(field, "offset" in schema.names) for field in fields}
+            self._order.sort(key=lambda index: places[fields[index].name])
         fields = [fields[index] for index in self._order]
         self._names = [field.name for field in fields]
         self._right = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in fields]
@@ -199,6 +200,20 @@ class ExpandedPrinter(output.Printer):
             output.line(output.style(f"row {self._count:,}", bold=True))
             for name, value in zip(names, row, strict=True):
                 output.line(f"  {pad(name, width)}  {value}".rstrip())
+
+
+#: Columns of records that are last, in whatever type they are decoded, and what decoding says of them, which comes after them.
+LAST = ("key", "value", "headers")
+ABOUT = ("key_error", "key_schema", "value_error", "value_schema")
+
+
+def _place(field: pa.Field, is_record: bool) -> int:
+    """Where a column goes: values of any length are at the end of a line."""
+    if is_record and field.name in ABOUT:
+        return len(LAST) + 1
+    if is_record and field.name in LAST:
+        return 1 + LAST.index(field.name)
+    return int(is_long(field.type))
 
 
 def is_long(type: pa.DataType) -> bool:

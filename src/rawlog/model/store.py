@@ -252,6 +252,11 @@ class Store(Sequence[File], Sharing):
         return UnknownFile.COPY
 
     @classmethod
+    def is_internal(cls, topic: str) -> bool:
+        """Whether a topic is one that the system makes for itself."""
+        return False
+
+    @classmethod
     def summary(cls, file: File, group: Sequence[File], start: int, stop: int | None) -> Any:
         """As Codec.summary, for files of the host that it `takes`: what its rules over several files need of them. None for other files."""
         return None

@@ -619,6 +619,14 @@ def read_all(
             yield from read(part, table, selection, note, seen)
 
 
+def _is_internal(part: Part) -> bool:
+    """Whether a part has rows of a topic that the system makes for itself: those of users come first."""
+    place = part.file.place
+    if place.topic is None or part.file.system is None:
+        return False
+    return registry.family(part.file.system).store_class.is_internal(place.topic)
+
+
 class Rows:
     """A table of a tree, read as a stream: iterate over it for rows as dicts, or use `batches()` or `to_arrow()`.
 
@@ -694,7 +702,7 @@ class Rows:
     def part_selections(self) -> Iterator[tuple[Part, Selection]]:
         """The parts in order; `last` is resolved into a first offset for each group, or for each partition of files that hold many."""
         if self.selection.last is None:
-            for part in plan(self.tree, self.table, self.selection):
+            for part in sorted(plan(self.tree, self.table, self.selection), key=_is_internal):
                 yield part, self.selection
             return
         firsts, starts = self._firsts(self.selection.last), None
