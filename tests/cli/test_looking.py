@@ -151,3 +151,48 @@ def test_count_goes_by_headers_whatever_the_codec(
     assert run("count", path, "--errors", "skip").code == 1
     assert rawlog.verify(path).errors
     assert "checksum" in run("count", "--help").text
+
+
+KAFKA = Path(__file__).parents[2] / "samples" / "kafka"
+
+
+def test_topics_of_users_come_before_internal_ones(run: Any) -> None:
+    """`cat` and `head` of a whole log directory began with hundreds of rows of `__cluster_metadata`."""
+    topics = list(dict.fromkeys(row["topic"] for row in run("cat", KAFKA, "--json").rows))
+    assert [topic.startswith("__") for topic in topics] == sorted(topic.startswith("__") for topic in topics)
+    assert topics[0] == "broker-gzip"
+    assert [row["topic"] for row in run("head", KAFKA, "-n", 2, "--json").rows] == ["broker-gzip"] * 2
+
+
+def test_columns_keep_their_order_when_values_are_decoded(run: Any) -> None:
+    """With --decode, `value` was the first column: it is no longer bytes then."""
+    plain = run("head", KAFKA / "codec-none-0").text.splitlines()[0].split()
+    decoded = run("head", KAFKA / "codec-none-0", "--decode", "value=json").text.splitlines()[0].split()
+    assert decoded[: len(plain)] == plain
+
+
+def test_explain_shows_the_record_that_was_asked_for_first(run: Any) -> None:
+    """Record 30 was below 100 lines of the batch and the records before it."""
+    lines = run("explain", KAFKA / "codec-none-0", "--offset", 30).text.splitlines()
+    assert lines[1].split()[-2:] == ["record", "8"]
+    assert any(line.endswith("offset 30") for line in lines[1:6])
+    assert "record batch" in "\n".join(lines)
+    [batch] = run("explain", KAFKA / "codec-none-0", "--offset", 30, "--json").rows
+    assert batch["name"] == "record batch"
+
+
+def test_explain_keeps_hex_digits_at_80_columns_and_fills_wider_ones(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns had no hex digits; one of 200 cut values at 60."""
+    from rawlog.cli import output
+
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    big = KAFKA / "edge-cases-0"
+    longest = {}
+    for width in (80, 120, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = run("explain", big, "--offset", 0).text.splitlines()
+        assert max(map(len, lines)) <= width
+        assert "hex" in lines[0].split()
+        longest[width] = lines[0].index("meaning") - lines[0].index("value")
+    assert longest[80] < longest[200]

@@ -17,10 +17,13 @@ from tests.data.replicas import base_log, broker, copy
 SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
 
 
-def test_offsets_are_inclusive_in_text_and_half_open_in_json(run: Any) -> None:
+def test_start_and_end_offset_are_those_of_kafka(run: Any) -> None:
+    """The text had the last offset and JSON the end offset, which is the number that Kafka's own tools print."""
     rows = [row for row in run("ls", SEGMENTS, "--json").rows if row["format"] == "kafka.log"]
     stop = max(row["end_offset"] for row in rows)
-    assert f"  0 to {stop - 1:,}  " in run("ls", SEGMENTS).text
+    _, heads, line, _ = run("ls", SEGMENTS).text.splitlines()
+    cells = dict(zip(["name", *heads.split()], line.replace(" kB", "").split(), strict=False))
+    assert (cells["start"], cells["end"]) == ("0", f"{stop:,}")
 
 
 def test_one_line_per_partition_and_every_file_on_request(run: Any) -> None:
@@ -96,3 +99,50 @@ def test_replicas_are_marked_and_the_choice_is_printed_to_stderr(tmp_path: Path,
     asked = run("query", "SELECT count(*) AS n FROM records", disks, "--engine", "duckdb", "--json")
     assert asked.rows == [{"n": 60}]
     assert "orders-0 has 2 replicas" in asked.err
+
+
+def test_rocketmq_is_listed_by_topic_and_queue(run: Any) -> None:
+    """A store was one line with 260 records, and each queue a line of a file size."""
+    lines = run("ls", golden_path("rocketmq", "broker-5.3.3")).text.splitlines()
+    heads = lines[3].split("  ")
+    assert [head.strip() for head in heads if head.strip()] == [
+        "topic", "queue", "messages", "min offset", "max offset", "first", "last", "lag"
+    ]  # fmt: skip
+    assert any(
+        line.split()[:5] == ["gold_orders", "3", "38", "0", "38"] and line.endswith("3 gold_readers") for line in lines
+    )
+    topics = [line.split()[0] for line in lines[4:]]
+    assert topics.index("gold_tx") < topics.index("SCHEDULE_TOPIC_XXXX")
+
+
+def test_ambry_is_listed_by_partition_with_its_blobs(run: Any) -> None:
+    lines = run("ls", golden_path("ambry", "store-ops")).text.splitlines()
+    at = lines.index("ambry") + 1
+    heads, line = lines[at], lines[at + 1]
+    assert {"live", "deleted", "expired"} <= set(heads.split())
+    states = [row["state"] for row in rawlog.rows(golden_path("ambry", "store-ops"), table="ambry.blobs")]
+    for state in ("live", "deleted", "expired"):
+        end = heads.index(state) + len(state)
+        assert line[:end].split()[-1] == f"{states.count(state):,}"
+
+
+def test_a_long_name_is_shortened_in_its_middle_on_a_terminal(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic of 236 characters made every line of `ls` and of `verify --complete` wrap."""
+    name = "a" * 120 + "b" * 116
+    shutil.copytree(SEGMENTS, tmp_path / f"{name}-0")
+    assert f"{name}-0" in run("ls", tmp_path).text
+    assert f"{name}-0" in run("verify", tmp_path, "--complete").text
+    monkeypatch.setattr(ls.output, "is_terminal", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    for width in (80, 120, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        listed = run("ls", tmp_path).text
+        assert max(map(len, listed.splitlines())) <= width
+        accounts = [line for line in run("verify", tmp_path, "--complete").text.splitlines() if "…" in line]
+        assert accounts
+        assert max(map(len, accounts)) <= width
+        for text in (listed, accounts[0]):
+            assert "aa…" in text
+            assert "bb-0" in text

@@ -108,6 +108,6 @@ def test_a_new_verb_needs_nothing_but_its_function() -> None:
     assert done.exit_code == 1
     assert "looking" in done.stderr
     assert "\x1b" not in done.stdout
-    assert done.stdout.splitlines()[1:] == ["Files (2)", "  a  b", "  ... and 1 more; --json shows them"]
+    assert done.stdout.splitlines()[1:] == ["Files (2)", "  a  b", "  ... and 1 more; -v shows them"]
     rows = CliRunner().invoke(command, [str(SAMPLES / "kafka"), "--json"]).stdout.splitlines()
     assert len(rows) == 3

@@ -6,7 +6,8 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -49,6 +50,14 @@ PRINTERS = {
 }
 
 
+class Detail(Enum):
+    """How much is printed for people. JSON always has everything."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    ALL = "verbose"
+
+
 # A call -------------------------------------------------------------------------------------------------------------------
 
 
@@ -59,7 +68,13 @@ class Call:
     declaration: Declaration
     #: What the user gave, as keywords of the function.
     arguments: dict[str, Any]
+    detail: Detail = Detail.NORMAL
+    #: Whether progress is shown; None: on a terminal.
+    progresses: bool | None = None
     notes: Notes = field(default_factory=Notes)
+
+    def __post_init__(self) -> None:
+        self.notes.is_quiet = self.detail is Detail.QUIET
 
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
@@ -73,7 +88,7 @@ class Call:
     def run(self, **more: Any) -> Any:
         """Call the function; notes are printed, and progress is drawn meanwhile."""
         with self.progress() as bar:
-            if bar is not None:
+            if bar is not None and "progress" in self.parameters:
                 more.setdefault("progress", bar)
             return self.function(**more)
 
@@ -84,8 +99,16 @@ class Call:
         return self.declaration.function(**{**self.arguments, **more})
 
     def progress(self) -> AbstractContextManager[Bar | None]:
-        """A bar for the progress of a function that reports it."""
-        return Bar(self.declaration.doing) if "progress" in self.parameters else nullcontext()
+        """A bar for the progress of a function that reports it, and of any other if it was asked for: it then shows the time."""
+        if "progress" not in self.parameters and not self.progresses:
+            return nullcontext()
+        shown = False if self.detail is Detail.QUIET and not self.progresses else self.progresses
+        return Bar(self.declaration.doing or self.declaration.name, shown)
+
+    def track(self, bar: Bar | None, rows: int) -> None:
+        """Let a bar show how many rows were printed."""
+        if bar is not None:
+            bar(replace(bar.now, rows=rows))
 
 
 def show_nothing(call: Call) -> int:
@@ -116,9 +139,10 @@ def command_of(declaration: Declaration) -> click.Command:
             for parameter in printing
             if parameter.name in _names(parameters)
         }
-        context.exit(show(Call(declaration, arguments), **printed))
+        detail = Detail.ALL if values["verbose"] else Detail.QUIET if values["quiet"] else Detail.NORMAL
+        context.exit(show(Call(declaration, arguments, detail, values["progress_shown"]), **printed))
 
-    params = [_parameter(parameter) for parameter in parameters]
+    params = [*[_parameter(parameter) for parameter in parameters], *_common()]
     if any(parameter.name == "threads" for parameter in declared):
         params.append(_log_format())
     return Command(
@@ -316,6 +340,19 @@ def pairs(texts: Sequence[str], option: str, form: str) -> dict[str, str]:
     if any(not mark for _, mark, _ in split):
         raise OptionError(f"{option} {' '.join(texts)}: {form} expected")
     return {name: value for name, _, value in split}
+
+
+def _common() -> list[click.Option]:
+    """What every verb has: how much it prints."""
+    texts = {
+        ("-v", "--verbose"): "Print everything, also what is sound.",
+        ("-q", "--quiet"): "Print only the result, and what was lost or is wrong; no notes, no progress.",
+        ("progress_shown", "--progress/--no-progress"): "Show progress on stderr.  [default: on a terminal]",
+    }
+    options = [SectionOption(names, is_flag=True, default=None, help=help) for names, help in texts.items()]
+    for option in options:
+        option.section = "Output"
+    return options
 
 
 def _log_format() -> click.Option:

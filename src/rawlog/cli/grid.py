@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from rawlog.cli import output
 from rawlog.cli.logs import say
 from rawlog.model.text import formed, plain_time, printable
@@ -52,6 +54,15 @@ def cut(text: str, width: int) -> str:
     return "".join(taken) + "…"
 
 
+def cut_middle(text: str, width: int) -> str:
+    """The text in at most `width` cells, with a mark in its middle: names that begin alike differ at the end."""
+    if width_of(text) <= width:
+        return text
+    head = cut(text, max(2, (width + 1) // 2))
+    tail = cut(text[::-1], max(1, width - width_of(head)) + 1)[-2::-1]
+    return head + tail
+
+
 def pad(text: str, width: int, *, right: bool = False) -> str:
     """The text filled up to `width` cells."""
     room = " " * max(0, width - width_of(text))
@@ -83,7 +94,8 @@ class GridPrinter(output.Printer):
         fields = list(schema)
         self._order = list(range(len(fields)))
         if not self.in_order:
-            self._order.sort(key=lambda index: is_long(fields[index].type))
+            places = {field.name: _place(field, "offset" in schema.names) for field in fields}
+            self._order.sort(key=lambda index: places[fields[index].name])
         fields = [fields[index] for index in self._order]
         self._names = [field.name for field in fields]
         self._right = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in fields]
@@ -190,6 +202,20 @@ class ExpandedPrinter(output.Printer):
                 output.line(f"  {pad(name, width)}  {value}".rstrip())
 
 
+#: Columns of records that are last, in whatever type they are decoded, and what decoding says of them, which comes after them.
+LAST = ("key", "value", "headers")
+ABOUT = ("key_error", "key_schema", "value_error", "value_schema")
+
+
+def _place(field: pa.Field, is_record: bool) -> int:
+    """Where a column goes: values of any length are at the end of a line."""
+    if is_record and field.name in ABOUT:
+        return len(LAST) + 1
+    if is_record and field.name in LAST:
+        return 1 + LAST.index(field.name)
+    return int(is_long(field.type))
+
+
 def is_long(type: pa.DataType) -> bool:
     """Whether values of a type may be of any length, so that they are best at the end of a line."""
     import pyarrow as pa
@@ -226,3 +252,19 @@ def align_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent
         (indent + "  ".join(pad(row[index], widths[index], right=sides[index]) for index in range(count))).rstrip()
         for row in full
     ]
+
+
+#: The fewest cells of a name on a narrow terminal.
+SHORTEST = 12
+
+
+def fit_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
+    """As `align_rows`; if a terminal is too narrow, the names in the first column are shortened in their middle."""
+    lines = align_rows(rows, right, indent)
+    if not output.is_terminal():
+        return lines
+    excess = max((width_of(click.unstyle(line)) for line in lines), default=0) - shutil.get_terminal_size().columns
+    if excess <= 0:
+        return lines
+    width = max(SHORTEST, max(width_of(row[0]) for row in rows) - excess)
+    return align_rows([[cut_middle(row[0], width), *row[1:]] for row in rows], right, indent)

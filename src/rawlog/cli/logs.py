@@ -105,11 +105,12 @@ ESTIMATE_AFTER = 5.0
 
 
 class Bar:
-    """A context manager that is called with a job's Progress, from any thread, and draws it."""
+    """A context manager that is called with a job's Progress, from any thread, and draws it; as lines where stderr is no terminal."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, shown: bool | None = None) -> None:
+        """`shown`: None shows it on a terminal, and in a log of JSON."""
         self.what, self.now = what, Progress()
-        self.active = sys.stderr.isatty() or is_json()
+        self.active = (sys.stderr.isatty() or is_json()) if shown is None else shown
         self._begun = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -121,7 +122,7 @@ class Bar:
     def __enter__(self) -> Self:
         if self.active:
             enter(self.what)
-            work = self._log if is_json() else self._draw
+            work = self._draw if sys.stderr.isatty() and not is_json() else self._log
             self._thread = threading.Thread(target=work, name="progress", daemon=True)
             self._thread.start()
         return self
@@ -132,7 +133,7 @@ class Bar:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        if is_json():
+        if is_json() or (self.active and not sys.stderr.isatty()):
             enter(self.what)
             self._write("failed" if kind else "done", "error" if kind else "info")
 
@@ -163,6 +164,10 @@ class Bar:
 
     def _write(self, message: str, level: str = "info") -> None:
         figures = {field.name: getattr(self.now, field.name) for field in fields(self.now) if field.name != "phase"}
+        if not is_json():
+            spent = self.text(max(time.monotonic() - self._begun, INTERVAL))
+            say(spent if message == spent else f"{spent}  {message}", "progress")
+            return
         write(level, message, {**figures, "seconds": round(time.monotonic() - self._begun, 3)})
 
     def _draw(self) -> None:

@@ -248,8 +248,10 @@ class Notes:
     damage or on values that were not decoded, makes it 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_quiet: bool = False) -> None:
+        """Quiet ones print only what is serious."""
         self.code = DONE
+        self.is_quiet = is_quiet
 
     def __call__(self, text: str) -> None:
         """Print a note."""
@@ -262,4 +264,6 @@ class Notes:
             return
         if isinstance(text, SeriousNote):
             self.code = max(self.code, FOUND)
+        elif self.is_quiet:
+            return
         say(text, "note")

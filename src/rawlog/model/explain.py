@@ -34,6 +34,8 @@ class Node:
     secret: bytes | None = None
     #: Of a checksum: first and last position (half-open) of the bytes that it covers, where `position` counts too.
     covers: tuple[int, int] | None = None
+    #: Of one record of several in a frame: its offset.
+    offset: int | None = None
 
     def reveal(self) -> None:
         """Show what is hidden here and below."""

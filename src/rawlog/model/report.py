@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 #: So many lines of one action in one file are shown to people; `as_json` has all.
 SHOWN = 1000
+#: So many lines of a kind are shown of what is no problem; `Report.lines` has all.
+BRIEF = 8
+#: What happened to parts that have no entry that says otherwise, by verb.
+_UNTOUCHED = {"repair": "unchanged", "compact": "unchanged", "erase": "unchanged", "rebuild": "rebuilt"}
 
 
 class Action(StrEnum):
@@ -80,6 +84,17 @@ class Entry:
         """Whether something of the result is otherwise than in the source, or elsewhere, as it would not be of a sound source."""
         return self.action not in UNALTERED and not self.is_expected
 
+    @property
+    def is_problem(self) -> bool:
+        """Whether people must know of it: something was lost or changed, or is not certain."""
+        return self.is_loss or self.action is Action.UNDECIDED
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is no problem, and still more than what is done to every source."""
+        is_routine = self.action is Action.KEPT or (self.action is Action.REBUILT and self.path is None)
+        return not (is_routine or self.is_problem)
+
     def as_json(self) -> dict[str, Any]:
         """What is known, for machines."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "") and value is not False}
@@ -103,7 +118,7 @@ class Entry:
 
 @dataclass(slots=True, repr=False)
 class Report:
-    """What an operation did. `repr` is short; `lines` is for people, `as_json` for machines.
+    """What an operation did. `repr` is short; `lines` is for people, and shorter `done_lines`; `as_json` is for machines.
 
     `counts` are numbers of things (`records_kept`), `facts` what else is known of the result (`end_offset`, `cluster_id`), each under a
     name that `as_json` has at its top level too. `parts` are the reports of the partitions or stores that it worked on, by name.
@@ -123,6 +138,8 @@ class Report:
     #: The errors and warnings that `verify` finds in the result. Of a dry run: those of the source that would stay.
     remaining: list[Finding] = field(default_factory=list)
     is_dry_run: bool = False
+    #: What a part is called.
+    unit: str = "partition"
 
     # Filling it -------------------------------------------------------------------------------------------------------
 
@@ -219,21 +236,69 @@ class Report:
         return fields | ({"dry_run": True} if self.is_dry_run else {})
 
     def lines(self) -> list[str]:
-        """Everything, for people: what was done and where, the parts, notes, counts, and what remains."""
-        lines = list(_few([entry for entry in self.entries if entry.action is not Action.KEPT]))
+        """Everything, for people: what was done, part by part, and then what was lost, changed or is not certain."""
+        return [*self.all_done_lines(), *self.problem_lines()]
+
+    def all_done_lines(self) -> list[str]:
+        """What was done to the whole and to each part, without what `problem_lines` has."""
+        entries = [entry for entry in self.entries if entry.action is not Action.KEPT and not entry.is_problem]
+        lines = list(_few(entries))
         for name, part in self.parts.items():
-            part_lines = part.lines()
-            lines += [printable(name), *(f"  {line}" for line in part_lines)] if part_lines else []
-        lines += [printable(note) for note in self.notes]
+            lines += _titled(name, part.all_done_lines())
+        lines += [printable(note) for note in self.notes if not isinstance(note, SeriousNote)]
         if self.counts or self.facts:
             lines.append(", ".join([*self._counts(), *self._facts()]))
+        return [line for line in lines if line] + self._not_loaded()
+
+    def done_lines(self) -> list[str]:
+        """What was done, in a few lines: parts that nothing happened to are a number, the counts of the others a sum."""
+        lines = [entry.line() for entry in self.entries if entry.is_told]
+        for name, part in self.parts.items():
+            lines += [f"{printable(name)}: {entry.line()}" for entry in part.all_entries() if entry.is_told]
+        untouched = sum(not any(map(_is_touch, part.all_entries())) for part in self.parts.values())
+        if untouched and self.verb in _UNTOUCHED:
+            lines = [*_some(lines), f"{counted(untouched, self.unit)} {_UNTOUCHED[self.verb]}"]
+        notes: dict[str, list[str]] = {}
+        for name, part in self.parts.items():
+            for note in part.all_notes():
+                if not isinstance(note, SeriousNote):
+                    notes.setdefault(note, []).append(name)
+        lines = _some(lines) + _some([f"{self._named(names)}: {printable(note)}" for note, names in notes.items()])
+        lines += _some([printable(note) for note in self.notes if not isinstance(note, SeriousNote)])
+        total = self._sum()
+        lines.append(", ".join([*total._counts(), *total._facts()]))
+        return [line for line in lines if line] + _some(self._not_loaded())
+
+    def problem_lines(self) -> list[str]:
+        """What was lost, dropped, changed or left out, what is undecided, and what is still wrong with the result."""
+        lines = list(_few([entry for entry in self.entries if entry.is_problem]))
+        for name, part in self.parts.items():
+            lines += _titled(name, part.problem_lines())
+        lines += [printable(note) for note in self.notes if isinstance(note, SeriousNote)]
         lines += [
             f"{printable(path)}: left out: rawlog or the system does not know it; copy it yourself if you need it"
             for path in self.left_out
         ]
-        lines += [f"{printable(path)}: left out: the system would not load it" for path in self.not_loaded]
-        lines += [_remains(finding) for finding in self.remaining]
-        return [line for line in lines if line]
+        return lines + [_remains(finding) for finding in self.remaining]
+
+    def _not_loaded(self) -> list[str]:
+        return [f"{printable(path)}: left out: the system would not load it" for path in self.not_loaded]
+
+    def _named(self, names: list[str]) -> str:
+        """Parts as the subject of a line."""
+        return printable(names[0]) if len(names) == 1 else counted(len(names), self.unit)
+
+    def _sum(self) -> Report:
+        """Its counts and facts; those of its only part, or the sums of the counts of all parts, if it has no counts of its own."""
+        if self.counts or not self.parts:
+            return self
+        facts = {} if len(self.parts) > 1 else next(iter(self.parts.values())).facts
+        names = dict.fromkeys(name for part in self.parts.values() for name in part.counts)
+        return Report(
+            entries=list(self.all_entries()),
+            counts={name: self.total(name) for name in names},
+            facts={**facts, **self.facts},
+        )
 
     def _counts(self) -> list[str]:
         words = ((name.replace("_", " "), number) for name, number in self.counts.items() if number)
@@ -295,6 +360,23 @@ def _few(entries: list[Entry]) -> Iterator[str]:
     for (action, path), number in shown.items():
         if number > SHOWN:
             yield f"{action} {printable(path or '')}: {number - SHOWN:,} more".replace(" :", ":")
+
+
+def _is_touch(entry: Entry) -> bool:
+    """Whether something happened to a part."""
+    return entry.is_alteration or entry.action is Action.REMOVED
+
+
+def _titled(name: str, lines: list[str]) -> list[str]:
+    """The lines of a part below its name; nothing if there are none."""
+    return [printable(name), *(f"  {line}" for line in lines)] if lines else []
+
+
+def _some(lines: list[str]) -> list[str]:
+    """The first lines, and how many others there are."""
+    if len(lines) <= BRIEF + 1:
+        return lines
+    return [*lines[:BRIEF], f"... and {len(lines) - BRIEF:,} more; -v shows them"]
 
 
 def _remains(finding: Finding) -> str:

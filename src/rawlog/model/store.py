@@ -83,6 +83,8 @@ class Store(Sequence[File], Sharing):
     has_surroundings: ClassVar[bool] = False
     #: The table whose files `compare` compares; None: all files of the system.
     compared: ClassVar[str | None] = None
+    #: What people call a store.
+    unit: ClassVar[str] = "partition"
     #: What writes a store again, by verb: the methods that `Rewrite` marks.
     rewrites: ClassVar[Mapping[str, Rewrite]] = {}
 
@@ -185,6 +187,10 @@ class Store(Sequence[File], Sharing):
         """What `report` shows of it that only this system has. Files that a summary covers are not read again."""
         return ()
 
+    def contents(self) -> Section | None:
+        """What `ls` shows of it in the words of its system: a table; or, without a title, cells of the line of the store itself."""
+        return None
+
     def rows_of(self, table: str, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         """The rows of a table that is made of several files (`Family.folds`), from the files of one of its `units`."""
         raise NotImplementedError(table)
@@ -244,6 +250,11 @@ class Store(Sequence[File], Sharing):
         and `rescue` copy none of them: they name what is not made again.
         """
         return UnknownFile.COPY
+
+    @classmethod
+    def is_internal(cls, topic: str) -> bool:
+        """Whether a topic is one that the system makes for itself."""
+        return False
 
     @classmethod
     def summary(cls, file: File, group: Sequence[File], start: int, stop: int | None) -> Any:

@@ -302,7 +302,7 @@ _STYLE = """
 .rawlog .scroll{overflow:auto;max-height:420px;border:1px solid var(--line);border-radius:8px}
 .rawlog table{border-collapse:collapse;margin:0;width:100%;font-size:13px}
 .rawlog th,.rawlog td{text-align:left;vertical-align:top;padding:4px 12px;border-bottom:1px solid var(--line);max-width:60ch}
-.rawlog td{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
+.rawlog td{font-variant-numeric:tabular-nums;overflow-wrap:break-word;min-width:8ch}
 .rawlog th{color:var(--soft);font-weight:600;white-space:nowrap}
 .rawlog td.n,.rawlog th.n{text-align:right;white-space:nowrap}
 .rawlog td.t{white-space:nowrap}

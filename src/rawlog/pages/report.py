@@ -45,6 +45,16 @@ POINTS, CHART_ROWS = 96, 24
 STRIP = 1000
 
 
+#: Units of a rate, by the least width of a point: name, sign and seconds. A rate per second is hard to read over days.
+RATES = (("day", "d", 86_400), ("hour", "h", 3600), ("minute", "min", 60), ("second", "s", 1))
+
+
+def _outside(far: int, where: str = "this range") -> str:
+    """Records that are left out of a time span."""
+    has = "has a timestamp" if far == 1 else "have timestamps"
+    return f"{counted(far, 'record')} {has} far outside {where}"
+
+
 def over_time(series: Series, name: str) -> Safe:
     """Records and bytes per second over time."""
     if not series:
@@ -53,23 +63,30 @@ def over_time(series: Series, name: str) -> Safe:
     shown = near.coarse(POINTS)
     width, rows = shown.width, shown.rows()
     starts, records, sizes = _fill_gaps(rows, shown.level)
+    unit, sign, seconds = next(rate for rate in RATES if width >= rate[2] or rate[2] == 1)
     data = {
         "kind": "time",
         "x": starts,
         "width": round(width, 3),
         "series": [
             {
-                "label": "records per second",
-                "unit": "records/s",
-                "values": [_short(count / width) for count in records],
+                "label": f"records per {unit}",
+                "unit": f"records/{sign}",
+                "values": [_short(count * seconds / width) for count in records],
             },
-            {"label": "bytes per second", "unit": "B/s", "values": [_short(size / width) for size in sizes]},
+            {
+                "label": f"bytes per {unit}",
+                "unit": f"B/{sign}",
+                "values": [_short(size * seconds / width) for size in sizes],
+            },
         ],
     }
     coarse = series.coarse(CHART_ROWS)
-    lines = [(when(start), count, Size(size), _short(count / coarse.width)) for start, count, size in coarse.rows()]
-    heads = (f"from (each {duration(coarse.width)})", "records", "bytes", "records per second")
-    note = f"{counted(far, 'record')} with far earlier or later times: only in the table." if far else ""
+    lines = [
+        (when(start), count, Size(size), _short(count * seconds / coarse.width)) for start, count, size in coarse.rows()
+    ]
+    heads = (f"from (each {duration(coarse.width)})", "records", "bytes", f"records per {unit}")
+    note = f"{_outside(far, 'the range of this chart')}: only in the table." if far else ""
     return figure(data, f"Throughput of {name}", heads, lines, note)
 
 
@@ -353,9 +370,7 @@ def _cards(view: Overview) -> Safe:
         (
             "Time span",
             _span(low, high),
-            ""
-            if low is None
-            else f"{time_text(low)} to {time_text(high)}" + (f"; {far:,} far from these" if far else ""),
+            "" if low is None else f"{time_text(low)} to {time_text(high)}" + (f"; {_outside(far)}" if far else ""),
         ),
     ]
     if view.groups:
@@ -467,7 +482,7 @@ def _numbers(profile: Profile) -> list[tuple[str, Any]]:
     span = "" if low is None else f"{time_text(low)} to {time_text(high)}"
     pairs: list[tuple[str, Any]] = [
         ("Records", f"{profile.records:,}"),
-        ("Time span", span + (f", and {counted(far, 'record')} far from these" if far else "")),
+        ("Time span", span + (f"; {_outside(far)}" if far else "")),
         ("Average throughput", rate(usual, seconds, "records") if seconds else ""),
         ("Average message", f"{profile.sizes.mean:,.0f} B, largest {profile.sizes.largest:,} B"),
     ]
@@ -623,7 +638,7 @@ def _partitions(topic: Topic) -> Safe:
         "first offset",
         "next offset",
         "gaps",
-        "offsets present, percent",
+        "present, percent",
         "bytes",
         "first",
         "last",

@@ -81,7 +81,9 @@ def listing(causes: Sequence[Cause]) -> Safe:
 
 
 def _cause(cause: Cause, at: int) -> Safe:
-    first = cause.about.split("\n\n")[0].split(". ")[0].rstrip(".")
+    first, _, rest = cause.about.partition("\n\n")
+    first, _, more_words = first.partition(". ")
+    first, rest = first.rstrip("."), "\n\n".join(part for part in (more_words, rest) if part)
     summary = joined(
         (
             tag("span", cause.severity.value, class_=f"badge {TONES[cause.severity]}"),
@@ -101,7 +103,7 @@ def _cause(cause: Cause, at: int) -> Safe:
         summary,
         tag("p", tag("code", cause.code), class_="code"),
         origin,
-        prose(cause.about) if cause.about else "",
+        prose(rest) if rest else "",
         *(tag("p", f"{step.text}: ", command(step.command), class_="helps") for step in cause.commands),
         table(("file", "byte", "offset", "message"), rows, f"{cause.code}: {more}"),
         is_open=at == 0 and cause.severity is not Severity.INFO and not cause.follows,

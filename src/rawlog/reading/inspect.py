@@ -488,6 +488,23 @@ def file_values(file: File, measured: dict[str, Any] | None = None) -> dict[str,
     return row | (_measure(file) if measured is None else measured)
 
 
+def records_below(file: File, floor: int) -> int:
+    """How many records of a file are below an offset: in its bytes, but not for consumers."""
+    format = registry.formats()[str(file.format)]
+    want, number = Want(RECORDS.subset(("offset",)), file), 0
+    with contextlib.suppress(DataError):
+        for frames in walk(file, format, errors="stop"):
+            starts = format.codec.spans(frames, file).start_offset
+            if starts is None:
+                break
+            low = frames.slice(0, int(np.searchsorted(starts, floor)))
+            for batch in format.codec.decode(low, want):
+                number += int((batch.column("offset").to_numpy() < floor).sum())
+            if len(low) < len(frames):
+                break
+    return number
+
+
 def _measure(file: File) -> dict[str, Any]:
     if file.format is None:
         return {"state": "unknown"}

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from rawlog import registry
 from rawlog.model.table import FILES
-from rawlog.reading.parts import copies
+from rawlog.reading.parts import choose, copies
 from rawlog.reading.rows import Loss, Rows, unfinished
+from rawlog.reading.select import Selection
 from rawlog.reading.tree import Unreadable
 
 if TYPE_CHECKING:
@@ -30,6 +32,19 @@ class Listing(Rows):
     states: Sequence[str] = ()
     #: The files of the rows that were given so far, in the same order.
     shown: list[File]
+
+    def floor(self, file: File) -> int | None:
+        """The first offset of a file that a consumer still gets, if records below it are in the file."""
+        format = registry.formats().get(str(file.format))
+        if format is None or not format.can("floor") or file.problem is not None:
+            return None
+        floor: int | None = format.codec.floor(file, self.tree.group_of(file))
+        return floor
+
+    @cached_property
+    def unread(self) -> frozenset[str]:
+        """The files of replicas that other verbs do not read."""
+        return frozenset(file.path for file in choose(self.tree, Selection(), lambda note: None).unread)
 
     @cached_property
     def replicas(self) -> list[Copies]:

@@ -50,8 +50,13 @@ class FileProfile:
     `whole` has what concerns frames, where these do not belong to one partition.
     """
 
-    def __init__(self, file: File, limit: int = MAX_DECOMPRESSED, max_headers: int = MAX_HEADERS) -> None:
-        self.file = file
+    def __init__(
+        self, file: File, limit: int = MAX_DECOMPRESSED, max_headers: int = MAX_HEADERS, floor: int | None = None
+    ) -> None:
+        """`floor` is the first offset that a consumer still gets, if it is known."""
+        self.file, self.floor = file, floor
+        #: Records below the floor, which do not count.
+        self.below = 0
         self.parts: dict[Name, Profile] = {}
         self.whole = Profile()
         place = file.place
@@ -59,6 +64,7 @@ class FileProfile:
             None if place.topic is None or place.partition is None else (place.topic, place.partition)
         )
         names = COLUMNS if self.name is None else tuple(name for name in COLUMNS if name not in ("topic", "partition"))
+        names = names if floor is None else (*names, "offset")
         self._want: Want | None = Want(RECORDS.subset(names), file, limit, max_headers=max_headers)
 
     def see(self, frames: Frames) -> None:
@@ -83,7 +89,11 @@ class FileProfile:
         self.whole.offsets.add(spans.start_offset, spans.stop_offset, spans.min_time, spans.max_time)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count the records of a batch."""
+        """Count the records of a batch that a consumer gets."""
+        if self.floor is not None:
+            served = batch.column("offset").to_numpy() >= self.floor
+            self.below += int((~served).sum())
+            batch = batch if served.all() else batch.filter(served)
         rows = Rows.of(batch)
         if self.name is not None:
             self._part(self.name).take(rows)
@@ -104,6 +114,7 @@ class FileProfile:
     def merge(self, following: FileProfile) -> None:
         """Take in the split, or the file of the same partition, that follows."""
         self.whole.merge(following.whole)
+        self.below += following.below
         for name, profile in following.parts.items():
             self._part(name).profile.merge(profile)
 

@@ -619,11 +619,22 @@ def read_all(
             yield from read(part, table, selection, note, seen)
 
 
+def _is_internal(part: Part) -> bool:
+    """Whether a part has rows of a topic that the system makes for itself: those of users come first."""
+    place = part.file.place
+    if place.topic is None or part.file.system is None:
+        return False
+    return registry.family(part.file.system).store_class.is_internal(place.topic)
+
+
 class Rows:
     """A table of a tree, read as a stream: iterate over it for rows as dicts, or use `batches()` or `to_arrow()`.
 
     It is also an Arrow stream, which Polars, DuckDB and pyarrow take as it is.
     """
+
+    #: Whether an iterator was made that has not given a row yet.
+    _is_begun = False
 
     def __init__(self, tree: Tree, table: str | Table = RECORDS, selection: Selection | None = None) -> None:
         """OptionError for an unknown table or column; UnknownFormatError if no file of the tree has that table."""
@@ -694,7 +705,7 @@ class Rows:
     def part_selections(self) -> Iterator[tuple[Part, Selection]]:
         """The parts in order; `last` is resolved into a first offset for each group, or for each partition of files that hold many."""
         if self.selection.last is None:
-            for part in plan(self.tree, self.table, self.selection):
+            for part in sorted(plan(self.tree, self.table, self.selection), key=_is_internal):
                 yield part, self.selection
             return
         firsts, starts = self._firsts(self.selection.last), None
@@ -771,6 +782,31 @@ class Rows:
         batches = list(self.batches())
         return pa.Table.from_batches(batches, schema=keeping_marks(self.schema, batches))
 
+    def to_pandas(self) -> Any:
+        """All rows as a pandas DataFrame. ModuleNotFoundError without pandas."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """All rows as a Polars DataFrame. ModuleNotFoundError without Polars."""
+        import polars
+
+        return polars.from_arrow(self.to_arrow())
+
+    def __len__(self) -> int:
+        """The number of rows; all of them are counted for it."""
+        if self._is_begun:  # `list(rows)` asks between `iter` and the first row: it must not read everything twice
+            self._is_begun = False
+            raise TypeError("rows that are being read are not counted")
+        note, self.note = self.note, None
+        try:
+            return self.count() if type(self) is Rows else sum(batch.num_rows for batch in self.batches())
+        finally:
+            self.note = note
+
+    def __bool__(self) -> bool:
+        """True: whether there are rows is a question that reads them."""
+        return True
+
     def reader(self) -> pa.RecordBatchReader:
         """The rows as an Arrow stream."""
         import pyarrow as pa
@@ -782,6 +818,11 @@ class Rows:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows as dicts, in bounded memory. DataError at damage, unless the selection says otherwise."""
+        self._is_begun = True
+        return self._dicts()
+
+    def _dicts(self) -> Iterator[dict[str, Any]]:
+        self._is_begun = False
         for batch in self.batches():
             yield from dict_rows(batch)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from rawlog import registry
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import Table
+from rawlog.model.text import ROWS, counted, html_table, printable, size_text
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import NAMES, Counting, Format, Note, Paths, Selecting, Showing, TableName, listed
 from rawlog.reading.tree import Tree, open_known, open_tree
@@ -46,8 +47,43 @@ read. An unfinished last frame is normal in a live log and only noted, unless an
 """
 
 
+#: So many topics are named in one line.
+TOPICS = 8
+
+
 class Log(Tree):
     """A tree whose tables can be read: the result of `rawlog.open`."""
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that files are in directories of, sorted, those of users first."""
+        systems = {
+            (file.place.topic, file.system)
+            for file in self.files
+            if file.place.topic is not None and file.system is not None and file.place.state is None
+        }
+        internal = {topic for topic, system in systems if registry.family(system).store_class.is_internal(topic)}
+        return tuple(sorted({topic for topic, _ in systems}, key=lambda topic: (topic in internal, topic)))
+
+    def __repr__(self) -> str:
+        named = self.topics
+        if not named:
+            return super().__repr__()
+        more = f" and {len(named) - TOPICS:,} more" if len(named) > TOPICS else ""
+        return f"{super().__repr__()[:-1]}; topics {', '.join(printable(name) for name in named[:TOPICS])}{more}>"
+
+    def _repr_html_(self) -> str:
+        """The topics as a table, for a notebook; the files where there are no topics."""
+        named = self.topics
+        if not named:
+            return super()._repr_html_()
+        rows = []
+        for name in named[:ROWS]:
+            files = [file for file in self.files if file.place.topic == name]
+            partitions = {file.place.partition for file in files}
+            rows.append((name, len(partitions), len(files), size_text(sum(file.size for file in files))))
+        note = f"{counted(len(named), 'topic')} in {', '.join(self.roots[:3])}: {counted(len(self.files), 'file')}"
+        return html_table(("topic", "partitions", "files", "size"), rows, note)
 
     def table(self, name: str = "records", **selection: Unpack[Selecting]) -> Rows:
         """A table of these files, as a stream; options as for `rawlog.read`.

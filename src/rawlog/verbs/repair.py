@@ -552,6 +552,7 @@ class RewriteJob(Job[RewriteResult, Report]):
             stores = [split.store for split, _ in pairs if split.family == name]
             parts = [result.report for split, result in pairs if split.family == name]
             reports[name] = self.join_family(name, stores, parts, around)
+        total.unit = pairs[0][0].store.unit
         for report in reports.values():
             total.parts |= report.parts
             total.entries += [

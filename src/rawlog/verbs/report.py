@@ -308,7 +308,9 @@ class Survey(Verify):
         file, chosen = span.file, self.chosen
         profile = None
         if is_profiled(file) and file.path not in self.unread:
-            profile = FileProfile(file, chosen.max_decompressed, chosen.max_headers)
+            format = registry.formats()[str(file.format)]
+            floor = format.codec.floor(file, store) if format.can("floor") else None
+            profile = FileProfile(file, chosen.max_decompressed, chosen.max_headers, floor)
         place: dict[str, Any] = {"store": store, "start": span.start, "stop": span.stop}
         return check_file(file, chosen, seen, **place, profile=profile)
 
@@ -356,6 +358,11 @@ class Survey(Verify):
         transactions = [system for state in states for system in state.transactions if system]
         notes = [*self._notes, *(text for state in states for text in state.notes)]
         notes += [text for system in transactions for text in system.notes]
+        below = sum(check.profile.below for check in whole.values() if check.profile is not None)
+        if below:
+            notes.append(
+                f"{counted(below, 'record')} below the log start: in the files, but not for consumers, and not counted"
+            )
         panels = _panels(results)
         grouped = causes(findings, tree.roots)
         overview = Overview(

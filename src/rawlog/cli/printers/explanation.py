@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 #: So many bytes of a field are shown to people; --json and --html show all.
 HEX_BYTES = 16
-TEXT_CELLS = 60
-#: The fewest cells of hex digits, a value and a meaning on a narrow terminal, by column, in the order in which they are shortened.
-LEAST = {1: 12, 4: 13, 5: 24}
-#: What a still narrower terminal does without: types, then hex digits.
-LEFT_OUT = (3, 1)
+#: So many cells of a value are shown where the output is no terminal, and on the widest one.
+TEXT_CELLS, MOST_CELLS = 60, 400
+HEX, NAME, TYPE, VALUE, MEANING = range(1, 6)
+#: The columns that are shortened on a narrow terminal, and the fewest cells of each, one step after the other.
+STEPS = (
+    *((VALUE, 60), (HEX, 23), (VALUE, 24), (MEANING, 24), (HEX, 12), (VALUE, 13), (TYPE, 0)),
+    *((NAME, 18), (HEX, 9), (MEANING, 12)),
+)
+#: What a still narrower terminal does without.
+LEFT_OUT = (HEX,)
 
 
 def show(call: Call, *, as_json: Json = False) -> int:
@@ -30,9 +35,16 @@ def show(call: Call, *, as_json: Json = False) -> int:
     if as_json:
         output.json_rows(explanation.as_json())
     else:
-        _show(explanation.nodes)
+        _show(_ordered(explanation.nodes, call.value("offset")))
     output.flush()
     return call.notes.code
+
+
+def _ordered(nodes: Sequence[Node], offset: int | None) -> list[Node]:
+    """The nodes, after the record with the offset that was asked for: its frame may have thousands before it."""
+    if offset is None:
+        return list(nodes)
+    return [*(node for top in nodes for _, node in top.walk() if node.offset == offset), *nodes]
 
 
 def _show(nodes: Sequence[Node]) -> None:
@@ -45,7 +57,7 @@ def _show(nodes: Sequence[Node]) -> None:
                     _hex(node),
                     "  " * depth + printable(node.name),
                     node.type,
-                    cut(value_text(node.value), TEXT_CELLS),
+                    cut(value_text(node.value), MOST_CELLS if output.is_terminal() else TEXT_CELLS),
                     printable(node.meaning),
                 )
             )
@@ -62,14 +74,15 @@ def _show(nodes: Sequence[Node]) -> None:
 
 
 def _fit(widths: list[int], columns: int) -> None:
-    """Shorten columns until a line fits. The meaning is worth most: of hex digits and values some suffice, --json and --html have all."""
+    """Shorten columns until a line fits; --json and --html have everything."""
 
     def excess() -> int:
         shown = [width for width in widths if width]
         return max(0, sum(shown) + 2 * (len(shown) - 1) - columns)
 
-    for column, least in LEAST.items():
-        widths[column] = max(min(widths[column], least), widths[column] - excess())
+    for column, least in STEPS:
+        if excess():
+            widths[column] = 0 if not least else max(min(widths[column], least), widths[column] - excess())
     for column in LEFT_OUT:
         if excess():
             widths[column] = 0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from rawlog.cli import logs, output
-from rawlog.cli.command import Call
-from rawlog.cli.grid import align_rows
+from rawlog.cli.command import Call, Detail
+from rawlog.cli.grid import fit_rows
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, UnknownFormatError
-from rawlog.model.finding import CLASSES
+from rawlog.model.finding import CLASSES, Severity
 from rawlog.model.text import counted, printable
 from rawlog.model.verb import Option
 
@@ -61,27 +62,30 @@ def show(
         output.json_rows(account.as_row() for account in findings.accounts)
         output.json_line(findings.summary())
     else:
-        _show(findings)
+        _show(findings, call.detail)
     output.flush()
     return int(findings.exit_code or notes.code)
 
 
-def _show(findings: Findings) -> None:
+def _show(findings: Findings, detail: Detail) -> None:
     from rawlog.model.finding import UNKNOWN, group_findings
     from rawlog.verbs.verify import all_rules
 
-    for startup in findings.startups:
-        for text in startup.lines(SHOWN):
+    most = sys.maxsize if detail is Detail.ALL else SHOWN
+    is_quiet = detail is Detail.QUIET
+    for startup in () if is_quiet else findings.startups:
+        for text in startup.lines(most):
             output.line(printable(text))
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
     recognised = [item for item in findings if item.code != UNKNOWN]
+    recognised = [item for item in recognised if not is_quiet or item.severity is not Severity.INFO]
     systems = {item.code.partition(".")[0] for item in recognised}
     for group in group_findings(recognised, all_rules(systems)) if recognised else ():
         item = group.first
         key = (item.code, item.path)
         shown[key] = shown.get(key, 0) + 1
-        if shown[key] > SHOWN:
+        if shown[key] > most:
             continue
         if item.path != path:
             path = item.path
@@ -89,11 +93,11 @@ def _show(findings: Findings) -> None:
         for line in _lines(group):
             output.line(line)
     for (code, where), count in shown.items():
-        if count > SHOWN:
-            output.line(f"  … and {count - SHOWN:,} more of {code} in {printable(where or 'the files together')}")
-    if unknown := len(findings) - len(recognised):
+        if count > most:
+            output.line(f"  … and {count - most:,} more of {code} in {printable(where or 'the files together')}")
+    if unknown := sum(item.code == UNKNOWN for item in findings):
         output.line(f"{counted(unknown, 'file')} of no known format: not checked  [{UNKNOWN}]")
-    _show_accounts(findings.accounts)
+    _show_accounts([account for account in findings.accounts if not is_quiet or not account.is_complete])
     colour = {"damaged": "red", "suspect": "yellow", "unknown": "yellow"}.get(findings.verdict, "green")
     summary = findings.summary()
     counts = ", ".join(counted(summary[f"{name}s"], name) for name in ("file", "frame", "error", "warning"))
@@ -122,7 +126,8 @@ def _show_accounts(accounts: Sequence[Account]) -> None:
             more = ", ".join(counted(count, what) for what, count in odd if count)
             counts = (f"{getattr(account, name) or 0:,}" for name in classes)
             rows.append((printable(name), f"{account.stop:,}", *counts, more))
-        for text in align_rows(rows, (False, *[True] * (len(classes) + 1), False), ""):
+        right = (False, *[True] * (len(classes) + 1), False)
+        for text in fit_rows(rows, right, ""):
             output.line(text)
 
 

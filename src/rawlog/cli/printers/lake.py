@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rawlog.cli import logs, output
 from rawlog.cli.command import Call
-from rawlog.cli.logs import Bar, say
+from rawlog.cli.logs import say
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE
 from rawlog.model.text import counted, printable, size_text
@@ -36,7 +36,7 @@ def show_ingested(call: Call, *, as_json: Json = False) -> int:
 def show_lake(call: Call, *, as_json: Json = False) -> int:
     """Print what a lake holds, or what was done to it."""
     is_kept = any(call.value(name) for name in ("expire_snapshots", "remove_orphans", "compact"))
-    with Bar("compacting" if call.value("compact") else call.declaration.doing) as bar:
+    with call.progress() as bar:
         report = call.function(**({"progress": bar} if is_kept else {}))
     if as_json:
         for name, part in report.parts.items():

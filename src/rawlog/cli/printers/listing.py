@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from rawlog.cli import output
-from rawlog.cli.command import Call
-from rawlog.cli.grid import align_rows, width_of
+from rawlog.cli.command import Call, Detail
+from rawlog.cli.grid import align_rows, fit_rows, width_of
 from rawlog.cli.printers import Json
+from rawlog.model.errors import RawlogError
 from rawlog.model.text import (
     counted,
     offset_range,
@@ -26,12 +28,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rawlog.model.format import File
+    from rawlog.model.verb import Section
+    from rawlog.reading.listing import Listing
 
-RIGHT = (False, True, True, True, False, False, False)
+HEADINGS = ("", "files", "size", "records", "start", "end", "times", "state")
+LEFT = ("", "times", "state")
+"""Columns of words; the others have numbers."""
 LEAST = ("files", "times", "size")
 """Columns that are left out first on a narrow terminal."""
-HEADINGS = ("", "files", "size", "records", "offsets", "times", "state")
+WORDS = frozenset({"topic", "first", "last", "lag"})
+"""Columns of words in what a system says of a store."""
 Item = tuple["File", "dict[str, Any]"]
+Key = tuple[str | None, int | None, str | None]
 COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unreadable": "red"}
 
 
@@ -44,7 +52,6 @@ def show(
     as_json: Json = False,
 ) -> int:
     """Print a listing as it is made, one line per partition or store; JSON has one line per file."""
-    from rawlog.reading.parts import marks
     from rawlog.reading.parts import notes as choices
     from rawlog.reading.render import json_lines
 
@@ -57,11 +64,14 @@ def show(
             for text in choices(listing.replicas):
                 call.notes(text)
         else:
-            measured: list[dict[str, Any]] = []
+            measured_rows: list[dict[str, Any]] = []
             for batch in listing.batches():
                 columns = _plain(batch)
-                measured += (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-            _show(list(zip(listing.shown, measured, strict=True)), every, marks(listing.replicas))
+                measured_rows += (
+                    dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+                )
+            measured = list(zip(listing.shown, measured_rows, strict=True))
+            _show(listing, measured, every or call.detail is Detail.ALL)
     output.flush()
     return call.notes.code
 
@@ -78,38 +88,136 @@ def _plain(row: pa.RecordBatch) -> dict[str, list[Any]]:
     }
 
 
-def _show(measured: list[Item], with_files: bool, replicas: dict[str, str]) -> None:
+def _show(listing: Listing, measured: list[Item], with_files: bool) -> None:
+    from rawlog.reading.parts import marks
+
+    replicas = marks(listing.replicas)
+    served = _Served(listing)
     for system, of_system in groupby(measured, key=lambda item: item[0].system):
         output.line(output.style(system or "unknown", bold=True))
-        groups = [(key, list(items)) for key, items in groupby(of_system, key=_group)]
-        lines = _lines([HEADINGS, *(_summary(key, items) for key, items in groups)])
+        by_group: dict[Key, list[Item]] = {}
+        contents = _contents(listing, system)
+        for item in of_system:
+            key = _group(item)
+            by_group.setdefault((None, None, key[2]) if key[2] in contents else key, []).append(item)
+        lines = _system_lines(by_group, contents, served)
         output.line(output.style(lines[0], bold=True))
-        for ((_, _, group), items), line in zip(groups, lines[1:], strict=True):
+        for ((_, _, group), items), line in zip(by_group.items(), lines[1:], strict=True):
             output.line(line)
             if group in replicas:
                 output.line(f"    {printable(str(group))}: {printable(replicas[group])}")
+            section = contents.get(group)
+            if section is not None and section.title:
+                for text in _section_lines(section):
+                    output.line(text)
             shown = [_cells(file, row) for file, row in items if with_files or _is_bad(file, row)]
             if len(items) > 1 or with_files:
                 for file_line in align_rows(shown, (False, False, True, True), "    "):
                     output.line(file_line)
     total = sum(file.size for file, _ in measured)
-    records = sum(row["records"] or 0 for _, row in measured)
+    records = sum(served.records(file, row) for file, row in measured)
     output.line(f"{counted(len(measured), 'file')}, {size_text(total)}, {counted(records, 'record')}")
+    if served.others:
+        others = ", ".join(f"{number:,} {why}" for why, number in served.others.items())
+        output.line(f"  in the files, but not for consumers, and not counted: {others}")
 
 
-def _lines(rows: list[Sequence[str]]) -> list[str]:
-    """Rows of a system, aligned; on a narrow terminal without the columns that matter least."""
-    columns = list(range(len(HEADINGS)))
-    for least in (None, *LEAST):
-        if least is not None:
-            columns.remove(HEADINGS.index(least))
-        lines = align_rows(
-            [[row[column] for column in columns] for row in rows], [RIGHT[column] for column in columns], "  "
-        )
+class _Served:
+    """The records that a consumer gets: those that `cat` and `count` have. `others` are in the files too, by reason."""
+
+    def __init__(self, listing: Listing) -> None:
+        self.listing = listing
+        self.others: dict[str, int] = {}
+        self._below: dict[str, int] = {}
+
+    def floor(self, file: File) -> int | None:
+        """The first offset of a file for a consumer, if it is not that of the file."""
+        return self.listing.floor(file)
+
+    def records(self, file: File, row: dict[str, Any]) -> int:
+        """How many of its records count; the others are noted."""
+        records: int = (row["records"] or 0) if _has_records(file) else 0
+        if not records:
+            return 0
+        if file.place.state is not None:
+            return self._leave(records, records, f"in files marked {printable(file.place.state)}")
+        if file.path in self.listing.unread:
+            return self._leave(records, records, "in other replicas")
+        below = self.below(file)
+        return self._leave(records, below, "below the log start") if below else records
+
+    def below(self, file: File) -> int:
+        """How many records of a file are below the log start."""
+        from rawlog.reading.inspect import records_below
+
+        if file.path not in self._below:
+            floor = self.floor(file)
+            self._below[file.path] = 0 if floor is None else records_below(file, floor)
+        return self._below[file.path]
+
+    def _leave(self, records: int, number: int, why: str) -> int:
+        self.others[why] = self.others.get(why, 0) + number
+        return records - number
+
+
+def _contents(listing: Listing, system: str | None) -> dict[str | None, Section]:
+    """What a system says of each of its stores in its own words; nothing of a store that cannot be read."""
+    from rawlog import registry
+
+    family = next((family for family in registry.families() if family.name == system), None)
+    if family is None or not family.store_class.can("contents"):
+        return {}
+    contents: dict[str | None, Section] = {}
+    for group in listing.tree.groups:
+        if group[0].system == system:
+            with contextlib.suppress(RawlogError):
+                section = family.store_class.of(group).contents()
+                if section is not None:
+                    contents[group[0].place.group] = section
+    return contents
+
+
+def _system_lines(groups: dict[Key, list[Item]], contents: dict[str | None, Section], served: _Served) -> list[str]:
+    """A line for each partition or store of a system, after one of headings. What a system says without a title is in the line itself."""
+    heads = next((section.head for section in contents.values() if not section.title), ())
+    names = [*HEADINGS[:3], *heads, *HEADINGS[-2:]] if heads else list(HEADINGS)
+    rows: list[Sequence[str]] = [names]
+    for key, items in groups.items():
+        cells = dict(zip(HEADINGS, _summary(key, items, served), strict=True))
+        section = contents.get(key[2])
+        if section is not None:
+            cells |= dict.fromkeys(("start", "end"), "")
+            if not section.title:
+                cells |= dict(zip(section.head, map(str, section.rows[0]), strict=True))
+        rows.append([cells.get(name, "") for name in names])
+    filled = [at for at, name in enumerate(names) if not name or name == "state" or any(row[at] for row in rows[1:])]
+    return _lines([[row[at] for at in filled] for row in rows], LEFT, "  ", LEAST)
+
+
+def _section_lines(section: Section) -> list[str]:
+    """The table of a store."""
+    filled = [at for at in range(len(section.head)) if any(row[at] for row in section.rows)]
+    rows = [[printable(str(row[at])) for at in filled] for row in (section.head, *section.rows)]
+    return _lines(rows, WORDS, "    ", ("first", "last"))
+
+
+def _lines(rows: list[list[str]], left: Collection[str], indent: str, least: Sequence[str]) -> list[str]:
+    """Rows, aligned, the first of them headings; on a narrow terminal without the columns that matter least, and with shorter names."""
+    names = rows[0]
+    columns = list(range(len(names)))
+    room = shutil.get_terminal_size().columns if output.is_terminal() else None
+    for name in (None, *least):
+        if name in names:
+            columns.remove(names.index(name))
+        elif name is not None:
+            continue
+        cells = [[row[column] for column in columns] for row in rows]
+        right = [names[column] not in left for column in columns]
+        lines = align_rows(cells, right, indent)
         width = max(width_of(click.unstyle(line)) for line in lines)
-        if not output.is_terminal() or width <= shutil.get_terminal_size().columns:
-            break
-    return lines
+        if room is None or width <= room:
+            return lines
+    return fit_rows(cells, right, indent)
 
 
 def _is_bad(file: File, row: dict[str, Any]) -> bool:
@@ -123,7 +231,7 @@ def _has_records(file: File) -> bool:
     return file.format is not None and any(table.name == "records" for table in registry.formats()[file.format].tables)
 
 
-def _group(item: Item) -> tuple[str | None, int | None, str | None]:
+def _group(item: Item) -> Key:
     """What a line is of: a partition, a store, or a file that belongs to none."""
     place = item[0].place
     if place.topic is None and place.group is None:
@@ -131,7 +239,7 @@ def _group(item: Item) -> tuple[str | None, int | None, str | None]:
     return place.topic, place.partition, place.group
 
 
-def _summary(key: tuple[str | None, int | None, str | None], members: list[Item]) -> list[str]:
+def _summary(key: Key, members: list[Item], served: _Served) -> list[str]:
     """The files of a partition or store in sum, as cells of a line."""
     topic, partition, group = key
     name = topic if topic is None or partition is None else f"{topic}-{partition}"
@@ -142,6 +250,9 @@ def _summary(key: tuple[str | None, int | None, str | None], members: list[Item]
     read = [row for file, row in loaded if row["frames"] is not None and _has_records(file)]
     starts = [row["start_offset"] for row in read if row["start_offset"] is not None]
     ends = [row["end_offset"] for row in read if row["end_offset"] is not None]
+    floors = [floor for floor in (served.floor(file) for file, _ in loaded) if floor is not None]
+    starts = [max(min(starts), *floors)] if starts and floors else starts
+    below = sum(served.below(file) for file, _ in loaded)
     low = min((row["min_timestamp"] for row in read if row["min_timestamp"]), default="")
     high = max((row["max_timestamp"] for row in read if row["max_timestamp"]), default="")
     is_counted = bool(read) and all(row["records"] is not None for row in read)
@@ -153,10 +264,9 @@ def _summary(key: tuple[str | None, int | None, str | None], members: list[Item]
         printable(name),
         f"{len(rows):,}",
         size_text(sum(row["size"] for row in rows)),
-        f"{sum(row['records'] for row in read):,}" if is_counted else "",
-        offset_range(min(starts), max(ends)).removeprefix("offsets ").removeprefix("offset ")
-        if starts and ends
-        else "",
+        f"{sum(row['records'] for row in read) - below:,}" if is_counted else "",
+        f"{min(starts):,}" if starts and ends else "",
+        f"{max(ends):,}" if starts and ends else "",
         f"{low} to {high}" if low or high else "",
         mark + _colour(worst),
     ]

@@ -19,12 +19,10 @@ from rawlog.model.verb import Kind, Option
 if TYPE_CHECKING:
     from rawlog.model.report import Report
 
-Quiet = Annotated[bool, Option("Show no progress.", section="Output")]
 
-
-def show(call: Call, *, quiet: Quiet = False, as_json: Json = False) -> int:
+def show(call: Call, *, as_json: Json = False) -> int:
     """Run a verb, and print what it did."""
-    return _show(_run(call, quiet), as_json)
+    return _show(call, as_json)
 
 
 def show_record(
@@ -34,14 +32,13 @@ def show_record(
         tuple[str, ...],
         Option("The same as TOPIC.", "-t", "--topic", metavar="TOPIC", is_repeated=True, kind=Kind.TEXT),
     ] = (),
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
     """Record, and print what was recorded."""
     call.arguments["topics"] = (*call.arguments["topics"], *more_topics)
     if "as_" not in call.arguments and call.arguments["to"].endswith(".parquet"):
         call.arguments["as_"] = "parquet"
-    return _show(_run(call, quiet), as_json)
+    return _show(call, as_json)
 
 
 def show_replay(
@@ -54,7 +51,6 @@ def show_replay(
         str | None,
         Option("Send the rows of a question to SRC; its columns are those of `records`.", "--query", metavar="SQL"),
     ] = None,
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
     """Replay files, or the answer of a question to them, and print what was sent."""
@@ -67,23 +63,25 @@ def show_replay(
         with query(sql, paths, engine="duckdb") as answer:
             paths = answer.to_arrow()
     call.arguments["source"] = paths
-    return _show(_run(call, quiet), as_json)
+    return _show(call, as_json)
 
 
-def _run(call: Call, quiet: bool) -> Report:
+def _run(call: Call) -> Report:
     """Run a verb. Ctrl-C and SIGTERM end it in good order, a second one at once."""
     stop = threading.Event()
     with call.progress() as bar, _stop_event(stop):
         assert bar is not None
-        bar.active = bar.active and not quiet
         report: Report = call.function(stop=stop, progress=bar, note=lambda text: say(text, "note"))
     return report
 
 
-def _show(report: Report, as_json: bool) -> int:
-    """Print what a verb did, a summary line at the end; the exit code."""
+def _show(call: Call, as_json: bool) -> int:
+    """Run a verb, and print what it did; the exit code."""
+    report = _run(call)
     verb = f"{report.verb}: {printable(report.source)} to {printable(report.target)}"
-    code = print_report(report, as_json=as_json, closing=f"{verb}: nothing was sent" if report.is_dry_run else verb)
+    code = print_report(
+        call, report, as_json=as_json, closing=f"{verb}: nothing was sent" if report.is_dry_run else verb
+    )
     return INTERRUPTED if report.facts.get("interrupted") and "error" not in report.facts else code
 
 

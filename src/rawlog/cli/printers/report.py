@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rawlog.cli import output
-from rawlog.cli.command import Call
+from rawlog.cli.command import Call, Detail
 from rawlog.cli.logs import say
 from rawlog.cli.printers import Json
 from rawlog.model.errors import DONE, FOUND
-from rawlog.model.text import offset_range, plain_time, printable
+from rawlog.model.text import offset_range, printable
 from rawlog.model.verb import Line, Section, Tone
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ STYLES: dict[Tone | None, dict[str, Any]] = {
 
 def show(call: Call, *, as_json: Json = False) -> int:
     """Print what a verb did."""
-    return print_report(call.run(), as_json=as_json)
+    return print_report(call, call.run(), as_json=as_json)
 
 
 def show_rescue(call: Call, *, as_json: Json = False) -> int:
     """Print the plan of a rescue, and what it did."""
     report = call.run()
-    if not as_json:
-        show_plan(report)
-    return print_report(report, as_json=as_json)
+    if not as_json and call.detail is not Detail.QUIET:
+        show_plan(report, every=call.detail is Detail.ALL or report.is_dry_run)
+    return print_report(call, report, as_json=as_json)
 
 
 def show_converted(call: Call, *, as_json: Json = False) -> int:
@@ -51,23 +51,30 @@ def show_converted(call: Call, *, as_json: Json = False) -> int:
         say(error.message("--accept-loss "))
         return FOUND
     closing = "nothing was written" if report.is_dry_run else f"{report.verb}: {printable(report.target)}"
-    return print_report(report, as_json=as_json, closing=closing)
+    return print_report(call, report, as_json=as_json, closing=closing)
 
 
-def print_report(report: Report, *, as_json: bool, closing: str | None = None) -> int:
-    """Print what a verb did, and a line at the end, its own if it has one; the exit code says whether anything was lost."""
+def print_report(call: Call, report: Report, *, as_json: bool, closing: str | None = None) -> int:
+    """Print what a verb did; then a line with the verdict, its own if it has one; and last what was lost, changed or is not certain. The
+    exit code says whether anything was.
+    """
     if as_json:
         output.json_line(report.as_json())
     else:
-        for text in report.lines():
+        done = {Detail.QUIET: list, Detail.NORMAL: report.done_lines, Detail.ALL: report.all_done_lines}
+        for text in done[call.detail]():
             output.line(text)
-        output.line(_closing_line(report) if closing is None else closing)
+        problems = report.problem_lines()
+        verdict = _verdict(report) if closing is None else closing
+        output.line(output.style(f"{verdict}:", fg="red", bold=True) if problems else verdict)
+        for text in problems:
+            output.line(f"  {text}")
     output.flush()
     return report.exit_code
 
 
-def _closing_line(report: Report) -> str:
-    """The last line: where the result is, and whether something is wrong with it."""
+def _verdict(report: Report) -> str:
+    """Where the result is, and whether something is wrong with it."""
     where = printable(report.target)
     done = (
         f"{report.verb}: nothing written{f' to {where}' if where else ''}"
@@ -75,15 +82,18 @@ def _closing_line(report: Report) -> str:
         else f"{report.verb}: {where}"
     )
     problems = report.problems()
-    return done + (f"; {' and '.join(problems)}, see above" if problems else "")
+    return done + (f"; {' and '.join(problems)}" if problems else "")
 
 
 # The plan of a rescue -----------------------------------------------------------------------------------------------------
 
 
-def show_plan(done: Report) -> None:
-    """The decisions as tables: partitions, and the replicas that were found."""
-    units: Sequence[Unit] = done.facts.get("plan", ())
+def show_plan(done: Report, *, every: bool) -> None:
+    """The decisions as tables: partitions, and the replicas that were found; without `every` only those where something is missing, or is
+    not certain.
+    """
+    planned: Sequence[Unit] = done.facts.get("plan", ())
+    units = [unit for unit in planned if every or any(unit[what] for what in ("lost", "undecided", "divergent"))]
     table(
         ("partition", "result", "lost", "undecided", "divergent", "decided by"),
         [
@@ -98,6 +108,8 @@ def show_plan(done: Report) -> None:
             for unit in units
         ],
     )
+    if not units:
+        return
     output.line()
     table(
         ("partition", "disk", "state", "offsets", "leader epochs", "damage", "use"),
@@ -115,23 +127,7 @@ def show_plan(done: Report) -> None:
             for number, copy in enumerate(unit["copies"])
         ],
     )
-    lost = list(losses(units))
-    if lost:
-        output.line()
-        output.line(output.style("Lost", bold=True))
-        for text in lost:
-            output.line(f"  {text}")
     output.line()
-
-
-def losses(units: Sequence[Unit]) -> Iterator[str]:
-    """Everything that is lost, one per line."""
-    for unit in units:
-        for loss in unit["lost"]:
-            times = [f"after {plain_time(loss['since'] * 1000)}"] if loss["since"] is not None else []
-            times += [f"before {plain_time(loss['until'] * 1000)}"] if loss["until"] is not None else []
-            when = f", written {' and '.join(times)}" if times else ""
-            yield printable(f"{unit['name']}: {spans([loss])}{when}: {loss['reason']}")
 
 
 def spans(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -175,22 +171,23 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
         elif not as_json and isinstance(item.text, Line):
             output.line(_style(item.text))
         elif not as_json and isinstance(item.text, Section):
-            _print_section(item.text)
+            _print_section(item.text, call.detail)
     output.flush()
     return code
 
 
-def _print_section(section: Section) -> None:
+def _print_section(section: Section, detail: Detail) -> None:
     from rawlog.cli.grid import align_rows
 
     if not section.rows:
         return
     output.line(f"{section.title} ({len(section.rows):,})")
-    rows = [section.head, *section.rows[: section.most]] if section.head else section.rows[: section.most]
+    most = None if detail is Detail.ALL else section.most
+    rows = [section.head, *section.rows[:most]] if section.head else section.rows[:most]
     for line in align_rows([[_style(cell) for cell in row] for row in rows], indent="  "):
         output.line(line)
-    if section.most is not None and len(section.rows) > section.most:
-        output.line(f"  ... and {len(section.rows) - section.most:,} more; --json shows them")
+    if most is not None and len(section.rows) > most:
+        output.line(f"  ... and {len(section.rows) - most:,} more; -v shows them")
 
 
 def _style(cell: str | Line) -> str:

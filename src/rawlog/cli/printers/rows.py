@@ -67,12 +67,13 @@ def show_count(call: Call, *, as_json: Json = False) -> int:
 def _show(call: Call, printing: Printing, table: str | None = None) -> int:
     """Print rows; their number."""
     printer = prepare(call, printing, table)
-    rows, number = call.run(), 0
-    with printer:
+    rows, number = call.function(), 0
+    with call.progress() as bar, printer:
         printer.begin(rows.schema)
         for batch in rows.batches():
             printer.write(batch)
             number += batch.num_rows
+            call.track(bar, number)
     output.flush()
     return number
 

@@ -136,6 +136,8 @@ NO_TIME = {
 class Recording(Store):
     """A recording, which is one file."""
 
+    unit = "recording"
+
     def accounts(self) -> list[Account]:
         """The account of a recording. Every place where entries are missing counts as one."""
         result = []

@@ -10,7 +10,7 @@
     while (value >= 999.5 && at < units.length - 1) { value /= 1000; at += 1; }
     return `${number.format(at ? Math.round(value * 10) / 10 : value)} ${units[at]}`;
   };
-  const shown = (value, unit) => (unit === "B/s" ? `${bytes(value)}/s` : `${number.format(value)} ${unit}`);
+  const shown = (value, unit) => (unit.startsWith("B/") ? `${bytes(value)}${unit.slice(1)}` : `${number.format(value)} ${unit}`);
   const moment = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 19).replace("T", " ") + " UTC";
 
   // Charts -------------------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@
     // The last time is as wide as the others: its end is one more point.
     const x = isTime ? [...data.x, data.x[count - 1] + data.width] : data.labels.map((_, at) => at);
     const tops = data.series.map((one) => (isTime ? [...one.values, one.values[count - 1]] : one.values));
-    const tall = (unit) => (_, values) => values.map((one) => (unit === "B/s" ? bytes(one) : compact.format(one)));
+    const tall = (unit) => (_, values) => values.map((one) => (unit.startsWith("B/") ? bytes(one) : compact.format(one)));
     const bars = uPlot.paths.bars({ size: [isTime ? 1 : 0.8, 100], align: isTime ? 1 : 0, gap: 1 });
     const stepped = uPlot.paths.stepped({ align: 1 });
     const series = data.series.map((one, at) => ({

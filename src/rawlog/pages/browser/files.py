@@ -224,3 +224,58 @@ def _name(path: str, roots: Sequence[tuple[str, str]]) -> str:
         if plain.startswith(inside):
             return f"{name}/{plain[len(inside) :]}"
     return plain.lstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What `ls` says of a store: the records that consumers get, its first offset for them, and its end offset; None: not known."""
+
+    records: int | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+class Measures:
+    """What is known of stores. A file is read again only if it changed."""
+
+    def __init__(self) -> None:
+        self._by_file: dict[tuple[str, int, float | None], tuple[int | None, int | None, int | None]] = {}
+
+    def of(self, store: Store, until: float) -> Measure:
+        """Measure a store; nothing is known of it if there is no time left."""
+        formats = registry.formats()
+        logs = [
+            file
+            for file in store
+            if file.place.state is None
+            and file.problem is None
+            and file.format is not None
+            and RECORDS.name in {table.name for table in formats[file.format].tables}
+        ]
+        values = []
+        for file in logs:
+            key = (file.path, file.size, file.modified)
+            if key not in self._by_file:
+                if time.monotonic() > until:
+                    return Measure()
+                self._by_file[key] = _measured(file, store)
+            values.append(self._by_file[key])
+        counts = [count for count, _, _ in values]
+        starts = [start for _, start, _ in values if start is not None]
+        ends = [end for _, _, end in values if end is not None]
+        number = None if None in counts or not counts else sum(count or 0 for count in counts)
+        is_ordered = all(formats[str(file.format)].ordered for file in logs)
+        return Measure(number, min(starts, default=None), max(ends, default=None)) if is_ordered else Measure(number)
+
+
+def _measured(file: File, store: Store) -> tuple[int | None, int | None, int | None]:
+    """The records of a file, its start and its end, for consumers."""
+    from rawlog.reading.inspect import file_values, records_below
+
+    row = file_values(file)
+    format = registry.formats()[str(file.format)]
+    floor = format.codec.floor(file, store) if format.can("floor") else None
+    count, start = row.get("records"), row.get("start_offset")
+    if floor is not None and count is not None:
+        count, start = count - records_below(file, floor), max(floor, start or 0)
+    return count, start if row.get("end_offset") is not None else None, row.get("end_offset")

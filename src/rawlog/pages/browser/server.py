@@ -8,6 +8,7 @@ import logging
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -171,6 +172,12 @@ class Check:
     findings: Findings | None = None
     failure: str | None = None
     by_path: dict[str, list[Finding]] = field(default_factory=dict)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the result for a while."""
+        until = time.monotonic() + seconds
+        while not self.is_done and time.monotonic() < until:
+            time.sleep(0.02)
 
     @property
     def is_done(self) -> bool:

@@ -131,7 +131,7 @@ KEYS = (
     ("s", "SQL"),
     ("e", "export"),
     ("Escape", "leave a field"),
-    ("?", "this list"),
+    ("?", "this list of shortcuts"),
 )
 
 #: The forms of an export, with how each is shown.
@@ -151,7 +151,7 @@ def document(title: str, *content: Safe) -> str:
     )
     skip = Safe('<a class="skip" href="#content">Skip to the content</a>')
     foot = tag(
-        "footer", tag("p", f"rawlog {__version__}. Read-only: nothing is changed. Press ", key("?"), " for keys.")
+        "footer", tag("p", f"rawlog {__version__}. Read-only: nothing is changed. Press ", key("?"), " for shortcuts.")
     )
     body = joined((skip, *content, foot))
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
@@ -168,7 +168,7 @@ def page(title: str, name: str, *content: Safe, here: str = "") -> str:
         ("Records", link("rows", in_=name), "r", "rows"),
         ("Findings", link("findings", in_=name), "f", "findings"),
         ("SQL", link("sql"), "s", "sql"),
-        ("Keys", link("keys"), "?", "keys"),
+        ("Shortcuts", link("keys"), "?", "keys"),
     )
     items = (
         tag(
@@ -261,7 +261,7 @@ def keys_page() -> str:
     rows = joined(
         tag("div", tag("dt", *(key(name) for name in keys.split(" or "))), tag("dd", what)) for keys, what in KEYS
     )
-    return page("Keys", "", tag("section", tag("dl", rows, class_="keys")), here="keys")
+    return page("Shortcuts", "", tag("section", tag("dl", rows, class_="keys")), here="keys")
 
 
 def command_line(parts: Sequence[str]) -> Safe:

@@ -18,6 +18,7 @@ from rawlog.model.text import counted, size_text
 from rawlog.pages.browser import shell
 from rawlog.pages.browser.files import (
     Listing,
+    Measures,
     OpenedPaths,
     Scope,
     check_inside,
@@ -49,7 +50,7 @@ from rawlog.pages.frame import (
     text,
     when,
 )
-from rawlog.pages.results import TONES, verdict
+from rawlog.pages.results import TONES, VERDICTS, verdict
 from rawlog.pages.results import listing as causes_listing
 from rawlog.reading.explain import explain_in_file
 from rawlog.reading.parts import copies, marks
@@ -58,6 +59,11 @@ from rawlog.reading.parts import copies, marks
 LINES = 200
 #: Of the fields below one field so many are shown, and so many of those that have fields themselves: records of a batch.
 SHOWN_FIELDS, SHOWN_RECORDS = 400, 40
+#: So many rows of a file are on its own page.
+FIRST_ROWS = 50
+#: So many bytes are verified when the first page is opened, which waits so many seconds for it; and the seconds in which stores of a page
+#: are measured.
+VERIFIED_AT_ONCE, HEALTH_SECONDS, MEASURE_SECONDS = 256 << 20, 2.0, 2.0
 #: Seconds in which a frame must be found.
 SECONDS = 10.0
 #: Columns of `records` in the order of their importance.
@@ -69,6 +75,7 @@ class Views:
 
     def __init__(self, opened: OpenedPaths, checks: Checks) -> None:
         self.opened, self.checks = opened, checks
+        self.measures = Measures()
 
     def scope(self, query: Query) -> tuple[Listing, Scope]:
         """The files that a query names. AccessError if it names none, or a link that leads elsewhere by now."""
@@ -93,12 +100,33 @@ class Views:
             shell.notes((*listing.left_out, *_lake_notes(self.opened))) if not scope.name else Safe("")
         ]
         parts.append(_cards(scope, listing.stores_below(scope.name)))
-        parts.append(section("Search", shell.search(query, scope.tree.tables, RECORDS.name)))
+        if not scope.name:
+            parts.append(self._health(listing, scope))
         if stores:
             parts.append(self._stores(query, listing, stores, wanted))
         parts.append(self._folder(query, listing, scope.name, [*folder.folders], [*folder.files], wanted))
+        parts.append(section("Search", shell.search(query, scope.tree.tables, RECORDS.name)))
         title = _store_title(here) if here is not None else scope.name or ", ".join(self.opened.paths)
         return shell.page(title, scope.name, *parts, here="files")
+
+    def _health(self, listing: Listing, scope: Scope) -> Safe:
+        """Whether all is well. What is small is verified now, in the background; else a link starts it."""
+        check = self.checks.get("")
+        if check is None and 0 < scope.tree.size <= VERIFIED_AT_ONCE:
+            check = self.checks.start("", replace(scope.tree, roots=self.opened.paths))
+            check.wait(HEALTH_SECONDS)
+        more = anchor("all findings", link("findings"))
+        if check is None:
+            start = anchor(joined(("Verify ", size_text(scope.tree.size))), link("findings", start=1), class_="button")
+            return section("Health", tag("p", "Not verified yet. ", start), name="health")
+        if check.findings is None:
+            words = text(check.failure) if check.failure else "Verification is under way. "
+            return section("Health", tag("p", words, "" if check.failure else more), name="health")
+        title, sentence, tone = VERDICTS[check.findings.verdict]
+        badge = tag("span", title, class_=f"badge {tone}")
+        numbers = (("error", check.findings.errors), ("warning", check.findings.warnings))
+        counts = ", ".join(counted(number, name) for name, number in numbers if number)
+        return section("Health", tag("p", badge, f" {sentence} ", f"{counts}; " if counts else "", more), name="health")
 
     def _stores(self, query: Query, listing: Listing, stores: Sequence[Store], wanted: str) -> Safe:
         named = [(_store_title(store), listing.folder_of(store), store) for store in stores]
@@ -106,14 +134,21 @@ class Views:
         start = query.number("stores", 1 << 31) or 0
         titles = {row[0] for row in chosen[start : start + LINES]}
         replicas = marks(copies(store for title, _, store in named if title in titles))
-        head = ("partition or store", "system", "files", "size", "first offset", "changed", "findings", "in")
+        head = (
+            *("partition or store", "system", "records", "start offset", "end offset", "size", "files", "changed"),
+            *("findings", "in"),
+        )
+        until = time.monotonic() + MEASURE_SECONDS
+        measures = {store.path: self.measures.of(store, until) for _, _, store in chosen[start : start + LINES]}
         rows = [
             (
                 anchor(text(title), link("at", in_=name)),
                 store[0].system,
-                len(store),
+                measures[store.path].records,
+                measures[store.path].start,
+                measures[store.path].end,
                 Size(store.size),
-                _first_offset(store),
+                len(store),
                 when(int(store.modified * 1_000_000)) if store.modified else None,
                 self._badge([finding for file in store for finding in self.checks.findings_in(file.path)]),
                 joined((text(name, 120), tag("span", f" {replicas[store.path]}", class_="soft")))
@@ -180,12 +215,26 @@ class Views:
         ]
         parts = [section("File", facts(pairs))]
         if format is not None and file.problem is None:
+            if format.tables and scope.default_table.name in {table.name for table in format.tables}:
+                parts.append(self._first_rows(query, listing, scope))
             if format.tables:
                 parts.append(section("Search", shell.search(query, scope.tree.tables, scope.default_table.name)))
             if format.can("explain"):
                 parts.append(section("Bytes", _byte_form(scope.name)))
         parts.append(self._findings_section(listing, self.checks.findings_in(file.path)))
         return shell.page(scope.name.rpartition("/")[2], scope.name, *parts, here="files")
+
+    def _first_rows(self, query: Query, listing: Listing, scope: Scope) -> Safe:
+        """The first rows of a file, and the way to all of them."""
+        table = scope.default_table
+        page = rows_of(listing, scope, table, query.selection(), cursor=None, most=FIRST_ROWS)
+        return section(
+            f"Rows of {table.name}",
+            shell.notes(list(page.notes)),
+            self._rows(listing, page, table, None),
+            self._turn(Query({"in": scope.name}), scope, table, page),
+            name="rows",
+        )
 
     def _findings_section(self, listing: Listing, findings: Sequence[Finding]) -> Safe:
         if not findings:
@@ -218,7 +267,6 @@ class Views:
         if "decode" in query and table is not RECORDS:
             page.note(f"rows of records are decoded, not those of {table.name}")
         content = (
-            section("Search", shell.search(query, scope.tree.tables, table.name)),
             shell.notes(list(page.notes)),
             section(
                 f"Rows of {table.name}",
@@ -226,6 +274,7 @@ class Views:
                 self._turn(query, scope, table, page),
                 name="rows",
             ),
+            section("Search", shell.search(query, scope.tree.tables, table.name)),
         )
         title = f"{table.name} of {scope.name or 'all files'}"
         return shell.page(title, scope.name, *content, here="rows")
@@ -480,10 +529,6 @@ def _store_title(store: Store) -> str:
     if place.topic is not None:
         return f"{place.topic}-{place.partition}" if place.partition is not None else place.topic
     return store.path.rstrip("/").rpartition("/")[2] or store.path
-
-
-def _first_offset(store: Store) -> int | None:
-    return min((file.place.start_offset for file in store if file.place.start_offset is not None), default=None)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], caption: str) -> Safe:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rawlog.model.plan import Reading
     from rawlog.model.recovery import RescueOptions, Rescuer
     from rawlog.model.report import Report
+    from rawlog.model.verb import Section
 
 
 class BlobStore(Store):
@@ -43,6 +44,11 @@ class BlobStore(Store):
         from rawlog.formats.ambry.store import store
 
         return store.overview(self)
+
+    def contents(self) -> Section | None:
+        from rawlog.formats.ambry.store import store
+
+        return store.contents(self)
 
     def rows_of(self, table: str, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         from rawlog.formats.ambry.store import store

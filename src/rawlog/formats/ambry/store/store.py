@@ -553,6 +553,16 @@ def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
 # What `report` shows of blob stores: the operations in their logs, and the states of their blobs.
 
 
+def contents(files: Store) -> Section | None:
+    """How many blobs of a partition are in each state; None if there is no log."""
+    counts = [0] * len(STATES)
+    stores = with_logs(files)
+    for store in stores:
+        states = store.state.states(int(time.time() * 1000))
+        counts = [count + int((states == number).sum()) for number, count in enumerate(counts)]
+    return Section("", [[f"{count:,}" for count in counts]], None, STATES) if stores else None
+
+
 def overview(files: Store) -> Iterator[Panel]:
     """The blobs of each store by state, as the store would answer now."""
     for store in with_logs(files):

@@ -357,7 +357,8 @@ class _Records:
         delta, position = self.varint(record, position + 1, "timestamp_delta", "", 64)
         record.children[-1].meaning = self.time(delta)
         delta, position = self.varint(record, position, "offset_delta", "")
-        record.children[-1].meaning = f"offset {self.batch['base_offset'] + delta:,}"
+        record.offset = self.batch["base_offset"] + delta
+        record.children[-1].meaning = f"offset {record.offset:,}"
         position = self.bytes(record, position, end, "key")
         position = self.bytes(record, position, end, "value")
         headers, position = self.varint(record, position, "header_count", "")

@@ -52,6 +52,10 @@ class Partition(Store):
 
         return replicas.facts(self)
 
+    @classmethod
+    def is_internal(cls, topic: str) -> bool:
+        return topic.startswith("__")
+
     def accounts(self) -> Sequence[Account]:
         from rawlog.formats.kafka.partition import complete
 

@@ -69,10 +69,10 @@ from rawlog.kernels.hashes import SCRATCH
 from rawlog.model.errors import CorruptError, DataError, LimitError, OptionError, RawlogError, unknown
 from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
-from rawlog.model.report import Report
+from rawlog.model.report import Action, Report
 from rawlog.model.status import OK, Status
 from rawlog.model.store import Store
-from rawlog.model.text import parse_now
+from rawlog.model.text import counted, parse_now
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A partition as a broker knows it once it has loaded the directory: segments, end, producers, aborted transactions, epochs.
@@ -810,6 +810,8 @@ class Compaction:
         self.report.facts |= {"first_dirty": self.end, "first_uncleanable": self.stop}
         if without := self.report.counts["records_without_key"]:
             self.report.notes.append(f"{without:,} records without a key dropped")
+        if removed := self.report.counts["records_read"] - self.report.counts["records_kept"]:
+            self.report.add(Action.REMOVED, f"{counted(removed, 'record')} that later ones replace")
 
     def _write(self, folder: Folder) -> PartitionWriter:
         self.derivation = _CarriedDerivation(self.partition)

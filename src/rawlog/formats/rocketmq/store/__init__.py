@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rawlog.model.plan import Reading
     from rawlog.model.recovery import RescueOptions, Rescuer
     from rawlog.model.report import Report
+    from rawlog.model.verb import Section
 
 _SIZES = (
     "commitlog_size",
@@ -34,6 +35,8 @@ _SIZES = (
 
 class MessageStore(Store):
     """The store directory of a broker: a commit log and all that is derived from it."""
+
+    unit = "store"
 
     def system_name(self) -> str | None:
         return paths.store_name(self)
@@ -52,6 +55,11 @@ class MessageStore(Store):
         from rawlog.formats.rocketmq.store import store
 
         return store.overview(self)
+
+    def contents(self) -> Section | None:
+        from rawlog.formats.rocketmq.store import store
+
+        return store.contents(self)
 
     def rows_of(self, table: str, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         from rawlog.formats.rocketmq.store import state

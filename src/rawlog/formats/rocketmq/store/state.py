@@ -148,8 +148,8 @@ def groups(files: Sequence[File], options: Options) -> Batches:
     return batch_of(tables.GROUPS, rows)
 
 
-def queue_bounds(files: Iterable[File]) -> dict[tuple[str | None, str, int], tuple[int, int]]:
-    """First and next offset of every queue, as its files show, by store, topic and queue id."""
+def queues_of(files: Iterable[File]) -> dict[tuple[str | None, str, int], Bounds]:
+    """The bounds of every queue, as its files show, by store, topic and queue id."""
     first_log: dict[str | None, int] = {}
     queues: dict[tuple[str | None, str, int], list[File]] = {}
     for file in files:
@@ -163,11 +163,26 @@ def queue_bounds(files: Iterable[File]) -> dict[tuple[str | None, str, int], tup
     return {key: _bounds(queue_files, first_log.get(key[0], 0)) for key, queue_files in queues.items()}
 
 
-def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
+def queue_bounds(files: Iterable[File]) -> dict[tuple[str | None, str, int], tuple[int, int]]:
+    """First and next offset of every queue, as its files show, by store, topic and queue id."""
+    return {key: (bounds.low, bounds.high) for key, bounds in queues_of(files).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """First and next offset of a queue, and where its first and last message are in the commit log."""
+
+    low: int
+    high: int
+    first: int | None = None
+    last: int | None = None
+
+
+def _bounds(files: list[File], log_start: int) -> Bounds:
     files = sorted(files, key=lambda file: file.place.start_offset or 0)
     batch = files[0].format == "rocketmq.batchconsumequeue"
     layout = BATCH_UNIT if batch else UNIT
-    low: int | None = None
+    low, first, last = None, None, None
     high = 0
     for file in files:
         with Source(file.path) as source:
@@ -184,8 +199,10 @@ def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
             high = int(numbers[-1]) + (int(rows["batch_size"][-1]) if batch else 1)
             served = np.flatnonzero((rows["physical_offset"] >= log_start) & (rows["size"] != PRE_BLANK_SIZE))
             if low is None and served.size:
-                low = int(numbers[served[0]])
-    return high if low is None else low, high
+                low, first = int(numbers[served[0]]), int(rows["physical_offset"][served[0]])
+            if served.size:
+                last = int(rows["physical_offset"][served[-1]])
+    return Bounds(high if low is None else low, high, first, last)
 
 
 @guarded
@@ -330,7 +347,8 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and len(text) <= 19 and text.removeprefix("-").isdecimal() else None
 
 
-def _is_system(topic: str) -> bool:
+def is_system(topic: str) -> bool:
+    """Whether a topic is one that brokers make for themselves."""
     return topic in (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) or topic.startswith(
         (RETRY_PREFIX, DLQ_PREFIX)
     )
@@ -351,7 +369,7 @@ def entries_in(rows: Messages) -> Iterator[Entry]:
     topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
     names = [java_text(name) for name in topics.dictionary.to_pylist()]
     codes = np.asarray(topics.indices)
-    system = np.array([_is_system(name) for name in names])[codes]
+    system = np.array([is_system(name) for name in names])[codes]
     _, sizes = dispatch.property_spans(rows, "REAL_TOPIC")
     for row in np.flatnonzero((system | (sizes >= 0)) & ~rows.fillers).tolist():
         yield _entry(rows, row, names[codes[row]])

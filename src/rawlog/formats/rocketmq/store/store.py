@@ -47,6 +47,7 @@ from rawlog.model.format import File
 from rawlog.model.frames import Frames
 from rawlog.model.status import Status
 from rawlog.model.store import Look, Panel, Store
+from rawlog.model.text import plain_time
 from rawlog.model.verb import Line, Section, Tone
 
 PACKED_AT = 1 << 18
@@ -352,6 +353,46 @@ def views(files: Sequence[File]) -> Iterator[View]:
 
 
 MOST = 500
+
+
+def contents(files: Store) -> Section | None:
+    """The queues with their messages, offsets and times, and how far the group is that is furthest behind."""
+    queues = sorted(state.queues_of(files).items(), key=lambda item: (state.is_system(item[0][1]), *item[0][1:]))
+    if not queues:
+        return None
+    logs = dispatch.commit_logs(files)
+    lags: dict[tuple[str, int], tuple[int, str]] = {}
+    for group in state.consumer_groups(files, "skip"):
+        for position in group.positions:
+            key = position.topic, position.partition
+            if position.lag is not None and (key not in lags or position.lag > lags[key][0]):
+                lags[key] = position.lag, group.name
+    rows = []
+    for (_, topic, queue), bounds in queues:
+        lag = lags.get((topic, queue))
+        rows.append(
+            (
+                topic,
+                str(queue),
+                f"{bounds.high - bounds.low:,}",
+                f"{bounds.low:,}",
+                f"{bounds.high:,}",
+                _stored_at(logs, bounds.first),
+                _stored_at(logs, bounds.last),
+                "" if lag is None else f"{lag[0]:,} {lag[1]}",
+            )
+        )
+    head = ("topic", "queue", "messages", "min offset", "max offset", "first", "last", "lag")
+    return Section("queues", rows, None, head)
+
+
+def _stored_at(logs: Sequence[File], address: int | None) -> str:
+    """When a message was stored; empty if it cannot be read."""
+    try:
+        message = None if address is None else dispatch.message_at(logs, address)
+    except RawlogError:
+        return ""
+    return "" if message is None else plain_time(int(message[kernels.F_STORE_TIME][0]) * 1000)
 
 
 def overview(files: Store) -> Iterator[Panel]:
