@@ -35,9 +35,14 @@ if TYPE_CHECKING:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Whatever rawlog writes is synced to its disk, and that takes longer than all else: in memory, if there is enough of it.
+# Whatever rawlog writes is synced to its disk, and that takes longer than all else: in memory, if there is enough of it. Tests run programs
+# that they wrote.
 MEMORY, ENOUGH = Path("/dev/shm"), 6 << 30
-if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+if (
+    os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > ENOUGH
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 if "PYTEST_XDIST_WORKER" in os.environ:
