@@ -11,7 +11,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LAKE  ?= out/lake
 ARGS  ?=
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE  # each of hundreds of processes would compile rawlog again
 
 # The first Python that is new enough; `make PYTHON=/some/python3.13 test` overrides.

@@ -5,17 +5,19 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import shutil
 import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import groups
 from tests.services import Unavailable
 from tests.times import long_tests, name_of, processor_time, record
 
@@ -32,6 +34,16 @@ if TYPE_CHECKING:
 # Without bytecode every process that a test starts compiles rawlog again (0.6 s of processor time), and pytest every test (15 s).
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Whatever rawlog writes is synced to its disk, and that takes longer than all else: in memory, if there is enough of it. Tests run programs
+# that they wrote.
+MEMORY, ENOUGH = Path("/dev/shm"), 6 << 30
+if (
+    os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > ENOUGH
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The last thing a worker does. What follows, the end of the interpreter, is when DuckDB's binding reports types of its own as leaked.
@@ -98,38 +110,23 @@ def _mark(items: list[pytest.Item]) -> None:
             item.add_marker("more" if number % step else "quick")
 
 
-# Two workers share a run (`make test`). Tests of one group run on one worker, one after the other, so that a Spark session or a broker
-# starts once; every other file is a group of its own, so that its fixtures are made once. The long groups begin first.
-GROUPS = ("spark", "kafka-4", "kafka-3", "kafka", "rocketmq")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _mark(items)
-    if not hasattr(config, "workerinput"):
-        return
-    groups = {}
-    for item in items:
-        groups[item] = group = _group(item)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: GROUPS.index(groups[item]) if groups[item] in GROUPS else len(GROUPS))
+    if hasattr(config, "workerinput"):
+        groups.arrange(items, Path(config.workerinput["groups"]))
 
 
-def _group(item: pytest.Item) -> str:
-    fixtures = getattr(item, "fixturenames", ())
-    name = item.nodeid.partition("::")[2]
-    if "spark" in fixtures or "[spark" in name:
-        return "spark"
-    file = str(item.path.relative_to(item.config.rootpath))
-    if item.get_closest_marker("broker") is None:
-        return file.replace("/", ".")
-    if "rocketmq" in file:
-        return "rocketmq"
-    version = re.search(r"[\[-]([34])(?:\.\d+\.\d+)?[\]-]", name)
-    named = [fixture for fixture in ("kafka_3", "kafka_4") if fixture in fixtures]
-    if version:
-        return f"kafka-{version[1]}"
-    return named[0].replace("_", "-") if len(named) == 1 else "kafka"
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker is told where to write which test is in which group."""
+    node.workerinput["groups"] = str(groups.file_for(node.config))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> groups.Scheduler:
+    """Groups are kept together, whatever `--dist` says."""
+    return groups.Scheduler(config, log)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -230,7 +227,9 @@ def spark() -> Iterator[SparkSession]:
 
     from rawlog.spark import register, session
 
-    active = session(master=os.environ.get("RAWLOG_TESTS_MASTER", "local[2]"), conf={"spark.driver.memory": "2g"})
+    # Brief: every question is a new one, and optimised code would be for the next one like it (40 % of the JVM's processor time).
+    master = os.environ.get("RAWLOG_TESTS_MASTER", "local[2]")
+    active = session(master=master, conf={"spark.driver.memory": "2g"}, brief=True)
     if find_spec("rawlog.engines.spark.source"):
         register(active)
     yield active

@@ -26,9 +26,10 @@ def name_of(nodeid: str) -> str:
 
 
 @cache
-def long_tests() -> frozenset[str]:
-    """The names of all tests that are too long for `make quick`."""
-    return frozenset(line.split()[1] for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
+def long_tests() -> dict[str, float]:
+    """The names of all tests that are too long for `make quick`, with their seconds."""
+    lines = (line.split() for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
+    return {name: float(seconds) for seconds, name in lines}
 
 
 def processor_time() -> float:
@@ -49,8 +50,7 @@ def write_list(recorded: Path) -> None:
     for line in recorded.read_text().splitlines():
         seconds, _, nodeid = line.partition("\t")
         times[name_of(nodeid)].append(float(seconds))
-    old = [line.split() for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
-    lines = {name: float(seconds) for seconds, name in old if name not in times}
+    lines = {name: seconds for name, seconds in long_tests().items() if name not in times}
     for name, cases in times.items():
         if (mean := sum(cases) / len(cases)) >= LONG:
             lines[name] = mean

@@ -139,11 +139,16 @@ def reading_options(given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def formats_with(table: Table) -> set[str]:
+def formats_with(table: Table) -> frozenset[str]:
     """The names of the formats that can be read as a table."""
-    return {
-        format.name for format in formats().values() if any(candidate.name == table.name for candidate in format.tables)
-    }
+    return _formats_with(modules(), table.name)
+
+
+@lru_cache(maxsize=512)
+def _formats_with(names: tuple[str, ...], table: str) -> frozenset[str]:
+    return frozenset(
+        format.name for format in _formats(names).values() if any(candidate.name == table for candidate in format.tables)
+    )
 
 
 def lookup(table: Table, system: str | None = None) -> Lookup | None:

@@ -20,18 +20,37 @@ Run = Callable[..., Any]
 RUNS = 6
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    return tmp_path / "logs"
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A lake of several runs, with many small files and snapshots, and its logs: where they belong, and a copy to restore them from.
 
-
-@pytest.fixture
-def lake(tmp_path: Path, logs: Path) -> Path:
-    """A lake of several runs: many small files, many snapshots."""
+    A lake knows its place, so each test has it at the same one.
+    """
+    place, copy = (tmp_path_factory.mktemp(name) / "place" for name in ("lake", "stored"))
     for number in range(RUNS):
-        record(logs / f"{number}.log", 10, first=number * 100)
-        ingest(tmp_path / "lake", logs)
-    return tmp_path / "lake"
+        record(place / "logs" / f"{number}.log", 10, first=number * 100)
+        ingest(place / "lake", place / "logs")
+    shutil.copytree(place, copy)
+    return place, copy
+
+
+@pytest.fixture
+def place(stored: tuple[Path, Path]) -> Path:
+    """The directory of the lake and its logs, as no test has changed it."""
+    place, copy = stored
+    shutil.rmtree(place)
+    shutil.copytree(copy, place)
+    return place
+
+
+@pytest.fixture
+def logs(place: Path) -> Path:
+    return place / "logs"
+
+
+@pytest.fixture
+def lake(place: Path) -> Path:
+    return place / "lake"
 
 
 def test_status_tells_what_the_tables_hold(run: Run, lake: Path) -> None:
