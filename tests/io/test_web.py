@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import subprocess
 import threading
@@ -172,3 +173,42 @@ def test_an_answer_is_bounded() -> None:
         assert len(fetch(named.url, seconds=30, largest=100)) == 100
         with pytest.raises(WebError, match="more than 99 bytes"):
             fetch(named.url, seconds=30, largest=99)
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_an_answer_that_trickles_ends_at_the_time_limit(is_encrypted: bool, request: pytest.FixtureRequest) -> None:
+    """The time was looked at between pieces of the body: a server that sent a byte of its headers now and then held us for ever."""
+    listener: socket.socket = socket.create_server(("127.0.0.1", 0))
+    if is_encrypted:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(request.getfixturevalue("certificate"))
+        listener = context.wrap_socket(listener, server_side=True)
+    is_gone = threading.Event()
+
+    def trickle() -> None:
+        connection, _ = listener.accept()
+        try:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not is_gone.wait(0.05):
+                connection.sendall(b"x")
+        except OSError:
+            is_gone.set()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    scheme = "https" if is_encrypted else "http"
+    with pytest.raises(WebError, match="no complete answer within 2 s"):
+        fetch(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", seconds=2, largest=99)
+    assert is_gone.wait(30), "the connection is closed"
+    thread.join()
+    listener.close()
+
+
+def test_a_token_that_is_nested_very_deeply_is_no_token() -> None:
+    """The parser's RecursionError came out as an internal error."""
+    with serving(lambda path: (200, "[" * 100_000)) as named:
+        settings = Settings(bootstrap=(), token_url=named.url, oauth_client="me", oauth_secret=Secret("secret"))
+        with pytest.raises(BrokerError, match="no token could be had"):
+            token(settings)

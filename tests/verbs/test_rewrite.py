@@ -245,6 +245,18 @@ def test_every_file_of_a_log_directory_is_copied_or_named(verb: str, tmp_path: P
     assert rewrite(verb, source, tmp_path / "again", dict(NOW) if verb == "compact" else {}).is_whole
 
 
+@pytest.mark.parametrize("verb", ["repair", "rebuild", "compact"])
+def test_a_log_directory_may_be_named_like_a_partition(verb: str, tmp_path: Path) -> None:
+    """`kafka-1`: its checkpoints were taken for files of partition 1 of a topic `kafka` that has lost its data, and `rebuild` refused."""
+    reports = {}
+    for name in ("kafka-1", "kafka"):
+        source, options = log_directory(tmp_path / name), dict(NOW) if verb == "compact" else {}
+        reports[name] = rewrite(verb, source, tmp_path / f"{name}-done", options)
+    entries = {name: [(entry.action, entry.reason) for entry in report.entries] for name, report in reports.items()}
+    assert entries["kafka-1"] == entries["kafka"]
+    assert content(tmp_path / "kafka-1-done") == content(tmp_path / "kafka-done")
+
+
 def test_what_a_broker_fetches_again_is_only_noted(tmp_path: Path) -> None:
     source = log_directory(tmp_path / "source")
     (source / "remote-log-index-cache").mkdir()

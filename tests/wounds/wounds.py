@@ -732,6 +732,21 @@ def swapped(copy: Copy, value: str) -> None:
     copy.is_a("moved")
 
 
+@wound("first", "middle", on=(KAFKA,))
+def exchanged(copy: Copy, value: str) -> None:
+    """Two neighbouring frames in each other's place: `erase` took the first one in the file for the first one of the log."""
+    frame = copy.frame(value)
+    frames = copy.frames_of(frame.file)
+    at = max(frames.index(frame), 1)
+    if len(frames) < 2:
+        raise Unfit
+    before, after = frames[at - 1 : at + 1]
+    data = copy.read(frame.file)
+    first, second = data[before.start : before.stop], data[after.start : after.stop]
+    copy.patch(frame.file, before.start, second + first)
+    copy.is_a("moved")
+
+
 # Files that are not the log ----------------------------------------------------------------------------------------------
 
 

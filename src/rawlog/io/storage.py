@@ -6,10 +6,13 @@ Reading is by range into memory the caller owns; writing is in `output`. Nothing
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import fcntl
+import http.client
 import mmap
 import os
+import socket
 import stat
 import struct
 import sys
@@ -19,9 +22,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from rawlog.model.errors import AccessError, LostError, OptionError
@@ -288,7 +290,7 @@ class _Memory(threading.local):
 _memory = _Memory()
 
 
-@contextmanager
+@contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Inside, a small file of an object store is fetched once, by one request, however often this thread opens it."""
     if _memory.files is not None:
@@ -583,27 +585,29 @@ def fetch(
     request = urllib.request.Request(url, data, {"Accept": accept})  # noqa: S310  (the opener knows http and https only)
     if user is not None:
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
-    end = time.monotonic() + seconds
     pieces, size = [], 0
+    deadline = _Deadline(seconds)
     try:
-        with _opener().open(request, timeout=seconds) as answer:
+        with deadline, _opener(deadline).open(request, timeout=seconds) as answer:
             while piece := answer.read1(1 << 20):
                 size += len(piece)
                 pieces.append(piece)
                 if size > largest:
                     raise WebError(f"an answer of more than {largest:,} bytes")
-                if time.monotonic() > end:
-                    raise WebError(f"no complete answer within {seconds:.0f} s")
+        deadline.check()
     except urllib.error.HTTPError as error:
         error.close()
         raise WebError(_refusal(error, url, has_password=user is not None)) from None
     except urllib.error.URLError as error:
+        deadline.check()
         raise WebError(str(error.reason)) from None
     except WebError:
         raise
     except (OSError, ValueError) as error:  # http.client raises some of both
+        deadline.check()
         raise WebError(str(error) or type(error).__name__) from None
     except Exception as error:
+        deadline.check()
         raise WebError(type(error).__name__) from None
     return b"".join(pieces)
 
@@ -638,13 +642,74 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return request
 
 
-def _opener() -> urllib.request.OpenerDirector:
+class _Deadline:
+    """Ends connections when their time is over: the time limit of a socket begins anew with every byte that comes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._connections: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._shut_down)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+
+    def check(self) -> None:
+        """WebError if the time is over."""
+        if time.monotonic() > self._end:
+            raise WebError(f"no complete answer within {self._seconds:.0f} s")
+
+    def connect(self, *place: Any, **options: Any) -> socket.socket:
+        """Connect, as `socket.create_connection` does; the duplicate stays a handle on the connection when TLS takes the socket over."""
+        connection = socket.create_connection(*place, **options)
+        with self._lock:
+            self._connections.append(connection.dup())
+        return connection
+
+    def _shut_down(self) -> None:
+        with self._lock:
+            for connection in self._connections:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Web(urllib.request.AbstractHTTPHandler):
+    """Asks http and https over connections that end at a deadline."""
+
+    http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
+
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(partial(self._connection, http.client.HTTPConnection), req)  # type: ignore[arg-type]
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(partial(self._connection, http.client.HTTPSConnection), req)  # type: ignore[arg-type]
+
+    def _connection(self, kind: Callable[..., Any], host: str, **options: Any) -> Any:
+        connection = kind(host, **options)
+        connection._create_connection = self._deadline.connect
+        return connection
+
+
+def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
     """What asks http and https, and nothing else; by the proxy of the environment."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
+        _Web(deadline),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         urllib.request.UnknownHandler(),

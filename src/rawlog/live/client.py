@@ -191,7 +191,7 @@ def _fetch_token(settings: Settings) -> str:
     try:
         answer = json.loads(fetch(url, user=user, form=form, seconds=settings.connect_timeout, largest=LARGEST_TOKEN))
         return str(answer["access_token"])
-    except (WebError, ValueError, KeyError, TypeError) as error:
+    except (WebError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = str(error) if isinstance(error, WebError) else type(error).__name__
         raise BrokerError(f"login: {urllib.parse.urlparse(url).hostname}: no token could be had: {why}") from None
 

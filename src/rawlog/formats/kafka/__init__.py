@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.tables import (
     BATCHES,
@@ -19,7 +21,7 @@ from rawlog.formats.kafka.tables import (
     TXNINDEX,
 )
 from rawlog.io.storage import VIEWS
-from rawlog.model.format import Deferred, Family, Format
+from rawlog.model.format import Deferred, Family, Format, Place
 from rawlog.model.table import RECORDS
 
 LOG = Format(
@@ -95,19 +97,25 @@ CHECKPOINT = Format(
     files=", ".join(paths.OFFSET_CHECKPOINTS),
     module=f"{__name__}.checkpoints",
     tables=(CHECKPOINTS,),
-    match=paths.file_named(*paths.OFFSET_CHECKPOINTS),
+    match=paths.top_file(*paths.OFFSET_CHECKPOINTS),
     whole=True,
 )
 
 
-def _text(kind: str, title: str, name: str, module: str) -> Format:
+def _text(
+    kind: str,
+    title: str,
+    name: str,
+    module: str,
+    matcher: Callable[..., Callable[[str], Place | None]] = paths.top_file,
+) -> Format:
     """A text that is checked and explained; it has no rows."""
     return Format(
         name=f"kafka.{kind}",
         title=title,
         files=name,
         module=f"{__name__}.properties:{module}",
-        match=paths.file_named(name),
+        match=matcher(name),
         whole=True,
     )
 
@@ -145,14 +153,14 @@ FAMILY = Family(
         SNAPSHOT,
         EPOCH_FILE,
         CHECKPOINT,
-        _text("partition", "topic id of a partition", "partition.metadata", "PARTITION"),
+        _text("partition", "topic id of a partition", "partition.metadata", "PARTITION", paths.file_named),
         _text("meta", "identity of a log directory", "meta.properties", "META"),
         _text("cleanshutdown", "mark of a clean stop", paths.MARK, "CLEAN_SHUTDOWN"),
         Format(
             name="kafka.lock",
             title="lock of a running broker, never read",
             files=".lock",
-            match=paths.file_named(".lock"),
+            match=paths.top_file(".lock"),
         ),
         MANIFEST,
         CHUNKS,

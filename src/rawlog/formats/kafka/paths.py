@@ -183,11 +183,21 @@ def segment_file(extension: str) -> Callable[[str], Place | None]:
 
 
 def file_named(*names: str) -> Callable[[str], Place | None]:
-    """A matcher for files of fixed names."""
+    """A matcher for files of fixed names in the directory of a partition."""
 
     def match(path: str) -> Place | None:
         folder, name = split(path)
         return directory_place(folder) if name in names else None
+
+    return match
+
+
+def top_file(*names: str) -> Callable[[str], Place | None]:
+    """A matcher for files of fixed names in a log directory, which is of no topic, also where it is named like a partition (`kafka-1`)."""
+
+    def match(path: str) -> Place | None:
+        folder, name = split(path)
+        return Place(group=folder) if name in names else None
 
     return match
 

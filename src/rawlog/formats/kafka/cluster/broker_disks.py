@@ -125,8 +125,9 @@ def _disk_path(file: File) -> str | None:
     if place.topic is not None and place.partition is not None and place.group is not None:
         return split(place.group)[0]
     folder, name = split(file.path)
-    is_top = file.format in AT_TOP or name in (META, "bootstrap.checkpoint")
-    return folder if is_top and directory_place(folder).topic is None else None
+    if name == "bootstrap.checkpoint":
+        return folder if directory_place(folder).topic is None else None
+    return folder if file.format in AT_TOP or name == META else None
 
 
 def _empty(roots: Iterable[str], paths: Collection[str]) -> Iterator[str]:

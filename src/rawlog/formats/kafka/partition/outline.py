@@ -220,7 +220,8 @@ class Outline:
             return
         firsts, lasts = extent.offsets()
         is_rebased = np.isin(numbers, np.array(sorted(choice.rebased), np.int64))
-        edges = np.flatnonzero(is_rebased[1:] | is_rebased[:-1]) + 1
+        # Frames rise in their file, as whoever looks for a frame by its position expects: batches that are out of order are cut apart.
+        edges = np.flatnonzero(is_rebased[1:] | is_rebased[:-1] | (np.diff(numbers) < 0)) + 1
         for start, stop in pairwise([0, *edges.tolist(), numbers.size]):
             part = numbers[start:stop]
             head = Heads(np.ascontiguousarray(sound.head.values[:, part]))
