@@ -87,18 +87,16 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
             parts += [Part(group, context=TOGETHER) for group in groups if group]
             parts.append(Part(tuple(files), context=ALL_TOGETHER))
         return parts
-    for family in registry.families():
-        if family.makes(table):
-            # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
-            by_row = {"topic", "partition"} & set(table.names)
-            files = family.files_for(table.name, tree)
-            folded = tuple(
-                file for file in files if not reads_itself(file, table) and (by_row or selection.takes_file(file))
-            )
-            plain = [file for file in files if reads_itself(file, table)]
-            units = family.store_class.units(table.name, folded).values() if folded else ()
-            return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, plain, table, selection, split_size)]
-    return _plan_files(tree, tree, table, selection, split_size)
+    family = registry.maker(table)
+    if family is None:
+        return _plan_files(tree, tree, table, selection, split_size)
+    # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
+    by_row = {"topic", "partition"} & set(table.names)
+    files = family.files_for(table.name, tree)
+    folded = tuple(file for file in files if not reads_itself(file, table) and (by_row or selection.takes_file(file)))
+    plain = [file for file in files if reads_itself(file, table)]
+    units = family.store_class.units(table.name, folded).values() if folded else ()
+    return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, plain, table, selection, split_size)]
 
 
 def reads_itself(file: File, table: Table) -> bool:
@@ -114,7 +112,7 @@ def _plan_files(
     for file in files:
         if file.format in able and file.place.state is None and selection.takes_file(file):
             _check_readable(file)
-            parts += _cut(tree, file, registry.formats()[file.format], table, selection, split_size)
+            parts += _cut(tree, file, registry.formats()[str(file.format)], table, selection, split_size)
     return parts
 
 
@@ -236,7 +234,9 @@ def copies(stores: Iterable[Store]) -> list[Copies]:
     """The units of data of which there are several replicas among some stores; each with its replicas, the best first."""
     all_stores = [(store, {file.system for file in store}) for store in stores]
     units: list[Copies] = []
-    for family in registry.families():
+    if len(all_stores) < 2:
+        return units
+    for family in registry.families_near(system for _, systems in all_stores for system in systems):
         named: dict[str, list[Store]] = {}
         for store in (store for store, systems in all_stores if any(map(family.looks_at, systems))):
             name = family.store_class.of(store).system_name()
@@ -251,8 +251,7 @@ def copies(stores: Iterable[Store]) -> list[Copies]:
 def facts_of(store: Store) -> tuple[str, ...]:
     """What identifies a store besides its name; a fact that is not known is empty, and there may be none."""
     system = next((file.system for file in store if file.system is not None), None)
-    family = next((family for family in registry.families() if family.name == system), None)
-    return family.store_class.of(store).facts() if family is not None else ()
+    return registry.family(system).store_class.of(store).facts() if system is not None else ()
 
 
 def contradict(facts: Sequence[str], other: Sequence[str]) -> bool:
@@ -312,17 +311,17 @@ def _note(unit: Copies) -> Choice:
 def _is_united(unit: Copies, table: Table) -> bool:
     """Whether a table is made from all replicas together: its family chooses what they know of one state."""
     files = [file for store in unit.stores for file in store]
-    for family in registry.families():
-        if family.makes(table) and family.store_class.can("units"):
-            return len(family.store_class.units(table.name, family.files_for(table.name, files))) == 1
-    return False
+    family = registry.maker(table)
+    if family is None or not family.store_class.can("units"):
+        return False
+    return len(family.store_class.units(table.name, family.files_for(table.name, files))) == 1
 
 
 def _has_rows(store: Store, table: Table, selection: Selection) -> bool:
     """Whether a store has files that are read for a table."""
-    for family in registry.families():
-        if family.makes(table) and family.files_for(table.name, store):
-            return True
+    family = registry.maker(table)
+    if family is not None and family.files_for(table.name, store):
+        return True
     able, chosen = registry.formats_with(table), selection.suited(table)
     return any(file.format in able and file.place.state is None and chosen.takes_file(file) for file in store)
 

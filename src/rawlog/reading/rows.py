@@ -189,14 +189,14 @@ def read(
         batches = _findings(part).to_arrow().to_batches()
         yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in batches)
         return
-    for family in registry.families():
-        if family.makes(table) and not reads_itself(part.file, table):
-            wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
-            if note is not None and selection.errors != "raise":
-                _tell_losses(part, selection, note)
-            for batch in family.store_class(part.files).rows_of(table.name, wanted):
-                yield selection.apply(batch.select(list(selection.needed(table).names)), table)
-            return
+    family = registry.maker(table)
+    if family is not None and not reads_itself(part.file, table):
+        wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
+        if note is not None and selection.errors != "raise":
+            _tell_losses(part, selection, note)
+        for batch in family.store_class(part.files).rows_of(table.name, wanted):
+            yield selection.apply(batch.select(list(selection.needed(table).names)), table)
+        return
     if part.reading is not None:
         yield from _settled_rows(part, table, selection, note, seen)
         return
@@ -635,7 +635,7 @@ class Rows:
         #: What makes the summaries of stores while their rows are read; and the stores that are read in pieces, by directory.
         self.fold: StoreFold | None = None
         self.readings: Mapping[str, Reading] = {}
-        if self.table.name not in tree.tables:
+        if not tree.has(self.table):
             has = ", ".join(tree.tables)
             where = ", ".join(tree.roots)
             raise UnknownFormatError(f"{where}: nothing here can be read as {self.table.name}; this can: {has}")
