@@ -35,7 +35,7 @@ PATIENCE = 20  # seconds that Google's client goes on trying, which would be a q
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedFile:
     """A file as a listing shows it; `problem` says why it cannot be opened, where that is known already."""
 
     path: str
@@ -395,14 +395,14 @@ class Source:
         self.close()
 
 
-def listing(path: str, folders: list[str] | None = None) -> Iterator[Entry]:
+def listing(path: str, folders: list[str] | None = None) -> Iterator[ListedFile]:
     """Every file at or below `path`, sorted; a glob is expanded. AccessError if there is nothing of that name.
 
     Symbolic links are followed. What is to be deleted is listed by `owned_listing`. `folders` gets the local directories below it.
     """
     if is_view(path):
         with Source(path) as source:
-            yield Entry(path, source.size, None)
+            yield ListedFile(path, source.size, None)
         return
     if is_remote(path):
         yield from _remote_listing(path)
@@ -422,7 +422,7 @@ def listing(path: str, folders: list[str] | None = None) -> Iterator[Entry]:
     raise AccessError(f"{path}: no such file or directory")
 
 
-def owned_listing(root: str, path: str) -> Iterator[Entry]:
+def owned_listing(root: str, path: str) -> Iterator[ListedFile]:
     """Every regular file below the directory `path`, which is below `root`. For what deletes: symbolic links are neither followed nor
     listed, on the way from `root` or below. AccessError if there is no such directory.
     """
@@ -448,7 +448,7 @@ def is_owned(root: str, path: str) -> bool:
     return f"{folder}/".startswith(f"{os.path.realpath(local_path(root)).rstrip('/')}/")
 
 
-def _local_listing(path: str, met: list[str] | None) -> Iterator[Entry]:
+def _local_listing(path: str, met: list[str] | None) -> Iterator[ListedFile]:
     if not os.path.isdir(path):
         yield _local_entry(path)
         return
@@ -461,7 +461,7 @@ def _local_listing(path: str, met: list[str] | None) -> Iterator[Entry]:
         for name in sorted(names):
             yield _local_entry(os.path.join(folder, name))
     for problem in problems:
-        yield Entry(str(problem.filename), 0, None, _why(problem))
+        yield ListedFile(str(problem.filename), 0, None, _why(problem))
 
 
 class _Links:
@@ -484,19 +484,19 @@ class _Links:
         return True
 
 
-def _local_entry(path: str) -> Entry:
+def _local_entry(path: str) -> ListedFile:
     try:
         status = os.stat(path)
     except OSError as error:
         why = "dangling symbolic link" if os.path.islink(path) else _why(error)
-        return Entry(path, 0, None, why)
+        return ListedFile(path, 0, None, why)
     if (problem := kind_problem(status.st_mode)) is not None:
-        return Entry(path, 0, status.st_mtime, problem)
+        return ListedFile(path, 0, status.st_mtime, problem)
     problem = None if os.access(path, os.R_OK) else "permission denied"
-    return Entry(path, status.st_size, status.st_mtime, problem)
+    return ListedFile(path, status.st_size, status.st_mtime, problem)
 
 
-def _remote_listing(path: str) -> Iterator[Entry]:
+def _remote_listing(path: str) -> Iterator[ListedFile]:
     from pyarrow import fs
 
     system, inner, before, after = _remote(path)
@@ -526,7 +526,7 @@ def _remote_listing(path: str) -> Iterator[Entry]:
         raise AccessError(f"{path}: no such file or directory")
     for info in files:
         modified = info.mtime_ns / 1e9 if info.mtime_ns else None
-        yield Entry(f"{before}{info.path}{after}", int(info.size), modified)
+        yield ListedFile(f"{before}{info.path}{after}", int(info.size), modified)
 
 
 def folders_in(path: str) -> list[str]:

@@ -33,7 +33,7 @@ from rawlog.model.difference import (
 from rawlog.model.errors import DataError, OptionError, UnknownFormatError
 from rawlog.model.finding import Mark, Rule, Severity, rule
 from rawlog.model.format import Family, File, Replicas
-from rawlog.model.plan import Reading
+from rawlog.model.outline import Reading
 from rawlog.model.store import Store
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted, offset_range

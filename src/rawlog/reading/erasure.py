@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rawlog.model.format import Lookup
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.model.store import Rewrite
     from rawlog.reading.select import Transform
 

@@ -19,7 +19,7 @@ from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
 
 #: What a part of `findings` is about, where it is not one file.
 TOGETHER, ALL_TOGETHER = "the files of one group", "all files"
@@ -224,7 +224,7 @@ def _walked_cuts(part: Part, format: Format, size: int) -> list[tuple[int, int]]
 SHOWN = 5
 
 
-class Choice(str):
+class ReplicaNote(str):
     """A note on which replica is read."""
 
     __slots__ = ()
@@ -298,14 +298,16 @@ def notes(units: Sequence[Copies]) -> list[str]:
     texts: list[str] = [_note(unit) for unit in units[:SHOWN]]
     if len(units) > SHOWN:
         rest = counted(len(units) - SHOWN, "other")
-        texts.append(Choice(f"{rest} have replicas too, of which one is used; `rawlog ls` shows which"))
+        texts.append(ReplicaNote(f"{rest} have replicas too, of which one is used; `rawlog ls` shows which"))
     return texts
 
 
-def _note(unit: Copies) -> Choice:
+def _note(unit: Copies) -> ReplicaNote:
     why = f" ({unit.evidence[0]})" if unit.evidence[0] else ""
     others = ", ".join(unit.paths[1:])
-    return Choice(f"{unit.identity.name} has {len(unit.stores)} replicas: {unit.paths[0]} is used{why}, not {others}")
+    return ReplicaNote(
+        f"{unit.identity.name} has {len(unit.stores)} replicas: {unit.paths[0]} is used{why}, not {others}"
+    )
 
 
 def _is_united(unit: Copies, table: Table) -> bool:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.reading.settlement import StoreFold
 
 Note = Callable[[str], None]
@@ -77,7 +77,7 @@ class MisplacedNote(SeriousNote):
     __slots__ = ()
 
 
-class Gap(SeriousNote):
+class GapNote(SeriousNote):
     """A note that offsets are missing inside a file, or between it and the one that follows. Only a `Listener` gets it."""
 
     __slots__ = ("file", "first", "place", "stop")
@@ -121,7 +121,7 @@ class Listener:
         self.expected: dict[str, ExpectedGaps] = {}
 
     def __call__(self, text: str) -> None:
-        if not isinstance(text, Gap):
+        if not isinstance(text, GapNote):
             self.note(text)
             return
         format = registry.formats()[str(text.file.format)]
@@ -405,7 +405,7 @@ class Order:
         if following is None or self.end is None or self.end >= following or self.count:
             return
         if isinstance(self.note, Listener):
-            self.note(Gap.between(self.part.file, self.end, following))
+            self.note(GapNote.between(self.part.file, self.end, following))
 
     def _wrong(self, offsets: Offsets) -> NDArray[np.bool_]:
         """Which frames do not go on after the one before, or are outside of what the names of files say."""
@@ -440,7 +440,7 @@ class Order:
         if self.is_compacted:
             self.note.compacted.add(group)
         if self.missing is not None and not self.count and group not in self.note.compacted:
-            self.note(Gap.inside(self.part.file, *self.missing))
+            self.note(GapNote.inside(self.part.file, *self.missing))
         self.missing = None
 
     def _add(self, positions: NDArray[np.int64]) -> None:

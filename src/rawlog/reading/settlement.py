@@ -20,7 +20,7 @@ from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError
 from rawlog.model.format import Family, File
 from rawlog.model.frames import Frames
-from rawlog.model.plan import Patch, Reading
+from rawlog.model.outline import Patch, Reading
 from rawlog.model.report import Action, Entry, Report, SeriousNote
 from rawlog.model.status import Status
 from rawlog.model.store import Store

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from rawlog import registry
 from rawlog.io.storage import (
-    Entry,
+    ListedFile,
     Source,
     is_marked,
     is_remote,
@@ -231,7 +231,7 @@ def _open_tree(
     forced = None if format is None else registry.format_named(format)
     if any(is_marked(root) for root in roots):
         registry.families()  # the path may be one of a view that a family knows
-    entries: dict[str, Entry] = {}
+    entries: dict[str, ListedFile] = {}
     folders: list[str] = []
     present = []
     for root in roots:
@@ -280,15 +280,15 @@ def _settle(files: Iterable[File]) -> list[File]:
     return [file for group in by_system.values() for file in group]
 
 
-def _as(entry: Entry, name: str) -> File:
+def _as(entry: ListedFile, name: str) -> File:
     match = registry.formats()[name].match
     place = match(entry.path) if match is not None else None
     return File(entry.path, entry.size, entry.modified, name, place or Place(), entry.problem)
 
 
-def _recognise_all(entries: Iterable[Entry]) -> Iterator[File]:
+def _recognise_all(entries: Iterable[ListedFile]) -> Iterator[File]:
     """The files that entries are; those of an object store whose first bytes are needed are read side by side: it is mostly waiting."""
-    unclear: list[Entry] = []
+    unclear: list[ListedFile] = []
     modules = registry.modules()
     for entry in entries:
         file = _place(entry, modules)
@@ -310,19 +310,19 @@ def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> lis
         while (path := path.rpartition("/")[0]) and path not in occupied:
             occupied.add(path)
     modules = registry.modules()
-    entries = (Entry(path, 0, None, kind_problem(stat.S_IFDIR)) for path in dict.fromkeys(folders))
+    entries = (ListedFile(path, 0, None, kind_problem(stat.S_IFDIR)) for path in dict.fromkeys(folders))
     return [
         file for entry in entries if entry.path not in occupied and (file := _place(entry, modules)).format is not None
     ]
 
 
-def recognise(entry: Entry) -> File:
+def recognise(entry: ListedFile) -> File:
     """The file that an entry of a listing is: by place and name first, by its first bytes where those say nothing."""
     file = _place(entry, registry.modules())
     return file if file.format is not None else _sniff(file)
 
 
-def _place(entry: Entry, modules: Sequence[str]) -> File:
+def _place(entry: ListedFile, modules: Sequence[str]) -> File:
     """The file that an entry is, by place and name. Families after the one that knows it are not imported."""
     for module in modules:
         for format in registry.formats_with_places(module):

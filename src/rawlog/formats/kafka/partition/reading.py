@@ -13,7 +13,7 @@ from rawlog.formats.kafka.partition.extents import batches_of, bytes_of
 from rawlog.formats.kafka.partition.outline import Outline
 from rawlog.formats.kafka.partition.outline import Piece as LogPiece
 from rawlog.formats.kafka.partition.survey import settled_outline
-from rawlog.model.plan import Patch, Piece, Reading
+from rawlog.model.outline import Patch, Piece, Reading
 from rawlog.model.report import Action, Entry
 from rawlog.model.store import Store
 
