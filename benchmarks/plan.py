@@ -17,7 +17,7 @@ from harness import Bench, Limit, Run, Way, Work, case, command, main, rawlog_co
 
 import rawlog
 from rawlog import registry
-from rawlog.io.storage import Entry
+from rawlog.io.storage import ListedFile
 from rawlog.lakes.ingest import Ingest
 from rawlog.lakes.state import SourceProgress
 from rawlog.model.table import FILES, FINDINGS
@@ -30,7 +30,7 @@ SEGMENT = 64 << 20
 SIZES = {"log": SEGMENT, "index": 128 << 10, "timeindex": 192 << 10, "snapshot": 10}
 
 
-def entries(count: int, grown: bool = False) -> Iterator[Entry]:
+def entries(count: int, grown: bool = False) -> Iterator[ListedFile]:
     """So many files, as a listing gives them; with `grown`, the last segment of one partition in four is larger and newer."""
     partitions = max(1, count // (SEGMENTS * len(SUFFIXES)))
     for number in range(partitions):
@@ -40,7 +40,7 @@ def entries(count: int, grown: bool = False) -> Iterator[Entry]:
             for suffix in SUFFIXES:
                 size = SIZES[suffix] + (1 << 20 if is_active and suffix == "log" else 0)
                 path = f"{folder}/{segment * 1_000_000:020d}.{suffix}"
-                yield Entry(path, size, 1_700_000_000.0 + segment + (86_400 if is_active else 0))
+                yield ListedFile(path, size, 1_700_000_000.0 + segment + (86_400 if is_active else 0))
 
 
 # Phases: each is a process of its own ---------------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def test_rows_are_not_written_over_what_they_are_read_from(tmp_path: Path) -> No
 
 STAGING = """
 import sys
-from rawlog.io.files import writing
+from rawlog.io.output import writing
 from rawlog.io.output import Output
 with Output(sys.argv[1]) as output, writing(sys.argv[1] + ".html") as file:
     (output.new() / "half").write_bytes(b"half")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rawlog.engines import choice
-from rawlog.formats.ambry.paths import is_log
+from rawlog.formats.ambry import is_log
 from rawlog.formats.ambry.store.extract import extract_blobs as extract
 from rawlog.io.output import Output
 from rawlog.model.report import Action, Entry, Report

@@ -24,7 +24,6 @@ from rawlog.formats.ambry.writer import Properties, put_message
 from rawlog.formats.rocketmq.store.repair import repair
 from rawlog.formats.rocketmq.store.rewrite import rebuild
 from rawlog.io import output
-from rawlog.io.files import writing
 from rawlog.io.output import (
     Folder,
     Output,
@@ -32,6 +31,7 @@ from rawlog.io.output import (
     descendant,
     refuse_nested,
     scratch,
+    writing,
 )
 from rawlog.io.stages import remove_stage
 from rawlog.model.errors import AccessError, EncodeError, OptionError

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.io.files import writing
+from rawlog.io.output import writing
 from rawlog.io.storage import (
     Source,
     exists,

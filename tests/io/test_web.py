@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.io.storage import WebError, fetch
+from rawlog.io.web import WebError, fetch
 from rawlog.live.client import BrokerError, token
 from rawlog.live.settings import Secret, Settings
 from rawlog.model.errors import AccessError

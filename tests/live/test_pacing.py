@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from rawlog.live.pacing import Histogram, Schedule
+from rawlog.live.sending import Histogram, Schedule
 from rawlog.model.errors import OptionError
 from rawlog.model.text import parse_duration
 

@@ -19,7 +19,7 @@ import rawlog
 from rawlog.live.cluster import TopicPartition
 from rawlog.live.partition_replay import Checkpoint, PartitionProgress
 from rawlog.live.sources import Marker
-from rawlog.live.transactions import Plan, Stop
+from rawlog.live.transactions import Stop, TransactionPlan
 from tests.live.test_brokers import fill, new_topic, recorded, rows
 from tests.services.kafka import KafkaBroker
 
@@ -38,7 +38,7 @@ def stop(partition: TopicPartition, producer: int, number: int, time: int) -> St
 def test_markers_of_one_transaction_are_found_by_their_times() -> None:
     first = [(A, Marker(7, 0, False, 100)), (B, Marker(7, 0, False, 103))]
     second = [(A, Marker(7, 0, True, 150)), (C, Marker(7, 0, True, 149))]
-    plan = Plan([first[0], second[0], first[1], second[1]])
+    plan = TransactionPlan([first[0], second[0], first[1], second[1]])
     assert [plan.number(A, 7, 0), plan.number(A, 7, 1), plan.number(A, 7, 2)] == [0, 1, 2]
     assert [plan.number(B, 7, 0), plan.number(C, 7, 0)] == [0, 1]
     assert plan.is_turn(7, 0)
@@ -52,7 +52,7 @@ def test_markers_of_one_transaction_are_found_by_their_times() -> None:
 
 
 def test_a_transaction_is_ended_when_all_its_partitions_are_there() -> None:
-    plan = Plan(
+    plan = TransactionPlan(
         [
             (A, Marker(1, 0, True, 10)),
             (A, Marker(2, 0, True, 20)),
@@ -68,7 +68,7 @@ def test_a_transaction_is_ended_when_all_its_partitions_are_there() -> None:
 
 def test_markers_in_different_orders_do_not_block_each_other() -> None:
     """Two transactions that end at the same time: A has the marker of 1 before that of 2, B the other way round."""
-    plan = Plan(
+    plan = TransactionPlan(
         [
             (A, Marker(1, 0, True, 10)),
             (A, Marker(2, 0, True, 13)),
@@ -83,14 +83,14 @@ def test_a_marker_belongs_to_the_transaction_that_is_nearer_in_time() -> None:
     """Seen with a real broker: the marker of B was the first of the second transaction, and was taken for the last of the first one."""
     first = [(A, Marker(2, 0, True, 55)), (C, Marker(2, 0, True, 55))]
     second = [(B, Marker(2, 0, True, 222)), (A, Marker(2, 0, True, 223)), (C, Marker(2, 0, True, 223))]
-    plan = Plan([*first, *second])
+    plan = TransactionPlan([*first, *second])
     assert [plan.number(one, 2, 0) for one in (A, B, C)] == [0, 1, 0]
     assert [plan.number(one, 2, 1) for one in (A, C)] == [1, 1]
 
 
 def test_a_transaction_that_is_open_elsewhere_is_not_ended_if_another_can_be() -> None:
     """Both have partitions to come; that of 1 would get a marker too early in C."""
-    plan = Plan(
+    plan = TransactionPlan(
         [
             (A, Marker(1, 0, True, 10)),
             (C, Marker(1, 0, True, 11)),

@@ -15,7 +15,7 @@ import rawlog
 from rawlog.io.storage import Source
 from rawlog.model.errors import OptionError
 from rawlog.model.store import Copies
-from rawlog.reading.parts import Choice, copies
+from rawlog.reading.parts import ReplicaNote, copies
 from rawlog.reading.tree import open_tree
 from tests.data.golden import golden_path
 from tests.data.replicas import base_log, broker, copy, offsets
@@ -171,7 +171,7 @@ def test_the_choice_is_noted(three: Path) -> None:
     used, others = f"{three}/disk2/orders-0", f"{three}/disk3/orders-0, {three}/disk1/orders-0"
     why = "leader epoch 0, up to offset 111 at least"
     assert [str(note) for note in notes] == [f"orders-0 has 3 replicas: {used} is used ({why}), not {others}"]
-    assert isinstance(notes[0], Choice)
+    assert isinstance(notes[0], ReplicaNote)
     notes.clear()
     assert len(list(rawlog.rows(three / "disk1", note=notes.append))) == 60
     rawlog.rows(three, table="files", note=notes.append)

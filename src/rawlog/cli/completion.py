@@ -53,7 +53,7 @@ def completion(
 
 def _install(shell: str, script: str) -> None:
     """Store the script, make the shell read it, and print what was done. AccessError if a file cannot be written."""
-    from rawlog.io.files import writing
+    from rawlog.io.output import writing
 
     path = _place(shell)
     with writing(path, overwrite=True) as file:

@@ -5,25 +5,18 @@ Reading is by range into memory the caller owns; writing is in `output`. Nothing
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import errno
 import fcntl
-import http.client
 import mmap
 import os
-import socket
 import stat
 import struct
 import sys
 import threading
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from rawlog.model.errors import AccessError, LostError, OptionError
@@ -42,7 +35,7 @@ PATIENCE = 20  # seconds that Google's client goes on trying, which would be a q
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedFile:
     """A file as a listing shows it; `problem` says why it cannot be opened, where that is known already."""
 
     path: str
@@ -111,9 +104,14 @@ def view_path(path: str, kind: str, rest: object) -> str:
     return f"{base}{INSIDE}{kind}/{rest}{query}"
 
 
+def is_marked(path: str) -> bool:
+    """Whether a path may be that of a view, of whatever kind."""
+    return INSIDE in path
+
+
 def is_view(path: str, kind: str | None = None) -> bool:
     """Whether a path is that of a view, or of one kind of them, not of a file that the system could open."""
-    if INSIDE not in path:
+    if not is_marked(path):
         return False
     named_kind, mark, _ = split_query(path)[0].rpartition(INSIDE)[2].partition("/")
     if not mark or named_kind not in VIEWS or (kind is not None and named_kind != kind):
@@ -290,7 +288,7 @@ class _Memory(threading.local):
 _memory = _Memory()
 
 
-@contextlib.contextmanager
+@contextmanager
 def remembering() -> Iterator[None]:
     """Inside, a small file of an object store is fetched once, by one request, however often this thread opens it."""
     if _memory.files is not None:
@@ -397,14 +395,14 @@ class Source:
         self.close()
 
 
-def listing(path: str, folders: list[str] | None = None) -> Iterator[Entry]:
+def listing(path: str, folders: list[str] | None = None) -> Iterator[ListedFile]:
     """Every file at or below `path`, sorted; a glob is expanded. AccessError if there is nothing of that name.
 
     Symbolic links are followed. What is to be deleted is listed by `owned_listing`. `folders` gets the local directories below it.
     """
     if is_view(path):
         with Source(path) as source:
-            yield Entry(path, source.size, None)
+            yield ListedFile(path, source.size, None)
         return
     if is_remote(path):
         yield from _remote_listing(path)
@@ -424,7 +422,7 @@ def listing(path: str, folders: list[str] | None = None) -> Iterator[Entry]:
     raise AccessError(f"{path}: no such file or directory")
 
 
-def owned_listing(root: str, path: str) -> Iterator[Entry]:
+def owned_listing(root: str, path: str) -> Iterator[ListedFile]:
     """Every regular file below the directory `path`, which is below `root`. For what deletes: symbolic links are neither followed nor
     listed, on the way from `root` or below. AccessError if there is no such directory.
     """
@@ -450,7 +448,7 @@ def is_owned(root: str, path: str) -> bool:
     return f"{folder}/".startswith(f"{os.path.realpath(local_path(root)).rstrip('/')}/")
 
 
-def _local_listing(path: str, met: list[str] | None) -> Iterator[Entry]:
+def _local_listing(path: str, met: list[str] | None) -> Iterator[ListedFile]:
     if not os.path.isdir(path):
         yield _local_entry(path)
         return
@@ -463,7 +461,7 @@ def _local_listing(path: str, met: list[str] | None) -> Iterator[Entry]:
         for name in sorted(names):
             yield _local_entry(os.path.join(folder, name))
     for problem in problems:
-        yield Entry(str(problem.filename), 0, None, _why(problem))
+        yield ListedFile(str(problem.filename), 0, None, _why(problem))
 
 
 class _Links:
@@ -486,19 +484,19 @@ class _Links:
         return True
 
 
-def _local_entry(path: str) -> Entry:
+def _local_entry(path: str) -> ListedFile:
     try:
         status = os.stat(path)
     except OSError as error:
         why = "dangling symbolic link" if os.path.islink(path) else _why(error)
-        return Entry(path, 0, None, why)
+        return ListedFile(path, 0, None, why)
     if (problem := kind_problem(status.st_mode)) is not None:
-        return Entry(path, 0, status.st_mtime, problem)
+        return ListedFile(path, 0, status.st_mtime, problem)
     problem = None if os.access(path, os.R_OK) else "permission denied"
-    return Entry(path, status.st_size, status.st_mtime, problem)
+    return ListedFile(path, status.st_size, status.st_mtime, problem)
 
 
-def _remote_listing(path: str) -> Iterator[Entry]:
+def _remote_listing(path: str) -> Iterator[ListedFile]:
     from pyarrow import fs
 
     system, inner, before, after = _remote(path)
@@ -528,7 +526,7 @@ def _remote_listing(path: str) -> Iterator[Entry]:
         raise AccessError(f"{path}: no such file or directory")
     for info in files:
         modified = info.mtime_ns / 1e9 if info.mtime_ns else None
-        yield Entry(f"{before}{info.path}{after}", int(info.size), modified)
+        yield ListedFile(f"{before}{info.path}{after}", int(info.size), modified)
 
 
 def folders_in(path: str) -> list[str]:
@@ -557,163 +555,3 @@ def exists(path: str) -> bool:
         except (OSError, ValueError) as error:
             raise AccessError(f"{path}: {_why(error)}") from None
     return os.path.lexists(local_path(path))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Answers of web servers, asked with a password that no other server gets.
-
-
-class WebError(OSError):
-    """A server did not give the answer; the text says why and has no secret."""
-
-
-def fetch(
-    url: str,
-    *,
-    user: str | None = None,
-    form: Mapping[str, str] | None = None,
-    accept: str = "application/json",
-    seconds: float,
-    largest: int,
-) -> bytes:
-    """What a server answers to a GET, or to a POST of a `form`, within some seconds. `user` is `name:password`.
-
-    Only the server that `url` names gets the password: one that it redirects to is asked without. A redirect from https to http, to
-    something that is not the web, or of a form, is refused. WebError if there is no answer, or one of more than `largest` bytes.
-    """
-    data = None if form is None else urllib.parse.urlencode(form).encode()
-    request = urllib.request.Request(url, data, {"Accept": accept})  # noqa: S310  (the opener knows http and https only)
-    if user is not None:
-        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
-    pieces, size = [], 0
-    deadline = _Deadline(seconds)
-    try:
-        with deadline, _opener(deadline).open(request, timeout=seconds) as answer:
-            while piece := answer.read1(1 << 20):
-                size += len(piece)
-                pieces.append(piece)
-                if size > largest:
-                    raise WebError(f"an answer of more than {largest:,} bytes")
-        deadline.check()
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise WebError(_refusal(error, url, has_password=user is not None)) from None
-    except urllib.error.URLError as error:
-        deadline.check()
-        raise WebError(str(error.reason)) from None
-    except WebError:
-        raise
-    except (OSError, ValueError) as error:  # http.client raises some of both
-        deadline.check()
-        raise WebError(str(error) or type(error).__name__) from None
-    except Exception as error:
-        deadline.check()
-        raise WebError(type(error).__name__) from None
-    return b"".join(pieces)
-
-
-def _refusal(error: urllib.error.HTTPError, url: str, *, has_password: bool) -> str:
-    text = f"answers {error.code} {error.reason}"
-    place = urllib.parse.urlsplit(str(error.url))
-    if has_password and _origin(str(error.url)) != _origin(url):
-        return f"redirects to {place.scheme}://{place.netloc}, which {text}: it gets no password; name it instead if you trust it"
-    return text
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Scheme, host and port: what makes a server the same one."""
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects of a GET. Headers that urllib does not redirect, the password among them, go to the same server only."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        before, after = _origin(req.full_url), _origin(newurl)
-        if after[0] not in ("http", "https") or (before[0], after[0]) == ("https", "http"):
-            fp.close()
-            raise urllib.error.URLError(f"redirects from {before[0]} to {after[0]}, which is refused")
-        if req.data is not None:
-            raise urllib.error.HTTPError(req.full_url, code, f"{msg}: a redirect, which is not followed", headers, fp)
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None and before == after:
-            request.unredirected_hdrs.update(req.unredirected_hdrs)
-        return request
-
-
-class _Deadline:
-    """Ends connections when their time is over: the time limit of a socket begins anew with every byte that comes."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._end = time.monotonic() + seconds
-        self._lock = threading.Lock()
-        self._connections: list[socket.socket] = []
-        self._timer = threading.Timer(seconds, self._shut_down)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        with self._lock:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
-
-    def check(self) -> None:
-        """WebError if the time is over."""
-        if time.monotonic() > self._end:
-            raise WebError(f"no complete answer within {self._seconds:.0f} s")
-
-    def connect(self, *place: Any, **options: Any) -> socket.socket:
-        """Connect, as `socket.create_connection` does; the duplicate stays a handle on the connection when TLS takes the socket over."""
-        connection = socket.create_connection(*place, **options)
-        with self._lock:
-            self._connections.append(connection.dup())
-        return connection
-
-    def _shut_down(self) -> None:
-        with self._lock:
-            for connection in self._connections:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Web(urllib.request.AbstractHTTPHandler):
-    """Asks http and https over connections that end at a deadline."""
-
-    http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
-
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(self._connection, http.client.HTTPConnection), req)  # type: ignore[arg-type]
-
-    def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(self._connection, http.client.HTTPSConnection), req)  # type: ignore[arg-type]
-
-    def _connection(self, kind: Callable[..., Any], host: str, **options: Any) -> Any:
-        connection = kind(host, **options)
-        connection._create_connection = self._deadline.connect
-        return connection
-
-
-def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
-    """What asks http and https, and nothing else; by the proxy of the environment."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        _Web(deadline),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.UnknownHandler(),
-        _Redirects(),
-    ):
-        opener.add_handler(handler)
-    return opener

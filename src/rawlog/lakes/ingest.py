@@ -48,7 +48,7 @@ from rawlog.model.finding import Findings
 from rawlog.model.format import File
 from rawlog.model.frames import Frames
 from rawlog.model.job import Job, Split, Stage
-from rawlog.model.plan import Reading
+from rawlog.model.outline import Reading
 from rawlog.model.report import Entry
 from rawlog.model.store import Store, join_stores, unread_size
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table

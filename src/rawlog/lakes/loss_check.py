@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rawlog import registry
-from rawlog.io.files import writing
-from rawlog.io.output import Output
+from rawlog.io.output import Output, writing
 from rawlog.io.storage import is_remote, local_path
 from rawlog.model.errors import EncodeError, OptionError
 from rawlog.model.format import Format

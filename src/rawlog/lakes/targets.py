@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rawlog.io.files import move
-from rawlog.io.output import Folder, Output, unwritable
+from rawlog.io.output import Folder, Output, move, unwritable
 from rawlog.io.storage import (
     below,
     exists,

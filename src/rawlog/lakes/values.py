@@ -18,7 +18,7 @@ from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.finding import Finding, Severity
 from rawlog.model.format import Family, File
 from rawlog.model.job import Outcome, SplitResult
-from rawlog.model.plan import Reading
+from rawlog.model.outline import Reading
 from rawlog.model.report import Entry
 from rawlog.model.store import Store
 from rawlog.model.table import RECORDS, Table

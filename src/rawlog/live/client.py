@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rawlog.formats.kafka.internal.codec import Codec, Schema, SchemaField, Versions, codec
-from rawlog.io.storage import WebError, fetch
+from rawlog.io.web import WebError, fetch
 from rawlog.live.settings import Settings
 from rawlog.model.errors import AccessError
 

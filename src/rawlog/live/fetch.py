@@ -74,7 +74,7 @@ class FetchedBatches:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class DeletedRange:
     """Offsets that the broker had deleted before we came to them."""
 
     partition: TopicPartition
@@ -104,7 +104,7 @@ class Fetcher:
         self._ahead = ahead
         self.positions, self.stops = dict(positions), dict(stops or {})
         self.ends: dict[TopicPartition, int] = {}
-        self.gaps: list[Gap] = []
+        self.gaps: list[DeletedRange] = []
         self.reconnects = 0
         self._names = {bytes(number): name for name, number in ids.items() if any(number)}
         self._epochs: dict[TopicPartition, int] = {}
@@ -362,7 +362,7 @@ class Fetcher:
                 f"was created again",
                 OUT_OF_RANGE,
             )
-        self.gaps.append(Gap(partition, position, first))
+        self.gaps.append(DeletedRange(partition, position, first))
         self.positions[partition] = first
         if self._is_done(partition):
             self._active.discard(partition)

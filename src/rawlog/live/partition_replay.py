@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.log.layouts import Attributes
-from rawlog.io.files import writing
+from rawlog.io.output import writing
 from rawlog.live.batches import Merger
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.fetch import SEQUENCES, written_after
@@ -26,12 +26,12 @@ from rawlog.live.sources import (
     LakePartition,
     NativePartition,
     Omissions,
-    Piece,
+    Stretch,
     first_repeated,
     magic_runs,
     up_to_damage,
 )
-from rawlog.live.transactions import Plan, Stop
+from rawlog.live.transactions import Stop, TransactionPlan
 from rawlog.model.errors import AccessError, DataError, EncodeError, OptionError
 from rawlog.model.format import File, Place, Want
 from rawlog.model.frames import Frames
@@ -280,7 +280,7 @@ class PartitionReplay:
         self.sending, self.checkpoints, self.partitions = sending, checkpoints, partitions
         self.options, self.transactions = sending.options, sending.transactions
         self._keeps, self._step = keeps, step
-        self._plan = Plan(())
+        self._plan = TransactionPlan(())
         self._early: Counter[tuple[TopicPartition, int]] = Counter()
 
     def run(self) -> bool:
@@ -291,7 +291,7 @@ class PartitionReplay:
         self.checkpoints.announce(map(self._lane, waiting))
         self.sending.find_shift(self._first_times(waiting))
         if self._keeps:
-            self._plan = Plan(
+            self._plan = TransactionPlan(
                 (self._lane(partition), marker) for partition in waiting for marker in partition.markers()
             )
         running: list[Iterator[Stop | None]] = []
@@ -388,7 +388,7 @@ class PartitionReplay:
             self.sending.skip[target] = left  # of a loop: the next round has more to skip
         yield None
 
-    def _at_marker(self, target: TopicPartition, number: int, piece: Piece, *, is_new: bool) -> Iterator[Stop | None]:
+    def _at_marker(self, target: TopicPartition, number: int, piece: Stretch, *, is_new: bool) -> Iterator[Stop | None]:
         """Wait until the transaction is ended. A marker of a transaction that has no records in the partition is left out."""
         producer, marker = piece.producer, piece.marker
         if marker is not None and target in self.transactions.open.get(producer, ()):
@@ -401,7 +401,7 @@ class PartitionReplay:
             self.sending.left.markers += 1
 
     def _pass_on(
-        self, source: NativePartition | LakePartition, target: TopicPartition, piece: Piece, merger: Merger
+        self, source: NativePartition | LakePartition, target: TopicPartition, piece: Stretch, merger: Merger
     ) -> None:
         """Send the data of a piece: batches of magic 2 as they are or put together, everything else as rows."""
         if piece.batches is None:

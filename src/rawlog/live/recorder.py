@@ -25,7 +25,7 @@ from rawlog.live.cluster import (
 )
 from rawlog.live.fetch import FetchedBatches
 from rawlog.live.librdkafka import NOTE, connect, reader
-from rawlog.live.record_options import RecordOptions, find_bounds, stops_at
+from rawlog.live.options import RecordOptions, find_bounds, stops_at
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import NativeSink, ReplaySink, Sink
 from rawlog.model.errors import (

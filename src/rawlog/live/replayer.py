@@ -27,8 +27,8 @@ from rawlog.live.batches import OutgoingBatch
 from rawlog.live.client import BrokerError, Disconnected
 from rawlog.live.cluster import Cancelled, Cluster, TopicPartition, interrupted_report
 from rawlog.live.librdkafka import connect
+from rawlog.live.options import ReplayOptions, Source
 from rawlog.live.partition_replay import Checkpoints, PartitionReplay
-from rawlog.live.replay_options import ReplayOptions, Source
 from rawlog.live.sending import Sending
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import Targets, check_topic_map

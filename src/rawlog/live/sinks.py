@@ -26,13 +26,12 @@ from rawlog.formats.kafka.partition.writer import GrowingPartition, Limits
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.replay.layouts import FILE_HEADER
 from rawlog.formats.replay.writer import entries, file_header
-from rawlog.io.files import writing
-from rawlog.io.output import Folder
+from rawlog.io.output import Folder, writing
 from rawlog.io.storage import read_regular
 from rawlog.live.client import UNKNOWN_TOPIC
 from rawlog.live.cluster import END, Cluster, Leader, Topic, TopicPartition, ids_of
 from rawlog.live.fetch import Aborts, FetchedBatches
-from rawlog.live.record_options import RecordOptions
+from rawlog.live.options import RecordOptions
 from rawlog.model.errors import AccessError, CorruptError, OptionError, unknown
 from rawlog.model.format import File, Place, Want
 from rawlog.model.frames import Frames

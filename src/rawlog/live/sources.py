@@ -79,7 +79,7 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Stretch:
     """What follows each other in a partition: data of one transactional producer, data of none (-1), or a control record."""
 
     producer: int
@@ -154,7 +154,7 @@ class NativePartition:
 
     def windows(
         self, selection: Selection, left: Omissions, *, keep_transactions: bool
-    ) -> Iterator[tuple[int, Iterator[Piece]]]:
+    ) -> Iterator[tuple[int, Iterator[Stretch]]]:
         """The same in pieces, a window of a file at a time, with its size in bytes."""
         floor = self.floor
         for frames, head in self.batches(selection, left, keep_transactions=keep_transactions):
@@ -202,7 +202,7 @@ def _note_gaps(frames: Frames, reached: int, file: File, left: Omissions) -> int
     return int(ends[-1])
 
 
-def _pieces_of(frames: Frames, head: Heads, floor: int, keep_transactions: bool) -> Iterator[Piece]:
+def _pieces_of(frames: Frames, head: Heads, floor: int, keep_transactions: bool) -> Iterator[Stretch]:
     """Runs of batches of one transactional producer, or of none; a control batch is a piece of its own."""
     edges = [0, len(head)]
     control = head.has(Attributes.CONTROL)
@@ -215,13 +215,13 @@ def _pieces_of(frames: Frames, head: Heads, floor: int, keep_transactions: bool)
         run, run_head, producer = frames.slice(start, stop), head.slice(start, stop), int(producers[start])
         first = int(run_head["base_offset"][0])
         if control[start]:
-            yield Piece(producer, first, 1, is_control=True, marker=_marker_of(run, run_head, 0))
+            yield Stretch(producer, first, 1, is_control=True, marker=_marker_of(run, run_head, 0))
             continue
         count = int(run_head["record_count"].sum())
         if first < floor:
             count -= min(floor - first, int(run_head["record_count"][0]))
         time = int(run_head["base_timestamp"][0])
-        yield Piece(producer, first, count, batches=(run, run_head), first_time=time * 1000 if time >= 0 else None)
+        yield Stretch(producer, first, count, batches=(run, run_head), first_time=time * 1000 if time >= 0 else None)
 
 
 def _marker_of(frames: Frames, head: Heads, index: int) -> Marker | None:
@@ -249,7 +249,7 @@ class LakePartition:
 
     def windows(
         self, selection: Selection, left: Omissions, *, keep_transactions: bool
-    ) -> Iterator[tuple[int, Iterator[Piece]]]:
+    ) -> Iterator[tuple[int, Iterator[Stretch]]]:
         """The rows in pieces. Transactions are kept: what keeps none reads the table `records`."""
         assert keep_transactions
         of_partition = Selection(topics=(self.partition.topic,), partitions=(self.partition.partition,))
@@ -263,7 +263,7 @@ class LakePartition:
             yield from (piece.marker for piece in pieces if piece.marker is not None)
 
 
-def _pieces_of_rows(batch: pa.RecordBatch) -> Iterator[Piece]:
+def _pieces_of_rows(batch: pa.RecordBatch) -> Iterator[Stretch]:
     """Runs of rows of one transactional producer, or of none; a control record is a piece of its own."""
     control, transactional = (
         pc.fill_null(batch.column(name), False).to_numpy(zero_copy_only=False)
@@ -277,14 +277,14 @@ def _pieces_of_rows(batch: pa.RecordBatch) -> Iterator[Piece]:
         first = run.column("offset")[0].as_py()
         if not control[start]:
             time = run.column("timestamp")[:1].cast(pa.int64())[0].as_py()
-            yield Piece(producer, first, run.num_rows, rows=run.select(RECORDS.names), first_time=time)
+            yield Stretch(producer, first, run.num_rows, rows=run.select(RECORDS.names), first_time=time)
             continue
         [row] = run.select(["producer_epoch", "control_type", "timestamp"]).to_pylist()
         marker = None
         if row["control_type"] in (ControlType.ABORT, ControlType.COMMIT):
             written = int(row["timestamp"].timestamp() * 1000)
             marker = Marker(producer, row["producer_epoch"], row["control_type"] == ControlType.COMMIT, written)
-        yield Piece(producer, first, 1, is_control=True, marker=marker)
+        yield Stretch(producer, first, 1, is_control=True, marker=marker)
 
 
 def first_repeated(partition: NativePartition | LakePartition, sent: int, again: Mapping[int, int]) -> dict[int, int]:

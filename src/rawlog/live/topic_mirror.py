@@ -27,9 +27,9 @@ from rawlog.live.cluster import (
 )
 from rawlog.live.fetch import Aborts, FetchedBatches, record_at
 from rawlog.live.librdkafka import connect, reader, writer
-from rawlog.live.pacing import Histogram
+from rawlog.live.options import Bounds, RecordOptions, find_bounds
 from rawlog.live.produce import SentBatch
-from rawlog.live.record_options import Bounds, RecordOptions, find_bounds
+from rawlog.live.sending import Histogram
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import Targets, check_topic_map
 from rawlog.model.errors import EncodeError, OptionError, RawlogError

@@ -52,7 +52,7 @@ class Stop:
     time: int = 0
 
 
-class Plan:
+class TransactionPlan:
     """Which markers belong to one transaction, and which transaction of each producer is being repeated.
 
     Markers have no number of their transaction. But a producer's next transaction begins only when all markers of the last one are written:
@@ -280,4 +280,4 @@ def _partition_error(answer: Message) -> int:
     return next((code for code in codes if code), 0)
 
 
-__all__ = ["Plan", "Stop", "Transactions"]
+__all__ = ["Stop", "TransactionPlan", "Transactions"]

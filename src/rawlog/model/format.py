@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
-from rawlog.model.cache import Sharing
 from rawlog.model.finding import Rule
 from rawlog.model.layout import Layout
 from rawlog.model.table import Table
@@ -28,9 +27,32 @@ if TYPE_CHECKING:
     from rawlog.model.errors import DataError
     from rawlog.model.explain import Node
     from rawlog.model.frames import Bytes, Frames
-    from rawlog.model.groups import Group
+    from rawlog.model.groups import Group, Transactions
     from rawlog.model.store import Store
-    from rawlog.model.transactions import Transactions
+
+
+# What several consumers of one object need and only one of them should compute: checksums of a window, the state of a store.
+
+
+T = TypeVar("T")
+
+
+class Sharing:
+    """An object whose class has a dict `_shared`, in which results are kept."""
+
+    __slots__ = ()
+    _shared: dict[object, Any]
+
+    def share(self, make: Callable[[Self], T]) -> T:
+        """What `make` gives for this object, computed once for everybody who asks."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return self._shared[make]  # type: ignore[no-any-return]
+
+    def shared(self, make: Callable[[Self], T]) -> T | None:
+        """What `make` gave for this object, if somebody asked already."""
+        return self._shared.get(make)
+
 
 MAX_DECOMPRESSED, MAX_HEADERS = 64 << 20, 1 << 20
 """Limits of reading, unless the caller says otherwise: the bytes that one compressed part may grow to, the headers of one record."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.model.cache import Sharing
 from rawlog.model.errors import DataError
+from rawlog.model.format import Sharing
 from rawlog.model.status import Status
 
 Bytes = NDArray[np.uint8]

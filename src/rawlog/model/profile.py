@@ -227,7 +227,7 @@ class Distinct:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class OffsetGap:
     """Offsets that are not there: from `start` to before `stop`; the times in µs of what is before and after, where they are known."""
 
     start: int
@@ -248,7 +248,7 @@ class Offsets:
         self.stop: int | None = None
         self.last_time: int | None = None
         self.first_time: int | None = None
-        self.gaps: list[Gap] = []
+        self.gaps: list[OffsetGap] = []
         self.count = 0
         self.missing = 0
 
@@ -262,19 +262,19 @@ class Offsets:
         before = np.concatenate([[self.stop if self.stop is not None else starts[0]], reach[:-1]])
         for at in np.flatnonzero(starts > before).tolist():
             earlier = _time(high, at - 1) if at else self.last_time
-            self._gap(Gap(int(before[at]), int(starts[at]), earlier, _time(low, at)))
+            self._gap(OffsetGap(int(before[at]), int(starts[at]), earlier, _time(low, at)))
         if self.start is None:
             self.start, self.first_time = int(starts[0]), _time(low, 0)
         self.stop, self.last_time = int(reach[-1]), _time(high, -1)
 
-    def _gap(self, gap: Gap) -> None:
+    def _gap(self, gap: OffsetGap) -> None:
         self.count += 1
         self.missing += gap.size
         self.gaps.append(gap)
         if len(self.gaps) > 4 * GAPS:
             self.gaps = self.largest()
 
-    def largest(self) -> list[Gap]:
+    def largest(self) -> list[OffsetGap]:
         """The largest gaps, at most `GAPS` of them, in their order."""
         return sorted(sorted(self.gaps, key=lambda gap: (-gap.size, gap.start))[:GAPS], key=lambda gap: gap.start)
 
@@ -285,7 +285,7 @@ class Offsets:
         if self.start is None or self.stop is None:
             self.start, self.first_time = following.start, following.first_time
         elif following.start > self.stop:
-            self._gap(Gap(self.stop, following.start, self.last_time, following.first_time))
+            self._gap(OffsetGap(self.stop, following.start, self.last_time, following.first_time))
         self.gaps += following.gaps
         self.count += following.count
         self.missing += following.missing

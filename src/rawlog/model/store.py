@@ -13,8 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 
-from rawlog.model.cache import Sharing
-from rawlog.model.format import Elsewhere, File, Lookup, UnknownFile
+from rawlog.model.format import Elsewhere, File, Lookup, Sharing, UnknownFile
 from rawlog.model.verb import Section
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from rawlog.model.difference import Difference
     from rawlog.model.finding import Account, Prediction, Rule, Startup
     from rawlog.model.format import Keep
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.model.recovery import RescueOptions, Rescuer, RestoreOptions, Restorer
     from rawlog.model.report import Report
 
@@ -179,7 +178,7 @@ class Store(Sequence[File], Sharing):
 
     def reading(self) -> Reading:
         """Which of its frames `repair` would keep, and what it would report. Files without a summary are read for it."""
-        from rawlog.model.plan import Reading
+        from rawlog.model.outline import Reading
 
         return Reading()
 

@@ -60,6 +60,11 @@ class Table:
         self.row_key: Mapping[str, str] = row_key or {}
 
     @property
+    def system(self) -> str | None:
+        """The system whose table it is; None of one that every system has."""
+        return self.name.partition(".")[0] if "." in self.name else None
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rawlog.model.finding import Findings, Startup
-from rawlog.model.groups import Group
+from rawlog.model.groups import Group, Transactions
 from rawlog.model.profile import Offsets, Profile, Series, Sizes, each_label, merge_profiles
 from rawlog.model.store import Look, Panel
 from rawlog.model.text import counted, offset_range, size_text
-from rawlog.model.transactions import Transactions
 from rawlog.model.verb import Line, Tone
 from rawlog.pages import frame
 from rawlog.pages import results as findings

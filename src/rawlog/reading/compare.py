@@ -33,7 +33,7 @@ from rawlog.model.difference import (
 from rawlog.model.errors import DataError, OptionError, UnknownFormatError
 from rawlog.model.finding import Mark, Rule, Severity, rule
 from rawlog.model.format import Family, File, Replicas
-from rawlog.model.plan import Reading
+from rawlog.model.outline import Reading
 from rawlog.model.store import Store
 from rawlog.model.table import RECORDS
 from rawlog.model.text import counted, offset_range
@@ -463,7 +463,7 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
     """What is compared with what. OptionError if that is ambiguous; UnknownFormatError if neither side has anything to compare."""
     result: list[Pair] = []
     claimed: set[str] = set()
-    for family in registry.families():
+    for family in registry.families_near(file.system for file in (*a, *b)):
         ours, others = (tuple(_family_files(family, tree)) for tree in (a, b))
         if ours or others:
             claimed |= {file.path for file in (*ours, *others)}
@@ -607,7 +607,7 @@ def _edges(pair: Pair, selection: Selection) -> list[int]:
     able = registry.formats_with(RECORDS)
     for file in pair.a or pair.b:
         if file.format in able and file.place.state is None and file.place.start_offset is not None:
-            if size >= SPLIT_SIZE and registry.formats()[file.format].can("seek"):
+            if size >= SPLIT_SIZE and registry.formats()[str(file.format)].can("seek"):
                 edges.append(file.place.start_offset)
                 size = 0
             size += file.size

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rawlog.model.format import Lookup
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.model.store import Rewrite
     from rawlog.reading.select import Transform
 
@@ -326,7 +326,7 @@ def rows_of(
     stores whose rows are not read as they are stored.
     """
     tree = Tree((), tuple(files))
-    if RECORDS.name in tree.tables:
+    if tree.has(RECORDS):
         rows = Rows(tree, RECORDS, Selection(columns=columns, replicas="all"))
         rows.readings = readings or {}
         yield from rows.batches()

@@ -468,7 +468,7 @@ STEP = 64 << 20
 
 def check_table(table: Table) -> None:
     """OptionError for a table that cannot be followed, because its rows are not made from the frames of single files."""
-    if not registry.formats_with(table) or any(family.makes(table) for family in registry.families()):
+    if not registry.formats_with(table) or registry.maker(table) is not None:
         raise OptionError(f"table {table.name} cannot be followed: it is made from whole files")
 
 

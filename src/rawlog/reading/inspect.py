@@ -171,7 +171,7 @@ class Summaries:
 def summaries_of(file: File, format: Format, store: Sequence[File], start: int, stop: int | None) -> Summaries | None:
     """What checks over several files need of this one: of its own family, and of others that look at it."""
     makers = {format.family: format.codec.summary} if format.can("summary") else {}
-    for family in registry.families():
+    for family in registry.families_near([file.system]):
         if family.name != format.family and family.files_for(None, [file]):
             makers[family.name] = family.store_class.summary
     parts = {name: make(file, store, start, stop) for name, make in makers.items()}
@@ -369,7 +369,7 @@ def inspect_group(
     """What the rules over one group of files find; the files alone are not looked at. `panels` gets what families show of the group."""
     chosen = chosen or RuleChoice()
     result = Findings()
-    for family in registry.families():
+    for family in registry.families_near(file.system for file in files):
         store = family_store(files, family)
         if not store:
             continue
@@ -410,7 +410,7 @@ def inspect_tree(tree: Tree, chosen: RuleChoice | None = None, summaries: Mappin
     """What the rules over several files find in a tree; the files alone are not looked at. `summaries` are what passes over files found."""
     chosen = chosen or RuleChoice()
     result = Findings()
-    for family in registry.families():
+    for family in registry.families_near(file.system for file in tree):
         files = tree.store_for(family)
         if not files:
             continue

@@ -73,7 +73,7 @@ def _check_ids(trees: Sequence[Tree], table: Table) -> None:
 def _by_place(tree: Tree) -> PartitionNames:
     """The topics and partitions that the places of files and the settings of stores tell."""
     names: PartitionNames = {(file.place.topic, file.place.partition) for file in tree if file.place.topic is not None}
-    for family in registry.families():
+    for family in registry.families_of(file.system for file in tree):
         files = [file for file in tree if file.system == family.name]
         if files:
             try:
@@ -85,17 +85,17 @@ def _by_place(tree: Tree) -> PartitionNames:
 
 def _by_rows(tree: Tree, table: Table, selection: Selection) -> PartitionNames:
     """The topics and partitions of the rows, where no place tells them."""
-    if table.name in ("files", "findings") or table.name not in tree.tables:
+    if table.name in ("files", "findings"):
         return set()
     able = registry.formats_with(table)
-    folded = any(family.makes(table) for family in registry.families())
+    folded = registry.maker(table) is not None
     undecided = [
         file
         for file in tree
         if (file.place.topic is None and file.format in able) or (folded and not reads_itself(file, table))
     ]
     names = [name for name in ("topic", partition_column(table)) if name in table.names]
-    if not undecided or "topic" not in names:
+    if not undecided or "topic" not in names or not tree.has(table):
         return set()
     columns = Selection(columns=tuple(map(str, names)), errors="skip", options=selection.options)
     found_names: PartitionNames = set()

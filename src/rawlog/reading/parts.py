@@ -19,7 +19,7 @@ from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
 
 #: What a part of `findings` is about, where it is not one file.
 TOGETHER, ALL_TOGETHER = "the files of one group", "all files"
@@ -87,18 +87,16 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
             parts += [Part(group, context=TOGETHER) for group in groups if group]
             parts.append(Part(tuple(files), context=ALL_TOGETHER))
         return parts
-    for family in registry.families():
-        if family.makes(table):
-            # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
-            by_row = {"topic", "partition"} & set(table.names)
-            files = family.files_for(table.name, tree)
-            folded = tuple(
-                file for file in files if not reads_itself(file, table) and (by_row or selection.takes_file(file))
-            )
-            plain = [file for file in files if reads_itself(file, table)]
-            units = family.store_class.units(table.name, folded).values() if folded else ()
-            return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, plain, table, selection, split_size)]
-    return _plan_files(tree, tree, table, selection, split_size)
+    family = registry.maker(table)
+    if family is None:
+        return _plan_files(tree, tree, table, selection, split_size)
+    # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
+    by_row = {"topic", "partition"} & set(table.names)
+    files = family.files_for(table.name, tree)
+    folded = tuple(file for file in files if not reads_itself(file, table) and (by_row or selection.takes_file(file)))
+    plain = [file for file in files if reads_itself(file, table)]
+    units = family.store_class.units(table.name, folded).values() if folded else ()
+    return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, plain, table, selection, split_size)]
 
 
 def reads_itself(file: File, table: Table) -> bool:
@@ -114,7 +112,7 @@ def _plan_files(
     for file in files:
         if file.format in able and file.place.state is None and selection.takes_file(file):
             _check_readable(file)
-            parts += _cut(tree, file, registry.formats()[file.format], table, selection, split_size)
+            parts += _cut(tree, file, registry.formats()[str(file.format)], table, selection, split_size)
     return parts
 
 
@@ -226,7 +224,7 @@ def _walked_cuts(part: Part, format: Format, size: int) -> list[tuple[int, int]]
 SHOWN = 5
 
 
-class Choice(str):
+class ReplicaNote(str):
     """A note on which replica is read."""
 
     __slots__ = ()
@@ -236,7 +234,9 @@ def copies(stores: Iterable[Store]) -> list[Copies]:
     """The units of data of which there are several replicas among some stores; each with its replicas, the best first."""
     all_stores = [(store, {file.system for file in store}) for store in stores]
     units: list[Copies] = []
-    for family in registry.families():
+    if len(all_stores) < 2:
+        return units
+    for family in registry.families_near(system for _, systems in all_stores for system in systems):
         named: dict[str, list[Store]] = {}
         for store in (store for store, systems in all_stores if any(map(family.looks_at, systems))):
             name = family.store_class.of(store).system_name()
@@ -251,8 +251,7 @@ def copies(stores: Iterable[Store]) -> list[Copies]:
 def facts_of(store: Store) -> tuple[str, ...]:
     """What identifies a store besides its name; a fact that is not known is empty, and there may be none."""
     system = next((file.system for file in store if file.system is not None), None)
-    family = next((family for family in registry.families() if family.name == system), None)
-    return family.store_class.of(store).facts() if family is not None else ()
+    return registry.family(system).store_class.of(store).facts() if system is not None else ()
 
 
 def contradict(facts: Sequence[str], other: Sequence[str]) -> bool:
@@ -299,30 +298,32 @@ def notes(units: Sequence[Copies]) -> list[str]:
     texts: list[str] = [_note(unit) for unit in units[:SHOWN]]
     if len(units) > SHOWN:
         rest = counted(len(units) - SHOWN, "other")
-        texts.append(Choice(f"{rest} have replicas too, of which one is used; `rawlog ls` shows which"))
+        texts.append(ReplicaNote(f"{rest} have replicas too, of which one is used; `rawlog ls` shows which"))
     return texts
 
 
-def _note(unit: Copies) -> Choice:
+def _note(unit: Copies) -> ReplicaNote:
     why = f" ({unit.evidence[0]})" if unit.evidence[0] else ""
     others = ", ".join(unit.paths[1:])
-    return Choice(f"{unit.identity.name} has {len(unit.stores)} replicas: {unit.paths[0]} is used{why}, not {others}")
+    return ReplicaNote(
+        f"{unit.identity.name} has {len(unit.stores)} replicas: {unit.paths[0]} is used{why}, not {others}"
+    )
 
 
 def _is_united(unit: Copies, table: Table) -> bool:
     """Whether a table is made from all replicas together: its family chooses what they know of one state."""
     files = [file for store in unit.stores for file in store]
-    for family in registry.families():
-        if family.makes(table) and family.store_class.can("units"):
-            return len(family.store_class.units(table.name, family.files_for(table.name, files))) == 1
-    return False
+    family = registry.maker(table)
+    if family is None or not family.store_class.can("units"):
+        return False
+    return len(family.store_class.units(table.name, family.files_for(table.name, files))) == 1
 
 
 def _has_rows(store: Store, table: Table, selection: Selection) -> bool:
     """Whether a store has files that are read for a table."""
-    for family in registry.families():
-        if family.makes(table) and family.files_for(table.name, store):
-            return True
+    family = registry.maker(table)
+    if family is not None and family.files_for(table.name, store):
+        return True
     able, chosen = registry.formats_with(table), selection.suited(table)
     return any(file.format in able and file.place.state is None and chosen.takes_file(file) for file in store)
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.reading.settlement import StoreFold
 
 Note = Callable[[str], None]
@@ -77,7 +77,7 @@ class MisplacedNote(SeriousNote):
     __slots__ = ()
 
 
-class Gap(SeriousNote):
+class GapNote(SeriousNote):
     """A note that offsets are missing inside a file, or between it and the one that follows. Only a `Listener` gets it."""
 
     __slots__ = ("file", "first", "place", "stop")
@@ -121,7 +121,7 @@ class Listener:
         self.expected: dict[str, ExpectedGaps] = {}
 
     def __call__(self, text: str) -> None:
-        if not isinstance(text, Gap):
+        if not isinstance(text, GapNote):
             self.note(text)
             return
         format = registry.formats()[str(text.file.format)]
@@ -189,14 +189,14 @@ def read(
         batches = _findings(part).to_arrow().to_batches()
         yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in batches)
         return
-    for family in registry.families():
-        if family.makes(table) and not reads_itself(part.file, table):
-            wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
-            if note is not None and selection.errors != "raise":
-                _tell_losses(part, selection, note)
-            for batch in family.store_class(part.files).rows_of(table.name, wanted):
-                yield selection.apply(batch.select(list(selection.needed(table).names)), table)
-            return
+    family = registry.maker(table)
+    if family is not None and not reads_itself(part.file, table):
+        wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
+        if note is not None and selection.errors != "raise":
+            _tell_losses(part, selection, note)
+        for batch in family.store_class(part.files).rows_of(table.name, wanted):
+            yield selection.apply(batch.select(list(selection.needed(table).names)), table)
+        return
     if part.reading is not None:
         yield from _settled_rows(part, table, selection, note, seen)
         return
@@ -405,7 +405,7 @@ class Order:
         if following is None or self.end is None or self.end >= following or self.count:
             return
         if isinstance(self.note, Listener):
-            self.note(Gap.between(self.part.file, self.end, following))
+            self.note(GapNote.between(self.part.file, self.end, following))
 
     def _wrong(self, offsets: Offsets) -> NDArray[np.bool_]:
         """Which frames do not go on after the one before, or are outside of what the names of files say."""
@@ -440,7 +440,7 @@ class Order:
         if self.is_compacted:
             self.note.compacted.add(group)
         if self.missing is not None and not self.count and group not in self.note.compacted:
-            self.note(Gap.inside(self.part.file, *self.missing))
+            self.note(GapNote.inside(self.part.file, *self.missing))
         self.missing = None
 
     def _add(self, positions: NDArray[np.int64]) -> None:
@@ -646,7 +646,7 @@ class Rows:
         #: What makes the summaries of stores while their rows are read; and the stores that are read in pieces, by directory.
         self.fold: StoreFold | None = None
         self.readings: Mapping[str, Reading] = {}
-        if self.table.name not in tree.tables:
+        if not tree.has(self.table):
             has = ", ".join(tree.tables)
             where = ", ".join(tree.roots)
             raise UnknownFormatError(f"{where}: nothing here can be read as {self.table.name}; this can: {has}")

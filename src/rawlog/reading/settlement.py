@@ -20,7 +20,7 @@ from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError
 from rawlog.model.format import Family, File
 from rawlog.model.frames import Frames
-from rawlog.model.plan import Patch, Reading
+from rawlog.model.outline import Patch, Reading
 from rawlog.model.report import Action, Entry, Report, SeriousNote
 from rawlog.model.status import Status
 from rawlog.model.store import Store
@@ -48,7 +48,9 @@ def settles(file: File, table: Table) -> bool:
 def _family_of(files: Sequence[File]) -> Family | None:
     """The family that settles a store. One that keeps its logs among those of another comes first."""
     able = [
-        family for family in registry.families() if family.files_for(None, files) and family.store_class.can("reading")
+        family
+        for family in registry.families_near(file.system for file in files)
+        if family.files_for(None, files) and family.store_class.can("reading")
     ]
     return min(able, key=lambda family: family.host is None, default=None)
 
@@ -95,7 +97,7 @@ def notes_on(reading: Reading) -> list[str]:
 def absent_stores(tree: Tree) -> list[Entry]:
     """What a tree should have and of which nothing is there, for verbs that read all of it."""
     entries: list[Entry] = []
-    for family in registry.families():
+    for family in registry.families_near(file.system for file in tree):
         files = tree.store_for(family)
         for account in family.store_class.absent(files) if files else ():
             offsets = (account.start, account.stop) if account.stop > account.start else (None, None)

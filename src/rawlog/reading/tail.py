@@ -15,7 +15,7 @@ from rawlog.model.errors import DataError
 from rawlog.model.status import Status
 from rawlog.model.table import Column, Table
 from rawlog.reading.parts import Part
-from rawlog.reading.rows import Gap, Order, Rows, damaged_end, read, skipped, unfinished
+from rawlog.reading.rows import GapNote, Order, Rows, damaged_end, read, skipped, unfinished
 from rawlog.reading.select import Selection, holds_text, limit_rows
 from rawlog.reading.tree import Tree
 
@@ -88,7 +88,7 @@ def _scan(part: Part, selection: Selection, order: Order) -> _Scanned:
     except DataError as error:
         result.error = error
     if part.file.size == 0 and part.following is not None:
-        result.notes.append(Gap.between(part.file, part.file.place.start_offset or 0, part.following))
+        result.notes.append(GapNote.between(part.file, part.file.place.start_offset or 0, part.following))
     return result
 
 

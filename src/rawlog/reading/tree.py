@@ -6,15 +6,16 @@ import gc
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rawlog import registry
 from rawlog.io.storage import (
-    Entry,
+    ListedFile,
     Source,
+    is_marked,
     is_remote,
     kind_problem,
     listing,
@@ -25,11 +26,11 @@ from rawlog.model.errors import AccessError, UnrecognisedError
 from rawlog.model.format import (
     Family,
     File,
-    Format,
     Place,
 )
 from rawlog.model.report import SeriousNote
 from rawlog.model.store import Store
+from rawlog.model.table import Table
 from rawlog.model.text import ROWS, counted, html_table, size_text
 
 log = logging.getLogger("rawlog")
@@ -64,14 +65,19 @@ class Tree:
     @cached_property
     def tables(self) -> tuple[str, ...]:
         """The names of the tables that these files can be read as."""
-        present = {file.format for file in self.files if file.format}
-        folds = {table.name: family for family in registry.families() for table in family.folds}
-        names = []
-        for name, table in registry.tables().items():
-            folded = name in folds and self.files_for(folds[name], name)
-            if name in ("files", "findings") or folded or registry.formats_with(table) & present:
-                names.append(name)
-        return tuple(names)
+        tables = registry.tables_of(file.system for file in self.files)
+        return tuple(name for name, table in tables.items() if self.has(table))
+
+    def has(self, table: Table) -> bool:
+        """Whether these files can be read as a table."""
+        maker = registry.maker(table)
+        if table.name in ("files", "findings") or (maker is not None and self.files_for(maker, table.name)):
+            return True
+        return bool(registry.formats_with(table) & self._formats)
+
+    @cached_property
+    def _formats(self) -> set[str]:
+        return {file.format for file in self.files if file.format}
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -223,8 +229,9 @@ def _open_tree(
         paths = [paths]
     roots = tuple(os.fspath(path) for path in paths)
     forced = None if format is None else registry.format_named(format)
-    registry.formats()  # a path may be one of a view that a family knows
-    entries: dict[str, Entry] = {}
+    if any(is_marked(root) for root in roots):
+        registry.families()  # the path may be one of a view that a family knows
+    entries: dict[str, ListedFile] = {}
     folders: list[str] = []
     present = []
     for root in roots:
@@ -267,24 +274,24 @@ def _settle(files: Iterable[File]) -> list[File]:
     by_system: dict[str | None, list[File]] = {}
     for file in files:
         by_system.setdefault(file.system, []).append(file)
-    for family in registry.families():
+    for family in registry.families_of(by_system):
         if family.name in by_system and not family.is_single:
             by_system[family.name] = list(family.store_class.settle(by_system[family.name]))
     return [file for group in by_system.values() for file in group]
 
 
-def _as(entry: Entry, name: str) -> File:
+def _as(entry: ListedFile, name: str) -> File:
     match = registry.formats()[name].match
     place = match(entry.path) if match is not None else None
     return File(entry.path, entry.size, entry.modified, name, place or Place(), entry.problem)
 
 
-def _recognise_all(entries: Iterable[Entry]) -> Iterator[File]:
+def _recognise_all(entries: Iterable[ListedFile]) -> Iterator[File]:
     """The files that entries are; those of an object store whose first bytes are needed are read side by side: it is mostly waiting."""
-    unclear: list[Entry] = []
-    formats = [format for format in registry.formats().values() if format.match is not None]
+    unclear: list[ListedFile] = []
+    modules = registry.modules()
     for entry in entries:
-        file = _place(entry, formats)
+        file = _place(entry, modules)
         if file.format is not None or not is_remote(entry.path):
             yield file if file.format is not None else _sniff(file)
         else:
@@ -298,28 +305,30 @@ def _recognise_all(entries: Iterable[Entry]) -> Iterator[File]:
 
 def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> list[File]:
     """Directories under the name of a file. One that has known files is what it looks like: a topic may be named `checkpoint`."""
-    formats = [format for format in registry.formats().values() if format.match is not None]
-    entries = (Entry(path, 0, None, kind_problem(stat.S_IFDIR)) for path in dict.fromkeys(folders))
+    occupied: set[str] = set()
+    for path in _one_per_folder(path for path, file in files.items() if file.format is not None):
+        while (path := path.rpartition("/")[0]) and path not in occupied:
+            occupied.add(path)
+    modules = registry.modules()
+    entries = (ListedFile(path, 0, None, kind_problem(stat.S_IFDIR)) for path in dict.fromkeys(folders))
     return [
-        file
-        for file in (_place(entry, formats) for entry in entries)
-        if file.format is not None
-        and not any(path.startswith(f"{file.path}/") and files[path].format is not None for path in files)
+        file for entry in entries if entry.path not in occupied and (file := _place(entry, modules)).format is not None
     ]
 
 
-def recognise(entry: Entry) -> File:
+def recognise(entry: ListedFile) -> File:
     """The file that an entry of a listing is: by place and name first, by its first bytes where those say nothing."""
-    file = _place(entry, registry.formats().values())
+    file = _place(entry, registry.modules())
     return file if file.format is not None else _sniff(file)
 
 
-def _place(entry: Entry, formats: Iterable[Format]) -> File:
-    """The file that an entry is, by place and name."""
-    for format in formats:
-        place = format.match(entry.path) if format.match is not None else None
-        if place is not None:
-            return File(entry.path, entry.size, entry.modified, format.name, place, entry.problem)
+def _place(entry: ListedFile, modules: Sequence[str]) -> File:
+    """The file that an entry is, by place and name. Families after the one that knows it are not imported."""
+    for module in modules:
+        for format in registry.formats_with_places(module):
+            place = format.match(entry.path) if format.match is not None else None
+            if place is not None:
+                return File(entry.path, entry.size, entry.modified, format.name, place, entry.problem)
     return File(entry.path, entry.size, entry.modified, problem=entry.problem)
 
 

@@ -21,7 +21,7 @@ from rawlog.model.table import RECORDS, Table
 from rawlog.reading import rows
 from rawlog.reading.inspect import inspect_file
 from rawlog.reading.parts import whole
-from rawlog.reading.rows import Gap
+from rawlog.reading.rows import GapNote
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import HEAD, Tree, open_tree
 from rawlog.testing.base import Base, RowList, checked, frames_of, plain, rows_of, same, shared
@@ -294,7 +294,7 @@ def records_table(rows: RowList) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RECORDS.schema)
 
 
-def _has_rows(gap: Gap, rows: RowList) -> bool:
+def _has_rows(gap: GapNote, rows: RowList) -> bool:
     """Whether any row has one of the offsets that a note says are missing."""
     return any(gap.first <= row["offset"] < gap.stop for row in rows)
 
@@ -324,7 +324,7 @@ class Writing(Base):
         read, notes = rows_of(self.open(target) if target == scratch else open_log(target), "records")
         same(read, rows)
         # Offsets that the rows leave out may be named where a file ends there; nothing else is.
-        others = [note for note in notes if not isinstance(note, Gap) or _has_rows(note, rows)]
+        others = [note for note in notes if not isinstance(note, GapNote) or _has_rows(note, rows)]
         assert (count, others) == (len(rows), [])
 
     def test_what_cannot_be_written_says_so(self, tmp_path: Path) -> None:

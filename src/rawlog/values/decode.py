@@ -19,7 +19,7 @@ from rawlog.values.avro import SchemaError
 from rawlog.values.avro_edit import AvroEditor, Splicer
 from rawlog.values.avro_values import Reader, SingleReader
 from rawlog.values.documents import DocumentCheck
-from rawlog.values.protobuf_edit import MessageEditor
+from rawlog.values.protobuf import MessageEditor
 from rawlog.values.protobuf_values import ColumnMessages, JsonMessages, MessageReader, rows_at_once
 from rawlog.values.reasons import (
     BAD_HEADER,

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from rawlog.io.storage import WebError, exists, fetch, is_remote, local_path, open_regular
+from rawlog.io.storage import exists, is_remote, local_path, open_regular
+from rawlog.io.web import WebError, fetch
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.table import RECORDS
 from rawlog.reading.rows import Rows

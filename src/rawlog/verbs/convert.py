@@ -23,7 +23,7 @@ from rawlog.model.job import (
     Stage,
     packed,
 )
-from rawlog.model.plan import Reading
+from rawlog.model.outline import Reading
 from rawlog.model.report import Action, Entry, Report, SeriousNote
 from rawlog.model.store import Store, unread_size
 from rawlog.model.table import Table

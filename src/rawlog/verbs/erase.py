@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Keep,
     )
     from rawlog.model.job import Split, Stage
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.model.store import Store
     from rawlog.reading.certificate import FileHash, StoreEvidence
     from rawlog.reading.erasure import Chooser, Erasure

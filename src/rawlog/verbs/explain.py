@@ -47,7 +47,7 @@ def explain(
     tree = open_known(path, format=format)
     explanation = explain_frame(tree, at=at, offset=offset, number=number, show_secrets=show_secrets)
     if html is not None:
-        from rawlog.io.files import writing
+        from rawlog.io.output import writing
 
         with writing(os.fspath(html), overwrite=True, sources=tree.sources) as out:
             out.write(explanation.to_html().encode())

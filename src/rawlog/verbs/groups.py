@@ -16,8 +16,7 @@ from rawlog.reading.tree import Tree, open_known
 
 if TYPE_CHECKING:
     from rawlog.model.format import File
-    from rawlog.model.groups import Group
-    from rawlog.model.transactions import Transactions
+    from rawlog.model.groups import Group, Transactions
 
 T = TypeVar("T")
 
@@ -149,7 +148,7 @@ class Shown:
 
 def _group_items(tree: Tree, names: Sequence[str], topics: Sequence[str], errors: str) -> Iterator[Item]:
     """The consumer groups of every system. OptionError for a name that does not exist; AccessError if there is no group at all."""
-    from rawlog.model import groups
+    from rawlog.model.groups import show_group
 
     all_groups: list[Group] = []
     unread: list[str] = []
@@ -171,14 +170,14 @@ def _group_items(tree: Tree, names: Sequence[str], topics: Sequence[str], errors
         group.positions = [position for position in group.positions if matches(position.topic, topics)]
         if matches(group.name, names) and (group.positions or not topics):
             is_shown = True
-            yield from groups.show(group)
+            yield from show_group(group)
     if not is_shown:
         yield Item(note="no group has offsets of what was asked for")
 
 
 def _transaction_items(tree: Tree, ids: Sequence[str], topics: Sequence[str], errors: str) -> Iterator[Item]:
     """The transactions of every system. OptionError for a topic or id that does not exist; AccessError if there are none."""
-    from rawlog.model import transactions
+    from rawlog.model.groups import show_transactions
 
     systems: list[Transactions] = []
     for family in registry.families():
@@ -201,7 +200,7 @@ def _transaction_items(tree: Tree, ids: Sequence[str], topics: Sequence[str], er
             transaction for transaction in system.aborted if matches(transaction.topic, topics) and not ids
         ]
         if system:
-            yield from transactions.show(system)
+            yield from show_transactions(system)
 
 
 def _read(ask: Callable[[Sequence[File], str], T], files: Sequence[File], errors: str) -> tuple[T, list[Item]]:

@@ -223,7 +223,7 @@ def _follow(
 @contextmanager
 def _metrics_writer(path: Path | None, target: str) -> Iterator[Callable[[Report], None]]:
     """A function that writes the metrics of a run to a file; a failure of the run is written, too."""
-    from rawlog.io.files import writing
+    from rawlog.io.output import writing
     from rawlog.model import report as metrics
 
     def write(numbers: Iterable[metrics.Metric]) -> None:
@@ -250,7 +250,7 @@ def _measure_runs(runs: Iterator[Report], path: Path | None, target: str) -> Ite
 
 def _report_of(tree: Tree | None, outcome: IngestResult, job: Ingest) -> Report:
     """What a run did, as a Report."""
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.reading.settlement import report_reading
 
     seconds, job.seconds = job.seconds or {}, None

@@ -207,7 +207,7 @@ def record(
     >>> import rawlog
     >>> rawlog.record("orders", "recording/", brokers="localhost:9092", until_end=True)  # doctest: +SKIP
     """
-    from rawlog.live.record_options import RecordOptions
+    from rawlog.live.options import RecordOptions
     from rawlog.live.recorder import record, segment_limits
 
     connection, selection = _divide_options(options, Recording)
@@ -352,7 +352,7 @@ def replay(
     """
     from rawlog.io.output import refuse_nested
     from rawlog.lakes.sources import lake_schemas, sheet_names, source_tree
-    from rawlog.live.replay_options import ReplayOptions, Source
+    from rawlog.live.options import ReplayOptions, Source
     from rawlog.live.replayer import replay
     from rawlog.live.sources import lake_partitions, native_partitions, row_streams
     from rawlog.reading.names import check_names
@@ -466,7 +466,7 @@ def mirror(
     >>> import rawlog
     >>> rawlog.mirror("orders", brokers="old:9092", to="new:9092", until_end=True)  # doctest: +SKIP
     """
-    from rawlog.live.record_options import RecordOptions
+    from rawlog.live.options import RecordOptions
     from rawlog.live.topic_mirror import MirrorOptions, mirror
 
     connection, selection = _divide_options(options, Mirroring)

@@ -238,11 +238,11 @@ def log_note(text: str) -> None:
     """
     import logging
 
-    from rawlog.reading.parts import Choice
+    from rawlog.reading.parts import ReplicaNote
 
     log = logging.getLogger("rawlog")
     level = logging.WARNING if isinstance(text, SeriousNote) else logging.DEBUG
-    log.log(logging.INFO if isinstance(text, Choice) else level, "%s", text)
+    log.log(logging.INFO if isinstance(text, ReplicaNote) else level, "%s", text)
 
 
 def readable(tree: Tree, note: Note | None) -> Tree:
@@ -275,7 +275,7 @@ def check_page(html: Path | None, sources: Iterable[str]) -> None:
 
 def write_page(html: Path, page: str, sources: Iterable[str]) -> None:
     """Write a page; one that exists is replaced. OptionError if it would be in a source."""
-    from rawlog.io.files import writing
+    from rawlog.io.output import writing
 
     with writing(os.fspath(html), overwrite=True, sources=sources) as out:
         out.write(page.encode())

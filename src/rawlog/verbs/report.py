@@ -14,7 +14,7 @@ from rawlog.engines.choice import choose
 from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.finding import UNKNOWN, Finding, Findings, Rule, Severity, group_findings
 from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File
-from rawlog.model.groups import Group
+from rawlog.model.groups import Group, Transactions
 from rawlog.model.job import (
     Job,
     Split,
@@ -30,7 +30,6 @@ from rawlog.model.table import (
     Table,
 )
 from rawlog.model.text import counted, plain_time, size_text
-from rawlog.model.transactions import Transactions
 from rawlog.model.verb import Option, Section, verb
 from rawlog.pages.results import Cause, Step
 from rawlog.reading.options import OUTPUT, Format, Limits, Note, Path, Paths, listed
@@ -90,8 +89,7 @@ def report(
     >>> import rawlog
     >>> verdict = rawlog.report("samples/kafka", "out/report.html").verdict
     """
-    from rawlog.io.files import writing
-    from rawlog.io.output import refuse_nested
+    from rawlog.io.output import refuse_nested, writing
     from rawlog.lakes.names import is_lake
     from rawlog.reading.inspect import RuleChoice
 
@@ -276,7 +274,7 @@ class StateSplitResult(VerifySplitResult):
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyResult(VerifyResult):
+class OverviewResult(VerifyResult):
     """The result of the job."""
 
     overview: Overview
@@ -340,7 +338,7 @@ class Survey(Verify):
         fields: dict[str, Any] = {content.kind: tuple(results)}
         return StateSplitResult(split.number, **fields, notes=tuple(notes))
 
-    def commit(self, results: Sequence[VerifySplitResult]) -> SurveyResult:
+    def commit(self, results: Sequence[VerifySplitResult]) -> OverviewResult:
         """Put everything together."""
         from rawlog.pages.report import Overview
 
@@ -380,7 +378,7 @@ class Survey(Verify):
             formats=_formats(tree),
             listing=command("ls", *tree.roots, "--files"),
         )
-        return SurveyResult(findings, overview)
+        return OverviewResult(findings, overview)
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "unread": self.unread, "_notes": []}
@@ -496,7 +494,7 @@ class LakeSplitResult(SplitResult):
     paths: tuple[str, ...] = ()
 
 
-class LakeSurvey(Job[LakeSplitResult, SurveyResult]):
+class LakeSurvey(Job[LakeSplitResult, OverviewResult]):
     """Measure the records of a lake."""
 
     def __init__(self, lake: str) -> None:
@@ -541,7 +539,7 @@ class LakeSurvey(Job[LakeSplitResult, SurveyResult]):
         paths = dict.fromkeys(path for batch in runs for row in batch["paths"].to_pylist() for path in row or ())
         return LakeSplitResult(split.number, paths=tuple(paths))
 
-    def commit(self, results: Sequence[LakeSplitResult]) -> SurveyResult:
+    def commit(self, results: Sequence[LakeSplitResult]) -> OverviewResult:
         """Put everything together."""
         from rawlog.lakes.lake import Lake
         from rawlog.lakes.upkeep import status
@@ -570,7 +568,7 @@ class LakeSurvey(Job[LakeSplitResult, SurveyResult]):
             formats=_lines(formats),
             listing=command("lake", self.lake),
         )
-        return SurveyResult(findings, overview)
+        return OverviewResult(findings, overview)
 
 
 def _size(file: File) -> int:

@@ -10,8 +10,7 @@ from pathlib import Path as LocalPath
 from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack
 
 from rawlog import registry
-from rawlog.io.files import writing
-from rawlog.io.output import Folder, Output
+from rawlog.io.output import Folder, Output, writing
 from rawlog.io.storage import is_remote, local_path, read_regular
 from rawlog.model.errors import (
     AccessError,

@@ -186,7 +186,8 @@ def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
     from rawlog.values.reasons import RULES as VALUE_RULES
 
     rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES, *VALUE_RULES]
-    for family in (candidate for candidate in registry.families() if systems is None or candidate.name in systems):
+    near = registry.families() if systems is None else registry.families_of(systems)
+    for family in (candidate for candidate in near if systems is None or candidate.name in systems):
         for format in family.formats:
             if format.can("scan"):
                 rules += framing_rules(format)
@@ -391,7 +392,7 @@ class Verify(Job[VerifySplitResult, VerifyResult]):
         """The files that are stores of their own, if they are to be accounted for: all other checks of them are done."""
         if not self.chosen.asks_completeness:
             return []
-        names = {family.name for family in registry.families() if family.is_single}
+        names = {family.name for family in registry.families_of(file.system for file in tree) if family.is_single}
         return [tree.group_of(file) for file in tree if file.place.group is None and file.system in names]
 
     def commit(self, results: Sequence[VerifySplitResult]) -> VerifyResult:

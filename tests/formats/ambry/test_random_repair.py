@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.formats.ambry.paths import Segment, segment_of
+from rawlog.formats.ambry import Segment, segment_of
 from rawlog.model.finding import Finding, Findings
 from rawlog.model.report import Action, Entry, Report
 from tests.data.ambry_rewriting import lost, reconstructed

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rawlog.engines.spark.session import is_connect, runs_here, scratch
-from rawlog.io.files import writing
+from rawlog.io.output import writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

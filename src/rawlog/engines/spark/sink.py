@@ -21,8 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from rawlog.engines.spark.options import absolute
-from rawlog.io.files import writing
-from rawlog.io.output import Output, make_directory
+from rawlog.io.output import Output, make_directory, writing
 from rawlog.io.stages import remove_stage
 from rawlog.io.storage import Source, exists, is_remote
 from rawlog.lakes.loss_check import (

@@ -171,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, request: Request, schema: pa.Schema) -> None:
         table = request.whole_table
-        if table.offsets is None or any(family.makes(table) for family in registry.families()):
+        if table.offsets is None or registry.maker(table) is not None:
             raise OptionError(f"table {table.name} cannot be followed: its rows are not appended one after another")
         if request.ending or request.selection.until is not None:
             raise OptionError("options endingOffsets and endingTimestamp: a stream has no end; use a batch query")

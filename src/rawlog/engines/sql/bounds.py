@@ -206,7 +206,7 @@ class _Reader:
     def __init__(self, table: Table, name: str, alone: bool, hidden: set[str], utc: bool) -> None:
         self.table, self.name, self.alone, self.hidden, self.utc = table, name, alone, hidden, utc
         # Tables that are folded from whole stores are read whole, and rows of `files` and `findings` go by the places of files.
-        folded = any(family.makes(table) for family in registry.families())
+        folded = registry.maker(table) is not None
         self.is_stream = not folded and table.name not in ("files", "findings")
 
     def read(self, node: Any) -> Bounds:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry import layouts
+from rawlog.formats.ambry import Segment, layouts, segment_of, start_of
 from rawlog.formats.ambry.kernels.blooms import add_spans, have_spans
 from rawlog.formats.ambry.kernels.messages import key_sizes, write_entries
 from rawlog.formats.ambry.keys import Identities, identities, uuid_bytes, uuid_spans
@@ -30,7 +30,6 @@ from rawlog.formats.ambry.layouts import (
     Flag,
     Kind,
 )
-from rawlog.formats.ambry.paths import Segment, segment_of, start_of
 from rawlog.formats.ambry.structures import Cursor, Whole, kind_name
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry import layouts
+from rawlog.formats.ambry import begin, layouts, presume, segment_of, start_of
 from rawlog.formats.ambry.kernels import records as kernels
 from rawlog.formats.ambry.kernels import texts
 from rawlog.formats.ambry.kernels.messages import check_header, find_message, scan_messages
@@ -30,7 +30,6 @@ from rawlog.formats.ambry.layouts import (
     USER_METADATA,
     Kind,
 )
-from rawlog.formats.ambry.paths import begin, presume, segment_of, start_of
 from rawlog.formats.ambry.structures import Cursor, read_envelope, read_metadata, update_name
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view, columns

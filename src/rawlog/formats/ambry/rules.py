@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.formats.ambry import keys
+from rawlog.formats.ambry import capacity, keys
 from rawlog.formats.ambry.index import read_entries, read_header
 from rawlog.formats.ambry.kernels import records as kernels
 from rawlog.formats.ambry.layouts import CRC_SIZE, NONE, Kind
@@ -17,7 +17,6 @@ from rawlog.formats.ambry.log import (
     Messages,
     check_messages,
 )
-from rawlog.formats.ambry.paths import capacity
 from rawlog.formats.ambry.structures import Cursor, open_envelope, parse_metadata
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.formats.rocketmq import begin_commit_log as begin
 from rawlog.formats.rocketmq import layouts
 from rawlog.formats.rocketmq.kernels import entries, fill
 from rawlog.formats.rocketmq.kernels import entries as kernels
@@ -30,7 +31,6 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.messages import MOST_MS, Messages, micros
-from rawlog.formats.rocketmq.paths import begin_commit_log as begin
 from rawlog.io import compression
 from rawlog.kernels import byte_view, columns
 from rawlog.kernels.gather import SLACK

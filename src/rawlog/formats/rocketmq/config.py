@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rawlog.formats.rocketmq.paths import parts
+from rawlog.formats.rocketmq import parts
 from rawlog.io.storage import Source
 from rawlog.model.errors import CorruptError, DataError
 from rawlog.model.format import File

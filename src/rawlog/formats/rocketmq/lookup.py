@@ -80,8 +80,8 @@ def frames(window: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
     """Which messages have a broker's message id; None if the text is no such id."""
     if address(id) is None:
         return None
+    from rawlog.formats.rocketmq import MESSAGES
     from rawlog.formats.rocketmq.commitlog import decode
-    from rawlog.formats.rocketmq.tables import MESSAGES
     from rawlog.model.errors import DataError
 
     mask = np.zeros(len(window), np.bool_)

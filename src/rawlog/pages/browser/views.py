@@ -409,7 +409,7 @@ class Views:
     def _record(self, listing: Listing, scope: Scope, file: File, start: int, query: Query) -> Safe:
         """The record of an offset in a frame, its values whole."""
         offset = query.number("row")
-        if offset is None or RECORDS.name not in scope.tree.tables:
+        if offset is None or not scope.tree.has(RECORDS):
             return Safe("")
         name = listing.names[file.path]
         record_query = Query({"from": str(offset), **({"decode": query["decode"]} if "decode" in query else {})})

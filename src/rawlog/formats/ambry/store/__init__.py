@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rawlog.formats.ambry import paths
+from rawlog.formats.ambry import store_name
 from rawlog.model.format import File, Lookup
 from rawlog.model.store import Copies, Panel, Rewrite, Store
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rawlog.model.difference import Difference
     from rawlog.model.finding import Account, Rule
     from rawlog.model.format import Keep
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.model.recovery import RescueOptions, Rescuer
     from rawlog.model.report import Report
     from rawlog.model.verb import Section
@@ -28,7 +28,7 @@ class BlobStore(Store):
     """The directory of one partition's replica."""
 
     def system_name(self) -> str | None:
-        return paths.store_name(self)
+        return store_name(self)
 
     def accounts(self) -> Sequence[Account]:
         from rawlog.formats.ambry.store import rules
@@ -36,9 +36,9 @@ class BlobStore(Store):
         return rules.accounts(self)
 
     def reading(self) -> Reading:
-        from rawlog.formats.ambry.store import repair
+        from rawlog.formats.ambry.store import policies
 
-        return repair.reading(self)
+        return policies.reading(self)
 
     def overview(self) -> Iterable[Panel]:
         from rawlog.formats.ambry.store import store
@@ -59,18 +59,18 @@ class BlobStore(Store):
 
     @Rewrite(options=("max_entries", "probability"))
     def rebuild(self, folder: Folder, options: Mapping[str, str]) -> Report:
-        from rawlog.formats.ambry.store import repair
+        from rawlog.formats.ambry.store import policies
 
-        return repair.rebuild(self, folder, options)
+        return policies.rebuild(self, folder, options)
 
     @Rewrite(
         options=("max_entries", "probability", "capacity"),
         unrepaired=("ambry.log.time", "ambry.log.envelope", "ambry.log.metadata"),
     )
     def repair(self, folder: Folder, options: Mapping[str, str]) -> Report:
-        from rawlog.formats.ambry.store import repair
+        from rawlog.formats.ambry.store import policies
 
-        return repair.repair(self, folder, options)
+        return policies.repair(self, folder, options)
 
     @Rewrite(
         options=(
@@ -85,15 +85,15 @@ class BlobStore(Store):
         )
     )
     def compact(self, folder: Folder, options: Mapping[str, str]) -> Report:
-        from rawlog.formats.ambry.store.compact import compact
+        from rawlog.formats.ambry.store import policies
 
-        return compact(self, folder, options)
+        return policies.compact(self, folder, options)
 
     @Rewrite(options=("blobs", "now"), keeps=True, content_only=True)
     def erase(self, folder: Folder, options: Mapping[str, str], keep: Keep | None = None) -> Report:
-        from rawlog.formats.ambry.store.erase import erase
+        from rawlog.formats.ambry.store import policies
 
-        return erase(self, folder, options, keep)
+        return policies.erase(self, folder, options, keep)
 
     @classmethod
     def stores(cls, verb: str, files: Sequence[File], options: Mapping[str, str]) -> Sequence[Store]:

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry import keys
+from rawlog.formats.ambry import Segment, keys
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Kind
-from rawlog.formats.ambry.paths import Segment
 from rawlog.formats.ambry.store.evidence import (
     Naming,
     agrees,
@@ -33,7 +32,7 @@ from rawlog.formats.ambry.store.evidence import (
 )
 from rawlog.formats.ambry.store.rewrite import (
     DESCRIPTOR_NAME,
-    Plan,
+    StorePlan,
     Style,
     descriptor,
     number_option,
@@ -67,7 +66,7 @@ from rawlog.formats.ambry.writer import CAPACITY
 from rawlog.io.storage import Source
 from rawlog.model.finding import Severity
 from rawlog.model.format import File
-from rawlog.model.plan import Patch, Piece
+from rawlog.model.outline import Patch, Piece
 from rawlog.model.report import Action, Report
 from rawlog.model.store import Store
 from rawlog.model.text import counted
@@ -684,11 +683,11 @@ class Diagnosis:
                 by_path.setdefault(self.store.logs[extra.segment].path, []).append((extra.offset, extra.raw))
         return {path: tuple(sorted(patches)) for path, patches in by_path.items()}
 
-    def plan(self) -> Plan:
+    def plan(self) -> StorePlan:
         """All messages that are written, in their order and at their new places."""
         return self.plan_of(self.kept())
 
-    def plan_of(self, kept: KeptMessages) -> Plan:
+    def plan_of(self, kept: KeptMessages) -> StorePlan:
         """The plan to write these messages."""
         segments, final, number, entry_rows = kept.segments, kept.ranked, kept.number, kept.entry_rows
         trusted = self.trusted_entries
@@ -708,7 +707,7 @@ class Diagnosis:
         numbers = {segment: place for place, segment in enumerate(segments)}
         files = self.evidence.files
         indexes = [(numbers[index.segment], index) for index in files if index.crc_ok and index.segment in numbers]
-        return Plan(
+        return StorePlan(
             self.store,
             segments,
             [self.capacity if segment.name else None for segment in segments],

@@ -15,12 +15,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry import keys
+from rawlog.formats.ambry import Segment, keys, segment_of, start_of
 from rawlog.formats.ambry.index import Bloom, Entries, IndexFile, Integers, read_index, sound_bloom
 from rawlog.formats.ambry.kernels.messages import check_header
 from rawlog.formats.ambry.layouts import HEADERS, KEY_V1, KEY_V2, NONE, Kind
 from rawlog.formats.ambry.log import Messages, scan
-from rawlog.formats.ambry.paths import Segment, segment_of, start_of
 from rawlog.formats.ambry.store.state import PUT, Catalog, Damage, fold, is_refused, updates_before_put
 from rawlog.formats.ambry.store.store import BlobStore
 from rawlog.formats.ambry.writer import update_message

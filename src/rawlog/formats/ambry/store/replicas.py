@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.formats.ambry import split, store_name
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import HEADERS, NONE, Flag
-from rawlog.formats.ambry.paths import split, store_name
 from rawlog.formats.ambry.store.state import STATES, Fold
 from rawlog.formats.ambry.store.store import BlobStore, now_of, with_logs
 from rawlog.io.checksums import crc32

@@ -12,18 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry import keys
+from rawlog.formats.ambry import Segment, keys
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.kernels.messages import find_message
 from rawlog.formats.ambry.layouts import NONE, Kind
 from rawlog.formats.ambry.log import Messages, scan
-from rawlog.formats.ambry.paths import Segment
-from rawlog.formats.ambry.store.compact import place_in_segments
 from rawlog.formats.ambry.store.diagnosis import Diagnosis, KeptMessages, Loss
 from rawlog.formats.ambry.store.evidence import elect_partition, majority_partition
+from rawlog.formats.ambry.store.policies import place_in_segments
 from rawlog.formats.ambry.store.rewrite import (
     DESCRIPTOR_NAME,
-    Plan,
+    StorePlan,
     Style,
     carry_out,
     descriptor,
@@ -167,7 +166,7 @@ class Message(NamedTuple):
 
 
 @dataclass(slots=True)
-class Choice:
+class BlobChoice:
     """The messages of a blob, in order. `renewed` is the new life version of its TTL update, if it needs one."""
 
     messages: list[Message]
@@ -175,7 +174,7 @@ class Choice:
     undecided: str = ""
 
 
-def choose(messages: Sequence[Message]) -> Choice:
+def choose(messages: Sequence[Message]) -> BlobChoice:
     """What a blob is in the result, from its messages in all replicas, which are in the order of preference."""
     puts = [message for message in messages if message.kind == PUT]
     updates: dict[tuple[int, int], Message] = {}
@@ -205,7 +204,7 @@ def choose(messages: Sequence[Message]) -> Choice:
         undecided = f"a TTL update has life version {newest}, nothing else has: it may have been undeleted"
     lives = {message: max(message.life, base) for message in selection}
     selection.sort(key=lambda message: (lives[message], message.kind != PUT, RANK[message.kind]))
-    return Choice(selection, renewed, undecided)
+    return BlobChoice(selection, renewed, undecided)
 
 
 def _choose_put(puts: Sequence[Message], undeleted: int, is_deleted: bool) -> tuple[Message | None, str]:
@@ -361,7 +360,7 @@ def _mix(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.uint64]:
 class Union:
     """A partition from its replicas, in order of preference: `plan` is written, `report` lists losses and undecided blobs."""
 
-    plan: Plan
+    plan: StorePlan
 
     def __init__(self, replicas: Sequence[Replica], options: Mapping[str, str]) -> None:
         self.replicas, self.options, self.report = replicas, options, Report()
@@ -419,7 +418,7 @@ class Union:
         assert joined is not None
         return joined
 
-    def _places(self, choice: Choice) -> Iterator[Item]:
+    def _places(self, choice: BlobChoice) -> Iterator[Item]:
         """Where the messages of a blob go: before the next message of the blob, else where their replica has them."""
         items: list[Item] = []
         anchor: tuple[int, int] | None = None
@@ -567,7 +566,7 @@ class Union:
 
     # The result
 
-    def _plan(self, joined: Catalog, simple_rows: NDArray[np.int64], items: Sequence[Item]) -> Plan:
+    def _plan(self, joined: Catalog, simple_rows: NDArray[np.int64], items: Sequence[Item]) -> StorePlan:
         """All messages in new segments, with their index; `simple_rows` of the first replica stay in order."""
         first = self.replicas[0]
         raws = {}
@@ -602,7 +601,7 @@ class Union:
         nowhere = next(file for file in self._logs if file is not None)
         store.logs = [file or nowhere for file in self._logs]
         self.report.count("messages", len(catalog))
-        return Plan(
+        return StorePlan(
             store,
             segments,
             [capacity] * len(segments),

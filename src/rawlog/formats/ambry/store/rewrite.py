@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.formats.ambry import Segment, is_current_compaction, split
 from rawlog.formats.ambry.index import (
     MAX_ENTRIES,
     PROBABILITY,
@@ -30,7 +31,6 @@ from rawlog.formats.ambry.index import (
 from rawlog.formats.ambry.kernels.encode import place_messages
 from rawlog.formats.ambry.layouts import BLOOM_TABLE, SEGMENT_HEADER
 from rawlog.formats.ambry.log import Messages, message_error, scan
-from rawlog.formats.ambry.paths import Segment, is_current_compaction, split
 from rawlog.formats.ambry.store.state import (
     Catalog,
     Columns,
@@ -366,7 +366,7 @@ def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[st
 
 
 @dataclass(slots=True)
-class Plan:
+class StorePlan:
     """What a store becomes: its segments, the messages of each in their order, and the index files that are derived."""
 
     store: BlobStore
@@ -417,7 +417,7 @@ class Plan:
             yield path, int(catalog.offset[rows[first]]), int(ends[last])
 
 
-def carry_out(plan: Plan, folder: Folder, report: Report) -> Report:
+def carry_out(plan: StorePlan, folder: Folder, report: Report) -> Report:
     """Write a plan: the one loop that rewrites logs. Changed index files are reported as rebuilt."""
     with StoreWriter(folder) as writer:
         for number, segment in enumerate(plan.segments):
@@ -450,7 +450,7 @@ def _is_same(file: File | None, raw: bytes) -> bool:
         return source.read(0, source.size) == raw
 
 
-def _report_left_out(plan: Plan, names: set[str], report: Report) -> None:
+def _report_left_out(plan: StorePlan, names: set[str], report: Report) -> None:
     """The files of the source that the result does not need: Ambry writes them again, or does not read them."""
     logs = set(plan.store.logs)
     for file in plan.store.files:
@@ -483,6 +483,6 @@ def report_tails(store: BlobStore, report: Report) -> None:
 # Policies -------------------------------------------------------------------------------------------------------------------
 
 
-def unchanged_plan(store: BlobStore, **changes: Any) -> Plan:
+def unchanged_plan(store: BlobStore, **changes: Any) -> StorePlan:
     """All messages of a store at their places."""
-    return Plan(store, store.segments, store.capacities, store.catalog, store.catalog.segment, **changes)
+    return StorePlan(store, store.segments, store.capacities, store.catalog, store.catalog.segment, **changes)

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry import keys
+from rawlog.formats.ambry import Segment, keys, segment_of
 from rawlog.formats.ambry.index import Entries, IndexFile, read_index
 from rawlog.formats.ambry.kernels import messages as kernels
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
-from rawlog.formats.ambry.paths import Segment, segment_of
 from rawlog.formats.ambry.store.evidence import elect_partition, majority_partition, partitions
 from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, lost_words, may_lack_put, now_of, with_logs

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry import LOG
+from rawlog.formats.ambry import LOG, capacity, segment_of
 from rawlog.formats.ambry.index import (
     LATEST_SECOND,
     Entries,
@@ -38,7 +38,6 @@ from rawlog.formats.ambry.log import (
     message_error,
     scan,
 )
-from rawlog.formats.ambry.paths import capacity, segment_of
 from rawlog.io.storage import Source
 from rawlog.io.walk import describe, walk
 from rawlog.kernels import byte_view, columns

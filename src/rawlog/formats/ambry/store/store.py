@@ -18,13 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry import LOG
-from rawlog.formats.ambry.index import Bloom, IndexFile, IndexSummary, read_index, sound_bloom
-from rawlog.formats.ambry.keys import Identities, text_of
-from rawlog.formats.ambry.layouts import NONE, Flag, Kind
-from rawlog.formats.ambry.log import Messages, begins_message, scan, text_ids
-from rawlog.formats.ambry.paths import (
+from rawlog.formats.ambry import (
+    BLOBS,
+    CHUNKS,
     COPYING,
+    LOG,
     Segment,
     begin,
     is_current_compaction,
@@ -33,6 +31,10 @@ from rawlog.formats.ambry.paths import (
     split,
     start_of,
 )
+from rawlog.formats.ambry.index import Bloom, IndexFile, IndexSummary, read_index, sound_bloom
+from rawlog.formats.ambry.keys import Identities, text_of
+from rawlog.formats.ambry.layouts import NONE, Flag, Kind
+from rawlog.formats.ambry.log import Messages, begins_message, scan, text_ids
 from rawlog.formats.ambry.store.state import (
     ALWAYS,
     DELETE,
@@ -45,8 +47,7 @@ from rawlog.formats.ambry.store.state import (
     read_log,
 )
 from rawlog.formats.ambry.structures import Compaction, Cursor, parse_metadata, read_compaction
-from rawlog.formats.ambry.tables import BLOBS, CHUNKS
-from rawlog.io.storage import Entry as Listed
+from rawlog.io.storage import ListedFile as Listed
 from rawlog.io.storage import Source, is_remote, listing, local_path
 from rawlog.io.walk import walk
 from rawlog.kernels import columns

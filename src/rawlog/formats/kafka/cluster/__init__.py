@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rawlog.io.output import Folder
     from rawlog.model.difference import Difference
     from rawlog.model.finding import Account, Rule
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.model.recovery import RescueOptions, Rescuer, RestoreOptions, Restorer
     from rawlog.model.report import Report
 

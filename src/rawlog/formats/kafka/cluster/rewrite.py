@@ -47,7 +47,7 @@ from rawlog.model.errors import (
     OptionError,
 )
 from rawlog.model.format import File
-from rawlog.model.plan import Patch, Piece, Reading
+from rawlog.model.outline import Patch, Piece, Reading
 from rawlog.model.report import Action, Report
 from rawlog.model.store import Store, stores_below
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rawlog.io.output import Folder
     from rawlog.model.finding import Account, Prediction, Rule, Startup
     from rawlog.model.format import Keep
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.model.report import Report
 
 _LIMITS = ("segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes")

@@ -31,14 +31,16 @@ from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError
 from rawlog.model.format import File
-from rawlog.model.groups import Group, Member, Position
-from rawlog.model.store import Store
-from rawlog.model.transactions import (
+from rawlog.model.groups import (
     AbortedTransaction,
+    Group,
+    Member,
     OpenTransaction,
+    Position,
     TransactionalId,
     Transactions,
 )
+from rawlog.model.store import Store
 
 SYSTEM = "kafka"
 LARGEST_TEXT = 1 << 20

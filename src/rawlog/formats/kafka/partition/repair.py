@@ -47,7 +47,7 @@ from rawlog.kernels.columns import batch, constant
 from rawlog.model.errors import DataError, OptionError
 from rawlog.model.format import File, Place
 from rawlog.model.frames import Bytes, Frames
-from rawlog.model.plan import Patch, Piece, Reading
+from rawlog.model.outline import Patch, Piece, Reading
 from rawlog.model.report import Action, Entry, Report
 from rawlog.model.status import OK, Status
 from rawlog.model.store import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rawlog.formats.rocketmq import paths
+from rawlog.formats.rocketmq import settle, store_name
 from rawlog.model.format import File, Lookup
 from rawlog.model.store import Copies, Panel, Rewrite, Store
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rawlog.io.output import Folder
     from rawlog.model.finding import Account, Rule
     from rawlog.model.format import Keep
-    from rawlog.model.plan import Reading
+    from rawlog.model.outline import Reading
     from rawlog.model.recovery import RescueOptions, Rescuer
     from rawlog.model.report import Report
     from rawlog.model.verb import Section
@@ -39,7 +39,7 @@ class MessageStore(Store):
     unit = "store"
 
     def system_name(self) -> str | None:
-        return paths.store_name(self)
+        return store_name(self)
 
     def accounts(self) -> Sequence[Account]:
         from rawlog.formats.rocketmq.store import rules
@@ -111,7 +111,7 @@ class MessageStore(Store):
 
     @classmethod
     def settle(cls, files: Sequence[File]) -> Sequence[File]:
-        return paths.settle(files)
+        return settle(files)
 
     @classmethod
     def rules(cls) -> Sequence[Rule[Any]]:

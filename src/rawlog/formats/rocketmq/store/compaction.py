@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import COMPACTION_LOG
+from rawlog.formats.rocketmq import COMPACTION_LOG, below_root
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
@@ -19,7 +19,6 @@ from rawlog.formats.rocketmq.layouts import (
     MAGIC_BLANK,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store.dispatch import DerivedEntries, Queue, derive_from
 from rawlog.formats.rocketmq.store.placeholders import SMALLEST_FILLER, covering
 from rawlog.formats.rocketmq.store.rewrite import batch_units, copy, drop

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq import below_root, config
 from rawlog.formats.rocketmq.config import LoadedConfig
 from rawlog.formats.rocketmq.layouts import (
     DLQ_PREFIX,
@@ -20,7 +20,6 @@ from rawlog.formats.rocketmq.layouts import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
 )
-from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.dispatch import DerivedEntries
 from rawlog.formats.rocketmq.store.rewrite import copy, drop, topic_config

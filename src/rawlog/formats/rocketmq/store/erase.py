@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import COMMIT_LOG, COMPACTION_LOG
+from rawlog.formats.rocketmq import COMMIT_LOG, COMMIT_LOG_NAME, COMPACTION_LOG, below_root
 from rawlog.formats.rocketmq.commitlog import decode
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
@@ -24,7 +24,6 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, below_root
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.compaction import FORMATS, change_queue, units_of
 from rawlog.formats.rocketmq.store.dispatch import U_BATCH, DerivedEntries

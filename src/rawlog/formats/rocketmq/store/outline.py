@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import COMMIT_LOG
+from rawlog.formats.rocketmq import COMMIT_LOG, parts
 from rawlog.formats.rocketmq.commitlog import scan
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as fields
@@ -33,7 +33,6 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.comparison import comparison_of
 from rawlog.formats.rocketmq.store.dispatch import (

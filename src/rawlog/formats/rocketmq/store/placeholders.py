@@ -150,7 +150,7 @@ class Filler:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class QueueGap:
     """Numbers of a queue without messages, and the stretch of the log where they were."""
 
     queue: Queue
@@ -166,7 +166,7 @@ def close_gaps(
     begin: int,
     batch_topics: frozenset[str],
     put: Callable[[int, bytes], None],
-) -> Iterator[tuple[Gap, Filler]]:
+) -> Iterator[tuple[QueueGap, Filler]]:
     """Give missing numbers around a hole to placeholders in it, in the written log and its derived entries; yields each closed gap with its
     filler.
 
@@ -188,7 +188,7 @@ def close_gaps(
             _write(filler, derived, put)
 
 
-def _gaps(derived: DerivedEntries, begin: int) -> Iterator[Gap]:
+def _gaps(derived: DerivedEntries, begin: int) -> Iterator[QueueGap]:
     for queue in sorted(derived.units):
         topic = queue[0]
         if topic.startswith(LMQ_PREFIX) or "\\x" in topic or len(topic.encode()) > LARGEST_TOPIC_V1:
@@ -196,14 +196,14 @@ def _gaps(derived: DerivedEntries, begin: int) -> Iterator[Gap]:
         units = derived.queue(queue)
         numbers, addresses = units[U_OFFSET], units[U_PHYSICAL]
         if begin == 0 and numbers[0] > 0:
-            yield Gap(queue, 0, int(numbers[0]), 0, int(addresses[0]))
+            yield QueueGap(queue, 0, int(numbers[0]), 0, int(addresses[0]))
         following = numbers + units[U_BATCH]
         for row in np.flatnonzero(numbers[1:] > following[:-1]).tolist():
             first, count = int(following[row]), int(numbers[row + 1] - following[row])
-            yield Gap(queue, first, count, int(addresses[row] + units[U_SIZE][row]), int(addresses[row + 1]))
+            yield QueueGap(queue, first, count, int(addresses[row] + units[U_SIZE][row]), int(addresses[row + 1]))
 
 
-def _place(gap: Gap, fillers: list[Filler], is_batch: bool) -> list[tuple[Filler, Slot]] | None:
+def _place(gap: QueueGap, fillers: list[Filler], is_batch: bool) -> list[tuple[Filler, Slot]] | None:
     """Room for the placeholders of a gap; None if they do not all fit: then these were not the missing messages."""
     topic, queue_id = gap.queue
     largest = (1 << 15) - 1 if is_batch else 1

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import COMMIT_LOG
+from rawlog.formats.rocketmq import COMMIT_LOG, below_root
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BLANK,
@@ -27,7 +27,6 @@ from rawlog.formats.rocketmq.layouts import (
     TIMER_CHECK,
 )
 from rawlog.formats.rocketmq.messages import Messages, out_of_line
-from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.compaction import FORMATS, write_compacted
 from rawlog.formats.rocketmq.store.configs import Configs
@@ -81,7 +80,7 @@ from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.model.errors import CorruptError, OptionError
 from rawlog.model.format import File
-from rawlog.model.plan import Piece, Reading
+from rawlog.model.outline import Piece, Reading
 from rawlog.model.report import Action, Entry, Report
 from rawlog.model.store import Store
 from rawlog.model.text import counted

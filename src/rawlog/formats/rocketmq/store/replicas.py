@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import COMMIT_LOG
+from rawlog.formats.rocketmq import COMMIT_LOG, COMMIT_LOG_NAME, parts, store_name
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     DLEDGER,
@@ -25,7 +25,6 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, parts, store_name
 from rawlog.formats.rocketmq.store.outline import Run, address_of, is_begun, recognise, run_of, runs_of, tail_of
 from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
 from rawlog.formats.rocketmq.store.rewrite import drop, stores

@@ -15,7 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import writer
+from rawlog.formats.rocketmq import (
+    COMMIT_LOG_NAME,
+    above,
+    below_root,
+    parts,
+    writer,
+)
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import encode as kernels
 from rawlog.formats.rocketmq.layouts import (
@@ -35,12 +41,6 @@ from rawlog.formats.rocketmq.layouts import (
     SLOT,
     UNIT,
     SysFlag,
-)
-from rawlog.formats.rocketmq.paths import (
-    COMMIT_LOG_NAME,
-    above,
-    below_root,
-    parts,
 )
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.dispatch import (

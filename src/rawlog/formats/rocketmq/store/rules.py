@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq import config, parts
 from rawlog.formats.rocketmq.index import key_hash
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, CHECKPOINT, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, UNIT
-from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.store import state
 from rawlog.formats.rocketmq.store.comparison import Coverage, compare_index, comparison_of, queue_units
 from rawlog.formats.rocketmq.store.dispatch import U_OFFSET, U_PHYSICAL, U_TAG, Queue, message_at

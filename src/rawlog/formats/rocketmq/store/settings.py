@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.formats.rocketmq import config, index
+from rawlog.formats.rocketmq import COMMIT_LOG_NAME, config, index
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
     BLANK,
@@ -45,7 +45,6 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
     SysFlag,
 )
-from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME
 from rawlog.io.storage import (
     Source,
     is_remote,

@@ -15,7 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rawlog.formats.rocketmq import config, tables
+from rawlog.formats.rocketmq import (
+    DELAYS,
+    GROUPS,
+    OFFSETS,
+    RETRIES,
+    SCHEDULED,
+    TOPICS,
+    TRANSACTIONS,
+    above,
+    config,
+    parts,
+)
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
@@ -36,17 +47,15 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.paths import above, parts
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.settings import delays_of
 from rawlog.io.storage import Source
 from rawlog.kernels import columns
 from rawlog.model.errors import CorruptError, RawlogError
 from rawlog.model.format import File
-from rawlog.model.groups import Group, Position
+from rawlog.model.groups import Group, Position, TransactionalId, Transactions
 from rawlog.model.table import Table
 from rawlog.model.text import java_text
-from rawlog.model.transactions import TransactionalId, Transactions
 
 Batches = Iterator[pa.RecordBatch]
 Options = Mapping[str, str]
@@ -125,7 +134,7 @@ def topics(files: Sequence[File], options: Options) -> Batches:
                     "attributes": _texts(topic.get("attributes") or {}),
                 }
             )
-    return batch_of(tables.TOPICS, rows)
+    return batch_of(TOPICS, rows)
 
 
 @guarded
@@ -145,7 +154,7 @@ def groups(files: Sequence[File], options: Options) -> Batches:
                     "settings": _texts(group),
                 }
             )
-    return batch_of(tables.GROUPS, rows)
+    return batch_of(GROUPS, rows)
 
 
 def queues_of(files: Iterable[File]) -> dict[tuple[str | None, str, int], Bounds]:
@@ -214,7 +223,7 @@ def offsets(files: Sequence[File], options: Options) -> Batches:
         key = (file.place.group, topic, queue_id)
         low, high = bounds.get(key, (0, 0) if key in empty else (None, None))
         rows.append(_offset_row(file, group, topic, queue_id, offset, low, high))
-    return batch_of(tables.OFFSETS, rows)
+    return batch_of(OFFSETS, rows)
 
 
 def _unused_queues(files: Sequence[File]) -> set[tuple[str | None, str, int]]:
@@ -313,11 +322,11 @@ def delays(files: Sequence[File], options: Options) -> Batches:
                     "pending": pending,
                 }
             )
-    return batch_of(tables.DELAYS, rows)
+    return batch_of(DELAYS, rows)
 
 
 @dataclass(slots=True)
-class Entry:
+class StoredMessage:
     """A message of interest, as plain values."""
 
     topic: str
@@ -354,7 +363,7 @@ def is_system(topic: str) -> bool:
     )
 
 
-def entries_of(files: Sequence[File], options: Options) -> Iterator[Entry]:
+def entries_of(files: Sequence[File], options: Options) -> Iterator[StoredMessage]:
     """The messages in system topics, and those that came from one (with REAL_TOPIC or a commit). DataError at damage unless the options say
     otherwise.
     """
@@ -362,7 +371,7 @@ def entries_of(files: Sequence[File], options: Options) -> Iterator[Entry]:
         yield from entries_in(rows)
 
 
-def entries_in(rows: Messages) -> Iterator[Entry]:
+def entries_in(rows: Messages) -> Iterator[StoredMessage]:
     """The entries of system topics among messages."""
     if not len(rows):
         return
@@ -375,13 +384,13 @@ def entries_in(rows: Messages) -> Iterator[Entry]:
         yield _entry(rows, row, names[codes[row]])
 
 
-def _entry(rows: Messages, row: int, topic: str) -> Entry:
+def _entry(rows: Messages, row: int, topic: str) -> StoredMessage:
     def number(field: int) -> int:
         return int(rows[field][row])
 
     start, size = number(fields.F_PROPERTIES), number(fields.F_PROPERTIES_SIZE)
     body, body_size = number(fields.F_BODY), number(fields.F_BODY_SIZE)
-    return Entry(
+    return StoredMessage(
         topic,
         number(fields.F_QUEUE_ID),
         number(fields.F_QUEUE_OFFSET),
@@ -413,7 +422,7 @@ def time_of(ms: int) -> int | None:
 @guarded
 def transactions(files: Sequence[File], options: Options) -> Batches:
     """Half messages, copies grouped, with their end: committed before rolled back before discarded before pending."""
-    halves: dict[str, list[Entry]] = {}
+    halves: dict[str, list[StoredMessage]] = {}
     commits: dict[int, int] = {}
     committed_keys: dict[tuple[str, str], int] = {}
     finished: set[tuple[int, int]] = set()
@@ -459,7 +468,7 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
                 "born_timestamp": time_of(first.born),
             }
         )
-    return batch_of(tables.TRANSACTIONS, rows)
+    return batch_of(TRANSACTIONS, rows)
 
 
 def transactions_of(files: Sequence[File], errors: str) -> Transactions:
@@ -485,7 +494,7 @@ def _with_numbers(schema: pa.Schema) -> pa.Schema:
 @guarded
 def scheduled(files: Sequence[File], options: Options) -> Batches:
     """Delayed and timer messages: due when, delivered or not."""
-    waiting: list[Entry] = []
+    waiting: list[StoredMessage] = []
     delivered: dict[tuple[str, str], int] = {}
     cancelled: set[str] = set()
     for entry in entries_of(files, options):
@@ -534,7 +543,7 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
                 "delivered_physical_offset": copy,
             }
         )
-    return batch_of(tables.SCHEDULED, rows)
+    return batch_of(SCHEDULED, rows)
 
 
 def read_until(files: Iterable[File]) -> Iterator[int]:
@@ -560,10 +569,10 @@ def retries(files: Sequence[File], options: Options) -> Batches:
     for row in rows:
         if row["source_physical_offset"] is None:
             row["source_physical_offset"] = addresses.get((row["source_topic"], row["unique_key"]))
-    return batch_of(tables.RETRIES, rows)
+    return batch_of(RETRIES, rows)
 
 
-def _row(entry: Entry, names: _Names) -> dict[str, Any] | None:
+def _row(entry: StoredMessage, names: _Names) -> dict[str, Any] | None:
     topic, real = entry.topic, entry.properties.get("REAL_TOPIC", "")
     if topic in (SCHEDULE_TOPIC, TIMER_TOPIC) and real.startswith(RETRY_PREFIX):
         kind, group = "scheduled retry", real.removeprefix(RETRY_PREFIX)
@@ -661,12 +670,12 @@ def _find_messages(
 
 
 FOLDS: dict[str, Callable[[Sequence[File], Options], Batches]] = {
-    tables.TOPICS.name: topics,
-    tables.GROUPS.name: groups,
-    tables.OFFSETS.name: offsets,
-    tables.DELAYS.name: delays,
-    tables.TRANSACTIONS.name: transactions,
-    tables.SCHEDULED.name: scheduled,
-    tables.RETRIES.name: retries,
+    TOPICS.name: topics,
+    GROUPS.name: groups,
+    OFFSETS.name: offsets,
+    DELAYS.name: delays,
+    TRANSACTIONS.name: transactions,
+    SCHEDULED.name: scheduled,
+    RETRIES.name: retries,
 }
 """The tables that are made of a whole store, by name."""
