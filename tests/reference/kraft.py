@@ -185,3 +185,109 @@ def decode_frame(value: bytes) -> tuple[str, int, dict[str, Any]]:
     if end != len(value):
         raise Bad("left over")
     return API_KEYS[key]["name"], version, message
+
+
+MIGRATING = bytes(16)
+LISTS = ("isr", "replicas", "removingReplicas", "addingReplicas", "eligibleLeaderReplicas", "lastKnownElr")
+
+
+class Cluster:
+    """What the records of a metadata log add up to, record by record: topics with their partitions, and settings."""
+
+    def __init__(self) -> None:
+        self.names: dict[bytes, str] = {}
+        self.partitions: dict[tuple[bytes, int], dict[str, Any]] = {}
+        self.settings: dict[tuple[int, str, str], str] = {}
+        #: The numbers of records that a controller would not replay.
+        self.refused: list[int] = []
+        self.transaction: list[tuple[int, str, dict[str, Any]]] | None = None
+
+    def add(self, number: int, value: bytes) -> None:
+        try:
+            name, _, message = decode_frame(value)
+        except Bad:
+            self.refused.append(number)
+            return
+        if name == "BeginTransactionRecord":
+            if self.transaction is not None:
+                self.refused.append(number)
+            else:
+                self.transaction = []
+        elif name in ("EndTransactionRecord", "AbortTransactionRecord"):
+            if self.transaction is None:
+                self.refused.append(number)
+                return
+            records, self.transaction = self.transaction, None
+            for record in records if name == "EndTransactionRecord" else ():
+                self.apply(*record)
+        elif self.transaction is not None:
+            self.transaction.append((number, name, message))
+        else:
+            self.apply(number, name, message)
+
+    def apply(self, number: int, name: str, message: dict[str, Any]) -> None:
+        topic_id = message.get("topicId")
+        if name == "ConfigRecord":
+            key = message["resourceType"], message["resourceName"], message["name"]
+            self.settings.pop(key, None)
+            if message["value"] is not None:
+                self.settings[key] = message["value"]
+        elif name == "TopicRecord":
+            self.forget(message["topicId"])
+            self.names[message["topicId"]] = message["name"]
+        elif name == "ClearElrRecord":
+            wanted = message["topicName"]
+            if wanted and wanted not in self.names.values():
+                self.refused.append(number)
+                return
+            for (topic, _), partition in self.partitions.items():
+                if not wanted or self.names[topic] == wanted:
+                    partition["eligibleLeaderReplicas"] = partition["lastKnownElr"] = []
+        elif topic_id is not None and topic_id not in self.names:
+            self.refused.append(number)
+        elif name == "RemoveTopicRecord":
+            assert topic_id is not None
+            gone = self.names[topic_id]
+            self.forget(topic_id)
+            for key in [key for key in self.settings if key[:2] == (2, gone)]:
+                del self.settings[key]
+        elif name == "PartitionRecord":
+            assert topic_id is not None
+            directories = message.get("directories") or []
+            if not any(map(any, directories)):
+                directories = [MIGRATING] * len(message["replicas"])
+            if len(directories) != len(message["replicas"]):
+                self.refused.append(number)
+                return
+            lists = {key: message.get(key) or [] for key in LISTS}
+            more = {"leaderRecoveryState": 0, **message, **lists, "directories": directories}
+            self.partitions[topic_id, message["partitionId"]] = more
+        elif name == "PartitionChangeRecord":
+            assert topic_id is not None
+            if (topic_id, message["partitionId"]) not in self.partitions:
+                self.refused.append(number)
+            else:
+                self.change(number, self.partitions[topic_id, message["partitionId"]], message)
+
+    def change(self, number: int, partition: dict[str, Any], change: dict[str, Any]) -> None:
+        replicas, directories = change.get("replicas"), change.get("directories")
+        if replicas is not None and directories is not None and len(replicas) != len(directories):
+            self.refused.append(number)
+            return
+        if directories is None and replicas is not None and not any(map(any, partition["directories"])):
+            directories = [MIGRATING] * len(replicas)
+        for key in LISTS:
+            if change.get(key) is not None:
+                partition[key] = change[key]
+        if directories is not None:
+            partition["directories"] = directories
+        if change.get("leader", -2) != -2:
+            partition["leader"] = change["leader"]
+            partition["leaderEpoch"] += 1
+        if change.get("leaderRecoveryState", -1) != -1:
+            partition["leaderRecoveryState"] = change["leaderRecoveryState"]
+        partition["partitionEpoch"] += 1
+
+    def forget(self, topic_id: bytes) -> None:
+        self.names.pop(topic_id, None)
+        self.partitions = {key: value for key, value in self.partitions.items() if key[0] != topic_id}

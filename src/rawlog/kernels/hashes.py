@@ -1,4 +1,4 @@
-"""Hashes and text forms of many byte strings at once: Kafka's murmur2, Iceberg's murmur3, Java's String.hashCode, base64 for URLs."""
+"""Hashes and text forms of many byte strings at once: Kafka's murmur2, Iceberg's murmur3, SipHash, String.hashCode, base64 for URLs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import SLACK, copy
-from rawlog.kernels.ints import read_u8, read_u32, read_u32_le, wrap_i64, write_i8, write_i32_le, write_i64
+from rawlog.kernels.ints import read_i64_le, read_u8, read_u32, read_u32_le, wrap_i64, write_i8, write_i64
 from rawlog.kernels.types import I64, U8, Int, OutI32, OutI64, OutU8
 from rawlog.model.status import BAD_LENGTH, OK
 
@@ -187,7 +187,7 @@ def url_base64_spans(data: U8, starts: I64, stops: I64, out: OutU8, offsets: Out
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What MD5 and SHA-1 share: messages taken in by blocks of 64 bytes, the last of them filled up, and words of 32 bits turned round.
+# Messages taken in by blocks of 64 bytes, the last of them filled up, and words of 32 bits turned round.
 
 
 BLOCK = 64
@@ -217,53 +217,55 @@ def fill_block(scratch: Any, data: Any, position: Any, left: Any) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# MD5 of spans of bytes (RFC 1321), for formats that know a key by its digest. No protection against anybody: a name, not a seal.
-
-
-# floor(2**32 * abs(sin(i + 1))), as the algorithm defines them.
-_SINES = np.array([int(abs(np.sin(step + 1)) * 2**32) for step in range(64)], np.int64)
-_TURNS = np.array([7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21], np.int64)
+# SipHash of spans of bytes (Aumasson and Bernstein) with 128 bits: whoever does not know the key cannot make two spans that have one hash.
 
 
 @inline
-def _mix_md5(data: Any, start: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Take in the 64 bytes at `start`."""
-    first, second, third, fourth = a, b, c, d
-    for step in range(16):
-        mixed = d ^ (b & (c ^ d))
-        mixed = (mixed + a + _SINES[step] + read_u32_le(data, start + 4 * step)) & LOW
-        a, d, c, b = d, c, b, (b + turn(mixed, _TURNS[step & 3])) & LOW
-    for step in range(16):
-        mixed = c ^ (d & (b ^ c))
-        mixed = (mixed + a + _SINES[16 + step] + read_u32_le(data, start + 4 * ((5 * step + 1) & 15))) & LOW
-        a, d, c, b = d, c, b, (b + turn(mixed, _TURNS[4 + (step & 3)])) & LOW
-    for step in range(16):
-        mixed = b ^ c ^ d
-        mixed = (mixed + a + _SINES[32 + step] + read_u32_le(data, start + 4 * ((3 * step + 5) & 15))) & LOW
-        a, d, c, b = d, c, b, (b + turn(mixed, _TURNS[8 + (step & 3)])) & LOW
-    for step in range(16):
-        mixed = c ^ (b | (d ^ LOW))
-        mixed = (mixed + a + _SINES[48 + step] + read_u32_le(data, start + 4 * ((7 * step) & 15))) & LOW
-        a, d, c, b = d, c, b, (b + turn(mixed, _TURNS[12 + (step & 3)])) & LOW
-    return (first + a) & LOW, (second + b) & LOW, (third + c) & LOW, (fourth + d) & LOW
+def _left(value: Any, bits: Any) -> Any:
+    """A number of 64 bits turned to the left, by 1 to 63."""
+    return wrap_i64((value << bits) | ((value >> (64 - bits)) & ((1 << bits) - 1)))
+
+
+@inline
+def _mix_sip(a: Any, b: Any, c: Any, d: Any) -> Any:
+    """One round."""
+    a, c = wrap_i64(a + b), wrap_i64(c + d)
+    b, d = _left(b, 13) ^ a, _left(d, 16) ^ c
+    a = wrap_i64(_left(a, 32) + d)
+    c = wrap_i64(c + b)
+    b, d = _left(b, 17) ^ c, _left(d, 21) ^ a
+    return a, b, _left(c, 32), d
 
 
 @kernel
-def md5(data: U8, start: Int, size: Int, scratch: OutU8) -> Any:
-    """The digest of a span that lies inside the data, as two numbers of 64 bits whose bytes, low first, are the digest's sixteen."""
-    a, b, c, d = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476
-    position, left = np.int64(start), np.int64(size)
-    bits = left << 3
-    while True:
-        fill_block(scratch, data, position, left)
-        if left < LENGTH:
-            write_i32_le(scratch, LENGTH, bits & LOW)
-            write_i32_le(scratch, LENGTH + 4, bits >> 32)
-        a, b, c, d = _mix_md5(scratch, 0, a, b, c, d)
-        if left < LENGTH:
-            return wrap_i64(a | (b << 32)), wrap_i64(c | (d << 32))
-        position += BLOCK
-        left = left - BLOCK if left >= BLOCK else np.int64(-1)
+def siphash(data: U8, start: Int, size: Int, first: Int, second: Int, rounds: Int, closing: Int) -> Any:
+    """The hash of a span that lies inside the data, as two numbers of 64 bits. The key is two numbers; `rounds` are those for eight bytes,
+    `closing` those at the end.
+    """
+    a, b = first ^ 0x736F6D6570736575, second ^ 0x646F72616E646F6D ^ 0xEE
+    c, d = first ^ 0x6C7967656E657261, second ^ 0x7465646279746573
+    position, stop = start, start + size
+    is_last = False
+    while not is_last:
+        if stop - position >= 8:
+            word = read_i64_le(data, position)
+            position += 8
+        else:
+            is_last, word = True, wrap_i64((int(size) & 0xFF) << 56)
+            for index in range(stop - position):
+                word |= int(read_u8(data, position + index)) << (8 * index)
+        d ^= word
+        for _ in range(rounds):
+            a, b, c, d = _mix_sip(a, b, c, d)
+        a ^= word
+    c ^= 0xEE
+    for _ in range(closing):
+        a, b, c, d = _mix_sip(a, b, c, d)
+    low = a ^ b ^ c ^ d
+    b ^= 0xDD
+    for _ in range(closing):
+        a, b, c, d = _mix_sip(a, b, c, d)
+    return low, a ^ b ^ c ^ d
 
 
 # ----------------------------------------------------------------------------------------------------------------------

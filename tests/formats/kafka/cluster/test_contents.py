@@ -15,7 +15,6 @@ from rawlog.formats.kafka.cluster import metadata_log
 from rawlog.formats.kafka.cluster.metadata_log import (
     Contents,
     ContentsFold,
-    Rows,
     read_contents,
 )
 from rawlog.formats.kafka.cluster.writer import encode_batch
@@ -27,11 +26,7 @@ from tests.data.kraft import data_dir
 
 def shown(found: Contents) -> tuple[object, ...]:
     """Everything that contents say; records batch by batch, since splits are compressed alone."""
-    lists = [
-        [row for rows in found.rows() for row in getattr(rows, name)]
-        for name in Rows.__dataclass_fields__
-        if name != "file"
-    ]
+    lists = [row for rows in found.rows() for row in rows.batch.to_pylist()]
     ends = (found.first, found.first_position, found.following, found.end, found.is_damaged, found.kinds, found.footers)
     extent = None if found.plain is None else found.plain.extent()
     assert extent is not None

@@ -23,6 +23,7 @@ from rawlog.formats.kafka.cluster.paths import (
     is_metadata_log,
     snapshot_id,
 )
+from rawlog.formats.kafka.cluster.replay import Replay
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.messages import (
     control_type,
@@ -61,41 +62,50 @@ MOST_KEPT = 32 << 20
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
-    """Records of one file, in order, as lists; control records are among them, and marked. Times are microseconds."""
+    """Records of one file in order, with COLUMNS of `kafka.records`; control records are among them, and marked. Times are microseconds."""
 
     file: File
-    values: list[bytes | None]
-    offsets: list[int]
-    times: list[int | None]
-    epochs: list[int]
-    controls: list[bool]
-    kinds: list[int | None]
-    positions: list[int]
+    batch: pa.RecordBatch
 
-    @classmethod
-    def of(cls, file: File, batch: pa.RecordBatch) -> Rows:
-        """The rows of a batch that has COLUMNS of `kafka.records`."""
-        lists = {name: batch.column(name).to_pylist() for name in COLUMNS if name != "timestamp"}
-        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        return cls(
-            file,
-            lists["value"],
-            lists["offset"],
-            times,
-            lists["leader_epoch"],
-            lists["is_control"],
-            lists["control_type"],
-            lists["batch_position"],
-        )
+    @cached_property
+    def values(self) -> list[bytes | None]:
+        return self._list("value")
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        return self._list("offset")
+
+    @cached_property
+    def times(self) -> list[int | None]:
+        return self.batch.column("timestamp").cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def epochs(self) -> list[int]:
+        return self._list("leader_epoch")
+
+    @cached_property
+    def controls(self) -> list[bool]:
+        return self._list("is_control")
+
+    @cached_property
+    def kinds(self) -> list[int | None]:
+        return self._list("control_type")
+
+    @cached_property
+    def positions(self) -> list[int]:
+        return self._list("batch_position")
+
+    def _list(self, name: str) -> list[Any]:
+        return self.batch.column(name).to_pylist()  # type: ignore[no-any-return]
 
 
 def read_rows(files: Sequence[File], errors: str) -> Iterator[Rows]:
     """The records of segments or of snapshots of one kind, read from the files."""
     for log_file in files:
         for file, batch in read_records([log_file], COLUMNS, errors, format=str(log_file.format)):
-            yield Rows.of(file, batch)
+            yield Rows(file, batch)
 
 
 @dataclass(slots=True)
@@ -169,7 +179,7 @@ class Contents:
         for piece in self.pieces or ():
             with pa.ipc.open_stream(piece) as stream:
                 for batch in stream:
-                    yield Rows.of(self.file, batch)
+                    yield Rows(self.file, batch)
 
 
 def _gap(expected: int, offset: int, *, position: int, path: str) -> Mark:
@@ -683,14 +693,12 @@ class MetadataStore(Store):
     def load(self, state: State, file: File, errors: str) -> None:
         """Take the records of a snapshot or bootstrap file into a state."""
         state.timestamp = -1
+        replay = Replay(state)
         for rows in self.rows([file], errors):
-            for value, offset, control, kind in zip(rows.values, rows.offsets, rows.controls, rows.kinds, strict=True):
-                if not control:
-                    state.add(offset, value or b"")
-                    continue
-                state.add_control(offset, -1 if kind is None else kind, value or b"")
-                if kind == ControlType.SNAPSHOT_HEADER and state.timestamp < 0:
-                    state.timestamp = _last_contained(value or b"")
+            replay.add(rows.batch)
+            if state.timestamp < 0 and ControlType.SNAPSHOT_HEADER in rows.kinds:
+                state.timestamp = _last_contained(rows.values[rows.kinds.index(ControlType.SNAPSHOT_HEADER)] or b"")
+        replay.flush()
 
     def _find_leader(self, state: State) -> None:
         """A snapshot does not say who led: the last change of leader before its end does, if the log still has it."""
@@ -721,29 +729,30 @@ class MetadataStore(Store):
         """Take in the log from the end of a state on; whether its epochs never fall."""
         start, epoch, rises = state.end_offset, state.epoch, True
         last = at.offset if at.offset is not None else (1 << 63) - 1
-        add, add_control = state.add, state.add_control
+        replay = Replay(state)
         for rows in self.rows(self._from(start), errors):
-            if not rows.offsets or rows.offsets[-1] < start:
+            offsets, epochs = _array(rows.batch, "offset"), _array(rows.batch, "leader_epoch")
+            if not offsets.size or offsets[-1] < start:
                 continue
-            if rows.offsets[0] > last:
+            if offsets[0] > last:
                 break
-            for index, offset in enumerate(rows.offsets):
-                if offset < start:
-                    continue
-                time = rows.times[index]
-                if offset > last or (at.time is not None and time is not None and time > at.time):
-                    return rises
-                value = rows.values[index]
-                if rows.controls[index]:
-                    kind = rows.kinds[index]
-                    add_control(offset, -1 if kind is None else kind, value or b"")
-                else:
-                    add(offset, value or b"")
-                state.end_offset = offset + 1
-                if time is not None:
-                    state.timestamp = time // 1000
-            rises &= epoch <= min(rows.epochs)
-            state.epoch = epoch = rows.epochs[-1]
+            times = rows.batch.column("timestamp").cast(pa.int64()).fill_null(NO_TIME).to_numpy()
+            is_due = offsets >= start
+            is_after = is_due & (offsets > last)
+            if at.time is not None:
+                is_after |= is_due & (times != NO_TIME) & (times > at.time)
+            count = int(np.argmax(is_after)) if is_after.any() else offsets.size
+            due = np.flatnonzero(is_due[:count])
+            if due.size:
+                replay.add(rows.batch.slice(0, count).filter(pa.array(is_due[:count])))
+                state.end_offset = int(offsets[due[-1]]) + 1
+                timed = due[times[due] != NO_TIME]
+                state.timestamp = int(times[timed[-1]]) // 1000 if timed.size else state.timestamp
+            if count < offsets.size:
+                break
+            rises &= epoch <= int(epochs.min())
+            state.epoch = epoch = int(epochs[-1])
+        replay.flush()
         return rises
 
     def _from(self, offset: int) -> list[File]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -65,7 +66,6 @@ from rawlog.io.storage import Source, local_path
 from rawlog.io.walk import describe, walk
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
-from rawlog.kernels.hashes import SCRATCH
 from rawlog.model.errors import CorruptError, DataError, LimitError, OptionError, RawlogError, unknown
 from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
@@ -298,7 +298,7 @@ class KeyMap:
         self.most = int(self.slots * LOAD)
         self.table = np.zeros((min(self.slots, FIRST_SLOTS), kernels.SLOT), np.int64)
         self.state = np.array([0, NONE], np.int64)
-        self.scratch = np.zeros(SCRATCH, np.uint8)
+        self.secret = np.frombuffer(os.urandom(16), np.int64).tolist()
 
     @property
     def size(self) -> int:
@@ -348,7 +348,7 @@ class KeyMap:
 
     def _digests(self, locations: RecordLocations) -> NDArray[np.int64]:
         digests = np.empty((2, locations.keys.size), np.int64)
-        kernels.digest_keys(locations.data, locations.keys, locations.sizes, self.scratch, digests)
+        kernels.digest_keys(locations.data, locations.keys, locations.sizes, *self.secret, digests)
         return digests
 
 

@@ -25,7 +25,7 @@ from rawlog.formats.kafka.log.records import COLUMNS, Columns, TooMuch, decode_c
 from rawlog.formats.kafka.log.writer import BatchFields, encode_batch, encode_marker
 from rawlog.formats.kafka.partition.identity import Identity, identity
 from rawlog.formats.kafka.partition.markers import COMMITTED, Judge, Ledger, Transaction
-from rawlog.formats.kafka.partition.outline import BatchRange, Outline, Side, outline, refuse_damage
+from rawlog.formats.kafka.partition.outline import BatchRange, Fate, Outline, Side, outline, refuse_damage
 from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, segments_of
 from rawlog.formats.kafka.partition.segment_outline import (
     FARTHEST,
@@ -327,6 +327,16 @@ class Repair:
             self.report.counts["records_aside"] = self.aside.records
 
 
+def _kept_runs(sound: SoundBatches, fates: Mapping[int, Fate]) -> list[tuple[int, int]]:
+    """The runs of batches that follow one another in the file and have no fate: the numbers of the first and the last of each."""
+    kept = np.ones(sound.starts.size, np.bool_)
+    kept[list(fates)] = False
+    follows = kept[1:] & kept[:-1] & (sound.starts[1:] == sound.stops[:-1])
+    begins = np.flatnonzero(kept & np.concatenate(([True], ~follows))[: kept.size])
+    ends = np.flatnonzero(kept & np.concatenate((~follows, [True]))[: kept.size])
+    return list(zip(begins.tolist(), ends.tolist(), strict=True))
+
+
 def _remove_offset(lost: Lost, offset: int) -> list[Lost]:
     """A run of lost offsets without one of them."""
     first, last = lost
@@ -452,13 +462,15 @@ class Salvage(Repair):
         rows: list[tuple[int, int, Action, str, tuple[int, int] | None]] = []
         rows += [(hole.start, hole.stop, Action.DROPPED, hole.reason, None) for hole in sound.holes]
         tails = {hole.start for hole in sound.holes if extent.is_crash_tail(hole)}
-        places = zip(sound.starts.tolist(), sound.stops.tolist(), strict=True)
-        offsets = zip(sound.head["base_offset"].tolist(), sound.head["last_offset"].tolist(), strict=True)
-        for at, (place, held) in enumerate(zip(places, offsets, strict=True)):
-            fate = fates.get(at)
-            if fate is not None and fate.action is Action.CHANGED:
-                held = (fate.base, fate.base + held[1] - held[0])
-            rows.append((*place, Action.KEPT, "", held) if fate is None else (*place, fate.action, fate.reason, held))
+        firsts, lasts = sound.head["base_offset"], sound.head["last_offset"]
+        for first, last in _kept_runs(sound, fates):
+            span = int(firsts[first]), int(lasts[last])
+            rows.append((int(sound.starts[first]), int(sound.stops[last]), Action.KEPT, "", span))
+        for at, fate in fates.items():
+            span = int(firsts[at]), int(lasts[at])
+            if fate.action is Action.CHANGED:
+                span = fate.base, fate.base + span[1] - span[0]
+            rows.append((int(sound.starts[at]), int(sound.stops[at]), fate.action, fate.reason, span))
         reached = 0
         for start, end, action, reason, span in sorted(rows, key=lambda row: row[0]):
             self.report.count("bytes_added", max(reached - start, 0))  # bytes that two batches share are written twice
