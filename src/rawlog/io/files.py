@@ -21,7 +21,7 @@ from rawlog.io.storage import (
     is_remote,
     local_path,
 )
-from rawlog.model.errors import AccessError
+from rawlog.model.errors import ExistsError
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLi
     named = os.fspath(path)
     refuse_nested(named, sources)
     if not overwrite and exists(named):
-        raise AccessError(f"{named}: exists already; choose another name or ask to overwrite it")
+        raise ExistsError(f"{named}: exists already")
     if is_remote(named):
         yield from _writing_remote(named)
         return
@@ -77,7 +77,7 @@ def _writing_remote(path: str) -> Iterator[IO[bytes]]:
 def move(path: str, target: str, *, overwrite: bool = False) -> None:
     """Give a file, which is whole, its name in the same file system. AccessError if something of that name exists already."""
     if not overwrite and exists(target):
-        raise AccessError(f"{target}: exists already; choose another name or ask to overwrite it")
+        raise ExistsError(f"{target}: exists already")
     try:
         if is_remote(target):
             system, inner = file_system(target)

@@ -63,8 +63,8 @@ def record(
     if form not in FORMS:
         raise unknown("form of a recording", form, FORMS)
     if form == "native" and options.filters_rows:
-        raise OptionError(
-            "native recordings take whole batches: choose records with `rawlog convert` later, or record as replay"
+        raise OptionError("native recordings take whole batches").advise(
+            "--format replay, or choose records later with `rawlog convert`"
         )
     try:
         with connect(settings, is_stopped) as cluster:

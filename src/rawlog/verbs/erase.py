@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from rawlog import registry
 from rawlog.io.output import Folder, Output
-from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.errors import ExistsError, OptionError
 from rawlog.model.finding import Finding, Mark
 from rawlog.model.report import Report
 from rawlog.model.table import RECORDS
@@ -233,9 +233,7 @@ class Erase(RewriteJob):
         for paper in self.papers:
             paper.refuse((*tree.sources, *self.inputs, self.named))
             if not self.dry_run and os.path.lexists(paper.path) and not self.overwrite:
-                raise AccessError(
-                    f"{paper.named}: exists already; choose another name with --certificate, or use --force"
-                )
+                raise ExistsError(f"{paper.named}: exists already")
         splits = super().plan(tree)
         chosen = self.erasure.selection
         for family in registry.families():

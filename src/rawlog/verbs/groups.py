@@ -13,6 +13,7 @@ from rawlog.model.verb import Item, Option, verb
 from rawlog.reading.options import Errors, Paths, TopicNames, texts
 from rawlog.reading.select import ERRORS
 from rawlog.reading.tree import Tree, open_known
+from rawlog.verbs.options import instead
 
 if TYPE_CHECKING:
     from rawlog.model.format import File
@@ -161,7 +162,7 @@ def _group_items(tree: Tree, names: Sequence[str], topics: Sequence[str], errors
         if family.unread_groups is not None:
             unread += family.unread_groups(tree.files)
     if not all_groups:
-        raise AccessError("\n".join(unread) or f"{', '.join(tree.roots)}: no consumer groups were found")
+        raise instead(AccessError("\n".join(unread) or f"{', '.join(tree.roots)}: no consumer groups were found"), tree)
     yield from (Item(note=note, is_finding=True) for note in unread)
     committed = {position.topic for group in all_groups for position in group.positions}
     yield from _note_missing(names, {group.name for group in all_groups}, "group")
@@ -187,7 +188,7 @@ def _transaction_items(tree: Tree, ids: Sequence[str], topics: Sequence[str], er
             systems.append(part)
             yield from damage
     if not any(systems):
-        raise AccessError(f"{', '.join(tree.roots)}: no transactions were found")
+        raise instead(AccessError(f"{', '.join(tree.roots)}: no transactions were found"), tree)
     yield from _note_missing(topics, _topics(tree.files), "topic")
     yield from _note_missing(ids, {entry.transactional_id for system in systems for entry in system.ids}, "id")
     for system in systems:

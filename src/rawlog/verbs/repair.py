@@ -16,6 +16,7 @@ from rawlog.io.storage import is_remote, local_path
 from rawlog.model.errors import (
     AccessError,
     CorruptError,
+    ExistsError,
     OptionError,
     UnknownFormatError,
     unknown,
@@ -37,7 +38,17 @@ from rawlog.model.verb import Kind, Option, verb
 from rawlog.reading.options import Note, Path, Time, Topics
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.verbs.options import Force, Page, Running, SystemOptions, check_page, open_sources, option_texts, write_page
+from rawlog.verbs.options import (
+    Force,
+    Page,
+    Running,
+    SystemOptions,
+    check_page,
+    instead,
+    open_sources,
+    option_texts,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from rawlog.model.format import Family, File, Keep
@@ -301,8 +312,11 @@ class RewriteJob(Job[RewriteResult, Report]):
         if not shares:
             able = [family for family in registry.families() if self.verb in family.store_class.rewrites]
             names = ", ".join(family.title for family in able)
-            raise UnknownFormatError(
-                f"{', '.join(tree.roots)}: nothing here to {self.verb}; these systems can be: {names}"
+            raise instead(
+                UnknownFormatError(
+                    f"{', '.join(tree.roots)}: nothing here to {self.verb}; these systems can be: {names}"
+                ),
+                tree,
             )
         self._check_options([family for family, _ in shares])
         stores = [(family, *self._stores(family, files, tree.roots)) for family, files in shares]
@@ -405,7 +419,7 @@ class RewriteJob(Job[RewriteResult, Report]):
             places += [f"{self.aside.path}/{split.store.name}" for split in self._splits if len(self._splits) > 1]
             for path in map(LocalPath, places if len(places) == 1 else places[1:]):
                 if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                    raise AccessError(f"{path}: exists already and is not empty; choose another name")
+                    raise ExistsError(f"{path}: exists already and is not empty")
         self.stage = self.output.open()
         if self.aside is not None:
             self.aside.open()

@@ -15,6 +15,7 @@ from rawlog.io.output import Folder, Output
 from rawlog.io.storage import is_remote, local_path, read_regular
 from rawlog.model.errors import (
     AccessError,
+    ExistsError,
     OptionError,
     UnknownFormatError,
     unknown,
@@ -47,6 +48,7 @@ from rawlog.verbs.options import (
     Rescuing,
     SystemOptions,
     check_page,
+    instead,
     open_sources,
     option_texts,
     running_of,
@@ -237,9 +239,7 @@ class Rescue(Job[RescueResult, Report]):
             return []
         for name in self.rescuer.adjacent_files():
             if os.path.lexists(f"{self.target}{name}") and not (self.options.overwrite or self.resume):
-                raise AccessError(
-                    f"{self.target}{name}: exists already; choose another name for the result, or --force"
-                )
+                raise ExistsError(f"{self.target}{name}: exists already")
         for split in units:
             ready = _read_finished(LocalPath(self.stage or "") / FINISHED / split.key, split) if self.resume else None
             if ready is None:
@@ -334,7 +334,8 @@ def _family(tree: Tree) -> Family:
         )
     if not families:
         names = ", ".join(map(_system, able))
-        raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be rescued; these systems can be: {names}")
+        what = f"{', '.join(tree.roots)}: nothing here can be rescued; these systems can be: {names}"
+        raise instead(UnknownFormatError(what), tree)
     return families[0]
 
 

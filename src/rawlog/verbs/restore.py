@@ -28,6 +28,7 @@ from rawlog.verbs.options import (
     NewCluster,
     Restoring,
     bind_schemas,
+    instead,
     running_of,
     settings_of,
     transforms_of,
@@ -457,7 +458,15 @@ class Restore(Job[RestoreResult, Report]):
             raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be read as records")
         assert self.stage is not None
         chosen = Selection(topics=options.topics, errors=options.errors)
-        return offer_rows(tree, restorer, below(self.stage, "rows"), chosen)
+        systems = {file.system for file in tree}
+        for family in registry.families():
+            if family.name in systems and family.store_class.can("rescuer"):
+                what = f"{family.title}: its rows become records of Kafka; `rawlog repair` and `rawlog rescue` keep the system"
+                restorer.report.notes.append(what)
+        try:
+            return offer_rows(tree, restorer, below(self.stage, "rows"), chosen)
+        except (EncodeError, OptionError) as error:
+            raise instead(error, tree) from None
 
     def _offer_changed(self, tree: Tree, *, has_lakes: bool) -> Offer:
         """The rows of the source, changed and written again; only what was committed, as new batches are in no transaction."""
