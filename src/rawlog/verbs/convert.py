@@ -713,7 +713,9 @@ class Convert(Job[ConvertResult, Report]):
         for _, reading in sorted(readings.items()):
             report_reading(reading, report)
         if not rows and self.selection.topics:
-            report.notes.append(f"no row is of the topics {', '.join(self.selection.topics)}, or none is as asked for")
+            report.notes.append(
+                f"no row belongs to the topics {', '.join(self.selection.topics)}, or no row matches the conditions"
+            )
         report.parts = dict(accounts)
         report.not_loaded = list(self._not_loaded) if accounts else []
         return report

@@ -150,8 +150,8 @@ Timeout = Annotated[
         "rawlog record 'orders*' --to orders.parquet -F client.properties --since -2h --until-end",
         "rawlog record orders --to messages.log --format replay -b localhost:9092 --limit 1000 --find ERROR",
     ),
-    more="""Exit codes: 0 everything asked for is stored; 1 something is missing, which the output names; 2 wrong usage; 3 the
-cluster cannot be reached or refuses; 130 interrupted before the end that was asked for. What is stored is valid;
+    more="""Exit codes: 0 everything is stored; 1 something is missing, which the output names; 2 wrong usage; 3 the
+cluster cannot be reached or refuses; 130 interrupted before the end. What is stored is valid;
 --resume continues.
 """,
     doing="recording",
@@ -175,7 +175,7 @@ def record(
     ] = None,
     resume: Annotated[bool, Option("Continue the recording at DST.", section=OUTPUT)] = False,
     max_bytes: Annotated[
-        int | None, Option("Stop after so many bytes: 64M, 1GiB.", kind=Kind.SIZE, metavar="SIZE", section=END)
+        int | None, Option("Stop after SIZE bytes: 64M, 1GiB.", kind=Kind.SIZE, metavar="SIZE", section=END)
     ] = None,
     timeout: Timeout = None,
     markers: Annotated[
@@ -422,7 +422,7 @@ def replay(
         "rawlog mirror orders -b localhost:9092 --to localhost:9092 --topic-map orders=orders-copy --group mirror",
     ),
     more="""Exit codes: 0 every record was acknowledged; 1 some were not, which the output names; 2 wrong usage; 3 a
-cluster cannot be reached or refuses; 130 interrupted before the end that was asked for.
+cluster cannot be reached or refuses; 130 interrupted before the end.
 """,
     doing="mirroring",
 )
@@ -440,8 +440,8 @@ def mirror(
     exact: Annotated[
         bool,
         Option(
-            "Keep offsets: into empty topics, or to continue such a mirror. A partition where that is impossible is named; the others "
-            "go on.",
+            "Keep offsets: into empty topics, or to continue such a mirror. Partitions where this is impossible are reported; the "
+            "others continue.",
             section=SENDING,
         ),
     ] = False,

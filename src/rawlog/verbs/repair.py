@@ -88,7 +88,7 @@ def repair(
     force: Force = False,
     **running: Unpack[Running],
 ) -> Report:
-    """Write a repaired copy; report what was kept, cut and rebuilt.
+    """Write a repaired copy of the damaged files of one broker.
 
     `target` gets everything that is sound in `source`, so that the real system opens it. Files that are derived from the data are rebuilt.
     Every loss is reported with its place. `source` is never changed; `target` must not exist yet.
@@ -488,7 +488,7 @@ class RewriteJob(Job[RewriteResult, Report]):
                 if in_store and "files" in report.facts:
                     report.facts["files"] = sorted([*report.facts["files"], path])
         report.notes += _path_notes(copied, "copied unchanged: rawlog does not know what it is")
-        report.notes += _path_notes(remade, "not copied: the system makes it again by itself")
+        report.notes += _path_notes(remade, "not copied: the system creates it again")
 
     def _look(self, split: StoreSplit, path: LocalPath, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in

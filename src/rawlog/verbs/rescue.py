@@ -98,7 +98,7 @@ def rescue(
     force: Force = False,
     **options: Unpack[Rescuing],
 ) -> Report:
-    """Combine the replicas on the disks of a dead cluster into one directory.
+    """Combine the replicas on several disks of a dead cluster into one directory.
 
     `to` is then a directory that a broker can start on. Each `paths` is a log directory of a broker, or has several of them below it; any
     of them may be missing or damaged. For each partition the replica decides that led when the cluster died. What is damaged there is

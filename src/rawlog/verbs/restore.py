@@ -76,7 +76,7 @@ def restore(
     force: Force = False,
     **options: Unpack[Restoring],
 ) -> Report:
-    """Write a data directory that a real broker starts on.
+    """Write a directory for a new Kafka broker, whole or as of a moment.
 
     `target` is the directory of a single-node Kafka cluster with the topics of `source` in it: the directory of a broker or several, a lake
     that `ingest` made, Parquet files, or anything that can be read as records. From a broker's directory every batch is copied as it is,
