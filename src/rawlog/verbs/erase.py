@@ -51,8 +51,8 @@ ERASED = "What to erase"
         "rawlog erase /var/kafka-logs out/ --topic orders --decode value=auto --where \"value.user = 'alice'\"",
         "rawlog erase /data/ambry/9 out/ --blob AAYIAQSSAAgAAQAAAAAAAAAJ",
     ),
-    more="Exit codes: 0 done; 1 an erased key or text still occurs, records were lost, or files were left out; 2 wrong usage, or an id that "
-    "does not exist; 3 cannot be read or written. A note names keys without a record.",
+    more="Exit codes: 0 done; 1 an erased key or text still occurs, records were lost, or files were left out; 2 wrong usage, or an "
+    "id that does not exist; 3 cannot be read or written. A note names keys without a record.",
     doing="erasing",
 )
 def erase(
@@ -95,9 +95,9 @@ def erase(
     broker, partitions of Ambry.
 
     Kafka logs: all other records keep their offsets, times, producers and transactions, as after Kafka's own log cleaner, and indexes are
-    rebuilt. RocketMQ: a message becomes an empty one of the same size; its copies in the retry, delay, dead-letter and half-message topics are erased too;
-    queues, tags and the key index are rebuilt. kafka-replay: entries are left out. Ambry: the content of a blob is overwritten with
-    zeros, as Ambry's own hard delete does, and the blob is deleted.
+    rebuilt. RocketMQ: a message becomes an empty message of the same size; its copies in the retry, delay, dead-letter and half-message
+    topics are erased too; queues, tags and the key index are rebuilt. kafka-replay: entries are left out. Ambry: the content of a blob is
+    overwritten with zeros, as by Ambry's own hard delete, and the blob is deleted.
 
     The `certificate` has the request, every erased record with a hash of it, hashes over all kept records, and hashes of all
     files of `source` and `target`. `rawlog verify DST --certificate FILE` checks it.

@@ -68,8 +68,8 @@ def transactions(
 ) -> Shown:
     """Show transactions: open, hanging, aborted, and what to do about them.
 
-    It shows the transactions at or below `paths`: those that no marker ends, what their coordinator last wrote about them, aborted ones.
-    An open transaction hangs if its coordinator does not know of it: consumers that read committed records wait for it for ever.
+    It shows open transactions, the last state that their coordinator wrote, and aborted transactions, at or below `paths`. An open
+    transaction hangs if its coordinator does not know it: then consumers of committed records wait for ever.
 
     Returns rows with `table` "open", "ids" (as the coordinator wrote them) and "aborted". One that hangs has `is_hanging`, and `advice`
     says what to do. AccessError if there are none; OptionError for an id or topic that does not exist; DataError at damage unless `errors`

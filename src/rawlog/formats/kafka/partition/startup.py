@@ -139,7 +139,8 @@ class _Load:
         reached = trusted_end(segment, index)
         if reached.is_fatal:
             message = (
-                f"{self.name}: byte {reached.position:,} of {split(segment.path)[1]} is not a batch, and {MARK} says that the broker stopped cleanly: "
+                f"{self.name}: byte {reached.position:,} of {split(segment.path)[1]} is not a batch, and {MARK} says that the broker "
+                "stopped cleanly: "
                 "a broker does not start; without that file it cuts the log there"
             )
             return [Prediction(Effect.REFUSES, self.path, message)], base
