@@ -79,3 +79,49 @@ def test_the_manual_has_every_verb_and_option(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stderr == "", "groff found something wrong"
     assert "rawlog verify [OPTIONS] [PATH...]" in done.stdout.replace("‐", "-")
+
+
+def completed(*words: str) -> list[str]:
+    """What may follow at the last of these words, as every shell asks for it."""
+    from click.shell_completion import BashComplete
+
+    *before, last = words
+    return [item.value for item in BashComplete(cli, {}, "rawlog", "_RAWLOG_COMPLETE").get_completions(before, last)]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["cat", "samples/kafka", "--topic", "codec-z"], ["codec-zstd"]),
+        (["ls", "samples/rocketmq", "-t", "T"], ["T1", "T2"]),
+        (["ls", "samples/rocketmq", "samples/kafka", "--topic", "codec-z"], ["codec-zstd"]),
+        (["find", "text", "samples/kafka", "--topic", "codec-z"], ["codec-zstd"]),
+        (["convert", "samples/kafka", "out", "--topic", "codec-z"], ["codec-zstd"]),
+        (["cat", "--topic", "codec-z"], []),
+        (["cat", "nowhere", "--topic", "codec-z"], []),
+        (["groups", "samples/kafka", "--group", "group-classic-"], ["group-classic-two"]),
+        (["cat", "samples/ambry", "--table", "ambry.b"], ["ambry.blobs"]),
+        (["cat", "samples/ambry", "--table", "kafka"], []),
+        (["cat", "samples/kafka", "--columns", "offset,ke"], ["offset,key"]),
+        (["cat", "samples/kafka", "--table", "kafka.batches", "--columns", "base_o"], ["base_offset"]),
+        (["ingest", "samples/kafka", "--to", "lake", "--tables", "files,kafka.ba"], ["files,kafka.batches"]),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_names_complete_from_the_paths_before_them(words: list[str], names: list[str]) -> None:
+    assert completed(*words) == names
+
+
+def test_topics_of_users_come_first() -> None:
+    topics = completed("cat", "samples/kafka", "--topic", "")
+    first = next(at for at, topic in enumerate(topics) if topic.startswith("_"))
+    assert all(topic.startswith("_") for topic in topics[first:])
+    assert first > 0
+
+
+def test_topics_complete_without_reading_files(tmp_path: Path) -> None:
+    """Names are in the names of directories: no file is opened."""
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    os.mkfifo(folder / "00000000000000000000.log")  # whoever opens it waits for ever
+    assert completed("cat", str(tmp_path), "--topic", "") == ["orders"]

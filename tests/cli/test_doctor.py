@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import rawlog
 from rawlog import kernels
 
@@ -65,13 +63,3 @@ def test_every_extra_has_a_purpose() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name in set(extras) - {"all", "s3"}:
         assert any(one.startswith(package) for one in extras[name] for package in PURPOSES), name
-
-
-def test_the_advice_is_for_the_tool_that_made_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`pip install` changes nothing that is in an environment of pipx."""
-    from rawlog.verbs import doctor as installation
-
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert installation._install("lake") == 'pip install "rawlog[lake]"'
-    (tmp_path / "pipx_metadata.json").write_text("{}")
-    assert installation._install("lake") == 'pipx install --force "rawlog[lake]"'

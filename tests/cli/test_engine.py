@@ -140,10 +140,11 @@ def test_what_is_installed_runs_it(without: Callable[..., Ran], tmp_path: Path) 
     refused = without("pyspark", *query, "--master", "local[1]")
     assert refused.code == 3
     assert "Spark is not installed" in refused.err
-    assert "leave --master, --conf and --engine spark out" in refused.err
+    assert "--engine local without --master and --conf" in refused.err
     nothing = without("pyspark,duckdb", *query)
     assert nothing.code == 3
-    assert 'DuckDB is not installed: `pip install "rawlog[duckdb]"`, or use Spark' in nothing.err
+    assert "DuckDB is not installed\nNext: pip install" in nothing.err
+    assert '[spark]"' in nothing.err
 
 
 def test_spark_that_is_not_installed_is_not_chosen_for_its_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,17 +81,17 @@ class Verbs(click.Group):
                 yield DECLARED[name]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; if the reader of the output ends, that is not an error. If no file was recognised, say how to name a format."""
-        from rawlog.model.errors import UnrecognisedError
+        """Run a verb; if the reader of the output ends, that is not an error. An error without a next step gets the one of this verb."""
+        from rawlog.model.errors import RawlogError
 
         try:
             return super().invoke(ctx)
-        except UnrecognisedError as error:
-            verb = self.get_command(ctx, str(ctx.invoked_subcommand))
-            if verb is None or all("--as" not in option.opts for option in verb.params):
-                raise
-            first, *others = str(error).split("\n")
-            raise UnrecognisedError("\n".join([f"{first}; --as FORMAT names one", *others])) from None
+        except RawlogError as error:
+            name = str(ctx.invoked_subcommand)
+            command = self.get_command(ctx, name)
+            assert command is not None
+            options = {spelling for parameter in command.params for spelling in parameter.opts}
+            raise error.advise(logs.next_step(error, name, options)) from error.__cause__
         except BrokenPipeError:
             quiet_output()
             ctx.exit(CLOSED_PIPE)
@@ -114,6 +114,8 @@ Examples:
   rawlog ls kafka-logs/
   rawlog cat kafka-logs/ --topic orders --since -2h --json
   rawlog verify kafka-logs/
+
+repair: one broker, damaged. rescue: several disks of a dead cluster. restore: into a new broker, or back to a moment.
 
 Exit codes: 0 clean; 1 damage, differences or loss; 2 wrong usage; 3 cannot be read or written. `rawlog VERB --help` shows the options and
 examples of a verb; each verb is also a Python function: rawlog.verify("kafka-logs/").""",

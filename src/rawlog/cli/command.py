@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from rawlog.cli import logs
+from rawlog.cli.completion import completer
 from rawlog.cli.logs import Bar, say
 from rawlog.cli.output import Notes
 from rawlog.model.errors import OptionError
@@ -289,7 +290,7 @@ def _parameter(parameter: Parameter) -> click.Parameter:
             required=parameter.is_required,
             metavar=parameter.metavar,
             help=parameter.help,
-            shell_complete=_complete_tables if parameter.kind is Kind.TABLE else None,
+            shell_complete=completer(parameter),
             **more,
         )
     option.section = parameter.section
@@ -315,12 +316,6 @@ def _type(parameter: Parameter) -> click.ParamType[Any]:
         return click.FLOAT if parameter.least is None else click.FloatRange(parameter.least)
     types: dict[Kind, click.ParamType[Any]] = {Kind.SIZE: Size(), Kind.PARTITIONS: Partitions(), Kind.PATH: PATH}
     return types.get(parameter.kind, click.STRING)
-
-
-def _complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from rawlog import registry
-
-    return [name for name in registry.tables() if name.startswith(incomplete)]
 
 
 def _value(parameter: Parameter, value: Any) -> Any:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -20,7 +21,18 @@ from typing import Any, Self, TypeVar
 
 import click
 
-from rawlog.model.errors import DONE, FOUND, UNREADABLE, USAGE, DataError, OptionError, RawlogError
+from rawlog.model.errors import (
+    DONE,
+    FOUND,
+    UNREADABLE,
+    USAGE,
+    DataError,
+    ExistsError,
+    LimitError,
+    OptionError,
+    RawlogError,
+    UnknownFormatError,
+)
 from rawlog.model.job import Progress
 from rawlog.model.text import counted, printable, size_text
 
@@ -222,15 +234,15 @@ def _answer(run: Callable[[], Any]) -> int:
         flush()
         context = error.ctx
         verb = context.command_path if context is not None else "rawlog"
-        say(f"{error.format_message()}\nTry '{verb} --help'.")
+        say(f"{error.format_message()}\nNext: {verb} --help")
         return USAGE
     except click.ClickException as error:
         flush()
-        say(error.format_message())
+        say(f"{error.format_message()}\nNext: rawlog --help")
         return UNREADABLE if isinstance(error, click.FileError) else USAGE
     except RawlogError as error:
         flush()
-        say(str(error))
+        say(f"{error}\nNext: {error.next_step}" if error.next_step else str(error))
         return code_of(error)
     except SystemExit as error:
         # click ends so when its own output meets a closed pipe.
@@ -241,7 +253,7 @@ def _answer(run: Callable[[], Any]) -> int:
         raise
     except MemoryError:
         flush()
-        say("not enough memory")
+        say("not enough memory\nNext: --threads 1 where the verb has it, fewer columns, or --engine spark")
         return UNREADABLE
     except Exception as error:
         if os.environ.get("RAWLOG_DEBUG"):
@@ -249,8 +261,34 @@ def _answer(run: Callable[[], Any]) -> int:
 
             traceback.print_exc()
         first = (str(error).splitlines() or [""])[0]
-        say(f"internal error: {type(error).__name__}: {first}; please report it (RAWLOG_DEBUG=1 shows the traceback)")
+        say(
+            f"internal error: {type(error).__name__}: {first}\nNext: set RAWLOG_DEBUG=1, run it again, and report the traceback"
+        )
         return INTERNAL
+
+
+def next_step(error: RawlogError, verb: str, options: Collection[str]) -> str:
+    """What helps after an error of a verb with these options, by the class of the error."""
+    if isinstance(error, ExistsError):
+        ways = {"--force": "replaces it", "--resume": "continues it"}
+        steps = [f"{option} {what}" for option, what in ways.items() if option in options]
+        return ", or ".join([*steps, "choose another name"])
+    if isinstance(error, LimitError) and "--max-" in error.message:
+        return f"rawlog {verb} with a higher limit"
+    if isinstance(error, DataError):
+        path = "" if error.path is None else shlex.quote(error.path)
+        look = (
+            f"rawlog explain {path} --at {error.position}"
+            if path and error.position is not None and verb != "explain"
+            else ""
+        )
+        steps = [look or (f"rawlog verify {path}" if path else "rawlog verify PATH")]
+        return ", or ".join(
+            [*steps, *(["--errors skip to continue after the damage"] if "--errors" in options else [])]
+        )
+    if isinstance(error, UnknownFormatError):
+        return "--as FORMAT names the format; `rawlog formats` lists them" if "--as" in options else "rawlog formats"
+    return f"rawlog {verb} --help"
 
 
 def code_of(error: RawlogError) -> int:

@@ -13,6 +13,7 @@ import click
 from rawlog.cli.command import examples
 from rawlog.engines.choice import settings as parse_settings
 from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.extras import missing
 
 # What runs on the driver. With the archive on its path, it needs rawlog installed nowhere.
 # spark-submit sends all that it says to stdout, messages too: these go where ours go.
@@ -164,7 +165,7 @@ def _spark_submit() -> str:
 
         spec = find_spec("pyspark")
         if spec is None or spec.origin is None:
-            raise AccessError('Spark is not installed: `pip install "rawlog[spark]"`, or set SPARK_HOME')
+            raise missing("Spark", "spark", otherwise="set SPARK_HOME")
         home = str(Path(spec.origin).parent)
     return str(Path(home, "bin", "spark-submit"))
 

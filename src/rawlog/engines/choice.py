@@ -72,6 +72,8 @@ class Engine:
             progress(Progress(phase="starting Spark"))
         try:
             return session(self.master, dict(self.conf), brief=brief)
+        except AccessError:
+            raise
         except OSError as error:  # its JVM ended while it started
             raise AccessError(f"Spark did not start: {error.strerror or error}") from None
 

@@ -21,6 +21,7 @@ from rawlog.engines.sql.bounds import Bounds, bounds_of
 from rawlog.engines.sql.views import ALL, Directory, Files, View
 from rawlog.lakes.parquet import dataset
 from rawlog.model.errors import AccessError, OptionError, RawlogError, unknown
+from rawlog.model.extras import install_command, missing
 from rawlog.model.table import JSON, Column, Table, spark_type
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -202,10 +203,8 @@ class DuckEngine(Engine):
         try:
             import duckdb
         except ImportError as error:
-            alternative = "--engine spark" if find_spec("pyspark") else 'Spark, `pip install "rawlog[spark]"`'
-            raise AccessError(
-                f'DuckDB is not installed: `pip install "rawlog[duckdb]"`, or use {alternative}'
-            ) from error
+            otherwise = "--engine spark" if find_spec("pyspark") else install_command("spark")
+            raise missing("DuckDB", "duckdb", otherwise=otherwise) from error
         self.failure: RawlogError | None = None
         self._duckdb: Any = duckdb
         self._connection: Any = duckdb.connect()

@@ -35,7 +35,7 @@ from rawlog.io.stages import (
     staged_file_of,
 )
 from rawlog.io.storage import Source, exists, file_system, is_remote, local_path, split_query
-from rawlog.model.errors import AccessError, EncodeError, OptionError
+from rawlog.model.errors import AccessError, EncodeError, ExistsError, OptionError
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Whether two places are the same or one lies inside the other: directories, files, globs and URLs, however they are named.
@@ -140,11 +140,21 @@ P = TypeVar("P", bound=Any)
 PathLike = str | os.PathLike[str]
 
 
+_ELSEWHERE = "name a target that you can write"
+#: What helps if a target cannot be written, by the number of the system's error.
+_REMEDIES = {
+    errno.ENOSPC: "free space there (`df -h`), or name a target on another disk",
+    errno.EDQUOT: "name a target on another disk",
+}
+
+
 def unwritable(named: str, error: OSError) -> AccessError:
     """What the system says of a target, as an error of ours."""
     if isinstance(error, AccessError):
         return error
-    return AccessError(f"{named}: {' '.join(str(error.strerror or error).split())}")
+    return AccessError(f"{named}: {' '.join(str(error.strerror or error).split())}").advise(
+        _REMEDIES.get(error.errno or 0, _ELSEWHERE)
+    )
 
 
 # Sources are never touched ---------------------------------------------------------------------------------------------
@@ -155,7 +165,8 @@ def refuse_nested(target: PathLike, sources: Iterable[PathLike]) -> None:
     named = os.fspath(target)
     source = first_overlapping(named, sources)
     if source is not None:
-        raise OptionError(f"{named}: the target and the source {source} are the same or lie inside one another")
+        what = "the target and the source {source} are the same or lie inside one another"
+        raise OptionError(f"{named}: {what.format(source=source)}").advise(f"name a target outside of {source}")
 
 
 # Names that come from data ---------------------------------------------------------------------------------------------
@@ -205,7 +216,9 @@ def refuse_staged(target: str, kind: str, *, resume: bool) -> str:
         raise OptionError(f"{target}: a local path expected")
     stage = kept_stage_of(local_path(target), kind)
     if not resume and os.path.isdir(stage) and os.listdir(stage):
-        raise AccessError(f"{stage}: left by an interrupted {kind} of {target}; ask to resume it, or remove it")
+        raise AccessError(f"{stage}: left by an interrupted {kind} of {target}").advise(
+            f"--resume continues it, or remove it: rm -r {stage}"
+        )
     return stage
 
 
@@ -264,14 +277,14 @@ class Output:
         final = Path(self.path)
         if final.is_dir():
             if not self.overwrite and any(final.iterdir()):
-                raise AccessError(f"{self.named}: exists already and is not empty; choose another name")
+                raise ExistsError(f"{self.named}: exists already and is not empty")
             if precious := precious_inside(final):
-                raise OptionError(f"{final}: {precious}, which is not replaced; name a new directory")
+                raise OptionError(f"{final}: {precious}, which is not replaced").advise("name a new directory")
 
     def check_directory(self) -> None:
         """The same for a target that is to be a directory: a file is in the way too."""
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
-            raise AccessError(f"{self.named}: exists already and is not a directory; choose another name")
+            raise ExistsError(f"{self.named}: exists already and is not a directory")
         self.check()
 
     def open(self) -> str:
@@ -339,7 +352,7 @@ class Output:
             self._replace(folder, final, REPLACED)
             return
         if not final.is_dir():
-            raise AccessError(f"{self.named}: exists already and is not a directory")
+            raise ExistsError(f"{self.named}: exists already and is not a directory")
         names = sorted((entry.name for entry in folder.iterdir()), key=lambda name: (name in merged, name))
         for name in names:
             if name not in merged:
@@ -351,7 +364,7 @@ class Output:
         """AccessError if a name in the target is taken, by more than an empty directory, and may not be replaced."""
         path = Path(self.path) / name
         if os.path.lexists(path) and not self.overwrite and not (path.is_dir() and not any(path.iterdir())):
-            raise AccessError(f"{path}: exists already; choose another name or ask to overwrite it")
+            raise ExistsError(f"{path}: exists already")
 
     def _replace(self, staged: Path, final: Path, old: str) -> None:
         try:
@@ -359,7 +372,7 @@ class Output:
                 _sync_tree(staged)
             if os.path.lexists(final) and final.is_dir() != staged.is_dir():
                 kind = "directory" if final.is_dir() else "file"
-                raise AccessError(f"{final}: a {kind} already; choose another name")
+                raise ExistsError(f"{final}: a {kind} already")
             if staged.is_dir():
                 self._rename_directory(staged, final, old)
             else:
@@ -376,7 +389,7 @@ class Output:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
         if not self.overwrite:
-            raise AccessError(f"{final}: exists already and is not empty; choose another name")
+            raise ExistsError(f"{final}: exists already and is not empty")
         if _exchange(staged, final):
             return  # what was there before is in the stage now, and goes with it
         aside = Path(self.open()) / old
@@ -401,7 +414,7 @@ class Output:
     def additions(self) -> Iterator[Folder]:
         """A directory to fill, whose content is added to the target when the block ends well: all of it or, if a name is taken, nothing."""
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
-            raise AccessError(f"{self.named}: exists already and is not a directory")
+            raise ExistsError(f"{self.named}: exists already and is not a directory")
         with self._filled() as folder:
             yield folder
         if not self.dry_run:
@@ -417,13 +430,11 @@ class Output:
         if self.is_remote:
             raise OptionError(f"{self.named}: a local directory expected")
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
-            raise AccessError(f"{self.named}: exists already and is not a directory; choose another name")
+            raise ExistsError(f"{self.named}: exists already and is not a directory")
         folder = Folder(self.path, named=self.named).make()
         with locked(self.path, self.named):
             if not resume and any(Path(self.path).iterdir()):
-                raise AccessError(
-                    f"{self.named}: exists already and is not empty; choose another name, or ask to resume it"
-                )
+                raise ExistsError(f"{self.named}: exists already and is not empty")
             try:
                 yield folder
             except OSError as error:
@@ -437,7 +448,7 @@ class Output:
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             if not resume and os.path.lexists(self.path):
-                raise AccessError(f"{self.named}: exists already; choose another name, or ask to resume it")
+                raise ExistsError(f"{self.named}: exists already")
             mode = "r+" if os.path.exists(self.path) else "x"
             with FileIO(self.path, mode) as file, locked(self.path, self.named):
                 yield file
@@ -623,7 +634,7 @@ def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLi
     named = os.fspath(path)
     refuse_nested(named, sources)
     if not overwrite and exists(named):
-        raise AccessError(f"{named}: exists already; choose another name or ask to overwrite it")
+        raise ExistsError(f"{named}: exists already")
     if is_remote(named):
         yield from _writing_remote(named)
         return
@@ -667,7 +678,7 @@ def _writing_remote(path: str) -> Iterator[IO[bytes]]:
 def move(path: str, target: str, *, overwrite: bool = False) -> None:
     """Give a file, which is whole, its name in the same file system. AccessError if something of that name exists already."""
     if not overwrite and exists(target):
-        raise AccessError(f"{target}: exists already; choose another name or ask to overwrite it")
+        raise ExistsError(f"{target}: exists already")
     try:
         if is_remote(target):
             system, inner = file_system(target)

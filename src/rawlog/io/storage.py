@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shlex
 import stat
 import struct
 import sys
@@ -211,11 +212,11 @@ def _remote(path: str) -> tuple[fs.FileSystem, str, str, str]:
     host = rest.split("/", 1)[0]
     user = host[: host.rfind("@") + 1]  # who asks is no part of the path: s3://key:secret@bucket/path
     if scheme not in SCHEMES:
-        raise AccessError(f"{path}: not a URL that can be read; those of {', '.join(SCHEMES)} and file are")
+        raise AccessError(f"{path}: not a URL that can be read; known schemes: {', '.join(SCHEMES)}, file")
     try:
         system = _file_system(f"{scheme}://{host}", mark + query)
     except Exception as error:
-        raise AccessError(f"{path}: {_why(error)}") from None
+        raise unreadable(path, error) from None
     return system, rest[len(user) :].rstrip("/"), f"{scheme}://{user}", mark + query
 
 
@@ -226,6 +227,29 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
     from pyarrow import fs
 
     return fs.LocalFileSystem(), local_path(path)
+
+
+def absent(path: str, what: str = "file or directory") -> AccessError:
+    """The error for a path that does not exist, with the nearest directory above it that does."""
+    error = AccessError(f"{path}: no such {what}")
+    if is_remote(path):
+        return error.advise("check the bucket and the path")
+    above = os.path.dirname(os.path.abspath(local_path(path)))
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    return error.advise(f"ls {shlex.quote(above)}")
+
+
+def unreadable(path: str, error: BaseException) -> AccessError:
+    """What a file system says of a path that cannot be read, as an error of ours."""
+    refusal = AccessError(f"{path}: {_why(error)}")
+    if isinstance(error, PermissionError):
+        return refusal.advise("run rawlog as a user that can read it, such as the broker's")
+    if is_remote(path):
+        return refusal.advise(
+            "check the address, and the credentials in the environment (AWS_ACCESS_KEY_ID, AWS_REGION, …)"
+        )
+    return refusal
 
 
 def _why(error: BaseException) -> str:
@@ -330,7 +354,7 @@ class Source:
                 self.size = os.fstat(self._fd).st_size
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
             self.close()
-            raise AccessError(f"{path}: {_why(error)}") from None
+            raise unreadable(path, error) from None
 
     def refresh(self) -> int:
         """The size of the file now (a live log grows)."""
@@ -419,7 +443,7 @@ def listing(path: str, folders: list[str] | None = None) -> Iterator[ListedFile]
             for name in names:
                 yield from _local_listing(name, folders)
             return
-    raise AccessError(f"{path}: no such file or directory")
+    raise absent(path)
 
 
 def owned_listing(root: str, path: str) -> Iterator[ListedFile]:
@@ -431,7 +455,7 @@ def owned_listing(root: str, path: str) -> Iterator[ListedFile]:
         return
     base, local = local_path(root), local_path(path)
     if not os.path.isdir(local):
-        raise AccessError(f"{path}: no such directory")
+        raise absent(path, "directory")
     if os.path.realpath(local) != os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(local, base))):
         return
     for folder, folders, names in os.walk(local):
@@ -510,20 +534,20 @@ def _remote_listing(path: str) -> Iterator[ListedFile]:
         if info.type == fs.FileType.File:
             infos = [info]
         elif info.type == fs.FileType.NotFound:
-            raise AccessError(f"{path}: no such file or directory")
+            raise absent(path)
         else:
             infos = system.get_file_info(fs.FileSelector(inner, recursive=True))
     except AccessError:
         raise
     except (OSError, ValueError) as error:
-        raise AccessError(f"{path}: {_why(error)}") from None
+        raise unreadable(path, error) from None
     import fnmatch
 
     files = sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: str(info.path))
     if pattern is not None:
         files = [info for info in files if fnmatch.fnmatchcase(info.path, pattern)]
     if pattern is not None and not files:
-        raise AccessError(f"{path}: no such file or directory")
+        raise absent(path)
     for info in files:
         modified = info.mtime_ns / 1e9 if info.mtime_ns else None
         yield ListedFile(f"{before}{info.path}{after}", int(info.size), modified)
@@ -553,5 +577,5 @@ def exists(path: str) -> bool:
         try:
             return bool(system.get_file_info(inner).type != fs.FileType.NotFound)
         except (OSError, ValueError) as error:
-            raise AccessError(f"{path}: {_why(error)}") from None
+            raise unreadable(path, error) from None
     return os.path.lexists(local_path(path))

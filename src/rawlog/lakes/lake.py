@@ -50,6 +50,7 @@ from rawlog.lakes.state import (
     summary_of,
 )
 from rawlog.model.errors import AccessError, OptionError, RawlogError
+from rawlog.model.extras import missing
 from rawlog.model.table import RECORDS, Table
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -223,7 +224,9 @@ class Lake:
         if os.path.isfile(os.path.join(self.path, CATALOG)):
             return
         if not create:
-            raise AccessError(f"{self.path}: not a lake: it has no {CATALOG}")
+            raise AccessError(f"{self.path}: not a lake: it has no {CATALOG}").advise(
+                f"rawlog ls {self.path} if it has files, rawlog ingest PATH --to {self.path} to make a lake"
+            )
         try:
             make_directory(self.path)
             others = [name for name in os.listdir(self.path) if not name.startswith((".", CATALOG))]
@@ -243,7 +246,7 @@ class Lake:
             from pyiceberg.catalog import load_catalog
             from sqlalchemy import NullPool, create_engine
         except ImportError:
-            raise AccessError('PyIceberg is not installed: `pip install "rawlog[lake]"`') from None
+            raise missing("PyIceberg", "lake") from None
         # It warns about every column without statistics; some have none on purpose.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         with self.access():

@@ -32,7 +32,7 @@ from rawlog.lakes.loss_check import (
     write,
 )
 from rawlog.lakes.parquet import Sheet
-from rawlog.model.errors import AccessError, OptionError, unknown
+from rawlog.model.errors import ExistsError, OptionError, unknown
 from rawlog.model.format import Format
 from rawlog.model.table import RECORDS, Table
 
@@ -119,7 +119,7 @@ class Outlet(ABC):
     def check(self) -> None:
         """AccessError if the target is in the way, before anything is done."""
         if not self.overwrite and exists(self.path) and not self._is_empty():
-            raise AccessError(f"{self.path}: exists already; choose another name or ask to overwrite it")
+            raise ExistsError(f"{self.path}: exists already")
         if self.is_directory:
             Output(self.path, overwrite=True).check()
 

@@ -21,6 +21,7 @@ from rawlog.lakes.lake import Lake, living, remove_file
 from rawlog.lakes.names import known_tables, same_files
 from rawlog.lakes.state import everything, history_of, newest_first
 from rawlog.model.errors import AccessError
+from rawlog.model.extras import missing
 from rawlog.model.job import (
     Job,
     Split,
@@ -128,7 +129,7 @@ class _Reach(Job[LookResult, Mapping[str, UnlistedFiles]]):
         except AccessError:
             raise
         except ImportError:
-            raise AccessError('PyIceberg is not installed where the task runs: `pip install "rawlog[lake]"`') from None
+            raise missing("PyIceberg (where the task runs)", "lake") from None
         except Exception as error:
             raise AccessError(f"{look.table}: {str(error).splitlines()[0] if str(error) else error!r}") from None
         stage.advance(split.size)

@@ -55,16 +55,31 @@ UNSUPPORTED_VERSION, AUTHENTICATION_FAILED, TOPIC_EXISTS = 35, 58, 36
 INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS = 50, 51
 
 
+_LOGIN = "check user, password, sasl.mechanisms and security.protocol in the file of -F"
+_ALLOW = "let an administrator allow it (kafka-acls --add), or name another user in the file of -F"
+_CHECK = "check the address of -b, and security.protocol in the file of -F (TLS or not)"
+#: What helps after an error code of Kafka.
+_STEPS = dict.fromkeys(NOT_AUTHORIZED, _ALLOW) | dict.fromkeys((33, 34, 54, AUTHENTICATION_FAILED), _LOGIN)
+
+
 class BrokerError(AccessError):
     """A broker that cannot be reached, refuses, or answers what cannot be read. `code` is Kafka's error code, None without one."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
         self.code = code
+        if code in _STEPS:
+            self.advise(_STEPS[code])
+        elif message.startswith("login: ") or "authentication failed" in message:
+            self.advise(_LOGIN)
 
 
 class Disconnected(BrokerError):
     """The connection ended or could not be made; another attempt may succeed."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message, code)
+        self.advise(_CHECK)
 
 
 def explain_code(code: int) -> str:
@@ -193,7 +208,7 @@ def _fetch_token(settings: Settings) -> str:
         return str(answer["access_token"])
     except (WebError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = str(error) if isinstance(error, WebError) else type(error).__name__
-        raise BrokerError(f"login: {urllib.parse.urlparse(url).hostname}: no token could be had: {why}") from None
+        raise BrokerError(f"login: {urllib.parse.urlparse(url).hostname}: no token: {why}") from None
 
 
 # ----------------------------------------------------------------------------------------------------------------------

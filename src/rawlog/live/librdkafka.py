@@ -35,7 +35,8 @@ from rawlog.live.cluster import (
 from rawlog.live.fetch import FetchedBatches, Fetcher
 from rawlog.live.produce import Producer, SentBatch, Writer
 from rawlog.live.settings import Settings
-from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.errors import OptionError
+from rawlog.model.extras import missing
 from rawlog.model.format import File, Place, Want
 from rawlog.model.table import RECORDS
 
@@ -61,7 +62,7 @@ def _library() -> Any:
         import confluent_kafka
         import confluent_kafka.admin
     except ImportError:
-        raise AccessError('confluent-kafka is not installed: `pip install "rawlog[kafka]"`') from None
+        raise missing("confluent-kafka", "kafka", otherwise="--client own") from None
     return confluent_kafka
 
 

@@ -122,7 +122,9 @@ class Checkpoint:
         except OSError as error:
             raise AccessError(f"{path}: {error.strerror or error}") from None
         except (ValueError, KeyError, TypeError, IndexError):
-            raise OptionError(f"{path}: not a checkpoint of a replay") from None
+            raise OptionError(f"{path}: not a checkpoint of a replay").advise(
+                "name a new file with --checkpoint"
+            ) from None
 
     def catch_up(self, cluster: Cluster, ids: Mapping[str, bytes]) -> None:
         """Take in what the target got after the checkpoint was written: its batches bear the ids of our producers.

@@ -63,8 +63,8 @@ def record(
     if form not in FORMS:
         raise unknown("form of a recording", form, FORMS)
     if form == "native" and options.filters_rows:
-        raise OptionError(
-            "native recordings take whole batches: choose records with `rawlog convert` later, or record as replay"
+        raise OptionError("native recordings take whole batches").advise(
+            "--format replay, or choose records later with `rawlog convert`"
         )
     try:
         with connect(settings, is_stopped) as cluster:
@@ -242,11 +242,11 @@ class _Recording:
                 reason = "deleted by the broker since the last recording"
                 report.add(Action.LOST, reason, str(partition), first_offset=wanted, stop_offset=first)
             else:
-                report.notes.append(f"{partition}: the log begins at offset {first:,}; {wanted:,} was asked for")
+                report.notes.append(f"{partition}: the log begins at offset {first:,}, after offset {wanted:,}")
         if self.cluster.settings.uses_library:
             report.notes.append(NOTE)
         report.notes += [
-            f"{partition}: the log ends at offset {end:,}; {wanted:,} was asked for"
+            f"{partition}: the log ends at offset {end:,}, before offset {wanted:,}"
             for partition, (wanted, end) in self.bounds.short.items()
         ]
         report.notes += self.sink.notes()

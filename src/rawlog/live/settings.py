@@ -199,8 +199,8 @@ class Settings:
         """The settings that properties say."""
         known_properties = _known_settings(properties, note or (lambda _: None))
         if "bootstrap.servers" not in known_properties:
-            raise OptionError(
-                f"no broker is named: give -b HOST:PORT, bootstrap.servers in a file for -F, or ${BOOTSTRAP}"
+            raise OptionError("no broker is named").advise(
+                f"-b HOST:PORT, or bootstrap.servers in a file for -F, or ${BOOTSTRAP}"
             )
         arguments: dict[str, Any] = {"bootstrap": _addresses(known_properties.pop("bootstrap.servers"))}
         _take_jaas(known_properties)

@@ -410,9 +410,8 @@ class Targets:
             topic = self._find(name, partition if largest is None else largest)
         if partition not in topic.partitions:
             raise OptionError(
-                f"topic {name} has {counted(len(topic.partitions), 'partition')}, the source has records of partition {partition}; "
-                f"choose --partition-by key or round-robin, or a topic with more partitions"
-            )
+                f"topic {name} has {counted(len(topic.partitions), 'partition')}, the source has records of partition {partition}"
+            ).advise("--partition-by key or round-robin, or --topic-map OLD=NEW to name a topic with more partitions")
         return topic
 
     def _find(self, name: str, partition: int) -> Topic:
@@ -420,9 +419,9 @@ class Targets:
             self.cluster.create_topic(name, self.partitions or partition + 1 or -1)
         try:
             topic = self.cluster.topics([name])[name]
-        except OptionError:
+        except OptionError as error:
             if not (self.create and self.dry_run):
-                raise
+                raise error.advise("--create-topic to create it, or --topic-map OLD=NEW to name another") from None
             return self._imagine(name, self.partitions or partition + 1 or 1)
         self.topics[name], self._numbers[name] = topic, len(self._numbers)
         self.ids |= ids_of({name: topic})

@@ -94,7 +94,9 @@ class Connection:
             return raw
         except ssl.SSLCertVerificationError as error:
             _close(raw)
-            raise BrokerError(f"{self.named}: its certificate is not accepted: {error.verify_message}") from None
+            raise BrokerError(f"{self.named}: its certificate is not accepted: {error.verify_message}").advise(
+                "name the CA's certificate as ssl.ca.location in the file of -F"
+            ) from None
         except (OSError, ValueError) as error:
             _close(raw)
             hint = ""

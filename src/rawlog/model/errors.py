@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 #: Exit codes: nothing to report; damage, loss or differences; wrong usage; nothing known there, or something that could not be read or
 #: written.
@@ -12,6 +13,16 @@ DONE, FOUND, USAGE, UNREADABLE = 0, 1, 2, 3
 
 class RawlogError(Exception):
     """The root: catch this and nothing rawlog raises about its input escapes."""
+
+    #: What to do next: a command or an option. None: the command line derives it from the class of the error and from the verb.
+    next_step: str | None = None
+
+    def advise(self, step: str) -> Self:
+        """Add what to do next, unless the error has it already, and return the error itself. A traceback shows it too."""
+        if self.next_step is None:
+            self.next_step = step
+            self.add_note(f"Next: {step}")
+        return self
 
 
 class DataError(RawlogError):
@@ -113,6 +124,10 @@ class AccessError(RawlogError, OSError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class ExistsError(AccessError):
+    """Something has the name of a target. The command line names the option of the verb that replaces or continues it."""
 
 
 def unknown(what: str, name: str, existing: Iterable[str]) -> OptionError:

@@ -115,9 +115,9 @@ def missing_topics(names: Iterable[str], topics: Collection[str]) -> Iterator[Op
         if is_glob(name):
             yield f"--topic {name}: no topic matches"
         elif topics:
-            yield unknown("topic", name, topics)
+            yield unknown("topic", name, topics).advise("rawlog ls PATH lists the topics; a name with * may match none")
         else:
-            yield OptionError(f"unknown topic {name!r}: there are no topics here")
+            yield OptionError(f"unknown topic {name!r}: there are no topics here").advise("leave --topic out")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

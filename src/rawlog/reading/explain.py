@@ -129,7 +129,7 @@ def _explainable(file: File) -> Format:
     if file.problem is not None:
         raise AccessError(f"{file.path}: {file.problem}")
     if file.format is None:
-        raise UnknownFormatError(f"{file.path}: not a file of any known format; --as FORMAT names one")
+        raise UnknownFormatError(f"{file.path}: not a file of any known format")
     return registry.formats()[file.format]
 
 

@@ -190,7 +190,7 @@ def head(
 ) -> Rows:
     """Show the first rows.
 
-    They are those that `rawlog cat` shows first with the same options.
+    The rows are the first ones of `rawlog cat` with the same options.
 
     Returns Rows; errors as `rawlog.rows`.
 
@@ -219,7 +219,7 @@ def tail(
 ) -> Rows:
     """Show the last rows; -f follows a live log.
 
-    They are those that `rawlog cat` shows last with the same options. Rows before them are not decoded.
+    The rows are the last ones of `rawlog cat` with the same options. Earlier rows are not decoded.
 
     Returns Rows; errors as `rawlog.rows`. `rawlog.follow` is `tail -f`.
 
@@ -300,9 +300,9 @@ def count(
 ) -> int:
     """Count rows.
 
-    It counts the rows that `rawlog cat` shows with the same options. Where the headers of batches have the number, only they are read,
-    whatever the codec, and no checksum is compared: `rawlog verify` does that, and so does `errors` skip. Offsets that do not rise or
-    belong in another file are reported, with exit code 1.
+    It counts the rows that `rawlog cat` shows with the same options. If the headers of batches have the number, `count` reads only the
+    headers and compares no checksums; `rawlog verify` compares them, and so does `errors` skip. Offsets that do not rise or belong in
+    another file are reported, with exit code 1.
 
     Returns the number. Errors as `rawlog.rows`.
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
-from rawlog.model.errors import OptionError
+from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.text import parse_time
-from rawlog.model.verb import Option, verb
+from rawlog.model.verb import Item, Option, verb
 from rawlog.reading.options import Errors, Paths, Time, texts
-from rawlog.reading.tree import open_known
+from rawlog.reading.tree import Tree, open_known
 from rawlog.verbs.groups import Shown, check_errors
+from rawlog.verbs.options import instead
 
 
 @verb(
@@ -51,8 +52,6 @@ def cluster(
     >>> import rawlog
     >>> topics = [row["topic"] for row in rawlog.cluster("samples/kafka") if row["table"] == "topics"]
     """
-    from rawlog.formats.kafka.cluster.view import describe
-
     check_errors(errors)
     if at_offset is not None and at_offset < 0:
         raise OptionError(f"at_offset {at_offset!r}: a whole number, 0 or more, expected")
@@ -67,4 +66,13 @@ def cluster(
     }
     left_out: list[str] = []
     tree = open_known(paths, note=left_out.append)
-    return Shown(describe(tree.files, tree.roots, options), left_out)
+    return Shown(_describe(tree, options), left_out)
+
+
+def _describe(tree: Tree, options: Mapping[str, Any]) -> Iterator[Item]:
+    from rawlog.formats.kafka.cluster.view import describe
+
+    try:
+        yield from describe(tree.files, tree.roots, options)
+    except AccessError as error:
+        raise instead(error, tree) from None

@@ -13,6 +13,7 @@ from typing import Any
 
 import rawlog
 from rawlog import registry
+from rawlog.model.extras import install_command
 from rawlog.model.verb import verb
 
 #: What the extra with this package is for.
@@ -41,7 +42,7 @@ class Check:
 def doctor() -> list[Check]:
     """Check this installation, and say what is missing.
 
-    It looks at versions, the library of kernels, the cache, required packages, extras and Java. Nothing is changed. Exit code 1 if
+    It checks versions, the library of kernels, the cache, required packages, extras and Java. Nothing is changed. Exit code 1 if
     something that every verb needs is missing; extras that are not installed are not an error.
 
     Returns what was looked at, in order.
@@ -94,7 +95,7 @@ def _packages() -> Iterator[Check]:
     try:
         wanted = metadata.requires("rawlog") or []
     except metadata.PackageNotFoundError:
-        yield Check("packages", "missing", "rawlog is not installed, only found on the path", "pip install rawlog")
+        yield Check("packages", "missing", "rawlog is not installed, only found on the path", install_command())
         return
     required = [_name(requirement) for requirement in wanted if ";" not in requirement]
     versions, missing = _find_installed(required)
@@ -109,15 +110,9 @@ def _packages() -> Iterator[Check]:
         versions, missing = _find_installed(names)
         if missing:
             what = f"{purpose}; not installed: {', '.join(missing)}"
-            yield Check(f"extra {extra}", "missing", what, _install(extra))
+            yield Check(f"extra {extra}", "missing", what, install_command(extra))
         else:
             yield Check(f"extra {extra}", "ok", f"{purpose}; {', '.join(versions)}")
-
-
-def _install(extra: str) -> str:
-    """The command that adds an extra, with the tool that made this environment."""
-    by_pipx = os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json"))
-    return f'pipx install --force "rawlog[{extra}]"' if by_pipx else f'pip install "rawlog[{extra}]"'
 
 
 def _name(requirement: str) -> str:
@@ -145,7 +140,9 @@ def _java() -> Check:
     try:
         java = find_java()
     except AccessError:
-        return Check("java", "missing", "Java 17 or later, for Spark only", f"{_install('spark')}, or set JAVA_HOME")
+        return Check(
+            "java", "missing", "Java 17 or later, for Spark only", f"{install_command('spark')}, or set JAVA_HOME"
+        )
     return Check("java", "ok", f"{java.version} in {java.home} (by {java.origin})")
 
 

@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from rawlog.io.output import Output
-from rawlog.model.errors import unknown
+from rawlog.model.errors import UnknownFormatError, unknown
 from rawlog.model.report import Report
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import Path, Paths, Time, texts
 from rawlog.reading.tree import open_known
+from rawlog.verbs.options import instead
 
 
 @verb(
@@ -56,7 +57,10 @@ def extract(
     with Output(os.fspath(to)) as output:
         output.refuse(tree.sources)
         with output.directory() as folder:
-            report = extract_blobs([file for file in tree.files if file.system == "ambry"], folder, options)
+            stores = [file for file in tree.files if file.system == "ambry"]
+            if not stores:
+                raise instead(UnknownFormatError(f"{', '.join(tree.roots)}: no Ambry store is here"), tree)
+            report = extract_blobs(stores, folder, options)
     report.verb, report.source, report.target = "extract", ", ".join(tree.roots), output.named
     report.notes[:0] = left_out
     return report

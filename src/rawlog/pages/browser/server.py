@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from rawlog.engines import choice
 from rawlog.model.errors import AccessError, RawlogError
+from rawlog.model.extras import missing
 from rawlog.model.finding import Finding, Findings
 from rawlog.model.job import Progress
 from rawlog.pages.browser.files import OpenedPaths
@@ -23,7 +24,6 @@ from rawlog.reading.inspect import RuleChoice
 from rawlog.reading.tree import Tree
 from rawlog.verbs.verify import Verify
 
-MISSING = 'the packages of the browser are not installed: `pip install "rawlog[browse]"`'
 #: Seconds that requests under way have at the end, and that their threads are waited for.
 PATIENCE, LONGEST = 3, 30
 
@@ -46,7 +46,7 @@ class Server:
 
             from rawlog.pages.browser.app import application
         except ImportError as error:
-            raise AccessError(MISSING) from error
+            raise missing("the web server of the browser", "browse") from error
         opened = OpenedPaths(paths, format=format)
         self.token = token or secrets.token_urlsafe(24)
         self.checks, self.statements = Checks(), Statements()

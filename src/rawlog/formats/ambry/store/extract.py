@@ -64,7 +64,7 @@ def extract_blobs(files: Sequence[File], folder: Folder, options: Mapping[str, s
     blobs: dict[bytes, Blob] = {}
     stores = blob_stores(files)
     if not stores:
-        raise UnknownFormatError("no Ambry store in what was given")
+        raise UnknownFormatError("no Ambry store is here")
     for store in stores:
         blobs |= _blobs(store, now_of(options))
     if not blobs:

@@ -36,9 +36,7 @@ def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, 
         raise OptionError("--log and --diff exclude one another")
     stores = clusters([file for file in files if takes("kraft.topics", file)])
     if not stores:
-        raise AccessError(
-            f"{', '.join(roots)}: no metadata log (__cluster_metadata-0) and no snapshot of one was found"
-        )
+        raise AccessError(f"{', '.join(roots)}: no metadata log (__cluster_metadata-0) is here, and no snapshot of one")
     return _describe_stores(files, stores, _Description(files, options))
 
 

@@ -158,9 +158,9 @@ def _parts(
 
 @rule("kafka.log.magic", Severity.ERROR)
 def magic(seen: Inspection) -> Iterator[Mark]:
-    """A batch says it is of a format that does not exist, or is too short for the one it names.
+    """A batch names a format that does not exist, or is too short for its format.
 
-    Its records cannot be read. The length before it was credible, so what follows is read.
+    Its records cannot be read. Its length is credible, so the batches after it are read.
     """
     head, frames = seen.share(_heads), seen.frames
     for index in np.flatnonzero(head["state"] == Status.BAD_MAGIC).tolist():
@@ -256,9 +256,9 @@ def order(seen: Inspection) -> Iterator[Mark]:
 
 @rule("kafka.log.base", Severity.ERROR)
 def base(seen: Inspection) -> Iterator[Mark]:
-    """A batch has offsets below the one in the file's name, or more than 2147483647 above it.
+    """A batch has offsets below the offset in the file's name, or more than 2147483647 above it.
 
-    A broker that has to recover such a segment ends at once, the whole process.
+    A broker that has to recover such a segment stops: the whole process ends.
     """
     start = seen.file.place.start_offset
     sound = seen.share(_sound)
@@ -308,8 +308,9 @@ def header_key(seen: Inspection) -> Iterator[Mark]:
 
 @rule("kafka.log.limit", Severity.WARNING)
 def limit(seen: Inspection) -> Iterator[Mark]:
-    """The records of a batch were not looked at: they decompress to more, or one of them has more headers, than the limits of reading
-    allow. The limits keep a small file from taking all memory.
+    """The records of a batch were not checked: their decompressed size, or the number of headers of a record, exceeds a limit.
+
+    The limits keep a small file from taking all memory.
 
     If the batch is genuine, raise the limit that the message names.
     """
