@@ -22,7 +22,7 @@ from rawlog.model.finding import (
     Severity,
     rule,
 )
-from rawlog.model.format import File
+from rawlog.model.format import File, Place
 from rawlog.model.store import Store
 
 Files = Sequence[File]
@@ -283,20 +283,24 @@ def no_segment(files: Files) -> Iterator[Mark]:
 
     A broker makes an empty log in its place, without a message. Look for the partition in a backup or on another replica.
     """
-    partitions = _partitions(files)
-    reported = set()
     for missing in _missing(files):
-        if missing.has_directory and missing.directory not in partitions:
-            reported.add(missing.directory)
+        if missing.has_directory and missing.directory not in _partitions(files):
             yield Mark(str(missing), offset=missing.first, path=missing.directory)
+    for group, place in _without_segment(files).items():
+        yield Mark(f"{place.topic}-{place.partition} has no segment: its records are gone", path=group)
+
+
+def _without_segment(files: Files) -> dict[str, Place]:
+    """The directories that have other files of a partition and no segment, where no checkpoint says what is missing."""
+    partitions, counted = _partitions(files), {missing.directory for missing in _missing(files)}
+    empty: dict[str, Place] = {}
     for file in files:
         place, group = file.place, str(file.place.group)
         if place.topic in (None, METADATA_TOPIC) or place.partition is None or place.state is not None or place.remote:
             continue
-        if group not in partitions and group not in reported and file.system == "kafka":
-            reported.add(group)
-            if not has_segment(group):
-                yield Mark(f"{place.topic}-{place.partition} has no segment: its records are gone", path=group)
+        if group not in partitions and group not in counted and group not in empty and file.system == "kafka":
+            empty[group] = place
+    return {group: place for group, place in empty.items() if not has_segment(group)}
 
 
 @rule("kafka.partition.missing", Severity.WARNING)
@@ -326,26 +330,31 @@ def _missing_in(store: Store) -> list[MissingPartition]:
 
 
 def absent(files: Files) -> list[Account]:
-    """The accounts of partitions of which nothing is here: all offsets that a checkpoint counts are unexplained."""
+    """The accounts of partitions of which no segment is here: all offsets that a checkpoint counts are unexplained."""
+    lost = [
+        (missing.key, missing.directory, missing.first, missing.stop) for missing in _missing(files) if missing.is_lost
+    ]
+    lost += [
+        ((str(place.topic), place.partition or 0), group, 0, 0) for group, place in _without_segment(files).items()
+    ]
     return [
         Account(
             system="kafka",
-            topic=missing.key[0],
-            partition=missing.key[1],
-            path=missing.directory,
-            start=missing.first,
-            stop=missing.stop,
+            topic=topic,
+            partition=partition,
+            path=directory,
+            start=first,
+            stop=stop,
             present=0,
             control=0,
             aborted=0,
             compacted=0,
-            expired=missing.first,
-            unexplained=missing.stop - missing.first,
+            expired=first,
+            unexplained=stop - first,
             broken_sequences=0,
             open_transactions=0,
         )
-        for missing in _missing(files)
-        if missing.is_lost
+        for (topic, partition), directory, first, stop in lost
     ]
 
 
