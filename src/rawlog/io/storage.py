@@ -693,10 +693,10 @@ class _Web(urllib.request.AbstractHTTPHandler):
         self._deadline = deadline
 
     def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(self._connection, http.client.HTTPConnection), req)  # type: ignore[arg-type]
+        return self.do_open(partial(self._connection, http.client.HTTPConnection), req)
 
     def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(self._connection, http.client.HTTPSConnection), req)  # type: ignore[arg-type]
+        return self.do_open(partial(self._connection, http.client.HTTPSConnection), req)
 
     def _connection(self, kind: Callable[..., Any], host: str, **options: Any) -> Any:
         connection = kind(host, **options)
