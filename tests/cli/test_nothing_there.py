@@ -105,3 +105,24 @@ def test_a_recording_with_a_damaged_header_is_not_ingested_as_nothing(run: Calla
     shutil.copy(sound, tmp_path / "sound.log")
     ran = run("ingest", tmp_path / "sound.log", damaged, "--to", tmp_path / "lake", "--engine", "local")
     assert (ran.code, "damaged.log" in ran.err) == (1, True)
+
+
+def test_a_partition_that_has_only_its_other_files_is_lost_for_every_verb(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Next to a sound partition: `verify` and `repair` said so, `convert`, `ingest`, `restore` and `rescue` passed over it with code 0."""
+    logs = tmp_path / "logs"
+    for name in ("segments-by-size-0", "codec-none-0"):
+        shutil.copytree(SAMPLES / "kafka" / name, logs / name)
+    next((logs / "codec-none-0").glob("*.log")).unlink()
+    for verb, *options in (
+        ("verify",),
+        ("repair", tmp_path / "repaired"),
+        ("convert", tmp_path / "rows.jsonl"),
+        ("ingest", "--to", tmp_path / "lake", "--engine", "local"),
+        ("restore", tmp_path / "restored"),
+        ("rescue", "--to", tmp_path / "rescued"),
+    ):
+        ran = run(verb, logs, *options)
+        assert ran.code == 1, (verb, ran.text, ran.err)
+        assert "codec-none-0" in ran.text + ran.err, verb

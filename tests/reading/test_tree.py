@@ -217,3 +217,20 @@ def test_directories_that_are_symbolic_links_are_read_and_guarded(tmp_path: Path
 def test_what_splits_carry_has_all_its_fields_on_the_other_side(kind: type[Any]) -> None:
     made = kind(*range(len(fields(kind))))
     assert pickle.loads(pickle.dumps(made)) == made
+
+
+LOGS = ("kafka.log", "ambry.log")
+
+
+@pytest.mark.parametrize("system", ["kafka/segments-by-size-0", "ambry/9"])
+def test_a_copy_of_a_log_next_to_it_is_no_part_of_the_store(system: str, tmp_path: Path) -> None:
+    """`….log.bak` was known by its first bytes: `count`, `convert` and `ingest` gave its rows a second time, and nobody said so."""
+    source = Path(__file__).parents[2] / "samples" / system
+    folder = tmp_path / source.name
+    shutil.copytree(source, folder)
+    rows, log = rawlog.count(folder), next(file for file in open_tree(folder) if file.format in LOGS)
+    unknown = [file.path for file in open_tree(folder) if file.format is None]
+    copy = shutil.copy(log.path, f"{log.path}.bak")
+    assert rawlog.count(folder) == rows
+    assert sorted(file.path for file in open_tree(folder) if file.format is None) == sorted([*unknown, copy])
+    assert open_tree(copy).files[0].format == log.format, "named alone, it is what it looks like"

@@ -226,6 +226,16 @@ def base_offset_low(copy: Copy, value: int) -> None:
     copy.is_a("offset")
 
 
+@wound(on=BOTH, without="compacted")
+def base_offset_largest(copy: Copy) -> None:
+    """The offsets after it are too large for their type: they were taken to rise, and `diff` did not end."""
+    frame = copy.frame("middle")
+    copy.patch(frame.file, frame.start, struct.pack(">q", (1 << 63) - 1))
+    copy.patched.append(frame)
+    copy.maybe.append(frame)
+    copy.is_a("offset")
+
+
 @wound(on=BOTH)
 def base_offset_minus_one(copy: Copy) -> None:
     frame = copy.frame("middle")

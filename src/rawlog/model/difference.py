@@ -148,8 +148,6 @@ class _Ascending:
 
     def fill(self) -> bool:
         """Whether there is a row in front."""
-        import numpy as np
-
         while self.batch is None or not self.batch.num_rows:
             batch = next(self.stream, None)
             if batch is None:
@@ -157,7 +155,7 @@ class _Ascending:
             self.batch = batch
             self.keys = batch.column(self.key).to_numpy()
             if self.keys.size and (
-                (self.last is not None and int(self.keys[0]) <= self.last) or (np.diff(self.keys) <= 0).any()
+                (self.last is not None and int(self.keys[0]) <= self.last) or (self.keys[1:] <= self.keys[:-1]).any()
             ):
                 raise DisorderError(
                     f"{self.name}: {self.key} does not ascend: cannot be compared in order; verify it first"

@@ -408,9 +408,10 @@ class Order:
             self.note(GapNote.between(self.part.file, self.end, following))
 
     def _wrong(self, offsets: Offsets) -> NDArray[np.bool_]:
-        """Which frames do not go on after the one before, or are outside of what the names of files say."""
+        """Which frames do not go on after the one before, are outside of what the names of files say, or end after the largest offset."""
         first, stop = offsets.first, offsets.stop
         wrong: NDArray[np.bool_] = (first < self._ends(offsets)) | (first < (self.part.file.place.start_offset or 0))
+        wrong |= stop < first
         return wrong if self.part.following is None else wrong | (stop > self.part.following)
 
     def _ends(self, offsets: Offsets) -> NDArray[np.int64]:

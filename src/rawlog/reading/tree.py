@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,7 +30,7 @@ from rawlog.model.format import (
 )
 from rawlog.model.report import SeriousNote
 from rawlog.model.store import Store
-from rawlog.model.table import Table
+from rawlog.model.table import RECORDS, Table
 from rawlog.model.text import ROWS, counted, html_table, size_text
 
 log = logging.getLogger("rawlog")
@@ -247,7 +247,8 @@ def _open_tree(
             absent.append(error)
     roots = tuple(present)
     if forced is None:
-        files = {file.path: file for file in _recognise_all(entries.values())}
+        recognised = _recognise_all(entries.values())
+        files = {file.path: file for file in _leave_copies(tuple(recognised), {root.rstrip("/") for root in roots})}
         files |= {file.path: file for file in _misplaced_folders(folders, files)}
     else:
         files = {entry.path: _as(entry, forced.name) for entry in entries.values()}
@@ -301,6 +302,17 @@ def _recognise_all(entries: Iterable[ListedFile]) -> Iterator[File]:
 
         with ThreadPoolExecutor(min(READERS, len(unclear)), thread_name_prefix="rawlog-heads") as pool:
             yield from pool.map(recognise, unclear)
+
+
+def _leave_copies(files: Sequence[File], named: Collection[str]) -> Iterator[File]:
+    """The files, without a format for what only its first bytes say is a log, next to one whose name says it: no system reads a
+    `….log.bak` there, and its rows are those of the log again. One that is `named` is what was asked for.
+    """
+    logs = registry.formats_with(RECORDS)
+    homes = {file.path.rpartition("/")[0] for file in files if file.format in logs and file.place.group is not None}
+    for file in files:
+        is_copy = file.format is not None and file.place == Place() and file.path.rpartition("/")[0] in homes
+        yield replace(file, format=None) if is_copy and file.path.rstrip("/") not in named else file
 
 
 def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> list[File]:

@@ -261,7 +261,6 @@ def offer_files(
     OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of them, unless they may be
     `of_any_system`: then such rows are left out.
     """
-    import numpy as np
     import pyarrow.compute as pc
 
     from rawlog.lakes.payload import check_complete
@@ -290,7 +289,7 @@ def offer_files(
             rows = rows.filter(named)
         for key, part in _partitions(path, rows):
             offsets = part.column("offset").to_numpy()
-            rising = bool((np.diff(offsets) > 0).all())
+            rising = bool((offsets[1:] > offsets[:-1]).all())  # a difference may be too large for its type
             by_partition.setdefault(key, []).append(
                 Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising)
             )

@@ -194,6 +194,7 @@ class Rescuer:
         self._check_topics(stores)
         self.replicas = list(self._replicas(stores))
         self._doubt_deleted()
+        self._report_empty(stores)
         if not self.replicas and not self.cluster.partitions:
             raise UnknownFormatError(f"{', '.join(roots)}: no partition is here")
         used = [replica for replica in self.replicas if replica.why is None]
@@ -229,6 +230,18 @@ class Rescuer:
             if replica.segments:
                 replica.rank, replica.why = self._judge(replica)
                 yield replica
+
+    def _report_empty(self, stores: Sequence[Store]) -> None:
+        """Report partitions that neither a replica nor the metadata shows: their directories have other files, and no segment."""
+        assert self.cluster is not None
+        keys = {replica.key for replica in self.replicas} | set(self.cluster.partitions)
+        for store in stores:
+            place = store[0].place
+            if place.topic is None or place.partition is None or place.state is not None or place.remote:
+                continue
+            if (place.topic, place.partition) not in keys and self._is_wanted((place.topic, place.partition)):
+                reason = f"{place.topic}-{place.partition}: its directory has no segment, and no other replica is here"
+                self.report.add(Action.LOST, reason, place.group)
 
     def _doubt_deleted(self) -> None:
         """Find topics that a disk marks as deleted and the metadata log does not mention."""

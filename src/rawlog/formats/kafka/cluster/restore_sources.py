@@ -51,11 +51,17 @@ def read_offer(files: Sequence[File], stores: Sequence[Sequence[File]], options:
     """
     offer = Offer({})
     directories: dict[tuple[str, int], list[Directory]] = {}
+    #: Partitions whose directories have other files, and no segment.
+    empty: dict[str, list[int]] = {}
     for group in stores:
         place, content = group[0].place, Directory(tuple(group))
         if content.segments and place.topic not in (None, METADATA_TOPIC) and place.partition is not None:
             directories.setdefault((str(place.topic), place.partition), []).append(content)
+        elif place.topic not in (None, METADATA_TOPIC) and place.partition is not None and place.state is None:
+            empty.setdefault(str(place.topic), []).append(place.partition)
     offer.state = _state(files, options, offer)
+    if offer.state is None:  # what else says which partitions there were
+        offer.known = {topic: TopicFacts(dict.fromkeys(numbers, 0), {}) for topic, numbers in empty.items()}
     offer.partitions = {key: _only(key, candidates, offer) for key, candidates in directories.items()}
     on_disk = {key: topic_id_of(content.files) for key, content in offer.partitions.items()}
     _leave_strays(offer, on_disk, options)

@@ -436,8 +436,9 @@ def encode_batch(
     last = int(rows.offsets[-1]) if fields.last_offset is None else fields.last_offset
     if not 0 <= base <= last <= base + kernels.MOST or (count and int(rows.offsets[-1]) > last):
         raise EncodeError(f"offsets {base:,} to {last:,} in one batch")
-    if count and (np.diff(rows.offsets) <= 0).any():
-        at = int(np.argmax(np.diff(rows.offsets) <= 0))
+    falls = rows.offsets[1:] <= rows.offsets[:-1]
+    if falls.any():
+        at = int(np.argmax(falls))
         raise EncodeError(f"offset {int(rows.offsets[at + 1]):,} after {int(rows.offsets[at]):,}: offsets must rise")
     first_time = int(rows.times[0]) if count else NONE
     base_time = first_time if fields.base_timestamp is None else fields.base_timestamp
