@@ -347,7 +347,7 @@ def _common() -> list[click.Option]:
     options = [SectionOption(names, is_flag=True, default=None, help=help) for names, help in texts.items()]
     for option in options:
         option.section = "Output"
-    return options
+    return [*options]
 
 
 def _log_format() -> click.Option:

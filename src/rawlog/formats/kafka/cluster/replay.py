@@ -98,10 +98,10 @@ class Run:
         self.topics, self.parts = np.empty((2, count), np.int64)
         has_topic, has_part = (kinds >= kernels.TOPIC) & (kinds < kernels.SETTING), kinds >= kernels.PARTITION
         first_of_topic, first = np.empty((2, count), np.int64)
-        slots = [
+        topic_slots, slots = (
             np.full(1 << int(np.count_nonzero(present) * 2).bit_length(), NONE) for present in (has_topic, has_part)
-        ]
-        topics, parts, _ = kernels.assign_numbers(data, table, *slots, self.topics, self.parts, first_of_topic, first)
+        )
+        topics, parts, _ = kernels.assign_numbers(data, table, topic_slots, slots, self.topics, self.parts, first_of_topic, first)
         self.first_of_topic, self.first = first_of_topic[:topics], first[:parts]
         self.needed, effective = np.empty((2, count), np.bool_)
         self.superseded = np.zeros((parts, 2), np.int64)

@@ -298,7 +298,8 @@ class KeyMap:
         self.most = int(self.slots * LOAD)
         self.table = np.zeros((min(self.slots, FIRST_SLOTS), kernels.SLOT), np.int64)
         self.state = np.array([0, NONE], np.int64)
-        self.secret = np.frombuffer(os.urandom(16), np.int64).tolist()
+        first, second = np.frombuffer(os.urandom(16), np.int64).tolist()
+        self.secret = first, second
 
     @property
     def size(self) -> int:

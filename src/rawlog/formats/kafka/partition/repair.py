@@ -472,11 +472,11 @@ class Salvage(Repair):
                 span = fate.base, fate.base + span[1] - span[0]
             rows.append((int(sound.starts[at]), int(sound.stops[at]), fate.action, fate.reason, span))
         reached = 0
-        for start, end, action, reason, span in sorted(rows, key=lambda row: row[0]):
+        for start, end, action, reason, offsets in sorted(rows, key=lambda row: row[0]):
             self.report.count("bytes_added", max(reached - start, 0))  # bytes that two batches share are written twice
             reached = end
             is_tail = action is Action.DROPPED and start in tails
-            self.add(action, extent.file, start, end, reason, span, is_expected=is_tail)
+            self.add(action, extent.file, start, end, reason, offsets, is_expected=is_tail)
             if action is Action.DROPPED:
                 self.put_aside(extent.file, data, start, end)
 
