@@ -42,14 +42,37 @@ def imported(*arguments: str) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
+def of_rawlog(names: set[str]) -> list[str]:
+    return [name for name in names if name.startswith("rawlog.")]
+
+
 @pytest.mark.skipif(kernels.MODE != "library" and not os.environ.get("CI"), reason=kernels.WHY_NOT)
 @pytest.mark.parametrize("system", SMALL)
 def test_cat_imports_little(system: str) -> None:
     """It took a second, almost all of it to import the compiler and what other verbs need."""
     found = imported("cat", SMALL[system], "--limit", "1")
     assert HEAVY & found == set()
-    assert len(found) < 480
-    assert len([name for name in found if name.startswith("rawlog.")]) < 110
+    assert len(found) < 420
+    assert len(of_rawlog(found)) < 82
+
+
+@pytest.mark.skipif(kernels.MODE != "library" and not os.environ.get("CI"), reason=kernels.WHY_NOT)
+def test_cat_of_a_log_does_not_import_other_systems() -> None:
+    """All five systems were imported to recognise a log of the first, and the transactions of its partition, for which nobody asked."""
+    found = of_rawlog(imported("cat", "samples/kafka-crashed/crash-stream-1/00000000000000000000.log", "--limit", "1"))
+    systems = {name.split(".")[2] for name in found if name.count(".") > 1 and name.startswith("rawlog.formats.")}
+    assert systems == {"kafka"}
+    assert "rawlog.formats.kafka.internal.codec" not in found
+    assert len(found) < 72
+
+
+@pytest.mark.skipif(kernels.MODE != "library" and not os.environ.get("CI"), reason=kernels.WHY_NOT)
+@pytest.mark.parametrize(("system", "most"), [("kafka", 132), ("replay", 88)])
+def test_verify_imports_little(system: str, most: int) -> None:
+    found = imported("verify", {**SMALL, "kafka": "samples/kafka/broker-gzip-0"}[system])
+    assert (HEAVY - {"importlib.metadata"}) & found == set()
+    assert not {"urllib.request", "ssl"} & found
+    assert len(of_rawlog(found)) < most
 
 
 @pytest.mark.skipif(kernels.MODE != "library" and not os.environ.get("CI"), reason=kernels.WHY_NOT)

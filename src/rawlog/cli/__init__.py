@@ -130,7 +130,7 @@ def cli() -> None:
 
 def main() -> None:
     """The console entry."""
-    gc.set_threshold(50_000)  # importing makes many objects and no garbage
+    gc.set_threshold(200_000)  # importing makes many objects and no garbage
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads for an algebra that is not used here
     _spare_pandas(sys.argv[1:])
     cli.main(prog_name="rawlog")

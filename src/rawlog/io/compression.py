@@ -16,7 +16,7 @@ import lz4.block
 import zstandard
 from isal import isal_zlib
 
-from rawlog.kernels import byte_view, hashes
+from rawlog.kernels import byte_view
 from rawlog.model.errors import (
     CorruptError,
     LimitError,
@@ -269,6 +269,8 @@ def _lz4_header_sum(descriptor: Bytes) -> int:
 
 
 def _xxh32(data: Bytes) -> int:
+    from rawlog.kernels import hashes  # only frames of lz4 have such sums
+
     return int(hashes.sum_xxh32(byte_view(data), 0, len(data)))
 
 

@@ -19,8 +19,7 @@ from rawlog.formats.kafka.internal.messages import read_marker
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import MAGIC_V2, Attributes, ControlType
 from rawlog.formats.kafka.log.seek import skim
-from rawlog.formats.kafka.log.segment import only, sound
-from rawlog.formats.kafka.partition.transactions import context
+from rawlog.formats.kafka.log.segment import context, only, sound
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.io.storage import file_system
 from rawlog.io.walk import describe, walk

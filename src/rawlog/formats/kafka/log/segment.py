@@ -645,6 +645,8 @@ def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> 
 
 def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Any:
     """The partition's transactions, where what is asked for depends on them."""
+    if options.get("isolation") != "read_committed" and "aborted" not in options.get("columns", "").split(","):
+        return None
     from rawlog.formats.kafka.partition import transactions
 
     return transactions.context(file, group, options)
@@ -680,6 +682,8 @@ def expected_gaps(group: Sequence[File]) -> ExpectedGaps:
 
 def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:
     """That a segment is of another metadata log than those before it."""
+    if file.place.topic != METADATA_TOPIC:
+        return iter(())
     from rawlog.formats.kafka.cluster import paths
 
     return paths.contradicted(group, file, end)

@@ -166,12 +166,12 @@ def _later_segments(file: File) -> list[File]:
     return sorted(later, key=lambda segment: segment.place.start_offset or 0)
 
 
-def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Transactions | LookAhead | None:
-    """The partition's transactions, if the options depend on them."""
+def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Transactions | LookAhead:
+    """The partition's transactions, as far as the options depend on them."""
     if options.get("isolation") == "read_committed":
         transactions = _of_group(Store.of(group), file)
         return replace(transactions, committed_only=True)
-    return undone(file, group) if "aborted" in options.get("columns", "").split(",") else None
+    return undone(file, group)
 
 
 def undone(file: File, group: Sequence[File]) -> LookAhead:
