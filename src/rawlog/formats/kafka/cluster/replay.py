@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -36,8 +38,14 @@ class Replay:
     def flush(self) -> None:
         """Replay what is held."""
         batches, self._batches, self._count, self._size = self._batches, [], 0, 0
-        for batch in pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else ():
-            Window(self.state, batch).replay()
+        was_on = gc.isenabled()
+        gc.disable()  # a state is many small objects that stay: walking them again and again frees nothing
+        try:
+            for batch in pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else ():
+                Window(self.state, batch).replay()
+        finally:
+            if was_on:
+                gc.enable()
 
 
 class Window:
@@ -98,10 +106,10 @@ class Run:
         self.topics, self.parts = np.empty((2, count), np.int64)
         has_topic, has_part = (kinds >= kernels.TOPIC) & (kinds < kernels.SETTING), kinds >= kernels.PARTITION
         first_of_topic, first = np.empty((2, count), np.int64)
-        topic_slots, slots = (
-            np.full(1 << int(np.count_nonzero(present) * 2).bit_length(), NONE) for present in (has_topic, has_part)
+        topic_slots, slots = _slots(has_topic), _slots(has_part)
+        topics, parts, _ = kernels.assign_numbers(
+            data, table, topic_slots, slots, self.topics, self.parts, first_of_topic, first
         )
-        topics, parts, _ = kernels.assign_numbers(data, table, topic_slots, slots, self.topics, self.parts, first_of_topic, first)
         self.first_of_topic, self.first = first_of_topic[:topics], first[:parts]
         self.needed, effective = np.empty((2, count), np.bool_)
         self.superseded = np.zeros((parts, 2), np.int64)
@@ -139,3 +147,8 @@ class Run:
             partition = state.topics[self._id(number)].partitions[int(self.table[number, kernels.NUMBER])]
             partition["partitionEpoch"] += int(self.superseded[part, kernels.CHANGES])
             partition["leaderEpoch"] += int(self.superseded[part, kernels.LEADERS])
+
+
+def _slots(present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """A hash table for so many things, more than half of it free."""
+    return np.full(1 << int(np.count_nonzero(present) * 2).bit_length(), NONE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -298,8 +299,7 @@ class KeyMap:
         self.most = int(self.slots * LOAD)
         self.table = np.zeros((min(self.slots, FIRST_SLOTS), kernels.SLOT), np.int64)
         self.state = np.array([0, NONE], np.int64)
-        first, second = np.frombuffer(os.urandom(16), np.int64).tolist()
-        self.secret = first, second
+        self.secret: tuple[int, int] = struct.unpack("<qq", os.urandom(16))
 
     @property
     def size(self) -> int:

@@ -464,13 +464,13 @@ class Salvage(Repair):
         tails = {hole.start for hole in sound.holes if extent.is_crash_tail(hole)}
         firsts, lasts = sound.head["base_offset"], sound.head["last_offset"]
         for first, last in _kept_runs(sound, fates):
-            span = int(firsts[first]), int(lasts[last])
-            rows.append((int(sound.starts[first]), int(sound.stops[last]), Action.KEPT, "", span))
+            held = int(firsts[first]), int(lasts[last])
+            rows.append((int(sound.starts[first]), int(sound.stops[last]), Action.KEPT, "", held))
         for at, fate in fates.items():
-            span = int(firsts[at]), int(lasts[at])
+            held = int(firsts[at]), int(lasts[at])
             if fate.action is Action.CHANGED:
-                span = fate.base, fate.base + span[1] - span[0]
-            rows.append((int(sound.starts[at]), int(sound.stops[at]), fate.action, fate.reason, span))
+                held = fate.base, fate.base + held[1] - held[0]
+            rows.append((int(sound.starts[at]), int(sound.stops[at]), fate.action, fate.reason, held))
         reached = 0
         for start, end, action, reason, offsets in sorted(rows, key=lambda row: row[0]):
             self.report.count("bytes_added", max(reached - start, 0))  # bytes that two batches share are written twice
