@@ -187,7 +187,7 @@ class Store(Sequence[File], Sharing):
         """What `report` shows of it that only this system has. Files that a summary covers are not read again."""
         return ()
 
-    def contents(self) -> Section | None:
+    def inventory(self) -> Section | None:
         """What `ls` shows of it in the words of its system: a table; or, without a title, cells of the line of the store itself."""
         return None
 

@@ -165,13 +165,13 @@ def _contents(listing: Listing, system: str | None) -> dict[str | None, Section]
     from rawlog import registry
 
     family = next((family for family in registry.families() if family.name == system), None)
-    if family is None or not family.store_class.can("contents"):
+    if family is None or not family.store_class.can("inventory"):
         return {}
     contents: dict[str | None, Section] = {}
     for group in listing.tree.groups:
         if group[0].system == system:
             with contextlib.suppress(RawlogError):
-                section = family.store_class.of(group).contents()
+                section = family.store_class.of(group).inventory()
                 if section is not None:
                     contents[group[0].place.group] = section
     return contents

@@ -553,7 +553,7 @@ def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
 # What `report` shows of blob stores: the operations in their logs, and the states of their blobs.
 
 
-def contents(files: Store) -> Section | None:
+def inventory(files: Store) -> Section | None:
     """How many blobs of a partition are in each state; None if there is no log."""
     counts = [0] * len(STATES)
     stores = with_logs(files)

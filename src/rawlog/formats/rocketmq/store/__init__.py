@@ -56,10 +56,10 @@ class MessageStore(Store):
 
         return store.overview(self)
 
-    def contents(self) -> Section | None:
+    def inventory(self) -> Section | None:
         from rawlog.formats.rocketmq.store import store
 
-        return store.contents(self)
+        return store.inventory(self)
 
     def rows_of(self, table: str, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         from rawlog.formats.rocketmq.store import state

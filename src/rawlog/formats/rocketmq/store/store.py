@@ -355,7 +355,7 @@ def views(files: Sequence[File]) -> Iterator[View]:
 MOST = 500
 
 
-def contents(files: Store) -> Section | None:
+def inventory(files: Store) -> Section | None:
     """The queues with their messages, offsets and times, and how far the group is that is furthest behind."""
     queues = sorted(state.queues_of(files).items(), key=lambda item: (state.is_system(item[0][1]), *item[0][1:]))
     if not queues:
