@@ -344,10 +344,12 @@ def _common() -> list[click.Option]:
         ("-q", "--quiet"): "Print only the result, and what was lost or is wrong; no notes, no progress.",
         ("progress_shown", "--progress/--no-progress"): "Show progress on stderr.  [default: on a terminal]",
     }
-    options = [SectionOption(names, is_flag=True, default=None, help=help) for names, help in texts.items()]
-    for option in options:
+    options: list[click.Option] = []
+    for names, help in texts.items():
+        option = SectionOption(names, is_flag=True, default=None, help=help)
         option.section = "Output"
-    return [*options]
+        options.append(option)
+    return options
 
 
 def _log_format() -> click.Option:
