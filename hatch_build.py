@@ -30,7 +30,9 @@ class KernelsHook(BuildHookInterface):
             return
         self._scratch = tempfile.TemporaryDirectory()
         manual = Path(self._scratch.name) / "rawlog.1"
-        environment = {**os.environ, "PYTHONPATH": str(Path(self.root) / "src")}
+        # pip makes its build environment by PYTHONPATH, which would be lost: `pip install CLONE` did not find click.
+        path = os.pathsep.join([str(Path(self.root) / "src"), *filter(None, sys.path)])
+        environment = {**os.environ, "PYTHONPATH": path}
         if subprocess.run(
             [sys.executable, "-m", "rawlog.cli.manual", str(manual)], env=environment, check=False
         ).returncode:

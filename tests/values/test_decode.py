@@ -130,7 +130,7 @@ def test_a_lake_gives_nested_columns_of_one_topic(tmp_path: Path) -> None:
     assert any("--topic orders --decode value=auto` gives nested columns" in note for note in notes)
     given: dict[str, Any] = {"to": "parquet", "where": "offset < 0", "engine": "local"}
     report = rawlog.convert(tmp_path / "lake", tmp_path / "none.parquet", topic="orders", **given)
-    assert "no row is of the topics orders, or none is as asked for" in report.notes
+    assert "no row belongs to the topics orders, or no row matches the conditions" in report.notes
     with pytest.raises(OptionError, match="unknown topic 'order'; did you mean orders"):
         rawlog.convert(tmp_path / "lake", tmp_path / "wrong.parquet", topic="order", **given)
 

@@ -231,7 +231,7 @@ def test_what_is_in_no_record_is_noted(tmp_path: Path) -> None:
     for number, one in enumerate(asked):
         report = rawlog.erase(source, tmp_path / f"out{number}", **one)
         assert report.is_whole
-        assert report.notes == ["no record is as asked for: nothing was removed"]
+        assert report.notes == ["no record matches: nothing was removed"]
         assert rawlog.count(tmp_path / f"out{number}") == rawlog.count(source)
 
 

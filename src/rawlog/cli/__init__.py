@@ -115,6 +115,8 @@ Examples:
   rawlog cat kafka-logs/ --topic orders --since -2h --json
   rawlog verify kafka-logs/
 
+repair: one broker, damaged. rescue: several disks of a dead cluster. restore: into a new broker, or back to a moment.
+
 Exit codes: 0 clean; 1 damage, differences or loss; 2 wrong usage; 3 cannot be read or written. `rawlog VERB --help` shows the options and
 examples of a verb; each verb is also a Python function: rawlog.verify("kafka-logs/").""",
 )

@@ -82,7 +82,7 @@ def _slash(text: str, at: int) -> tuple[bytes, int]:
             return bytes.fromhex(text[at + 2 : at + 4].ljust(2, "?")), at + 4
         except ValueError:
             pass
-    raise OptionError(rf"{text!r}: {text[at : at + 4]!r} is no escape; \t \n \r \0 \\ \xNN are")
+    raise OptionError(rf"{text!r}: {text[at : at + 4]!r} is not an escape; known: \t \n \r \0 \\ \xNN")
 
 
 class _Compiler:
@@ -191,7 +191,7 @@ class _Compiler:
         if modifier.startswith("unpack"):
             pattern = self.enclosed(modifier.removeprefix("unpack"))
             return lambda value: unpack(pattern, value)
-        raise self.wrong(f"{{{modifier}}} is no form of text; hex, base64, base64raw and unpack[…] are")
+        raise self.wrong(f"{{{modifier}}} is not a text format: hex, base64, base64raw, unpack[…]")
 
     def enclosed(self, text: str) -> str:
         """What is between any number of pounds, braces or brackets and their likes."""
@@ -224,7 +224,7 @@ class _Compiler:
                 if bits >= 8 and (modifier == f"{name}{bits}" or (bits == 8 and modifier == "byte")):
                     return lambda value, bits=bits, order=order: (value & (1 << bits) - 1).to_bytes(bits // 8, order)  # type: ignore[misc]
         raise self.wrong(
-            f"{{{modifier}}} is no form of a number; ascii, hex, hex64 … hex4, big64 … big8, little64 … little8, byte and bool are"
+            f"{{{modifier}}} is not a number format: ascii, hex, hex64 … hex4, big64 … big8, little64 … little8, byte, bool"
         )
 
     def time_verb(self, modifier: str | None) -> Leaf:

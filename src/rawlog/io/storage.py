@@ -212,7 +212,7 @@ def _remote(path: str) -> tuple[fs.FileSystem, str, str, str]:
     host = rest.split("/", 1)[0]
     user = host[: host.rfind("@") + 1]  # who asks is no part of the path: s3://key:secret@bucket/path
     if scheme not in SCHEMES:
-        raise AccessError(f"{path}: not a URL that can be read; those of {', '.join(SCHEMES)} and file are")
+        raise AccessError(f"{path}: not a URL that can be read; known schemes: {', '.join(SCHEMES)}, file")
     try:
         system = _file_system(f"{scheme}://{host}", mark + query)
     except Exception as error:

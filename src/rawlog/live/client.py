@@ -208,7 +208,7 @@ def _fetch_token(settings: Settings) -> str:
         return str(answer["access_token"])
     except (WebError, ValueError, KeyError, TypeError) as error:
         why = str(error) if isinstance(error, WebError) else type(error).__name__
-        raise BrokerError(f"login: {urllib.parse.urlparse(url).hostname}: no token could be had: {why}") from None
+        raise BrokerError(f"login: {urllib.parse.urlparse(url).hostname}: no token: {why}") from None
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -358,7 +358,8 @@ class Fetcher:
         if position > first:
             end = self.cluster.offsets({partition: END}, ids)[partition]
             raise BrokerError(
-                f"partition {partition}: offset {position:,} was asked for, the log ends at {end:,}: it was cut back, or the topic "
+                f"partition {partition}: offset {position:,} does not exist, the log ends at {end:,}: the broker truncated it, or "
+                "the topic "
                 f"was created again",
                 OUT_OF_RANGE,
             )

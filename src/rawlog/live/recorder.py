@@ -242,11 +242,11 @@ class _Recording:
                 reason = "deleted by the broker since the last recording"
                 report.add(Action.LOST, reason, str(partition), first_offset=wanted, stop_offset=first)
             else:
-                report.notes.append(f"{partition}: the log begins at offset {first:,}; {wanted:,} was asked for")
+                report.notes.append(f"{partition}: the log begins at offset {first:,}, after offset {wanted:,}")
         if self.cluster.settings.uses_library:
             report.notes.append(NOTE)
         report.notes += [
-            f"{partition}: the log ends at offset {end:,}; {wanted:,} was asked for"
+            f"{partition}: the log ends at offset {end:,}, before offset {wanted:,}"
             for partition, (wanted, end) in self.bounds.short.items()
         ]
         report.notes += self.sink.notes()

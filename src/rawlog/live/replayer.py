@@ -516,7 +516,7 @@ class _Replay:
             )
         if self.rows.assignment.unmapped and not self._whole:
             names = ", ".join(sorted(self.rows.assignment.unmapped))
-            report.notes.append(f"no record is of a topic that --topic-map gives another name: {names}")
+            report.notes.append(f"--topic-map names topics that have no records: {names}")
         for text in left.damaged:
             report.add(Action.LOST, f"not sent: {text}")
         if error is not None or failed:

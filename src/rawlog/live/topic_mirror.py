@@ -125,7 +125,7 @@ class _Mirror:
             }
         if len(set(lanes.values())) < len(lanes) and (self.options.exact or self.options.source.group is not None):
             option = "--exact" if self.options.exact else "--group"
-            raise OptionError(f"{option} needs a target of its own for each topic: two of them have the same one")
+            raise OptionError(f"{option} needs a different target for each topic: two topics have the same target")
         for target in dict.fromkeys(lane.topic for lane in lanes.values()):
             if not self.options.create_topics or self.targets.exists(target):
                 self.targets.need(target, max(lane.partition for lane in lanes.values() if lane.topic == target))

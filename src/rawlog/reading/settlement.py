@@ -99,7 +99,7 @@ def absent_stores(tree: Tree) -> list[Entry]:
         files = tree.store_for(family)
         for account in family.store_class.absent(files) if files else ():
             offsets = (account.start, account.stop) if account.stop > account.start else (None, None)
-            reason = f"{account.topic}-{account.partition}: nothing of it is here, although other files list it"
+            reason = f"{account.topic}-{account.partition}: no file of it is here, although other files list it"
             entries.append(Entry(Action.LOST, reason, account.path, None, None, *offsets))
     return entries
 

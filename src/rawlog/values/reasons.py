@@ -44,7 +44,7 @@ REASONS = {
     BAD_SCHEMA: "the schema cannot be used",
     NOT_JSON: "the value is not JSON",
     NOT_TEXT: "the value is not text in UTF-8",
-    OTHER_KIND: "the schema is of another kind",
+    OTHER_KIND: "the schema has another kind",
     OTHER_SCHEMA: "it does not fit the columns; @written gives JSON text",
 }
 
@@ -74,16 +74,16 @@ It must be byte 1 and a GUID of 16 bytes, or byte 0 and an id of 4 bytes. The pr
 
 `rawlog cat DIR --topic _schemas` shows the schemas. If one that is referred to was deleted for good, `--schemas` may name a place
 that still has it.""",
-    NOT_JSON: """JSON was asked for, and the SIDE is not a JSON text.
+    NOT_JSON: """--decode says JSON, and the SIDE is not a JSON text.
 
 `--decode SIDE=auto` decodes only what names a schema.""",
-    NOT_TEXT: """Text was asked for, and the SIDE is not text in UTF-8.
+    NOT_TEXT: """--decode says text, and the SIDE is not text in UTF-8.
 
 `--decode SIDE=auto` decodes what names a schema.""",
-    OTHER_KIND: """The SIDE has a schema of another kind than was asked for: Avro, Protobuf or JSON Schema.
+    OTHER_KIND: """The SIDE has another kind of schema (Avro, Protobuf, JSON Schema) than --decode says.
 
 `--decode SIDE=auto` takes all of them.""",
-    OTHER_SCHEMA: """The SIDE was decoded and does not fit the columns of the version of the schema that was asked for.
+    OTHER_SCHEMA: """The decoded SIDE does not fit the columns of the chosen version of the schema.
 
 `--decode SIDE=auto@written` gives JSON text, which is as each SIDE was written.""",
 }  # fmt: skip

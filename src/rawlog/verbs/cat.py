@@ -154,7 +154,7 @@ def head(
 ) -> Rows:
     """Show the first rows.
 
-    They are those that `rawlog cat` shows first with the same options.
+    The rows are the first ones of `rawlog cat` with the same options.
 
     Returns Rows; errors as `rawlog.rows`.
 
@@ -183,7 +183,7 @@ def tail(
 ) -> Rows:
     """Show the last rows; -f follows a live log.
 
-    They are those that `rawlog cat` shows last with the same options. Rows before them are not decoded.
+    The rows are the last ones of `rawlog cat` with the same options. Earlier rows are not decoded.
 
     Returns Rows; errors as `rawlog.rows`. `rawlog.follow` is `tail -f`.
 

@@ -108,7 +108,7 @@ def convert(
     note: Note | None = None,
     **selection: Unpack[Converting],
 ) -> Report:
-    """Convert rows to another system or to Parquet, JSON lines, CSV.
+    """Convert rows to another system, or to Parquet, JSON lines or CSV.
 
     `source` is files of any system or a lake. The forms:
 
@@ -119,7 +119,7 @@ def convert(
       replay                a kafka-replay recording
       rocketmq, ambry       a store directory
 
-    What the target cannot keep is refused by the name of its column, with a count and the place of the first, until `accept_loss` names it.
+    If the target cannot keep a column, convert names the column and writes nothing; `accept_loss` accepts the loss.
     From Kafka to Kafka, `drop_key` and `where` leave records out while all others keep their offsets, times and transactions; what was
     removed is reported.
 
@@ -713,7 +713,9 @@ class Convert(Job[ConvertResult, Report]):
         for _, reading in sorted(readings.items()):
             report_reading(reading, report)
         if not rows and self.selection.topics:
-            report.notes.append(f"no row is of the topics {', '.join(self.selection.topics)}, or none is as asked for")
+            report.notes.append(
+                f"no row belongs to the topics {', '.join(self.selection.topics)}, or no row matches the conditions"
+            )
         report.parts = dict(accounts)
         report.not_loaded = list(self._not_loaded) if accounts else []
         return report

@@ -60,7 +60,7 @@ def diff(
     note: Note | None = None,
     **selection: Unpack[Comparing],
 ) -> Differences:
-    """Show what two places do not agree on.
+    """Show the differences between two places.
 
     Records are compared by topic, partition and offset, whatever their batches and compression: what only one side has, as ranges of
     offsets, and which columns differ. Blob stores are compared blob by blob, clusters by their settings. If each side is one partition, its

@@ -42,7 +42,7 @@ class Check:
 def doctor() -> list[Check]:
     """Check this installation, and say what is missing.
 
-    It looks at versions, the library of kernels, the cache, required packages, extras and Java. Nothing is changed. Exit code 1 if
+    It checks versions, the library of kernels, the cache, required packages, extras and Java. Nothing is changed. Exit code 1 if
     something that every verb needs is missing; extras that are not installed are not an error.
 
     Returns what was looked at, in order.

@@ -51,8 +51,8 @@ ERASED = "What to erase"
         "rawlog erase /var/kafka-logs out/ --topic orders --decode value=auto --where \"value.user = 'alice'\"",
         "rawlog erase /data/ambry/9 out/ --blob AAYIAQSSAAgAAQAAAAAAAAAJ",
     ),
-    more="Exit codes: 0 done; 1 something of it is still there, records were lost, or files left out; 2 wrong usage, or an id that does "
-    "not exist; 3 cannot be read or written. A key that no record has is noted.",
+    more="Exit codes: 0 done; 1 an erased key or text still occurs, records were lost, or files were left out; 2 wrong usage, or an "
+    "id that does not exist; 3 cannot be read or written. A note names keys without a record.",
     doing="erasing",
 )
 def erase(
@@ -90,16 +90,16 @@ def erase(
 ) -> Report:
     """Write a copy without chosen records or blobs.
 
-    `source` is never changed. A record goes if all given options choose it: `key`, `id`, `find`, `where`, `topic` and others. `topic` alone
-    chooses all records of a topic. Several `source` are parts of one whole: a log directory and its remote storage, disks of a broker,
-    partitions of Ambry.
+    `source` is never changed. A record is erased if it matches all given options: `key`, `id`, `find`, `where`, `topic` and others.
+    `topic` alone erases all records of a topic. Several `source` belong together: a log directory and its remote storage, the disks of a
+    broker, partitions of Ambry.
 
     Kafka logs: all other records keep their offsets, times, producers and transactions, as after Kafka's own log cleaner, and indexes are
-    rebuilt. RocketMQ: a message becomes an empty one of the same size; its copies that were retried, delayed, dead or prepared go with it;
-    queues, tags and the key index are rebuilt. kafka-replay: entries are left out. Ambry: the content of a blob is overwritten with
-    zeros, as Ambry's own hard delete does, and the blob is deleted.
+    rebuilt. RocketMQ: a message becomes an empty message of the same size; its copies in the retry, delay, dead-letter and half-message
+    topics are erased too; queues, tags and the key index are rebuilt. kafka-replay: entries are left out. Ambry: the content of a blob is
+    overwritten with zeros, as by Ambry's own hard delete, and the blob is deleted.
 
-    The `certificate` has what was asked, every record that was removed and a hash of it, hashes over all that was kept, and those of all
+    The `certificate` has the request, every erased record with a hash of it, hashes over all kept records, and hashes of all
     files of `source` and `target`. `rawlog verify DST --certificate FILE` checks it.
 
     Returns a Report. OptionError if nothing is named, an id does not exist, or sources have a partition twice; AccessError if `target`
@@ -387,7 +387,7 @@ class Erase(RewriteJob):
             more = f" and {len(absent) - SHOWN:,} more" if len(absent) > SHOWN else ""
             report.notes.append(f"no record has the {'key' if len(absent) == 1 else 'keys'} {texts}{more}")
         elif not report.counts["dropped"] and not report.counts.get("erased"):
-            report.notes.append("no record is as asked for: nothing was removed")
+            report.notes.append("no record matches: nothing was removed")
         if not self.dry_run:
             self._certify(report, erased, absent)
         return report
@@ -400,7 +400,7 @@ class Erase(RewriteJob):
         if mentions:
             what = counted(mentions, "place")
             report.notes.append(
-                f"what was asked for is still mentioned in {what} outside of the erased records; the certificate lists them"
+                f"the erased keys, ids or texts still occur in {what} outside of the erased records; the certificate lists them"
             )
 
     def join_family(self, family: str, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:

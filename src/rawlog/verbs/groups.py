@@ -38,7 +38,7 @@ def groups(
     """Show consumer groups: members, committed offsets, lag.
 
     It shows protocol, state, members, committed offsets, end offsets, lag and last commit of the groups that are known at or below `paths`.
-    Offsets of an open transaction do not count. The lag of a partition whose log is not among the files is unknown.
+    Offsets of an open transaction do not count. Without the log of a partition its lag is unknown.
 
     Returns rows with `table` "groups", "members" and "offsets" (committed and end offsets, lag). AccessError if there is no group;
     OptionError for one that does not exist; DataError at damage unless `errors` says otherwise.
@@ -68,8 +68,8 @@ def transactions(
 ) -> Shown:
     """Show transactions: open, hanging, aborted, and what to do about them.
 
-    It shows the transactions at or below `paths`: those that no marker ends, what their coordinator last wrote about them, aborted ones.
-    An open transaction hangs if its coordinator does not know of it: consumers that read committed records wait for it for ever.
+    It shows open transactions, the last state that their coordinator wrote, and aborted transactions, at or below `paths`. An open
+    transaction hangs if its coordinator does not know it: then consumers of committed records wait for ever.
 
     Returns rows with `table` "open", "ids" (as the coordinator wrote them) and "aborted". One that hangs has `is_hanging`, and `advice`
     says what to do. AccessError if there are none; OptionError for an id or topic that does not exist; DataError at damage unless `errors`
@@ -174,7 +174,7 @@ def _group_items(tree: Tree, names: Sequence[str], topics: Sequence[str], errors
             is_shown = True
             yield from groups.show(group)
     if not is_shown:
-        yield Item(note="no group has offsets of what was asked for")
+        yield Item(note="no group matches, or none has offsets for these topics")
 
 
 def _transaction_items(tree: Tree, ids: Sequence[str], topics: Sequence[str], errors: str) -> Iterator[Item]:

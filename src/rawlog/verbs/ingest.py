@@ -131,7 +131,7 @@ def ingest(
     ],
     *,
     follow: Annotated[
-        bool, Option("Continue: take what is new until interrupted.", "-f", "--follow", section=FOLLOWING)
+        bool, Option("Continue with new data until interrupted.", "-f", "--follow", section=FOLLOWING)
     ] = False,
     **options: Unpack[Ingesting],
 ) -> Report | Iterator[Report]:
@@ -139,9 +139,9 @@ def ingest(
 
     Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and jobs in
     namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and continues in files that have
-    grown. The rows of files that were compacted, truncated or replaced meanwhile are replaced (`on_rewrite`). Tables that are a state (a
-    cluster's topics, committed offsets, the blobs of a store) are replaced by what the files say now. The bytes of a message are stored
-    once, in records. Damage does not stop it: sound rows are stored, findings say what is lost, the exit code is 1. With `mask` only
+    grown. The rows of files that were compacted, truncated or replaced meanwhile are replaced (`on_rewrite`). Tables of a state (a
+    cluster's topics, committed offsets, the blobs of a store) are replaced by the state in the files. The bytes of a message are stored
+    once, in records. Damage does not stop the run: sound rows are stored, findings list each loss, the exit code is 1. With `mask` only
     records, files and findings are filled. With `decode` the table records has value_json, value_fields (nested columns of each topic),
     value_schema and value_error next to the bytes. Several runs may work at the same time. Without `engine`, Spark runs it where it is
     installed. `since` does not change tables whose rows have no time.

@@ -35,14 +35,16 @@ def lake(
     path: Annotated[Path, "LAKE"],
     *,
     expire_snapshots: Annotated[
-        bool, "Remove snapshots that were replaced longer ago than --older-than, and the files that only they list."
+        bool,
+        "Remove snapshots that were replaced longer ago than --older-than, and the files that only these snapshots list.",
     ] = False,
     remove_orphans: Annotated[
         bool, "Remove files that no snapshot names and that are older than --older-than."
     ] = False,
     compact: Annotated[bool, "Write the rows of small data files into few large ones."] = False,
     older_than: Annotated[
-        str | float, Option("Keep what was current within this time, for readers: 30m, 24h, 7d.", metavar="AGE")
+        str | float,
+        Option("Keep what was current within this time: 30m, 24h, 7d. Readers may still use it.", metavar="AGE"),
     ] = "24h",
     target_size: Annotated[
         int | None,
@@ -55,8 +57,8 @@ def lake(
     sort_by: Annotated[
         str | Sequence[str] | None,
         Option(
-            "With --compact: sort tables by these columns from now on, whichever a table has, and write data files in another order again; "
-            "`default` is the order of new tables.",
+            "With --compact: sort tables by these columns from now on, and write data files in another order again; "
+            "`default`: the order of new tables.",
             metavar="A,B",
             is_repeated=False,
         ),

@@ -49,7 +49,7 @@ class Connecting(TypedDict, total=False):
     ]
     client: Annotated[
         Literal["own", "librdkafka"] | None,
-        Option("librdkafka: through confluent-kafka, slower.  [default: own, librdkafka for Kerberos]"),
+        Option("librdkafka: use confluent-kafka, slower.  [default: own, librdkafka for Kerberos]"),
     ]
     #: Ends the verb as soon as it is set; what is written and sent until then is whole.
     stop: Event | None
@@ -150,8 +150,8 @@ Timeout = Annotated[
         "rawlog record 'orders*' --to orders.parquet -F client.properties --since -2h --until-end",
         "rawlog record orders --to messages.log --format replay -b localhost:9092 --limit 1000 --find ERROR",
     ),
-    more="""Exit codes: 0 everything asked for is stored; 1 something is missing, which the output names; 2 wrong usage; 3 the
-cluster cannot be reached or refuses; 130 interrupted before the end that was asked for. What is stored is valid;
+    more="""Exit codes: 0 everything is stored; 1 something is missing, which the output names; 2 wrong usage; 3 the
+cluster cannot be reached or refuses; 130 interrupted before the end. What is stored is valid;
 --resume continues.
 """,
     doing="recording",
@@ -175,7 +175,7 @@ def record(
     ] = None,
     resume: Annotated[bool, Option("Continue the recording at DST.", section=OUTPUT)] = False,
     max_bytes: Annotated[
-        int | None, Option("Stop after so many bytes: 64M, 1GiB.", kind=Kind.SIZE, metavar="SIZE", section=END)
+        int | None, Option("Stop after SIZE bytes: 64M, 1GiB.", kind=Kind.SIZE, metavar="SIZE", section=END)
     ] = None,
     timeout: Timeout = None,
     markers: Annotated[
@@ -197,7 +197,7 @@ def record(
       parquet   a Parquet file or directory
       lake      tables of a lake, as `rawlog ingest` makes them
 
-    Without an end (`until_end`, `to_offset`, `until`, `limit`, `max_bytes`, `timeout`) it goes on until Ctrl-C. Passwords come from the
+    Without an end (`until_end`, `to_offset`, `until`, `limit`, `max_bytes`, `timeout`) it runs until Ctrl-C. Passwords come from the
     file of -F or from $RAWLOG_KAFKA_SASL_PASSWORD, never from the command line.
 
     Returns a Report, which is whole if everything asked for was stored. Without an end it goes on until `stop` is set. With `group` it
@@ -295,7 +295,7 @@ def replay(
     to_topic: Annotated[
         str | None,
         Option(
-            "The topic of all records that --topic-map does not name.",
+            "Send all other records (not in --topic-map) to this topic.",
             "--to-topic",
             old=("-t",),
             metavar="TOPIC",
@@ -308,7 +308,7 @@ def replay(
     ] = "original",
     timestamps: Annotated[
         Literal["original", "now", "shift"],
-        Option("shift: the first record is now, all others as far from it as they were.", section=SENDING),
+        Option("shift: the first record gets the time now; all others keep their distance.", section=SENDING),
     ] = "original",
     pace: Annotated[
         Literal["recorded", "max"], Option("Keep the recorded times, or send as fast as possible.", section=SENDING)
@@ -323,21 +323,21 @@ def replay(
     ] = False,
     checkpoint: Annotated[
         Path | None,
-        Option("Keep in a file what was acknowledged; continue from it.", metavar="FILE", section=SENDING),
+        Option("Store what was acknowledged in FILE, and continue from it.", metavar="FILE", section=SENDING),
     ] = None,
     create_topics: CreateTopics = False,
     partitions: Annotated[
         int | None, Option("Create topics with N partitions.", least=1, metavar="N", section=SENDING)
     ] = None,
     dry_run: Annotated[
-        bool, Option("Read everything and look at the topics, but send nothing.", section=SENDING)
+        bool, Option("Read everything and check the topics, but send nothing.", section=SENDING)
     ] = False,
     **options: Unpack[Replaying],
 ) -> Report:
     """Send recorded records to topics of a live cluster.
 
-    SRC is partition directories, a kafka-replay file, Parquet, or a lake. Each record is acknowledged by all in-sync replicas and is there
-    once, also if brokers restart or leaders move meanwhile. Without `topic_map` or `to_topic` each goes to the topic of its own name. Key,
+    SRC is partition directories, a kafka-replay file, Parquet, or a lake. All in-sync replicas acknowledge each record. Each record is
+    stored once, even if brokers restart or leaders move. Without `topic_map` or `to_topic` each goes to the topic of its own name. Key,
     value, headers and time are kept; the broker gives offsets. Transactions of partition directories and lakes are repeated as
     transactions, unless rows are chosen or paced. Small batches are put together unless `keep_batches` is given.
 
@@ -422,7 +422,7 @@ def replay(
         "rawlog mirror orders -b localhost:9092 --to localhost:9092 --topic-map orders=orders-copy --group mirror",
     ),
     more="""Exit codes: 0 every record was acknowledged; 1 some were not, which the output names; 2 wrong usage; 3 a
-cluster cannot be reached or refuses; 130 interrupted before the end that was asked for.
+cluster cannot be reached or refuses; 130 interrupted before the end.
 """,
     doing="mirroring",
 )
@@ -440,8 +440,8 @@ def mirror(
     exact: Annotated[
         bool,
         Option(
-            "Keep offsets: into empty topics, or to continue such a mirror. A partition where that is impossible is named; the others "
-            "go on.",
+            "Keep offsets: into empty topics, or to continue such a mirror. Partitions where this is impossible are reported; the "
+            "others continue.",
             section=SENDING,
         ),
     ] = False,
@@ -456,8 +456,8 @@ def mirror(
 ) -> Report:
     """Copy topics from one live cluster to another.
 
-    `topics` are names or globs. They are copied from the cluster of -b to the cluster of `to`, without a file in between. Records are
-    passed on as batches, each acknowledged by all in-sync replicas. Aborted transactions are left out, and others become plain records.
+    `topics` are names or globs. They are copied from the cluster of -b to the cluster of `to`, without a file in between. Batches are
+    copied unchanged, each acknowledged by all in-sync replicas. Aborted transactions are left out, and others become plain records.
     With `exact` each record keeps its offset.
 
     Returns a Report, which is whole if every record was acknowledged; it names the partitions where `exact` is impossible. OptionError

@@ -225,7 +225,7 @@ def bind_schemas(
 
     decodes = any(isinstance(transform, Decode | SchemaMask) for transform in selection.transforms)
     if table is not None and table.name != RECORDS.name and decodes:
-        raise OptionError(f"--decode: rows of records are decoded, not those of {table.name}")
+        raise OptionError(f"--decode: only the table records is decoded, not {table.name}")
     return bind(selection, tree, schemas)
 
 

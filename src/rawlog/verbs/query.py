@@ -112,7 +112,7 @@ def query(
 
     A PATH is files or a lake that `ingest` made. Its views are records, files, findings and the tables of its systems, under their short or
     full names: batches, kafka.batches, kafka.records. With name=PATH they are name.records and so on, and name alone is its records, so
-    that one statement can use several paths. `catalog` is a lake too: the one whose tables a catalog has. SQL - is read from standard
+    that one statement can use several paths. `catalog` names a lake by its catalog. SQL - is read from standard
     input.
 
     Returns an Answer: iterate over it for dicts, or use `to_arrow()`. Several paths may be a dict: its names are schemas (`old.records`).

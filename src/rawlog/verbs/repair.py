@@ -73,14 +73,14 @@ def repair(
     policy: Annotated[
         str | None,
         Option(
-            "salvage keeps all that is sound (default); broker (RocketMQ: cut) what the real system would keep; strict refuses.",
+            "salvage: keep all sound data (default). broker (RocketMQ: cut): keep what the real system would keep. strict: refuse damage.",
             metavar="NAME",
         ),
     ] = None,
     dry_run: Annotated[bool, "Only report what would be kept, cut and rebuilt."] = False,
     quarantine: Annotated[
         Path | None,
-        Option("Kafka: keep here what is cut, and the records in it that can still be read.", metavar="DIR"),
+        Option("Kafka: write the cut bytes here, and the records in them that can still be read.", metavar="DIR"),
     ] = None,
     move: Annotated[bool, "RocketMQ: close holes, so that later messages change their physical offsets."] = False,
     html: Page = None,
@@ -88,10 +88,11 @@ def repair(
     force: Force = False,
     **running: Unpack[Running],
 ) -> Report:
-    """Write a repaired copy; report what was kept, cut and rebuilt.
+    """Write a repaired copy of the damaged files of one broker.
 
-    `target` gets everything that is sound in `source`, so that the real system opens it. Files that are derived from the data are rebuilt.
-    Every loss is reported with its place. `source` is never changed; `target` must not exist yet.
+    `target` gets all sound data of `source`, and the real system opens it. Indexes and other derived files are rebuilt. Every loss is
+    reported with its place. `source` is never changed; `target` must not exist yet. For replicas on several disks use `rawlog rescue`; for
+    a new broker, or a moment in the past, `rawlog restore`.
 
     Returns a Report. AccessError if `target` exists and not `force`; OptionError if it is in the source.
 
@@ -163,12 +164,12 @@ def compact(
     memory: Annotated[
         int | None,
         Option(
-            "Kafka: memory for the map of keys; less takes more rounds.  [default: 128M]",
+            "Kafka: memory for the map of keys; less memory takes more rounds.  [default: 128M]",
             kind=Kind.SIZE,
             metavar="SIZE",
         ),
     ] = None,
-    roll: Annotated[bool, "Kafka: compact the active segment too, as if a new one had been begun."] = False,
+    roll: Annotated[bool, "Kafka: compact the active segment too, as after a roll."] = False,
     option: SystemOptions = None,
     force: Force = False,
     note: Note | None = None,
@@ -488,7 +489,7 @@ class RewriteJob(Job[RewriteResult, Report]):
                 if in_store and "files" in report.facts:
                     report.facts["files"] = sorted([*report.facts["files"], path])
         report.notes += _path_notes(copied, "copied unchanged: rawlog does not know what it is")
-        report.notes += _path_notes(remade, "not copied: the system makes it again by itself")
+        report.notes += _path_notes(remade, "not copied: the system creates it again")
 
     def _look(self, split: StoreSplit, path: LocalPath, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in

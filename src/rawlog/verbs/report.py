@@ -81,8 +81,8 @@ def report(
 
     For every system and topic it has size, records, throughput over time, message sizes, codecs, keys, gaps, producers, transactions,
     consumer lag, and findings by cause with the commands that help. The page is one file, opens without a network and is safe to pass on:
-    it shows keys, topics and paths, no values. Nothing at `paths` is changed. A lake has a report of its own: its records are measured,
-    and its findings are those of the runs that ingested them.
+    it shows keys, topics and paths, no values. Nothing at `paths` is changed. The report of a lake measures its records
+    and shows the findings of the runs that ingested them.
 
     Returns an Overview; without `output` no page is written. Damage is a finding and never raises. OptionError if `output` is in a source,
     AccessError for a path that does not exist, UnknownFormatError if nothing is of a known format.

@@ -78,12 +78,12 @@ def rescue(
         Path | None,
         Option("The directory to write; it must not exist yet.", "-o", "--to", metavar="DST", section=OUTPUT),
     ] = None,
-    plan: Annotated[bool, "Only report what would be taken from where, and what is lost."] = False,
+    plan: Annotated[bool, "Only report what comes from which disk, and what is lost."] = False,
     topic: Topics = None,
     include: Annotated[
         str | Iterable[str],
         Option(
-            f"Use directories too that a broker does not load: {', '.join(INCLUDED)} (deleted topics).",
+            f"Also use directories that a broker does not load: {', '.join(INCLUDED)} (deleted topics).",
             metavar="STATE,...",
             is_repeated=False,
         ),
@@ -98,13 +98,13 @@ def rescue(
     force: Force = False,
     **options: Unpack[Rescuing],
 ) -> Report:
-    """Combine the replicas on the disks of a dead cluster into one directory.
+    """Combine the replicas on several disks of a dead cluster into one directory.
 
-    `to` is then a directory that a broker can start on. Each `paths` is a log directory of a broker, or has several of them below it; any
-    of them may be missing or damaged. For each partition the replica decides that led when the cluster died. What is damaged there is
-    taken from another replica of the same history. A log that contradicts it is kept, readable, in DST.divergent. Topic ids, offsets,
-    settings and committed offsets of groups stay. Everything that is lost is listed, with offsets and times, and so is what cannot be
-    known. The disks are never changed.
+    A broker starts on the directory `to`. Each `paths` is a log directory of a broker, or a directory above several; some may be missing or
+    damaged. For each partition the last leader's replica decides; damaged parts come from another replica of the same history. A log that
+    contradicts the leader is kept in DST.divergent, where `rawlog cat` reads it. Topic ids, offsets, settings and committed offsets of
+    groups stay. The report lists every loss with offsets and times, and what nobody can know. The disks are never changed. For one damaged
+    broker use `rawlog repair`; for a moment in the past `rawlog restore`.
 
     Returns a Report. Its `facts["plan"]` lists for each partition the replicas, the choice and its reason, what is lost and what cannot be
     known. OptionError for disks of several clusters or of a running broker; AccessError if `to` exists and not `force`.

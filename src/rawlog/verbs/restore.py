@@ -76,15 +76,15 @@ def restore(
     force: Force = False,
     **options: Unpack[Restoring],
 ) -> Report:
-    """Write a data directory that a real broker starts on.
+    """Write a directory for a new Kafka broker, whole or as of a moment.
 
-    `target` is the directory of a single-node Kafka cluster with the topics of `source` in it: the directory of a broker or several, a lake
-    that `ingest` made, Parquet files, or anything that can be read as records. From a broker's directory every batch is copied as it is,
-    with offsets, epochs and topic ids; settings, users and access rights come from its metadata log. Of replicas of one partition the
-    best is restored as a whole, and that is noted. Offsets of consumer groups are committed again. Retention by age is switched off;
-    otherwise a broker would delete old records at once. With `until`, transactions that were open at that time are aborted. With --mask
-    records are written again, and offsets of groups and settings of topics are left out. `source` is never changed. Damage ends the
-    restore with an error unless `errors` is skip.
+    `target` becomes the directory of a single-node Kafka cluster with the topics of `source`. `source` is one or more broker directories, a
+    lake that `ingest` made, Parquet files, or anything that can be read as records. Batches of a broker are copied unchanged, with offsets,
+    epochs and topic ids; settings, users and access rights come from its metadata log. If a partition has several replicas, the best one is
+    restored, with a note. Offsets of consumer groups are committed again. Retention by age is switched off: a broker would delete old
+    records at once. With `until`, transactions that were open at that time are aborted. With --mask records are written again, without
+    offsets of groups and settings of topics. `source` is never changed. Damage ends the restore with an error unless `errors` is skip. For
+    one damaged broker use `rawlog repair`; for the disks of a dead cluster `rawlog rescue`.
 
     Returns a Report. DataError at damage unless `errors` says otherwise; AccessError if `target` exists and not `force`; OptionError for an
     unknown topic, or if `target` is in the source.

@@ -71,14 +71,14 @@ def verify(
     skip: Annotated[str | Iterable[str], Option("Skip this rule or prefix; may be given again.", metavar="CODE")] = (),
     against: Annotated[
         Path | None,
-        Option("Also compare with the replicas at OTHER, which is not checked by itself.", metavar="OTHER"),
+        Option("Also compare with the replicas at OTHER; OTHER itself is not checked.", metavar="OTHER"),
     ] = None,
     certificate: Annotated[
         Path | None,
         Option("Also check the result of an erasure against its certificate, a JSON file.", metavar="FILE"),
     ] = None,
     complete: Annotated[
-        bool, "Also account for every offset, blob or entry: how many are there, and why others are not."
+        bool, "Also account for every offset, blob or entry: count what exists, and explain what is missing."
     ] = False,
     format: Format = None,
     schemas: Annotated[

@@ -400,7 +400,7 @@ def test_readers_name_a_copy_of_a_segment(tmp_path: Path) -> None:
 
 def test_readers_name_a_segment_that_is_missing_between_two_others(tmp_path: Path) -> None:
     store = copy_store("store-small", tmp_path / "9")
-    words = "1_0_log is missing or empty between this log segment and the one that follows"
+    words = "1_0_log is missing or empty between this log segment and the next"
     assert serious(store / "0_0_log", store / "2_0_log") == []  # it is there, and was not asked for
     (store / "1_0_log").write_bytes(b"")
     assert serious(store) == [f"{store}/0_0_log: {words}"]

@@ -21,7 +21,7 @@ class Printing(TypedDict, total=False):
     ]
     arrow: Annotated[bool, "Print an Arrow IPC stream."]
     expanded: Annotated[bool, "Print one field per line, every value whole."]
-    wide: Annotated[bool, "Print all columns, every value whole, whatever the width of the terminal."]
+    wide: Annotated[bool, "Print all columns and whole values, even if lines are longer than the terminal."]
     form: Annotated[
         Literal["base64", "hex", "escape"] | None,
         Option("Print every binary value in this form.  [default: text where it is UTF-8, else base64]", "--bytes"),

@@ -52,7 +52,11 @@ def show_replay(
     ] = (),
     sql: Annotated[
         str | None,
-        Option("Send the rows of a question to SRC; its columns are those of `records`.", "--query", metavar="SQL"),
+        Option(
+            "Send the rows that this statement selects from SRC; they need columns of `records`.",
+            "--query",
+            metavar="SQL",
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,

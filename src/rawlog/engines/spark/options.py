@@ -161,7 +161,7 @@ def _decoding(selection: Selection, paths: tuple[str, ...], table: Table, given:
             raise OptionError("option decode is missing: SIDE=HOW, such as value=auto")
         return selection
     if table.name != RECORDS.name:
-        raise OptionError(f"option decode: rows of records are decoded, not those of {table.name}")
+        raise OptionError(f"option decode: only the table records is decoded, not {table.name}")
     source = given.get("schemas")
     asked = Decode(parse_decode(given["decode"]), source if source is None or "://" in source else absolute(source))
     return selection.replace(transforms=(asked.bound(open_tree(paths), selection),))

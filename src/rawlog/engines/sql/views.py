@@ -383,7 +383,7 @@ def views(source: Source, reading: Selection | None = None, note: Callable[[str]
         [path for path in source.paths if is_lake(path)] if source.catalog is None else [f"catalog {source.catalog}"]
     )
     if lakes and len(source.paths) > 1:
-        raise OptionError(f"{lakes[0]} is a lake: give it a name of its own, as lake={lakes[0]}")
+        raise OptionError(f"{lakes[0]} is a lake: give it a name, as in lake={lakes[0]}")
     if lakes and reading is not None and reading.transforms and note is not None:
         note(
             f"{lakes[0]}: --decode does not change a lake: `rawlog ingest --decode` fills value_json and value_fields "

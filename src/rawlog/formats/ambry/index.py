@@ -252,7 +252,7 @@ def begin(head: bytes, size: int) -> Origin:
     body = size - header.size - CRC_SIZE
     if body < 0 or body % header.entry_size:
         raise TruncatedError(
-            f"{max(body, 0):,} bytes of entries, which are of {header.entry_size} each: the file is cut, or its header wrong",
+            f"{max(body, 0):,} bytes of entries of {header.entry_size} bytes: the file is cut, or its header is wrong",
             position=header.size if header.size <= size else 0,
             layout=INDEXES[header.version].name,
             field="entry_size",

@@ -141,7 +141,7 @@ def make(
         try:
             return out + uuid.UUID(name).bytes
         except ValueError:
-            raise OptionError(f"{name!r} is no uuid, and a blob id of version {version} holds nothing else") from None
+            raise OptionError(f"{name!r} is not a UUID; a blob id of version {version} holds only a UUID") from None
     text = name.encode()
     return out + len(text).to_bytes(4, "big") + text
 

@@ -110,7 +110,7 @@ def crc_upper(inspection: Inspection) -> Iterator[Mark]:
 
 @rule("ambry.log.record", Severity.ERROR)
 def unreadable_record(inspection: Inspection) -> Iterator[Mark]:
-    """A record of a message is of no known version or type, or does not fit into the message.
+    """A record of a message has an unknown version or type, or does not fit into the message.
 
     The header is sound, so the messages after this one can be read; this one cannot.
     """
@@ -274,7 +274,7 @@ def bad_metadata(inspection: Inspection) -> Iterator[Mark]:
 def over_capacity(inspection: Inspection) -> Iterator[Mark]:
     """The log segment is longer than the capacity in its header.
 
-    Ambry never writes past it: something was appended, or the header is of another file.
+    Ambry never writes past it: something was appended, or the header belongs to another file.
     """
     if not inspection.frames.last:
         return

@@ -547,7 +547,7 @@ def make_metadata(version: int, chunks: list[Chunk], chunk_size: int | None = No
     if not chunks or any(chunk.size < 1 for chunk in chunks):
         raise EncodeError("metadata content needs chunks, each of a byte or more")
     if len({len(chunk.key) for chunk in chunks}) > 1:
-        raise EncodeError("the keys of one metadata content are of one size")
+        raise EncodeError("all keys of one metadata content have the same size")
     if version == 3:
         body = b"".join(chunk.size.to_bytes(CHUNK_SIZE, "big") + chunk.key for chunk in chunks)
         return (3).to_bytes(2, "big") + total.to_bytes(8, "big") + len(chunks).to_bytes(4, "big") + body

@@ -434,7 +434,7 @@ def encode_row(row: dict[str, Any], number: int, write_options: WriteOptions) ->
         try:
             return int(headers[name]) if name in headers else default
         except ValueError:
-            raise EncodeError(f"header {name} is no number") from None
+            raise EncodeError(f"header {name} is not a number") from None
 
     def text(name: str, default: str | None = None) -> str | None:
         return headers[name].decode("utf-8", "surrogateescape") if name in headers else default

@@ -33,7 +33,7 @@ ENTRY_V2 = Layout(
     "entry v2",
     Field("timestamp", ">i8", "the Kafka record's timestamp in whole seconds"),
     Field("key_size", ">i8", "0 to 104 857 600; 0 is no key or an empty one"),
-    Field("value_size", ">i8", "0 to 104 857 600; 0 is no value or an empty one"),
+    Field("value_size", ">i8", "0 to 104 857 600; 0 is not a value or an empty one"),
 )
 
 ENTRY_V1 = Layout(

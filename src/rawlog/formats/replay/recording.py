@@ -443,7 +443,7 @@ def reserved_bytes(inspection: Inspection) -> Iterator[Mark]:
 
 @rule("replay.recording.transaction-marker", Severity.INFO)
 def transaction_markers(inspection: Inspection) -> Iterator[Mark]:
-    """Entries that look like Kafka's commit and abort markers, which the recorder takes for messages.
+    """Entries that look like Kafka's commit and abort markers: the recorder stores markers as messages.
 
     Replayed, they become ordinary records of a 4-byte key. Messages of aborted transactions are in such a file too, and nothing
     tells them apart.

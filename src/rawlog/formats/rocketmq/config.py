@@ -83,7 +83,7 @@ def _parse(raw: bytes, twice: list[str]) -> Any:
 def _constant(name: str) -> None:
     """`NaN` is null to fastjson; it does not know the others of Python's."""
     if name != "NaN":
-        raise ValueError(f"{name} is no value")
+        raise ValueError(f"{name} is not a value")
 
 
 def _is_deep(value: Any) -> bool:

@@ -196,7 +196,7 @@ def inner_batches(inspection: Inspection) -> Iterator[Mark]:
 def blank_size(inspection: Inspection) -> Iterator[Mark]:
     """A blank entry does not reach to the end of its file.
 
-    A broker goes on with the next file all the same; whatever follows in this one is never read.
+    A broker continues with the next file; the rest of this file is never read.
     """
     frames = inspection.frames
     for start, stop in zip(frames.starts.tolist(), frames.stops.tolist(), strict=True):
@@ -407,9 +407,9 @@ def batch_queue() -> Sequence[Rule[Inspection]]:
 
 @rule("rocketmq.index.count", Severity.ERROR)
 def index_count(inspection: Inspection) -> Iterator[Mark]:
-    """The header counts another number of entries than there are.
+    """The header has the wrong number of entries.
 
-    A broker goes by the header: keys after it are not found, and the next one is written over them. Rebuild the index.
+    A broker trusts the header: it does not find keys after that number, and overwrites them. Rebuild the index.
     """
     inspection.memory["count"] = inspection.memory.get("count", 0) + len(inspection.frames)
     if inspection.frames.last and inspection.frames.status is not Status.TRUNCATED and inspection.file.size:

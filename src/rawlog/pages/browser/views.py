@@ -216,7 +216,7 @@ class Views:
         for name in selection.unused(table):
             page.note(f"{name.replace('_', ' ')} does not change {table.name}: it has no column for it")
         if "decode" in query and table is not RECORDS:
-            page.note(f"rows of records are decoded, not those of {table.name}")
+            page.note(f"only the table records is decoded, not {table.name}")
         content = (
             section("Search", shell.search(query, scope.tree.tables, table.name)),
             shell.notes(list(page.notes)),

@@ -160,4 +160,4 @@ def test_verify_sees_a_leader_epoch_that_repair_sets_right(tmp_path: Path, wrong
     segment.write_bytes(data)
     [found] = rawlog.verify(folder)
     assert (found.code, found.offset, found.path) == ("kafka.epochs.mismatch", 0, str(segment))
-    assert found.message == f"a batch at offset 0 is of epoch {wrong}, the batches around it of epoch 0"
+    assert found.message == f"a batch at offset 0 has epoch {wrong}, the batches around it have epoch 0"

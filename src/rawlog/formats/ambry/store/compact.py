@@ -81,7 +81,7 @@ def _task(store: BlobStore, options: Mapping[str, str]) -> Task:
     if unknown:
         raise OptionError(f"segments {', '.join(unknown)}: not in the store, which has {', '.join(names)}")
     if not segment_names:
-        raise OptionError("the last log segment is never compacted, and there is no other one")
+        raise OptionError("the store has one log segment, and the last segment is never compacted")
     numbers = sorted(names.index(name) for name in segment_names)
     if numbers != list(range(numbers[0], numbers[-1] + 1)):
         raise OptionError(f"segments {', '.join(segment_names)} are not next to one another")

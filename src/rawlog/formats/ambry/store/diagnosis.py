@@ -226,7 +226,7 @@ class Diagnosis:
             inside = np.flatnonzero(aside & (catalog.segment == number))
             for rows in np.split(inside, np.flatnonzero(np.diff(inside) != 1) + 1):
                 others = ", ".join(map(str, np.unique(self.named[rows]).tolist()))
-                why = f"{counted(rows.size, 'message')} of partition {others}, and this store is of {self.partition}"
+                why = f"{counted(rows.size, 'message')} belong to partition {others}; this store holds partition {self.partition}"
                 self._set_aside(number, rows, why)
         for number, original in self._copied_segments().items():
             rows = np.arange(len(catalog))[catalog.rows_in(number)]
@@ -610,7 +610,7 @@ class Diagnosis:
                 continue
             self.reported.add(keys.identity_of(key))
             number, start = int(merged.segment[row]), int(merged.offset[row])
-            reason = f"blob {keys.text_of(key)}: its PUT is lost; a {Kind(int(kept.kind[row])).name} of it is left"
+            reason = f"blob {keys.text_of(key)}: its PUT is lost, its {Kind(int(kept.kind[row])).name} is left"
             path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
             life = int(kept.life_version[row])
             self._lose(Loss(key, PUT, life, path, start, start + int(kept.size[row]), reason))

@@ -720,7 +720,7 @@ class Rescue:
             raise OptionError(f"{', '.join(roots)}: no Ambry store is here")
         used = [replica.disk for replicas in replicas_of.values() for replica in replicas]
         empty = [root for root in dict.fromkeys(roots) if root not in used]
-        self.report.notes += [f"{root}: nothing of it is used" for root in empty]
+        self.report.notes += [f"{root}: not used" for root in empty]
         options = tuple(sorted(self.options.options.items()))
         partitions = [Partition(number, tuple(replicas), options) for number, replicas in sorted(replicas_of.items())]
         return [SurveySplit(str(partition.number), _size(partition), partition) for partition in partitions]

@@ -109,7 +109,7 @@ def unsettled(files: Files) -> Iterator[Mark]:
 
 @rule("ambry.store.lost-segment", Severity.ERROR)
 def lost_segment(files: Files) -> Iterator[Mark]:
-    """A log segment is not there, and its index files are. No compaction log, and no newer segment in its place, says that it was removed.
+    """A log segment is missing, and its index files exist. No compaction log and no newer segment shows that it was removed.
 
     Ambry ignores the index files and starts: blobs of the segment are gone, and blobs that were deleted in it are live again. Restore the
     segment from another copy. `rawlog repair` names the lost blobs and keeps deleted ones deleted. Where the segment only has another name

@@ -428,7 +428,7 @@ def contradicted(files: Sequence[File], file: File, end: int) -> Iterator[str]:
         )  # else one was not asked for
         for missing in store.missing if is_next else ():
             if segment.order < missing.order < _segment(following).order:
-                yield f"{missing.log_name()} is missing or empty between this log segment and the one that follows"
+                yield f"{missing.log_name()} is missing or empty between this log segment and the next"
     elif end < file.size and any(
         index.segment == segment and index.crc_ok and index.end > end for index in store.indexes
     ):

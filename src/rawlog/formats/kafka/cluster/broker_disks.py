@@ -144,7 +144,9 @@ def _refuse_mixed(disks: Iterable[Disk]) -> None:
             by_cluster.setdefault(disk.cluster_id, []).append(disk.path)
     if len(by_cluster) > 1:
         parts = "; ".join(f"cluster {name}: {', '.join(paths)}" for name, paths in sorted(by_cluster.items()))
-        raise OptionError(f"the directories are of {len(by_cluster)} clusters: {parts}. Name those of one cluster")
+        raise OptionError(
+            f"the directories belong to {len(by_cluster)} clusters: {parts}. Name the directories of one cluster"
+        )
 
 
 def _refuse_copies(disks: Iterable[Disk]) -> None:

@@ -180,8 +180,8 @@ def _newest_id(metadata: ClusterMetadata, topic: str, directories: Sequence[Part
     metadata.state.removed |= {key: topic for key in by_id if key != best}
     if left_out:
         metadata.unknown.append(
-            f"which topic {topic} existed last: it was found with {len(by_id)} ids, as if it was deleted and created again. "
-            f"{uuid_text(best)} is used, whose records are the newest; left out: {_few(directory.path for directory in left_out)}"
+            f"which topic {topic} existed last: it has {len(by_id)} ids, as if it was deleted and created again. "
+            f"{uuid_text(best)} is used: its records are the newest; left out: {_few(directory.path for directory in left_out)}"
         )
     return best
 
@@ -235,7 +235,7 @@ def _note_compacted(metadata: ClusterMetadata, topics: Mapping[str, object], dis
     compacted = sorted(topic for topic in cleaned & set(topics) if topic not in INTERNAL_CONFIGS)
     if compacted:
         metadata.unknown.append(
-            f"settings of {_few(compacted)}, of which only cleanup.policy=compact is certain: nothing is compacted until you set it again"
+            f"settings of {_few(compacted)}, where only cleanup.policy=compact is certain: set it again to have the topics compacted"
         )
 
 

@@ -141,7 +141,7 @@ def _state(files: Sequence[File], options: RestoreOptions, offer: Offer) -> Stat
     filled_stores = [store for store in stores if not _is_blank(store, errors)]
     if not filled_stores:
         offer.notes.append(
-            "there is no metadata log: topics have as many partitions as were found, and default settings"
+            "no metadata log: the number of partitions comes from the directories, and settings are the defaults"
         )
         return None
     if len(filled_stores) > 1:
@@ -182,9 +182,9 @@ def stale_replicas(partitions: Mapping[tuple[str, int], Any], state: State) -> d
         )
         if node is None or node in synced or not synced:
             continue
-        why = f"this replica is of node {node}, which was not in sync ({_numbers(synced)})"
+        why = f"this replica comes from node {node}, which was not in sync ({_numbers(synced)})"
         if node not in partition["replicas"]:
-            why = f"this replica is of node {node}, which is not among those that have the partition ({_numbers(partition['replicas'])})"
+            why = f"this replica comes from node {node}, which is not assigned to the partition ({_numbers(partition['replicas'])})"
         epochs = epochs_in(content.files)
         if epochs is not None and int(epochs[-1][0]) < partition["leaderEpoch"]:
             why += f"; its log ends in leader epoch {int(epochs[-1][0])}, the cluster was in {partition['leaderEpoch']}"
@@ -197,7 +197,7 @@ def stale_notes(stale: Mapping[str, str]) -> Iterator[str]:
     for name, why in list(stale.items())[:SHOWN]:
         yield f"{name}: {why}: {ADVICE}"
     if len(stale) > SHOWN:
-        yield f"{len(stale) - SHOWN:,} more partitions of which this replica was not in sync"
+        yield f"{len(stale) - SHOWN:,} more partitions whose replica here was not in sync"
 
 
 def passed_end(name: str, committed: int, end: int) -> str:

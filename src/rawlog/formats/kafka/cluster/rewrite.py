@@ -462,7 +462,7 @@ class _Repair:
             if snapshot.is_whole and holder is not None and is_misnamed(snapshot.offset, snapshot.time, holder.time):
                 right = times.get(snapshot.time or 0, [])
                 if len(right) != 1:
-                    reason = "named for another offset than its content is of, left out"
+                    reason = "the offset in its name is not the offset of its content; left out"
                     _drop(self.report, snapshot.file, 0, snapshot.file.size, reason)
                     continue
                 snapshot.offset, snapshot.epoch = right[0].end, right[0].epoch

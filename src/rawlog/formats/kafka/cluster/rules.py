@@ -359,7 +359,7 @@ class _Survey:
         """Report the epochs that the outline corrects."""
         for batch in self.store.log.batches if self.store.outline.corrections else ():
             if batch.stored_epoch != batch.epoch:
-                message = f"epoch {batch.stored_epoch}, the batches around it are of epoch {batch.epoch}"
+                message = f"epoch {batch.stored_epoch}, the batches around it have epoch {batch.epoch}"
                 self.mark("epoch", message, batch.file, batch.start, batch.stored, batch.epoch, batch.stored_epoch)
 
     def snapshots(self) -> None:
@@ -429,7 +429,7 @@ class _Survey:
         """Compare the time of the last record in a snapshot with the time of the record at that offset of the log."""
         snapshot, snapshot_time = self.ends[offset]
         if time is not None and is_misnamed(offset + 1, snapshot_time, time // 1000):
-            message = f"its last record is of time {snapshot_time}, the one at offset {offset} of {time // 1000}"
+            message = f"its last record has time {snapshot_time}, the record at offset {offset} has {time // 1000}"
             mark = Mark(message, offset=offset + 1, expected=time // 1000, found=snapshot_time, path=snapshot.path)
             self.marks["name"].append(mark)
 
@@ -527,9 +527,9 @@ def gap(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.metadata.epoch", Severity.WARNING)
 def epoch(files: Files) -> Iterator[Mark]:
-    """A batch of the metadata log is of another epoch than the batches around it, although no change of leader is between them.
+    """A batch of the metadata log has another epoch than the batches around it, without a change of leader between them.
 
-    No checksum covers the epoch of a batch. `rawlog repair` sets it to that of the batches around it.
+    No checksum covers the epoch of a batch. `rawlog repair` sets it to the epoch of the batches around it.
     """
     yield from _marks_of(files, "epoch")
 
@@ -542,7 +542,7 @@ def shape(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.metadata.unknown", Severity.WARNING)
 def unknown(files: Files) -> Iterator[Mark]:
-    """A record is of a type or version that is not known, or its bytes do not fit its type. It is shown raw and is not part of
+    """A record has an unknown type or version, or its bytes do not fit its type. It is shown raw and is not part of
     the state.
 
     A newer Kafka wrote it: an older controller would stop here, too. Or it is damaged, although its checksum is right.
@@ -569,7 +569,7 @@ def transaction(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.metadata.level", Severity.WARNING)
 def level(files: Files) -> Iterator[Mark]:
-    """A record is of a version that the metadata.version in force does not allow, or comes before any is set.
+    """A record has a version that the current metadata.version does not allow, or comes before metadata.version is set.
 
     Controllers of that level could not read it; a tool wrote it, or a downgrade went wrong.
     """
@@ -604,13 +604,13 @@ def ahead(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.checkpoint.differs", Severity.WARNING)
 def differs(files: Files) -> Iterator[Mark]:
-    """A snapshot holds another state than the log leads to at its offset. One of them was changed, or is of another cluster."""
+    """A snapshot and the log disagree on the state at the snapshot's offset. One of them was changed, or belongs to another cluster."""
     yield from _marks_of(files, "differs")
 
 
 @rule("kraft.checkpoint.name", Severity.WARNING)
 def name(files: Files) -> Iterator[Mark]:
-    """A snapshot has another time of its last record than the log has at that offset: it was renamed, or is of another cluster.
+    """A snapshot and the log disagree on the time of the record at the snapshot's offset: it was renamed, or belongs to another cluster.
 
     A controller loads it, and then applies records of the log twice or leaves some out. `rawlog repair` gives it the name that its time
     leads to, or leaves it out.
@@ -620,7 +620,7 @@ def name(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.quorum.epoch", Severity.WARNING)
 def quorum_epoch(files: Files) -> Iterator[Mark]:
-    """The election state is of an older epoch than the log: it was put here from elsewhere. A controller takes the log's."""
+    """The election state has an older epoch than the log: somebody copied it here. A controller uses the epoch of the log."""
     yield from _marks_of(files, "quorum")
 
 

@@ -158,7 +158,7 @@ def _parts(
 
 @rule("kafka.log.magic", Severity.ERROR)
 def magic(seen: Inspection) -> Iterator[Mark]:
-    """A batch says it is of a format that does not exist, or is too short for the one it names.
+    """A batch names a format that does not exist, or is too short for its format.
 
     Its records cannot be read. The length before it was credible, so what follows is read.
     """
@@ -256,9 +256,9 @@ def order(seen: Inspection) -> Iterator[Mark]:
 
 @rule("kafka.log.base", Severity.ERROR)
 def base(seen: Inspection) -> Iterator[Mark]:
-    """A batch has offsets below the one in the file's name, or more than 2147483647 above it.
+    """A batch has offsets below the offset in the file's name, or more than 2147483647 above it.
 
-    A broker that has to recover such a segment ends at once, the whole process.
+    A broker that has to recover such a segment stops: the whole process ends.
     """
     start = seen.file.place.start_offset
     sound = seen.share(_sound)

@@ -237,10 +237,10 @@ def unexplained(files: Sequence[File]) -> Iterator[Mark]:
 
 @rule("kafka.complete.transaction", Severity.INFO)
 def open_transaction(files: Sequence[File]) -> Iterator[Mark]:
-    """A transaction is neither committed nor aborted at the end of the partition: whether its records count is not decided.
+    """A transaction is still open at the end of the partition: nothing tells whether it will be committed or aborted.
     (With `--complete` only.)
 
-    That is normal in a copy of a running broker's directory, and nothing is missing. `rawlog transactions` shows which id it is of, and
+    That is normal in a copy of a running broker's directory, and nothing is missing. `rawlog transactions` shows its id, and
     what to do about it.
     """
     result = account_for(files)

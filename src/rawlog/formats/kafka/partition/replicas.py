@@ -364,7 +364,7 @@ def record(replicas: Replicas) -> Iterator[Mark]:
 def missing(replicas: Replicas) -> Iterator[Mark]:
     """One replica lacks records that the other has, inside the range of offsets that both cover.
 
-    That is normal in a compacted topic, since each broker compacts by itself; in any other one records are lost.
+    That is normal in a compacted topic, since each broker compacts its own replica; in other topics records are lost.
     """
     comparison = replicas.share(compare)
     for difference in comparison.records.items:
@@ -493,7 +493,7 @@ def decide(
     """
     usable = [copy for copy in copies if not copy.is_blank] or list(copies)
     if not usable:
-        lost = (Span(0, None, "no replica of it is here"),)
+        lost = (Span(0, None, "no replica is here"),)
         return Decision(
             UnitPlan(name, "lost", 0, 0, "no replica was found", tuple(left_out), lost=lost, unknown=tuple(unknown))
         )
@@ -659,8 +659,8 @@ class _Decider:
             shown = ", ".join(f"{piece.start:,} to {piece.stop - 1:,}" for piece in filled[:SHOWN])
             more = f" and {len(filled) - SHOWN:,} more ranges" if len(filled) > SHOWN else ""
             self.unknown.append(
-                f"offsets {shown}{more} are from another replica, which was compacted by itself: a key whose last record "
-                "it had removed may have an older value again"
+                f"offsets {shown}{more} come from another replica, and each broker compacts its own replica: "
+                "a key may have an older value again"
             )
 
     def _lost_tail(self, members: Sequence[Copy]) -> list[Span]:

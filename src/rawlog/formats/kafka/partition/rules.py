@@ -59,7 +59,7 @@ def gap(files: Files) -> Iterator[Mark]:
 @rule("kafka.partition.displaced", Severity.ERROR)
 def displaced(files: Files) -> Iterator[Mark]:
     """A batch whose checksum is right is not where its offsets belong: they exist already, or are outside of the range of its segment, or
-    its base offset, which no checksum covers, does not fit between those of the batches around it.
+    its base offset, which no checksum covers, does not fit between the batches around it.
 
     `rawlog repair` gives a batch its base offset back where the batches around it leave room for exactly one, puts others where their
     offsets are missing, and drops those whose offsets exist already.
@@ -118,7 +118,7 @@ def snapshot_mismatch(files: Files) -> Iterator[Mark]:
 
 @rule("kafka.epochs.mismatch", Severity.WARNING)
 def epochs_mismatch(files: Files) -> Iterator[Mark]:
-    """A batch's leader epoch is not the one that the leader epoch checkpoint has for its offset; or it is higher than those of later
+    """A batch's leader epoch differs from the leader epoch checkpoint; or it is higher than the epochs of later
     batches, or negative, although leader epochs never fall.
 
     Followers use the checkpoint to find where they diverge, and may truncate too much or too little.
@@ -281,7 +281,7 @@ def _beyond(files: Files, wanted: str, what: str) -> Iterator[Mark]:
 def no_segment(files: Files) -> Iterator[Mark]:
     """A partition has no segment, although its directory has other files of it.
 
-    A broker makes an empty log in its place, without a message. Look for the partition in a backup or on another replica.
+    A broker creates an empty log instead, without a message. Look for the partition in a backup or on another replica.
     """
     partitions = _partitions(files)
     reported = set()
@@ -304,7 +304,7 @@ def missing_partition(files: Files) -> Iterator[Mark]:
     """A partition that should be in this log directory is not: a checkpoint in it lists the partition, or the cluster's metadata assigns
     it to this directory.
 
-    A broker makes an empty partition in its place, without a message. Look for the directory in a backup or on another replica
+    A broker creates an empty partition instead, without a message. Look for the directory in a backup or on another replica
     (`rawlog rescue`). It is only information where the cluster is about to add the replica, where the broker had not made it yet when it
     was stopped, and where, without a metadata log, it had no records or more partitions are gone than are here. Nothing is reported of
     directories that were copied without `meta.properties` and metadata log, and of partitions that are assigned to another directory of
@@ -381,7 +381,7 @@ def topic_ids(files: Files) -> Iterator[Mark]:
 def no_topic_id(files: Files) -> Iterator[Mark]:
     """A partition of a KRaft log directory has no readable `partition.metadata`.
 
-    A broker takes it for a stray: it renames the directory and serves an empty partition in its place.
+    A broker treats it as a stray: it renames the directory and serves an empty partition instead.
     """
     kraft = set()
     for file in files:
@@ -401,8 +401,8 @@ def no_topic_id(files: Files) -> Iterator[Mark]:
 def duplicate_partitions(files: Files) -> Iterator[Mark]:
     """Two log directories of one broker have the same partition. The broker refuses to start on them.
 
-    Keep the one that is further, and move the other out of the way. Replicas on other brokers are normal. Whether two directories are
-    of one broker is only known if both `meta.properties` have the id of the cluster, which brokers before 2.4 do not write.
+    Keep the directory with the higher end offset, and move the other out of the way. Replicas on other brokers are normal. Two
+    directories belong to one broker if both `meta.properties` have the same cluster and node id; brokers before 2.4 write no cluster id.
     """
     owner: dict[str, str] = {}
     for file in files:
@@ -475,7 +475,7 @@ def unknown_name(files: Files) -> Iterator[Mark]:
     for node in nodes(files):
         for directory in node.directories:
             for name in directory.unknown_folders:
-                message = f"{name} is no name of a partition directory: a broker does not start"
+                message = f"{name} is not a valid name of a partition directory: a broker does not start"
                 yield Mark(message, path=f"{directory.path}/{name}")
 
 

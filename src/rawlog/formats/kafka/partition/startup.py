@@ -139,7 +139,8 @@ class _Load:
         reached = trusted_end(segment, index)
         if reached.is_fatal:
             message = (
-                f"{self.name}: byte {reached.position:,} of {split(segment.path)[1]} is no batch, and {MARK} says that all is well: "
+                f"{self.name}: byte {reached.position:,} of {split(segment.path)[1]} is not a batch, and {MARK} says that the broker "
+                "stopped cleanly: "
                 "a broker does not start; without that file it cuts the log there"
             )
             return [Prediction(Effect.REFUSES, self.path, message)], base
@@ -173,7 +174,7 @@ class _Load:
             if file.format == "kafka.txnindex" and file.place.state is None and file.size and file.problem is None:
                 with Source(file.path) as source:
                     if source.read(0, 1) != b"\0":
-                        return f"{split(file.path)[1]} is of an unknown version: a broker does not start"
+                        return f"{split(file.path)[1]} has an unknown version: a broker does not start"
         return None
 
 
@@ -232,7 +233,7 @@ def _predict_names(node: Node) -> Iterator[Prediction]:
     places: dict[tuple[str, int], str] = {}
     for directory in node.directories:
         for name in directory.unknown_folders:
-            message = f"{name} is no name of a partition directory: a broker does not start"
+            message = f"{name} is not a valid name of a partition directory: a broker does not start"
             yield Prediction(Effect.REFUSES, f"{directory.path}/{name}", message)
         for key, path in directory.loaded.items():
             if key in places:
@@ -324,7 +325,7 @@ def _predict_metadata(node: Node) -> Iterator[Prediction]:
             message = f"{split(path)[1]} has the topic id of {assignments.topics[topic]}: a broker does not serve it"
             yield Prediction(Effect.OFFLINE, path, message)
         elif why is not None:
-            again = ", and serves an empty partition in its place" if _is_replica(key, node, assignments) else ""
+            again = ", and serves an empty partition instead" if _is_replica(key, node, assignments) else ""
             yield Prediction(Effect.RENAMES, path, f"{split(path)[1]}: {why}: {STRAY}{again}")
     for missing in missing_partitions(node):
         if not missing.has_directory and _is_replica(missing.key, node, assignments):

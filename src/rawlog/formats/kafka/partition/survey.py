@@ -233,7 +233,7 @@ class SegmentFold:
             index = int(stamped[hit])
             stored, expected = int(epoch[index]), int(stated[hit])
             message = (
-                f"a batch at offset {int(base[hit])} is of epoch {stored}, "
+                f"a batch at offset {int(base[hit])} has epoch {stored}, "
                 f"the checkpoint says {expected if expected >= 0 else 'none'}"
             )
             place = int(frames.positions[index]), int(frames.sizes[index]), int(base[hit])
@@ -525,8 +525,8 @@ class Survey:
                 continue
             path = next((path for base, path in reversed(self.bases) if base <= correction.first), None)
             message = (
-                f"a batch at offset {correction.first} is of epoch {correction.wrong}, "
-                f"the batches around it of epoch {correction.right}"
+                f"a batch at offset {correction.first} has epoch {correction.wrong}, "
+                f"the batches around it have epoch {correction.right}"
             )
             self.mark(
                 "epochs",

@@ -524,9 +524,9 @@ def _folder(remote: dict[str, list[File]], record: RemoteSegment) -> str | None:
 
 @rule("kafka.remote.size", Severity.ERROR)
 def wrong_size(files: Sequence[File]) -> Iterator[Mark]:
-    """A segment in remote storage is shorter or longer than the one that was copied, according to `__remote_log_metadata`.
+    """A segment in remote storage is shorter or longer than `__remote_log_metadata` says.
 
-    The copy was cut, or something else is there under its name. Look for the object in a backup of the bucket.
+    The copy was cut, or another object has its name. Look for the object in a backup of the bucket.
     """
     store = Store.of(files)
     remote = _remote_files(files)

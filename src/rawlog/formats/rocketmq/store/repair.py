@@ -558,7 +558,7 @@ class Salvage:
             self.log = Log(self.folder.folder("commitlog"), self.file_size, start)
             self.log.seek(start)
         if self.log is None:
-            self._report_evidence(0, FARTHEST, "in a commit log of which no file is here")
+            self._report_evidence(0, FARTHEST, "the file of the commit log that has it is not here")
             return
         self.log.close()
         self.report.count("files", self.log.files)

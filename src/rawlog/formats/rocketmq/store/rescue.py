@@ -247,7 +247,7 @@ class Union(Salvage):
         texts = [_bytes(run) for _, run in versions]
         votes = [texts.count(text) for text in texts]
         best = [version for version, vote in zip(versions, votes, strict=True) if vote == max(votes)]
-        why, is_decided = f"{max(votes)} of {len(versions)} copies have the one that is taken", True
+        why, is_decided = f"{max(votes)} of {len(versions)} copies have the version that is used", True
         if max(votes) * 2 <= len(versions):
             places = {(slot.topic, slot.queue_id, slot.number) for slot in self.slots.between(address, address + 1)}
             fitting = [version for version in best if place_of(version[1].rows) in places]
@@ -257,7 +257,7 @@ class Union(Salvage):
             why = "the first one is taken, nothing tells which is right"
             is_decided = is_known or is_formed
             if is_decided:
-                why = f"the one that is taken {'is in the consume queues' if is_known else 'is well-formed, another is not'}"
+                why = f"the version that is used {'is in the consume queues' if is_known else 'is well-formed, another is not'}"
             self.report.count("messages_undecided", 0 if is_decided else 1)
         self.report.count("messages_judged")
         if self.report.counts["messages_judged"] <= MOST_NOTES:

@@ -33,9 +33,9 @@ UNITS = {"rocketmq.consumequeue": UNIT, "rocketmq.batchconsumequeue": BATCH_UNIT
 
 @rule("rocketmq.store.stray", Severity.ERROR)
 def stray_file(files: Sequence[File]) -> Iterator[Mark]:
-    """A file that is not the broker's lies among those of a log or queue.
+    """A log or queue has a file that does not belong to the broker.
 
-    A broker takes every file there for its own and does not start: the name must be a number and the size that of the others. Checksum
+    A broker loads every file there and does not start: each name must be a number, and all sizes must be equal. Checksum
     files such as `.name.crc` and marks such as `_SUCCESS` come from Hadoop and Spark. Remove it.
     """
     for file in files:
@@ -91,7 +91,7 @@ def file_names(files: Sequence[File]) -> Iterator[Mark]:
 def missing_files(files: Sequence[File]) -> Iterator[Mark]:
     """A commit-log file in the middle is missing, or all of them are, and queues have messages in them.
 
-    A broker skips it and reports nothing; queues that it rebuilds have no gap, so that their numbers are not those in the messages. Where
+    A broker skips it and reports nothing; it then rebuilds queues without the gap, with other numbers than the messages have. Where
     there is no commit log at all, it deletes the queues too.
     Where the last file ends with a blank entry, the log went on in another, which is not here: no more than a remark, for these files may
     be only a part of the store.
