@@ -506,7 +506,7 @@ def test_a_disk_that_was_not_in_sync_is_noted(tmp_path: Path) -> None:
     alone = rawlog.restore(two, tmp_path / "data", topic="codec-none", engine="local")
     said = [note for note in alone.notes if note.startswith("codec-none-0")]
     assert len(said) == 1
-    assert said[0].startswith("codec-none-0: this replica is of node 2, which")
+    assert said[0].startswith("codec-none-0: this replica comes from node 2, which")
     best = rawlog.restore(one, tmp_path / "own", topic="codec-none", engine="local", errors="skip")
     assert not any("not in sync" in note for note in best.notes)
 

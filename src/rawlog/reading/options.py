@@ -272,7 +272,7 @@ class Masking(TypedDict, total=False):
     mask_keep_sizes: Annotated[bool, "Keep the sizes of masked keys, values and fields."]
     mask_other: Annotated[
         Literal["refuse", "keep", "drop", "hash"] | None,
-        Option("What to do with values that are neither JSON nor decoded if fields are masked.  [default: refuse]"),
+        Option("If fields are masked: what to do with values that are neither JSON nor decoded.  [default: refuse]"),
     ]
 
 

@@ -264,9 +264,9 @@ def count(
 ) -> int:
     """Count rows.
 
-    It counts the rows that `rawlog cat` shows with the same options. Where the headers of batches have the number, only they are read,
-    whatever the codec, and no checksum is compared: `rawlog verify` does that, and so does `errors` skip. Offsets that do not rise or
-    belong in another file are reported, with exit code 1.
+    It counts the rows that `rawlog cat` shows with the same options. If the headers of batches have the number, `count` reads only the
+    headers and compares no checksums; `rawlog verify` compares them, and so does `errors` skip. Offsets that do not rise or belong in
+    another file are reported, with exit code 1.
 
     Returns the number. Errors as `rawlog.rows`.
 

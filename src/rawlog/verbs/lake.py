@@ -69,8 +69,8 @@ def lake(
 ) -> Report:
     """Show what a lake holds, or maintain it.
 
-    Without options, its tables with their rows, data files, snapshots and sources. Maintenance is safe while others read and while `ingest`
-    runs: what was current within `older_than` stays, and so does what a run may be about to commit.
+    Without options, it lists the tables with their rows, data files, snapshots and sources. Maintenance is safe while others read and while
+    `ingest` runs: what was current within `older_than` stays, and so does what a run may be about to commit.
 
     Returns a Report with a part for each table. Without options, the parts have rows, files, small_files, bytes, snapshots, sources,
     changed; with options expired_snapshots, removed_files, removed_bytes, joined_files, made_files. AccessError if there is no lake at

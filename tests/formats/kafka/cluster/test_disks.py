@@ -65,7 +65,7 @@ def test_a_disk_of_the_time_of_zookeeper_has_its_broker_id(tmp_path: Path) -> No
 def test_disks_of_two_clusters_are_refused_with_their_paths(tmp_path: Path) -> None:
     write(tmp_path / "one", meta(1), "a-0")
     write(tmp_path / "two", meta(1, "BBBBBBBBBBBBBBBBBBBBBB"), "a-0")
-    with pytest.raises(OptionError, match="are of 2 clusters: cluster AAAA.*one; cluster BBBB.*two"):
+    with pytest.raises(OptionError, match="belong to 2 clusters: cluster AAAA.*one; cluster BBBB.*two"):
         found(tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_a_replica_on_a_node_that_should_not_have_it_is_reported(disks: dict[int
     meta.write_text(meta.read_text().replace("node.id=3", "node.id=9"))
     report = rawlog.restore(disks[3], tmp_path / "new")
     [note] = [one for one in report.notes if one.startswith("t-0")]
-    assert "node 9, which is not among those that have the partition (nodes 1, 2, 3)" in note
+    assert "node 9, which is not assigned to the partition (nodes 1, 2, 3)" in note
 
 
 def test_a_log_that_ends_before_a_committed_offset_is_reported(tmp_path: Path) -> None:

@@ -159,9 +159,9 @@ def snapshot_epoch(seen: Inspection) -> Iterator[Mark]:
 
 @rule("kraft.checkpoint.content", Severity.WARNING)
 def content(seen: Inspection) -> Iterator[Mark]:
-    """A snapshot holds a record that says what changed, not what is: a removal, a change, a transaction's bracket. Controllers write none.
+    """A snapshot has a record of a change instead of a state: a removal, an update, or the begin or end of a transaction.
 
-    Loading goes by the same rules as for the log, so that the state is what its records lead to. A tool wrote the file.
+    Controllers write no such record: a tool wrote the file. It is loaded by the rules for the log.
     """
     for position, offset, control, _, value in seen.share(records_of):
         schema = None if control or not value else _schema(value)
@@ -561,8 +561,8 @@ def refused(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.metadata.transaction", Severity.ERROR)
 def transaction(files: Files) -> Iterator[Mark]:
-    """Metadata transactions must begin before they end, one at a time. One that is still open at the end of the log is normal
-    while it goes on (information only): its records do not count.
+    """Metadata transactions must begin before they end, one at a time. A transaction that is still open at the end of
+    the log is normal (information only): its records do not count yet.
     """
     yield from _marks_of(files, "transaction")
 

@@ -160,7 +160,7 @@ def _parts(
 def magic(seen: Inspection) -> Iterator[Mark]:
     """A batch names a format that does not exist, or is too short for its format.
 
-    Its records cannot be read. The length before it was credible, so what follows is read.
+    Its records cannot be read. Its length is credible, so the batches after it are read.
     """
     head, frames = seen.share(_heads), seen.frames
     for index in np.flatnonzero(head["state"] == Status.BAD_MAGIC).tolist():
@@ -308,8 +308,9 @@ def header_key(seen: Inspection) -> Iterator[Mark]:
 
 @rule("kafka.log.limit", Severity.WARNING)
 def limit(seen: Inspection) -> Iterator[Mark]:
-    """The records of a batch were not looked at: they decompress to more, or one of them has more headers, than the limits of reading
-    allow. The limits keep a small file from taking all memory.
+    """The records of a batch were not checked: their decompressed size, or the number of headers of a record, exceeds a limit.
+
+    The limits keep a small file from taking all memory.
 
     If the batch is genuine, raise the limit that the message names.
     """

@@ -580,7 +580,7 @@ class Survey:
             return
         if exists(f"{split(split(file.path)[0])[0]}/{MARK}"):
             size = file.size - position
-            message = f"the last {size:,} bytes are no batch, although {MARK} is there: a broker does not start, or appends after them"
+            message = f"the last {size:,} bytes are not a batch, although {MARK} exists: a broker does not start, or appends after them"
             self.mark("truncated", Mark(message, position, size, path=file.path))
 
     def end(self) -> None:

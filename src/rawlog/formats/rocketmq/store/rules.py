@@ -226,7 +226,7 @@ def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
     """A unit of a consume queue points to no message: into the middle of one, or after the end of the commit log.
 
     A broker cuts off units that point past the end of the log; those that point into it give consumers garbage. Units that point before
-    the log's first byte are only expired and no finding.
+    the log's first byte have expired; they are not a finding.
     """
     yield from comparison_of(files).dangling
 
