@@ -225,7 +225,8 @@ def spark() -> Iterator[SparkSession]:
     """The one Spark session of the run, with the data source `rawlog` registered."""
     from importlib.util import find_spec
 
-    from rawlog.spark import register, session
+    from rawlog.engines.spark.session import session
+    from rawlog.spark import register
 
     # Brief: every question is a new one, and optimised code would be for the next one like it (40 % of the JVM's processor time).
     master = os.environ.get("RAWLOG_TESTS_MASTER", "local[2]")
