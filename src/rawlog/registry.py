@@ -43,8 +43,8 @@ def _home(name: str) -> str:
 
 
 def _is_extended() -> bool:
-    """Whether the user added families: then all are imported at once, and what is wrong with one is said before anything is read."""
-    return bool(os.environ.get(VARIABLE))
+    """Whether there are families of others: then all are imported at once, and what is wrong with one is said before anything is read."""
+    return bool(os.environ.get(VARIABLE)) or any("." in name for name in FAMILIES)
 
 
 def families() -> tuple[Family, ...]:

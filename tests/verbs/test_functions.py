@@ -22,16 +22,15 @@ NO_FUNCTION = {"sql", "submit", "completion"}
 #: `rawlog.formats` is the package of the formats.
 OTHER_NAME = {"formats": "list_formats"}
 #: How rows are printed.
-PRINTING = {"log_format", "as_json", "as_csv", "raw", "delimiter", "template", "arrow", "expanded", "wide", "form"}
+PRINTING = {"verbose", "quiet", "progress_shown", "log_format", "as_json", "as_csv", "raw", "delimiter", "template", "arrow", "expanded", "wide", "form"}
 #: What is another function in Python, or only changes what is printed.
 ONLY_COMMAND = {
     "tail": {"follow", "limit"},  # rawlog.follow
     "verify": {"list_rules"},  # rawlog.rules
     "ls": {"every"},  # --all: which lines are printed
     "browse": {"is_opened"},
-    "record": {"more_topics", "quiet"},
-    "replay": {"more_sources", "quiet", "sql"},  # rawlog.replay takes the answer of rawlog.query
-    "mirror": {"quiet"},
+    "record": {"more_topics"},
+    "replay": {"more_sources", "sql"},  # rawlog.replay takes the answer of rawlog.query
 }
 #: `-o N` is `start="N"` and `last=N`; the others have no text form.
 ONLY_PYTHON = {"note", "progress", "last", "topic_pattern", "stop"}

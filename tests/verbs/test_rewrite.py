@@ -264,7 +264,7 @@ def test_what_a_broker_fetches_again_is_only_noted(tmp_path: Path) -> None:
     report = rewrite("repair", source, tmp_path / "target")
     assert report.is_whole
     assert not (tmp_path / "target" / "remote-log-index-cache").exists()
-    assert any("makes it again" in line for line in report.notes)
+    assert any("creates it again" in line for line in report.notes)
 
 
 def test_a_dry_run_names_what_would_be_left_out(tmp_path: Path) -> None:

@@ -562,7 +562,7 @@ def test_a_larger_segment_of_another_partition_does_not_outvote_the_store(
     assert not report.is_whole
     [line] = [line for line in dropped(report) if "set aside" in line]
     assert f"{place}, bytes 18 to {big.stat().st_size:,}: " in line
-    assert f"messages of partition {partition}, and this store is of 9" in line
+    assert f"belong to partition {partition}; this store holds partition 9" in line
     found = states(tmp_path / "out")
     assert set(found) - own <= {one["blob_id"] for one in messages_of("store-small")}
     assert own <= set(found)

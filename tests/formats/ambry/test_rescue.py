@@ -356,6 +356,6 @@ def test_a_large_segment_of_another_partition_is_set_aside(tmp_path: Path) -> No
         assert contents(target / "9") == contents(sound)
         assert blobs(target / "9").keys() == blobs(sound).keys()
         assert not report.is_whole
-        assert any("messages of partition 42" in one.reason for one in report.with_action(Action.DROPPED))
+        assert any("belong to partition 42" in one.reason for one in report.with_action(Action.DROPPED))
         [aside] = Path(f"{target}.divergent").rglob("3_0_log")
         assert aside.read_bytes() == foreign.read_bytes()

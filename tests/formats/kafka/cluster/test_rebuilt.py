@@ -57,7 +57,7 @@ def test_of_a_topic_that_was_created_again_the_newest_counts() -> None:
     assert made.state.topic_ids == {"a": TWO}
     assert made.verdict("a", ONE) == "replaced"
     assert made.partitions["a", 0]["replicas"] == [2]
-    assert any("found with 2 ids" in one and "disk1/a-0" in one for one in made.unknown)
+    assert any("it has 2 ids" in one and "disk1/a-0" in one for one in made.unknown)
 
 
 def test_a_topic_without_an_id_gets_one_that_stays() -> None:
