@@ -11,6 +11,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from tests.reference.kafka import java_string
+
 FOLDER = Path(__file__).parents[2] / "src" / "rawlog" / "formats" / "kafka" / "internal" / "schemas"
 SIZES = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "float64": 8, "uuid": 16}
 
@@ -123,10 +125,7 @@ class Reader:
         raw = self.take(size)
         if type == "bytes":
             return raw
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            raise Bad("text") from None
+        return java_string(raw)
 
     def struct(self, fields: list[dict[str, Any]]) -> dict[str, Any]:
         message: dict[str, Any] = {}
