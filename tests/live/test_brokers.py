@@ -325,7 +325,7 @@ def test_what_would_go_to_a_wrong_place_is_refused(kafka_4: KafkaBroker, tmp_pat
         rawlog.mirror(topic, brokers=kafka_4.bootstrap, **exact)
     copy = new_topic(kafka_4, 1)
     for option in ({"exact": True}, {"group": "g"}):
-        with pytest.raises(OptionError, match="needs a target of its own for each topic"):
+        with pytest.raises(OptionError, match="needs a different target for each topic"):
             both: Any = {"to": kafka_4.bootstrap, "topic_map": {topic: copy, other: copy}, **option}
             rawlog.mirror([topic, other], brokers=kafka_4.bootstrap, **both)
     exact["topic_map"] = {topic: copy}
