@@ -164,7 +164,7 @@ def test_paths_that_cannot_be_asked(ask: Run, tmp_path: Path, lake: Path) -> Non
     ran = ask("SELECT 1", tmp_path)
     assert (ran.code, "no file of any known format" in ran.err) == (3, True)
     ran = ask("SELECT 1", lake, tmp_path)
-    assert (ran.code, "give it a name of its own" in ran.err) == (2, True)
+    assert (ran.code, "is a lake: give it a name" in ran.err) == (2, True)
     assert ask("SELECT 1", f"a={lake}", f"a={lake}").code == 2
     assert ask("SELECT 1", lake, "--conf", "fnord").code == 2
     assert ask("SELECT 1", lake, "--engine", "duckdb", "--master", "local[2]").code == 2

@@ -28,7 +28,7 @@ from tests.hostile.stores import OUTSIDE, SECRETS, STORES
 #: Seconds for all verbs on one store: far more than they need. One that hangs is killed and named.
 PATIENCE = 400
 #: Megabytes that all verbs together may have at once. Arrow, NumPy, the kernels and DuckDB are 400 of them.
-MEMORY = 1000
+MEMORY = 1300
 #: Verbs that copy native files: a secret in the source is in the copy too.
 COPIES = {"repair", "rebuild", "restore", "rescue", "compact", "erase"}
 #: What no text may hold when it is printed: control characters except line ends and tabs, and marks that turn the direction of text.

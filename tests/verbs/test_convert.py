@@ -451,7 +451,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 for words in json.loads(sys.argv[1]):
     done = CliRunner().invoke(cli, words)
-    print(done.exit_code, done.stderr.strip())
+    print(done.exit_code, " ".join(done.stderr.split()))
 """
 
 

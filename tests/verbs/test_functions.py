@@ -22,7 +22,21 @@ NO_FUNCTION = {"sql", "submit", "completion"}
 #: `rawlog.formats` is the package of the formats.
 OTHER_NAME = {"formats": "list_formats"}
 #: How rows are printed.
-PRINTING = {"verbose", "quiet", "progress_shown", "log_format", "as_json", "as_csv", "raw", "delimiter", "template", "arrow", "expanded", "wide", "form"}
+PRINTING = {
+    "verbose",
+    "quiet",
+    "progress_shown",
+    "log_format",
+    "as_json",
+    "as_csv",
+    "raw",
+    "delimiter",
+    "template",
+    "arrow",
+    "expanded",
+    "wide",
+    "form",
+}
 #: What is another function in Python, or only changes what is printed.
 ONLY_COMMAND = {
     "tail": {"follow", "limit"},  # rawlog.follow

@@ -621,7 +621,7 @@ def read_all(
 
 
 def _is_internal(part: Part) -> bool:
-    """Whether a part has rows of a topic that the system makes for itself: those of users come first."""
+    """Whether a part has rows of a topic that the system makes for itself."""
     place = part.file.place
     if place.topic is None or part.file.system is None:
         return False
@@ -644,6 +644,8 @@ class Rows:
         self.selection = (selection or Selection()).suited(self.table)
         self.selection.check(self.table)
         self.note: Note | None = None
+        #: Whether topics of users come before those that the system makes for itself.
+        self.users_first = False
         #: What makes the summaries of stores while their rows are read; and the stores that are read in pieces, by directory.
         self.fold: StoreFold | None = None
         self.readings: Mapping[str, Reading] = {}
@@ -706,7 +708,10 @@ class Rows:
     def part_selections(self) -> Iterator[tuple[Part, Selection]]:
         """The parts in order; `last` is resolved into a first offset for each group, or for each partition of files that hold many."""
         if self.selection.last is None:
-            for part in sorted(plan(self.tree, self.table, self.selection), key=_is_internal):
+            parts = plan(self.tree, self.table, self.selection)
+            if self.users_first and "topic" in self.table.names:
+                parts = sorted(parts, key=_is_internal)
+            for part in parts:
                 yield part, self.selection
             return
         firsts, starts = self._firsts(self.selection.last), None

@@ -164,14 +164,16 @@ def cat(
     note: Note | None = None,
     **selection: Unpack[Selecting],
 ) -> Rows:
-    """Show the rows of a table.
+    """Show the rows of a table. Topics of users come first.
 
-    Returns Rows: the same as `rawlog.rows`, under the name of the command.
+    Returns Rows: those of `rawlog.rows`, topics of users first.
 
     >>> import rawlog
     >>> rows = rawlog.cat("samples/kafka", topic="codec-*", since="2020-01-01")
     """
-    return open_rows(paths, table, format, selection_of(selection), note)
+    rows = open_rows(paths, table, format, selection_of(selection), note)
+    rows.users_first = True
+    return rows
 
 
 @verb(
@@ -197,7 +199,9 @@ def head(
     >>> import rawlog
     >>> first = list(rawlog.head("samples/kafka", lines=3))
     """
-    return open_rows(paths, table, format, selection_of(selection).replace(limit=lines), note)
+    rows = open_rows(paths, table, format, selection_of(selection).replace(limit=lines), note)
+    rows.users_first = True
+    return rows
 
 
 @verb(

@@ -163,7 +163,7 @@ def test_parts_are_cut_by_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         ({"kind": b"GET"}, "row 1: header kind 'GET': TTL_UPDATE, PUT, DELETE, UNDELETE expected"),
         ({"blob_type": b"Blob"}, "row 1: header blob_type 'Blob': DataBlob, MetadataBlob expected"),
-        ({"time_to_live": b"long"}, "row 1: header time_to_live is no number"),
+        ({"time_to_live": b"long"}, "row 1: header time_to_live is not a number"),
         ({"account_id": b"40000"}, "row 1: account 40000 or container -1 does not fit into 2 bytes"),
         ({"life_version": b"-1"}, "row 1: life version -1: 0 or more expected"),
         ({"life_version": b"40000"}, "row 1: 40000 does not fit into 2 bytes"),
