@@ -100,13 +100,17 @@ def fold_segment(file: File, files: Sequence[File], floor: int = 0) -> SegmentFo
 
 
 class FirstBatch(NamedTuple):
-    """The first sound batch of a split. Of a wrapper that cannot be opened, `base` is the last offset."""
+    """The first sound batch of a split. Of a wrapper that cannot be opened, `base` is the last offset.
+
+    `before` is the last offset of the damaged batch in front of it in the split, or -1.
+    """
 
     base: int
     last: int
     time: int
     magic: int
     is_wrapper: bool
+    before: int
 
 
 class SegmentFold:
@@ -125,6 +129,8 @@ class SegmentFold:
         self.plain: PlainExtent | None = PlainExtent(file, inside=start > 0)
         self.first: FirstBatch | None = None
         self.last_offset = NONE
+        #: The last offset of the batch that was seen last, sound or damaged: what a damaged one had was not compacted away.
+        self.previous = NONE
         self.latest = NONE
         #: Where an unfinished last batch begins.
         self.unfinished: int | None = None
@@ -196,14 +202,14 @@ class SegmentFold:
         sound = head.sound
         base, last = head["base_offset"], head["last_offset"]
         wrapped = head["record_count"] < 0
-        before = np.concatenate(([self.last_offset], last[:-1]))
+        before = np.concatenate(([self.previous], last[:-1]))
         # That of a wrapper that cannot be opened is not known: take the one after the frame before it.
         base = np.where(wrapped & (before >= 0), np.minimum(base, before + 1), base)
         if self.first is None and sound.any():
             at = int(np.argmax(sound))
             base[at] = head["base_offset"][at]
             fields = int(base[at]), int(last[at]), int(head["max_timestamp"][at]), int(head["magic"][at])
-            self.first = FirstBatch(*fields, bool(wrapped[at]))
+            self.first = FirstBatch(*fields, bool(wrapped[at]), int(before[at]))
             before[: at + 1] = NONE
         # What is missing between segments is for the outline to judge; what is missing inside of one was taken out of it.
         self.compacted |= bool((sound & (base > before + 1) & (before >= 0)).any())
@@ -215,6 +221,7 @@ class SegmentFold:
         self.rises &= bool((last[sound] >= head["base_offset"][sound]).all())
         if sound.any():
             self.last_offset = max(self.last_offset, int(last[sound].max()))
+        self.previous = int(last[-1])
         if len(self._index_rows) or len(self._time_rows):
             rows = [frames.positions, base, last, head["max_timestamp"], head["magic"]]
             self._rows.append(np.stack(rows)[:, sound])
@@ -347,7 +354,8 @@ class SegmentFold:
         if following.first is not None:
             first = following.first
             self.rises &= first.base > self.last_offset
-            self.compacted |= self.first is not None and not first.is_wrapper and first.base > self.last_offset + 1
+            previous = self.previous if first.before == NONE else first.before
+            self.compacted |= self.first is not None and not first.is_wrapper and 0 <= previous < first.base - 1
             before = None if self.first is None else self.last_offset + 1
             for number, offset, target, low, high in following.pending:
                 self._entry(number, offset, target, before if low is None else low, high)
@@ -355,8 +363,9 @@ class SegmentFold:
                 self.wrappers.append(
                     (self.last_offset, first.last, max(self.latest, first.time), first.time, first.magic)
                 )
-            self.first = self.first or first
+            self.first = self.first or first._replace(before=previous)
         self.last_offset = max(self.last_offset, following.last_offset)
+        self.previous = self.previous if following.previous == NONE else following.previous
         for code, marks in following.marks.items():
             self.marks[code].join(marks)
         self.epochs_named |= following.epochs_named
