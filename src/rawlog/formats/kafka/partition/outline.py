@@ -564,9 +564,10 @@ def _judge(
     cleaned = max((extent.cleaned for extent in extents), default=NONE)
     compacted, undecided = judge_gaps(files, runs, cleaned, has_damage=has_damage)
     count = len(between)
-    # Damage explains what is missing between segments, too: then it is lost.
+    # Damage explains what is missing between segments, too: then it is lost. Not in a log that looks compacted inside of its segments.
+    by_damage = has_damage and not undecided[count:].any()
     gaps = [
-        replace(gap, is_undecided=bool(is_undecided) and not has_damage)
+        replace(gap, is_undecided=bool(is_undecided) and not by_damage)
         for gap, is_compacted, is_undecided in zip(between, compacted, undecided, strict=False)
         if not is_compacted
     ]
