@@ -45,7 +45,7 @@ from rawlog.lakes.values import (
 )
 from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError, unknown
 from rawlog.model.finding import Findings
-from rawlog.model.format import File
+from rawlog.model.format import File, lasting
 from rawlog.model.frames import Frames
 from rawlog.model.job import Job, Split, Stage
 from rawlog.model.outline import Reading
@@ -57,7 +57,7 @@ from rawlog.reading.parts import choose, facts_of
 from rawlog.reading.rows import Decoder, decode_streams
 from rawlog.reading.select import Selection, Tally
 from rawlog.reading.settlement import absent_stores, reading_of, settled_frames, settled_part, settles, store_key
-from rawlog.reading.tree import Tree, lasting
+from rawlog.reading.tree import Tree
 from rawlog.values.transform import Decode, bind
 
 if TYPE_CHECKING:

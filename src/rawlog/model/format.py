@@ -6,8 +6,10 @@ imports neither NumPy nor the compiler.
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
@@ -29,6 +31,19 @@ if TYPE_CHECKING:
     from rawlog.model.frames import Bytes, Frames
     from rawlog.model.groups import Group, Transactions
     from rawlog.model.store import Store
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Inside, many objects are made that all stay, as for a million files: Python does not look for garbage among them, again and again."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 # What several consumers of one object need and only one of them should compute: checksums of a window, the state of a store.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -27,6 +25,7 @@ from rawlog.model.format import (
     Family,
     File,
     Place,
+    lasting,
 )
 from rawlog.model.report import SeriousNote
 from rawlog.model.store import Store
@@ -38,19 +37,6 @@ log = logging.getLogger("rawlog")
 HEAD = 4096
 #: Files whose first bytes are read at the same time.
 READERS = 32
-
-
-@contextmanager
-def lasting() -> Iterator[None]:
-    """Inside, many objects are made that all stay, as for a million files: Python does not look for garbage among them, again and again."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @dataclass(frozen=True, repr=False)

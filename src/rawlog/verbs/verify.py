@@ -16,7 +16,7 @@ from rawlog.model.errors import (
     unknown,
 )
 from rawlog.model.finding import Finding, Findings, Rule
-from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File, Replicas
+from rawlog.model.format import MAX_DECOMPRESSED, MAX_HEADERS, File, Replicas, lasting
 from rawlog.model.job import (
     Job,
     Outcome,
@@ -30,7 +30,7 @@ from rawlog.model.text import printable
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import Format, Limits, Note, Path, Paths, texts
 from rawlog.reading.select import Selection, Transform
-from rawlog.reading.tree import Tree, lasting
+from rawlog.reading.tree import Tree
 from rawlog.verbs.options import (
     Page,
     Verifying,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -12,6 +10,7 @@ from rawlog.formats.kafka.cluster import kernels
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.kernels import byte_view
+from rawlog.model.format import lasting
 
 LEAST = 64
 """A run of fewer records is replayed one by one."""
@@ -38,14 +37,9 @@ class Replay:
     def flush(self) -> None:
         """Replay what is held."""
         batches, self._batches, self._count, self._size = self._batches, [], 0, 0
-        was_on = gc.isenabled()
-        gc.disable()  # a state is many small objects that stay: walking them again and again frees nothing
-        try:
+        with lasting():
             for batch in pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else ():
                 Window(self.state, batch).replay()
-        finally:
-            if was_on:
-                gc.enable()
 
 
 class Window:
