@@ -21,6 +21,7 @@ from tests.data import dead_cluster as model
 from tests.data.dead_cluster import Partition, damage, write_disks, write_epochs, write_log
 from tests.data.golden import golden_path
 from tests.data.trees import digests
+from tests.reference import kafka
 
 KEY = ("orders", 0)
 
@@ -97,6 +98,32 @@ def test_everything_acknowledged_that_survives_is_there_and_losses_are_the_truth
         assert lost.isdisjoint(found)
     rawlog_findings = [one for one in rawlog.verify(tmp_path / "out") if str(one.severity) != "info"]
     assert not rawlog_findings or lost_in(report), rawlog_findings
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_marker_that_no_replica_has_is_put_back_as_repair_puts_it_back(number: int, tmp_path: Path) -> None:
+    """Damage took the same marker from both replicas. Rescue of the two left it out, so that a committed transaction was aborted; repair
+    and rescue of one of them put it back.
+    """
+    name, log = "transactions-0", "00000000000000000088.log"
+    for node in (1, 2):
+        shutil.copytree(golden_path("kafka/broker-4.3.0/data") / name, tmp_path / str(node) / name)
+        (tmp_path / str(node) / "meta.properties").write_text(
+            f"version=0\nbroker.id={node}\ncluster.id=rawlogRescueAAAAAAAAAA\n"
+        )
+        file = tmp_path / str(node) / name / log
+        data = bytearray(file.read_bytes())
+        marker = [batch for batch in kafka.decode(bytes(data)) if batch.is_control][number]
+        data[marker.position + 40] ^= 1
+        file.write_bytes(data)
+    report = rawlog.rescue([tmp_path / "1", tmp_path / "2"], to=tmp_path / "out")
+    [put_back] = report.parts[name].with_action(Action.ADDED)
+    assert put_back.first_offset == marker.last_offset
+    assert not report.parts[name].with_action(Action.LOST)
+    rawlog.repair(tmp_path / "1", tmp_path / "repaired")
+    batches = {side: list(kafka.decode((tmp_path / side / name / log).read_bytes())) for side in ("out", "repaired")}
+    assert marker.last_offset in [batch.last_offset for batch in batches["out"] if batch.is_control]
+    assert batches["out"] == batches["repaired"]
 
 
 # The choice -------------------------------------------------------------------------------------------------------------

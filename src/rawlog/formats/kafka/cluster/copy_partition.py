@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -25,16 +27,18 @@ from rawlog.formats.kafka.log.records import TooMuch, milliseconds
 from rawlog.formats.kafka.log.segment import decode_run, only, pieces, sound, unwrapped_counts
 from rawlog.formats.kafka.log.writer import BatchFields, encode_batch
 from rawlog.formats.kafka.partition.erase import keep_records
-from rawlog.formats.kafka.partition.lineage import Copy, Share
+from rawlog.formats.kafka.partition.lineage import Copy, DamagedBytes, Share
 from rawlog.formats.kafka.partition.markers import Transaction
 from rawlog.formats.kafka.partition.outline import Outline, outline
-from rawlog.formats.kafka.partition.repair import BrokerCut, Repair, Salvage, write_with_markers
+from rawlog.formats.kafka.partition.repair import BrokerCut, Lost, Repair, Salvage, write_with_markers
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite, segments_of
-from rawlog.formats.kafka.partition.segment_outline import FARTHEST, Extent, PlainExtent, set_field
+from rawlog.formats.kafka.partition.segment_outline import FARTHEST, HUGE, Extent, PlainExtent, set_field
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter, metadata_file
 from rawlog.io.output import Folder
+from rawlog.io.storage import Source
 from rawlog.io.walk import describe, walk
-from rawlog.model.errors import CorruptError, DataError
+from rawlog.kernels import byte_view
+from rawlog.model.errors import AccessError, CorruptError, DataError
 from rawlog.model.format import File, Place
 from rawlog.model.frames import Frames
 from rawlog.model.report import Action, Report
@@ -273,19 +277,36 @@ def copy_directory(
             plain.report.notes += [str(gap) for gap in log.gaps]
             return copy.summarise(floor)
 
+    def salvage(transactions: Sequence[Transaction]) -> Repair:
+        policy = BrokerCut if options.errors == "stop" else Salvage
+        return policy(log, options.index_interval, None, None, transactions)
+
+    copy.discard()
+    return _write_repaired(PartitionCopy(folder, options, plain, closing=closing), salvage, start, [files]).summarise(
+        floor
+    )
+
+
+def _write_repaired(
+    copy: PartitionCopy,
+    source: Callable[[Sequence[Transaction]], Repair],
+    start: int,
+    evidence: Sequence[Sequence[File]],
+) -> PartitionCopy:
+    """Write a log that may have damage, with the markers of transactions that damage took and the files of a replica still know."""
+
     def attempt(transactions: Sequence[Transaction]) -> tuple[Repair, PartitionWriter]:
-        """Write everything, with the markers of these transactions."""
         nonlocal copy
         copy.discard()
-        policy = BrokerCut if options.errors == "stop" else Salvage
-        batches = policy(log, options.index_interval, None, None, transactions)
-        copy = PartitionCopy(folder, options, batches, closing=closing)
+        advance = copy.advance if copy.writer is None else lambda size: None  # its bytes are counted once
+        batches = source(transactions)
+        copy = PartitionCopy(copy.folder, copy.options, batches, advance, copy.closing)
         return batches, copy.write(start)
 
-    batches, writer, transactions = write_with_markers(attempt, files)
+    batches, writer, transactions = write_with_markers(attempt, evidence)
     is_cut = copy.report.counts["records_cut"] > 0
     batches.report_losses(transactions, writer.end_offset if is_cut else None)
-    return copy.summarise(floor)
+    return copy
 
 
 def is_plain(log: Outline) -> bool:
@@ -406,6 +427,11 @@ class PartitionUnion:
     aside: tuple[tuple[str, tuple[Stretch, ...]], ...] = ()
     #: The files of the only replica: it is repaired.
     files: tuple[File, ...] = ()
+    #: Offsets that no replica has, first and last; the damaged bytes there; and the files of each replica, which may know of
+    #: transactions that ended among them.
+    lost: tuple[Lost, ...] = ()
+    damage: tuple[DamagedBytes, ...] = ()
+    evidence: tuple[tuple[File, ...], ...] = ()
 
     @property
     def size(self) -> int:
@@ -455,27 +481,37 @@ def copy_union(
     closing: Closing | None = None,
 ) -> Report:
     """Write the stretches of several replicas into a folder, which exists and is empty."""
-    copy = PartitionCopy(folder, options, UnionBatches(content), advance, closing)
-    copy.write(content.start)
-    return copy.summarise(content.floor)
+    source = partial(UnionBatches, content)
+    copy = PartitionCopy(folder, options, source(), advance, closing)
+    return _write_repaired(copy, source, content.start, content.evidence).summarise(content.floor)
 
 
-class UnionBatches:
-    """The batches of stretches of several replicas, one after the other."""
+class UnionBatches(Repair):
+    """The batches of stretches of several replicas, one after the other, and lost markers of transactions between them."""
 
-    def __init__(self, content: PartitionUnion) -> None:
-        self.content, self.report = content, Report()
+    def __init__(self, content: PartitionUnion, transactions: Sequence[Transaction] = ()) -> None:
+        super().__init__(transactions=transactions)
+        self.content = content
         #: The offset in the name of the segment that is being written, and its size so far.
         self.base, self.size = NONE, 0
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Every stretch. A segment begins where one of the replica does that it is from, unless its beginning is written already."""
+        self.damage += self.content.lost
+        for damaged in self.content.damage:
+            with suppress(AccessError), Source(damaged.path) as source:
+                self.ledger.cut(byte_view(source.read(damaged.start, damaged.stop - damaged.start)))
         for stretch in self.content.stretches:
             for frames, head in self.batches(writer, stretch):
                 base = self.begins(writer, stretch, head)
+                if base is not None and self.base != NONE:
+                    yield NewSegment(None, self.markers_before(base, stretch.file))
                 self.base = self.base if base is None else base
                 self.size = int(frames.sizes.sum()) + (self.size if base is None else 0)
-                yield NewSegment(base, [(frames, head)], stretch.modified)
+                batches = self.insert_markers(stretch.file, frames, head) if self.damage else [(frames, head)]
+                yield NewSegment(base, batches, stretch.modified)
+        for stretch in self.content.stretches[-1:]:
+            yield NewSegment(None, self.markers_before(HUGE, stretch.file))
 
     def batches(self, writer: PartitionWriter, stretch: Stretch) -> Iterator[tuple[Frames, Heads]]:
         """The batches of one stretch. What the survey found to be sound and is not any more is lost, and reported."""

@@ -58,6 +58,7 @@ from rawlog.formats.kafka.partition.evidence import first_trace
 from rawlog.formats.kafka.partition.identity import is_known_topic
 from rawlog.formats.kafka.partition.leader_epochs import epochs_in
 from rawlog.formats.kafka.partition.lineage import Copy, DamagedBytes, LogOutline
+from rawlog.formats.kafka.partition.markers import LARGEST_STRETCH
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline
 from rawlog.formats.kafka.partition.replicas import (
     FUTURE,
@@ -479,7 +480,22 @@ class Rescuer:
         if len(copies) == 1 and not copies[0].state and not aside and copies[0].log.is_readable:
             [files] = [replica.files for replica in self.replicas if replica.group == copies[0].path]
             return PartitionUnion((), decision.start, decision.floor, files=tuple(files))
-        return PartitionUnion(pieces_of(by_number, decision.pieces), decision.start, decision.floor, aside)
+        stretches = pieces_of(by_number, decision.pieces)
+        if not decision.plan.lost:
+            return PartitionUnion(stretches, decision.start, decision.floor, aside)
+        lost = Intervals((span.start, HUGE if span.stop is None else span.stop) for span in decision.plan.lost)
+        agreeing = [copy for copy in copies if copy.number not in dict(decision.plan.divergent)]
+        damage = tuple(
+            damaged
+            for copy in agreeing
+            for damaged in copy.damage
+            if lost.intersection([(damaged.first, HUGE if damaged.end is None else damaged.end)])
+            and damaged.stop - damaged.start <= LARGEST_STRETCH
+        )
+        paths = {copy.path for copy in agreeing if not copy.state}
+        evidence = tuple(tuple(replica.files) for replica in self.replicas if replica.group in paths)
+        ends = tuple((start, None if stop == HUGE else stop - 1) for start, stop in lost)
+        return PartitionUnion(stretches, decision.start, decision.floor, aside, (), ends, damage, evidence)
 
     def _disk_number(self, copy: Copy) -> int:
         return 1 + list(self.disks.by_path).index(split(copy.path)[0])
@@ -566,7 +582,12 @@ class Rescuer:
             if report is None:
                 continue
             lost = [(entry.first_offset or 0, entry.stop_offset) for entry in planned.with_action(Action.LOST)]
-            report.entries[:] = [*planned.entries, *(entry for entry in report.entries if not _is_named(entry, lost))]
+            rest = [entry for entry in report.entries if not _is_named(entry, lost)]
+            put_back = Intervals(
+                (entry.first_offset or 0, entry.stop_offset or 0) for entry in rest if entry.action is Action.ADDED
+            )
+            self.report.counts["offsets_lost"] -= sum(stop - start for start, stop in put_back)
+            report.entries[:] = [*(entry for each in planned.entries for entry in _without(each, put_back)), *rest]
             report.notes[:0] = planned.notes
 
     def _note_lost_coordinators(self) -> None:
@@ -743,6 +764,16 @@ def _is_named(entry: Entry, lost: Sequence[tuple[int, int | None]]) -> bool:
     if entry.action is not Action.LOST or first is None:
         return False
     return any(start <= first and (end is None or (stop is not None and stop <= end)) for start, end in lost)
+
+
+def _without(entry: Entry, put_back: Intervals) -> Iterator[Entry]:
+    """What is left of a loss without the markers that were put back."""
+    if entry.action is not Action.LOST or entry.first_offset is None:
+        yield entry
+        return
+    stop = HUGE if entry.stop_offset is None else entry.stop_offset
+    for first, end in Intervals([(entry.first_offset, stop)]).subtract(put_back):
+        yield replace(entry, first_offset=first, stop_offset=None if end == HUGE else end)
 
 
 def _with_times(span: Span, first: str = "from", last: str = "to") -> str:

@@ -24,8 +24,16 @@ from rawlog.formats.kafka.log.legacy import decode_legacy
 from rawlog.formats.kafka.log.records import COLUMNS, Columns, TooMuch, decode_columns
 from rawlog.formats.kafka.log.writer import BatchFields, encode_batch, encode_marker
 from rawlog.formats.kafka.partition.identity import Identity, identity
-from rawlog.formats.kafka.partition.markers import COMMITTED, Judge, Ledger, Transaction
-from rawlog.formats.kafka.partition.outline import BatchRange, Fate, Outline, Side, outline, refuse_damage
+from rawlog.formats.kafka.partition.markers import COMMITTED, UNKNOWN, Judge, Ledger, Transaction
+from rawlog.formats.kafka.partition.outline import (
+    BatchRange,
+    Fate,
+    MissingOffsets,
+    Outline,
+    Side,
+    outline,
+    refuse_damage,
+)
 from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, segments_of
 from rawlog.formats.kafka.partition.segment_outline import (
     FARTHEST,
@@ -213,17 +221,22 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
         work = policy_class(log, interval, metadata, quarantine, transactions)
         return work, rewrite(folder, work, log_start=log_start)
 
-    work, writer, transactions = write_with_markers(attempt, store)
+    work, writer, transactions = write_with_markers(attempt, [store])
     return _report(work, writer, policy, transactions, owner)
 
 
 def write_with_markers(
-    attempt: Callable[[Sequence[Transaction]], tuple[Repair, PartitionWriter]], files: Sequence[File]
+    attempt: Callable[[Sequence[Transaction]], tuple[Repair, PartitionWriter]], evidence: Sequence[Sequence[File]]
 ) -> tuple[Repair, PartitionWriter, list[Transaction]]:
-    """Write a partition, and write it again with the markers of transactions that damage took, if it took some."""
+    """Write a partition, and write it again with the markers of transactions that damage took, if it took some. `evidence` are the files of
+    each replica; the one that leaves the fewest transactions undecided is asked.
+    """
     work, writer = attempt(())
-    transactions = Judge(work.ledger, work.damage, files).decide() if work.damage else []
-    if isinstance(work, Salvage) and any(transaction.marker_offset is not None for transaction in transactions):
+    verdicts = (Judge(work.ledger, work.damage, files).decide() for files in evidence if work.damage)
+    transactions = min(
+        verdicts, key=lambda verdict: sum(transaction.outcome == UNKNOWN for transaction in verdict), default=[]
+    )
+    if not isinstance(work, BrokerCut) and any(transaction.marker_offset is not None for transaction in transactions):
         writer.discard()
         work, writer = attempt(transactions)
     else:
@@ -253,22 +266,16 @@ def _report(
 
 
 class Repair:
-    """The common part of the policies: the report, the cut bytes, the transactions."""
+    """The common part of all that writes a log with damage: the report, the cut bytes, the lost offsets, the markers to put back."""
 
-    limits: Limits | None = None
-    derivation: Derivation | None = None
+    #: The leader epoch of the batch that was written last.
+    written_epoch = NONE
 
-    def __init__(
-        self,
-        log: Outline,
-        interval: int,
-        metadata: bytes | None,
-        aside: Quarantine | None,
-        transactions: Sequence[Transaction] = (),
-    ) -> None:
-        self.log, self.interval, self.metadata, self.aside = log, interval, metadata, aside
+    def __init__(self, aside: Quarantine | None = None, transactions: Sequence[Transaction] = ()) -> None:
+        self.aside = aside
         self.report = new_report(bytes_kept=0, bytes_cut=0, bytes_added=0, records_aside=0, batches=0)
         self.ledger = Ledger()
+        self.gaps: Sequence[MissingOffsets] = ()
         #: Runs of offsets that damage took; those of markers that were put back.
         self.damage: list[Lost] = []
         self.restored: list[int] = []
@@ -291,12 +298,11 @@ class Repair:
 
     def report_losses(self, transactions: Sequence[Transaction], end: int | None = None) -> None:
         """Report lost offsets and transactions; with an `end`, at which the log was cut on purpose, only losses before it."""
-        gaps = self.log.gaps
-        self.report.notes += [str(gap) for gap in gaps if not gap.is_lost]
+        self.report.notes += [str(gap) for gap in self.gaps if not gap.is_lost]
         for first, last in self.lost():
             if end is not None and (last is None or last >= end):
                 continue
-            reason = next((gap.trace for gap in gaps if gap.first <= first and last == gap.last), "")
+            reason = next((gap.trace for gap in self.gaps if gap.first <= first and last == gap.last), "")
             self.report.add(Action.LOST, reason, first_offset=first, stop_offset=None if last is None else last + 1)
         for transaction in transactions:
             if transaction.marker_offset is None:
@@ -326,6 +332,65 @@ class Repair:
             self.aside.keep(split(file.path)[1], data, start, stop, file.place)
             self.report.counts["records_aside"] = self.aside.records
 
+    # What is put back ---------------------------------------------------------------------------------------------------
+
+    def insert_markers(self, file: File, frames: Frames, head: Heads) -> Iterator[tuple[Frames, Heads]]:
+        """Batches, with the lost markers that belong between them."""
+        done = 0
+        while self.markers and int(head["base_offset"][-1]) > (offset := self.markers[-1].marker_offset or 0):
+            at = int(np.searchsorted(head["base_offset"], offset))
+            if at > done:
+                yield frames.slice(done, at), head.slice(done, at)
+                done = at
+            epoch = int(head["leader_epoch"][max(at - 1, 0)]) if at else None
+            yield from self.markers_before(offset + 1, file, epoch)
+        yield frames.slice(done, len(frames)), head.slice(done, len(head))
+        self.ledger.add(frames, head)
+        self.written_epoch = int(head["leader_epoch"][-1])
+
+    def markers_before(self, limit: int, file: File, leader_epoch: int | None = None) -> Iterator[tuple[Frames, Heads]]:
+        """The lost transaction markers whose offsets are below a limit."""
+        while self.markers and (self.markers[-1].marker_offset or 0) < limit:
+            transaction = self.markers.pop()
+            assert transaction.marker_offset is not None
+            marker = encode_marker(
+                transaction.marker_offset,
+                transaction.timestamp,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.marker_epoch,
+                commit=transaction.outcome == COMMITTED,
+                coordinator_epoch=transaction.coordinator_epoch,
+                leader_epoch=self.written_epoch if leader_epoch is None else leader_epoch,
+            )
+            self.restored.append(transaction.marker_offset)
+            self._add_batch(
+                file, marker.frames, transaction.line(), (transaction.marker_offset, transaction.marker_offset)
+            )
+            yield marker.frames, marker.head
+
+    def _add_batch(self, file: File, frames: Frames, reason: str, offsets: tuple[int, int]) -> None:
+        self.report.count("bytes_added", int(frames.sizes.sum()))
+        self.add(Action.ADDED, file, reason=reason, offsets=offsets)
+
+
+class OutlineRepair(Repair):
+    """What is written of one log, by its outline."""
+
+    limits: Limits | None = None
+    derivation: Derivation | None = None
+
+    def __init__(
+        self,
+        log: Outline,
+        interval: int,
+        metadata: bytes | None,
+        aside: Quarantine | None,
+        transactions: Sequence[Transaction] = (),
+    ) -> None:
+        super().__init__(aside, transactions)
+        self.log, self.interval, self.metadata = log, interval, metadata
+        self.gaps = log.gaps
+
 
 def _kept_runs(sound: SoundBatches, fates: Mapping[int, Fate]) -> list[tuple[int, int]]:
     """The runs of batches that follow one another in the file and have no fate: the numbers of the first and the last of each."""
@@ -346,7 +411,7 @@ def _remove_offset(lost: Lost, offset: int) -> list[Lost]:
     return [span for span in parts if span[1] is None or span[0] <= span[1]]
 
 
-class BrokerCut(Repair):
+class BrokerCut(OutlineRepair):
     """The policy `broker`: the log ends at the first damage."""
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
@@ -406,11 +471,8 @@ def _sound_prefix(sound: SoundBatches, size: int, first: int, stop: int) -> tupl
     return count, end, reason
 
 
-class Salvage(Repair):
+class Salvage(OutlineRepair):
     """The policy `salvage`: every sound batch at its own offset. Also that of `strict`, which refused whatever has damage."""
-
-    #: The leader epoch of the batch that was written last.
-    written_epoch = NONE
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """The log in the order of its offsets."""
@@ -423,7 +485,7 @@ class Salvage(Repair):
             if piece.segment not in noted:
                 self._report_segment(piece.segment, data)
                 noted.add(piece.segment)
-            yield NewSegment(None, self._markers(piece.start, file))
+            yield NewSegment(None, self.markers_before(piece.start, file))
             order = choice.order if piece.numbers is None else list(piece.numbers)
             batches = self._batches(file, data, sound, order, choice.rebased, extent.bases)
             yield NewSegment(self._base(extent, piece, writer), batches, file.modified)
@@ -436,7 +498,7 @@ class Salvage(Repair):
             # The segment to append to exists, although nothing is left in it.
             yield NewSegment(None, self._fill_to_end(last, writer))
             yield NewSegment(last.first, (), last.file.modified)
-        yield NewSegment(None, self._markers(HUGE, last.file))
+        yield NewSegment(None, self.markers_before(HUGE, last.file))
         places = {extent.file.path: number for number, extent in enumerate(extents)}
         self.report.entries.sort(key=lambda entry: (places.get(entry.path or "", -1), entry.start or 0))
 
@@ -512,17 +574,17 @@ class Salvage(Repair):
         for at in sorted(changed):
             if at > done:
                 frames = Frames(data, starts[done:at], stops[done:at], data.size, Status.OK)
-                yield from self._insert_markers(file, frames, head.slice(done, at))
+                yield from self.insert_markers(file, frames, head.slice(done, at))
             piece = data[starts[at] : stops[at]].copy()
             set_field(piece, 0, "base_offset", int(head["base_offset"][at]))
             if head["magic"][at] == MAGIC_V2:
                 set_field(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
             frames = Frames(piece, np.array([0], np.int64), np.array([piece.size], np.int64), piece.size, Status.OK)
-            yield from self._insert_markers(file, frames, head.slice(at, at + 1))
+            yield from self.insert_markers(file, frames, head.slice(at, at + 1))
             done = at + 1
         if done < order.size:
             frames = Frames(data, starts[done:], stops[done:], data.size, Status.OK)
-            yield from self._insert_markers(file, frames, head.slice(done, order.size))
+            yield from self.insert_markers(file, frames, head.slice(done, order.size))
 
     def _set_epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
         """Correct wrong leader epochs; returns the changed batches."""
@@ -538,43 +600,9 @@ class Salvage(Repair):
                 self.add(Action.CHANGED, file, int(starts[at]), int(stops[at]), reason, offsets)
         return changed
 
-    def _insert_markers(self, file: File, frames: Frames, head: Heads) -> Iterator[tuple[Frames, Heads]]:
-        """Batches, with the lost markers that belong between them."""
-        done = 0
-        while self.markers and int(head["base_offset"][-1]) > (offset := self.markers[-1].marker_offset or 0):
-            at = int(np.searchsorted(head["base_offset"], offset))
-            if at > done:
-                yield frames.slice(done, at), head.slice(done, at)
-                done = at
-            epoch = int(head["leader_epoch"][max(at - 1, 0)]) if at else None
-            yield from self._markers(offset + 1, file, epoch)
-        yield frames.slice(done, len(frames)), head.slice(done, len(head))
-        self.ledger.add(frames, head)
-        self.written_epoch = int(head["leader_epoch"][-1])
-
-    def _markers(self, limit: int, file: File, leader_epoch: int | None = None) -> Iterator[tuple[Frames, Heads]]:
-        """The lost transaction markers whose offsets are below a limit."""
-        while self.markers and (self.markers[-1].marker_offset or 0) < limit:
-            transaction = self.markers.pop()
-            assert transaction.marker_offset is not None
-            marker = encode_marker(
-                transaction.marker_offset,
-                transaction.timestamp,
-                producer_id=transaction.producer_id,
-                producer_epoch=transaction.marker_epoch,
-                commit=transaction.outcome == COMMITTED,
-                coordinator_epoch=transaction.coordinator_epoch,
-                leader_epoch=self.written_epoch if leader_epoch is None else leader_epoch,
-            )
-            self.restored.append(transaction.marker_offset)
-            self._add_batch(
-                file, marker.frames, transaction.line(), (transaction.marker_offset, transaction.marker_offset)
-            )
-            yield marker.frames, marker.head
-
     def _fill_to_end(self, last: Extent, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
         """The markers before an empty last segment, then an empty batch up to it: a consumer would wait for ever at a gap at the end."""
-        yield from self._markers(last.first, last.file)
+        yield from self.markers_before(last.first, last.file)
         start = writer.end_offset
         if not writer.batches or start >= last.first:
             return
@@ -582,10 +610,6 @@ class Salvage(Repair):
         empty = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
         self._add_batch(last.file, empty.frames, "an empty batch before the end of the log", (start, last.first - 1))
         yield empty.frames, empty.head
-
-    def _add_batch(self, file: File, frames: Frames, reason: str, offsets: tuple[int, int]) -> None:
-        self.report.count("bytes_added", int(frames.sizes.sum()))
-        self.add(Action.ADDED, file, reason=reason, offsets=offsets)
 
 
 # What verbs that read everything get ----------------------------------------------------------------------------------
