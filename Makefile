@@ -122,5 +122,5 @@ $(STAMP): requirements.lock pyproject.toml
 	  && $(BIN)/uv pip install --quiet --no-cache --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m rawlog.engines.spark.archive || true  # Spark then starts in half the time; nothing depends on it
+	@$(BIN)/python -m rawlog.engines.spark.java || true  # Spark then starts in half the time; nothing depends on it
 	@touch $(STAMP)

@@ -54,7 +54,7 @@ def sql(
     session. OptionError if the statement is not understood, AccessError for a path that does not exist.
     """
     from rawlog.engines.spark.query import SparkEngine
-    from rawlog.engines.sql.views import sources, views
+    from rawlog.engines.sql import sources, views
 
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     found = [view for source in sources([os.fspath(path) for path in given], catalog) for view in views(source)]

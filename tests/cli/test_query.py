@@ -198,7 +198,7 @@ def test_small_tables_are_staged_and_large_ones_read_through_the_source(
 ) -> None:
     from rawlog.engines.spark import query
     from rawlog.engines.spark.query import SparkEngine
-    from rawlog.engines.sql.views import Source, views
+    from rawlog.engines.sql import Source, views
 
     folder = tmp_path / "logs"
     record(folder / "a.log", 20)

@@ -19,8 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from rawlog.cli import cli
-from rawlog.cli.prompt import Completer
-from rawlog.cli.sql import Session
+from rawlog.cli.sql import Completer, Session
 from rawlog.model.errors import OptionError
 from tests.cli.conftest import COMMAND
 from tests.data.recordings import record

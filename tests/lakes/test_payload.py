@@ -16,7 +16,7 @@ import pytest
 import rawlog
 from rawlog.engines import choice
 from rawlog.engines.duckdb import DuckEngine
-from rawlog.engines.sql.views import Source, views
+from rawlog.engines.sql import Source, views
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.lakes import commits, payload, upkeep
 from rawlog.lakes import ingest as ingesting

@@ -16,9 +16,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from rawlog.engines.sql import functions, views
-from rawlog.engines.sql.bounds import Bounds, bounds_of
-from rawlog.engines.sql.views import ALL, Directory, Files, View
+from rawlog.engines import sql as views
+from rawlog.engines.sql import ALL, Bounds, Directory, Files, View, bounds_of, functions
 from rawlog.lakes.parquet import dataset
 from rawlog.model.errors import AccessError, OptionError, RawlogError, unknown
 from rawlog.model.extras import install_command, missing

@@ -152,7 +152,7 @@ def open_engine(
 
     OptionError for options that contradict one another, AccessError for a path that does not exist.
     """
-    from rawlog.engines.sql.views import View, sources, views
+    from rawlog.engines.sql import View, sources, views
 
     if isinstance(paths, Mapping):
         paths = [f"{name}={os.fspath(path)}" for name, path in paths.items()]

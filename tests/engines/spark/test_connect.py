@@ -37,7 +37,7 @@ query = stream.option("checkpointLocation", sys.argv[2] + "/checkpoint").trigger
 query.awaitTermination(120)
 streamed = sorted(row.offset for row in spark.read.parquet(sys.argv[2] + "/data").collect())
 from rawlog.engines.spark.query import SparkEngine
-from rawlog.engines.sql.views import Source, views
+from rawlog.engines.sql import Source, views
 engine = SparkEngine(lambda: spark, views(Source(None, (sys.argv[1],))), embedded=False)
 answer = engine.ask("SELECT offset, kafka_partition(cast(offset AS string), 5) AS p FROM records ORDER BY offset")
 asked = [row for batch in answer.batches() for row in batch.to_pylist()]

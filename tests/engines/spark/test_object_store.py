@@ -30,7 +30,7 @@ JOB = """
 import json, sys
 from rawlog.spark import register, session
 from rawlog.engines.spark.query import SparkEngine
-from rawlog.engines.sql.views import Source, views
+from rawlog.engines.sql import Source, views
 
 logs = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": "file://" + sys.argv[2]}
 spark = register(session("local[2]", logs))

@@ -193,7 +193,7 @@ def test_a_session_that_is_not_active_in_a_thread_is_used_as_it_is(spark: SparkS
 
 
 def test_an_archive_of_classes_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from rawlog.engines.spark import archive
+    from rawlog.engines.spark import java as archive
     from rawlog.engines.spark.session import _settings
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -17,7 +17,7 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.engines.spark import options, splits
+from rawlog.engines.spark import options, source
 from rawlog.io import walk
 from rawlog.model.errors import (
     CorruptError,
@@ -312,20 +312,20 @@ def test_batches_are_neither_tiny_nor_huge() -> None:
         return pa.RecordBatch.from_pydict({"value": pa.array([b"x" * size] * count, pa.binary())})
 
     small = [make(100, 10) for _ in range(3000)]
-    sizes = [batch.nbytes for batch in splits.resize(small)]
-    assert all(size >= splits.SMALLEST_BATCH for size in sizes[:-1])
+    sizes = [batch.nbytes for batch in source.resize(small)]
+    assert all(size >= source.SMALLEST_BATCH for size in sizes[:-1])
     large = [make(1 << 20, 50), make(10, 0), make(5, 3)]
-    pieces = list(splits.resize(large))
-    assert max(batch.nbytes for batch in pieces) <= splits.LARGEST_BATCH
+    pieces = list(source.resize(large))
+    assert max(batch.nbytes for batch in pieces) <= source.LARGEST_BATCH
     assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches(large).combine_chunks())
 
 
 def test_tasks_are_sized_by_the_machine_between_4_and_128_mb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     request = options.parse({"path": "x"})
-    assert splits.split_size(request, 100) == splits.SMALLEST_TASK
-    assert splits.split_size(request, 800 << 20) == 100 << 20
-    assert splits.split_size(request, 1 << 40) == splits.TASK_SIZE
+    assert source.split_size(request, 100) == source.SMALLEST_TASK
+    assert source.split_size(request, 800 << 20) == 100 << 20
+    assert source.split_size(request, 1 << 40) == source.TASK_SIZE
 
 
 def test_modes_fail_pass_over_or_drop(tmp_path: Path) -> None:
@@ -341,9 +341,9 @@ def rows_of_task(path: Path, format: str, **given: str) -> pa.Table:
     """The rows of a task for one file that is taken to be of a format."""
     part = Part((File(str(path), path.stat().st_size, None, format),))
     request = options.parse({"path": str(path), **given})
-    task = splits.Splits(((part, request.selection),))
+    task = source.Splits(((part, request.selection),))
     schema = request.wanted.schema
-    return pa.Table.from_batches(splits.read(task, request, schema), schema)
+    return pa.Table.from_batches(source.read_splits(task, request, schema), schema)
 
 
 def test_a_damaged_header_of_a_file_is_damage_as_any_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -465,7 +465,7 @@ def test_an_expression_prunes_as_sql_does(where: str) -> None:
 
     def bytes_of(reader: Any) -> int:
         return sum(
-            part.size for task in reader.partitions() if isinstance(task, splits.Splits) for part, _ in task.parts
+            part.size for task in reader.partitions() if isinstance(task, source.Splits) for part, _ in task.parts
         )
 
     assert bytes_of(make_reader(KAFKA, where=where)) < bytes_of(make_reader(KAFKA)) / 2
@@ -495,7 +495,7 @@ def test_an_expression_prunes_as_sql_does(where: str) -> None:
 )
 def test_bounds_become_options(where: str, expected: dict[str, str]) -> None:
     from rawlog.engines.spark.query import _options
-    from rawlog.engines.sql.bounds import Bounds, bounds_of
+    from rawlog.engines.sql import Bounds, bounds_of
     from rawlog.model.table import RECORDS
 
     bounds = bounds_of(f"SELECT offset FROM records WHERE {where}", {"records": RECORDS}, "spark")

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.engines.sql.bounds import Bounds, bounds_of
-from rawlog.engines.sql.views import Files, Source, views
+from rawlog.engines.sql import Bounds, Files, Source, bounds_of, views
 from rawlog.io.storage import Source as Opened
 from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection

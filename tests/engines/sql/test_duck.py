@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rawlog.engines.duckdb import DuckEngine, quote_reserved
-from rawlog.engines.sql.views import Source, views
+from rawlog.engines.sql import Source, views
 from rawlog.model.errors import OptionError
 from tests.data.golden import golden_path
 

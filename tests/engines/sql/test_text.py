@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.engines.sql import views as text
-from rawlog.engines.sql.views import Source, sources
+from rawlog.engines import sql as text
+from rawlog.engines.sql import Source, sources
 from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
 

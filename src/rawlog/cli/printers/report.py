@@ -1,17 +1,20 @@
-"""Prints reports: what a verb did, a line at the end, and the exit code; the plan of `rescue`; and what verbs show."""
+"""Prints reports: what a verb did, a line at the end, and the exit code; the plan of `rescue`; what verbs show. Live verbs stop cleanly."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rawlog.cli import output
 from rawlog.cli.command import Call, Detail
-from rawlog.cli.logs import say
+from rawlog.cli.logs import INTERRUPTED, say
 from rawlog.cli.printers import Json
-from rawlog.model.errors import DONE, FOUND
+from rawlog.model.errors import DONE, FOUND, OptionError
 from rawlog.model.text import offset_range, printable
-from rawlog.model.verb import Line, Section, Tone
+from rawlog.model.verb import Kind, Line, Option, Section, Tone
 
 if TYPE_CHECKING:
     from rawlog.model.report import Report
@@ -193,3 +196,90 @@ def _print_section(section: Section, detail: Detail) -> None:
 def _style(cell: str | Line) -> str:
     line = Line(cell) if isinstance(cell, str) else cell
     return output.style(printable(line.text), **STYLES.get(line.tone, {}))
+
+
+def show_run(call: Call, *, as_json: Json = False) -> int:
+    """Run a verb, and print what it did."""
+    return _show_run(call, as_json)
+
+
+def show_record(
+    call: Call,
+    *,
+    more_topics: Annotated[
+        tuple[str, ...],
+        Option("The same as TOPIC.", "-t", "--topic", metavar="TOPIC", is_repeated=True, kind=Kind.TEXT),
+    ] = (),
+    as_json: Json = False,
+) -> int:
+    """Record, and print what was recorded."""
+    call.arguments["topics"] = (*call.arguments["topics"], *more_topics)
+    if "as_" not in call.arguments and call.arguments["to"].endswith(".parquet"):
+        call.arguments["as_"] = "parquet"
+    return _show_run(call, as_json)
+
+
+def show_replay(
+    call: Call,
+    *,
+    more_sources: Annotated[
+        tuple[str, ...], Option("The same as SRC.", "-i", "--input", metavar="SRC", is_repeated=True, kind=Kind.PATH)
+    ] = (),
+    sql: Annotated[
+        str | None,
+        Option(
+            "Send the rows that this statement selects from SRC; they need columns of `records`.",
+            "--query",
+            metavar="SQL",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Replay files, or the answer of a question to them, and print what was sent."""
+    paths: Any = (*call.arguments["source"], *more_sources)
+    if not paths:
+        raise OptionError("no source is named: SRC expected")
+    if sql is not None:
+        from rawlog.verbs.query import query
+
+        with query(sql, paths, engine="duckdb") as answer:
+            paths = answer.to_arrow()
+    call.arguments["source"] = paths
+    return _show_run(call, as_json)
+
+
+def _run(call: Call) -> Report:
+    """Run a verb. Ctrl-C and SIGTERM end it in good order, a second one at once."""
+    stop = threading.Event()
+    with call.progress() as bar, _stop_event(stop):
+        assert bar is not None
+        report: Report = call.function(stop=stop, progress=bar, note=lambda text: say(text, "note"))
+    return report
+
+
+def _show_run(call: Call, as_json: bool) -> int:
+    """Run a verb, and print what it did; the exit code."""
+    report = _run(call)
+    verb = f"{report.verb}: {printable(report.source)} to {printable(report.target)}"
+    code = print_report(
+        call, report, as_json=as_json, closing=f"{verb}: nothing was sent" if report.is_dry_run else verb
+    )
+    return INTERRUPTED if report.facts.get("interrupted") and "error" not in report.facts else code
+
+
+@contextmanager
+def _stop_event(stop: threading.Event) -> Iterator[None]:
+    def end(number: int, _: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

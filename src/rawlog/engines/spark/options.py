@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from rawlog import registry
-from rawlog.engines.sql.bounds import bounds_of_condition
+from rawlog.engines.sql import bounds_of_condition
 from rawlog.io.storage import is_remote, local_path
 from rawlog.model.errors import OptionError, unknown
 from rawlog.model.format import File

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rawlog.engines import sql as views
 from rawlog.engines.duckdb import Answer, Engine
 from rawlog.engines.spark.errors import translated
 from rawlog.engines.spark.session import check_endpoint, is_connect, scratch
 from rawlog.engines.spark.shipping import ship
-from rawlog.engines.sql import functions, views
-from rawlog.engines.sql.bounds import Bounds
+from rawlog.engines.sql import ALL, Bounds, Files, LakeTable, View, functions
 from rawlog.engines.sql.functions import LIBRARY, Function
-from rawlog.engines.sql.views import ALL, Files, LakeTable, View
 from rawlog.io.storage import is_remote
 from rawlog.model.errors import OptionError, RawlogError
 from rawlog.model.table import RECORDS, Column, Table

@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 from rawlog import registry
 from rawlog.engines.spark.errors import reason
 from rawlog.engines.spark.java import cache_directory, facade, find_java
+from rawlog.engines.spark.java import java_options as archive_options
 from rawlog.io.output import hold_scratch
 from rawlog.model.errors import AccessError, OptionError
 from rawlog.model.extras import missing
@@ -314,9 +315,7 @@ def _settings(
         }
     )
     if is_local(target):
-        from rawlog.engines.spark import archive  # not before: `python -m` runs it
-
-        settings["spark.driver.extraJavaOptions"] += f" {archive.java_options(find_java())}{QUICK if brief else ''}"
+        settings["spark.driver.extraJavaOptions"] += f" {archive_options(find_java())}{QUICK if brief else ''}"
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",

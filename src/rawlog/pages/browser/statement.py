@@ -29,7 +29,7 @@ from rawlog.reading.select import Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rawlog.engines.sql.views import View
+    from rawlog.engines.sql import View
     from rawlog.pages.browser.files import OpenedPaths
     from rawlog.pages.browser.shell import Ending
     from rawlog.reading.tree import Tree
@@ -68,7 +68,7 @@ def views_of(opened: OpenedPaths, errors: str = "raise") -> list[View]:
 
 
 def _views(statement: Statement) -> list[View]:
-    from rawlog.engines.sql.views import Files, Source, views
+    from rawlog.engines.sql import Files, Source, views
 
     all_views = views(Source(None, statement.paths), Selection(errors=statement.errors))
     for directory in {view.rows.directory for view in all_views if isinstance(view.rows, Files)}:
