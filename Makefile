@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # each of hundreds of processes would compile 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup kernels run quick test times fmt lint fuzz faults brokers bench performance counts surface docs site picture man pythons ci lock dist clean
+.PHONY: help setup kernels run quick test times fmt lint fuzz faults brokers bench performance counts surface docs site picture man pythons ci lock sbom dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,7 +85,7 @@ picture: setup ## the picture of the README again, from real output
 man: $(STAMP) ## the manual page into out/rawlog.1; `man out/rawlog.1` shows it
 	@mkdir -p out && $(BIN)/python -m rawlog.cli.manual out/rawlog.1 && echo out/rawlog.1
 
-pythons: setup ## the wheel in empty environments of Python 3.11, 3.12 and 3.13, which are fetched
+pythons: setup ## the wheel in empty environments of Python 3.11 to 3.14, which are fetched, with the oldest and the newest requirements
 	RAWLOG_PYTHONS=1 $(BIN)/python -m pytest tests/test_wheel.py $(ARGS)
 
 ci: ## what CI runs: lint, the quick tests with all of their examples, the site, then all other tests
@@ -98,6 +98,9 @@ lock: $(STAMP) ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade 
 	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --group docs --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --quiet \
 	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS)
+
+sbom: $(STAMP) ## the bill of materials, CycloneDX, from requirements.lock into out/rawlog.cdx.json
+	$(BIN)/python docs/supply.py out/rawlog.cdx.json
 
 dist: setup ## wheel, source archive, and the archive for spark-submit --py-files into dist/
 	$(BIN)/python -m hatchling build --clean

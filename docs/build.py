@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import supply
 
 from rawlog import registry
 from rawlog.model.format import Family, Format
@@ -239,6 +240,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "rooms": rooms,
     "machine": machine,
     "performance": performance,
+    "licences": supply.licences,
 }
 CHARTS = {ROOT / "docs" / "pictures" / f"performance-{role}s.svg": role for role in ("peer", "limit")}
 

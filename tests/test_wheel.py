@@ -44,6 +44,19 @@ def test_one_wheel_serves_every_python_from_3_11_on(wheel: Path) -> None:
     assert all("extra ==" in line or "platform_machine" in line for line in required)
 
 
+def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    """In another directory, with other times and modes of files."""
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "src", tmp_path / "src", copy_function=shutil.copyfile)
+    for path in (tmp_path / "src").rglob("*.py"):
+        path.chmod(0o600)
+        os.utime(path, (1, 1_700_000_001))
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "again"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
+
+
 def test_it_runs_where_numba_is_not_installed(wheel: Path, tmp_path: Path) -> None:
     """An environment that has only what the wheel names: the packages of this one, less numba, are found by a path file."""
     venv.create(tmp_path / "env", with_pip=False)
