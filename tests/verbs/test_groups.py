@@ -55,8 +55,9 @@ def test_damage_that_is_passed_over_is_a_finding(errors: Literal["skip", "stop"]
 def test_files_without_groups_or_transactions_are_an_error() -> None:
     with pytest.raises(AccessError, match="no consumer groups"):
         rawlog.groups(KAFKA / "codec-none-0")
-    with pytest.raises(AccessError, match="no transactions"):
+    with pytest.raises(AccessError, match="no transactions") as raised:
         rawlog.transactions(KAFKA / "codec-none-0")
+    assert raised.value.next_step == f"rawlog ls {KAFKA / 'codec-none-0'} shows what is there", "not the verb just tried"
 
 
 def test_the_lag_of_a_partition_that_is_not_there_is_unknown() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rawlog.model.text import counted, offset_range, plain_time
+from rawlog.model.text import counted, plain_time
 from rawlog.model.verb import Item, Line, Section, Tone
 
 SHOWN = 50
@@ -144,7 +144,7 @@ def _member_cells(member: Member) -> Sequence[str | Line]:
 
 OPEN_HEAD = ("topic", "partition", "from offset", "producer", "transactional id", "coordinator", "last write")
 ID_HEAD = ("transactional id", "producer", "status", "partitions", "started", "last change")
-ABORTED_HEAD = ("topic", "partition", "offsets", "producer")
+ABORTED_HEAD = ("topic", "partition", "first offset", "last offset", "producer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +262,7 @@ def _aborted_cells(transaction: AbortedTransaction) -> tuple[str, ...]:
     return (
         transaction.topic,
         str(transaction.partition),
-        offset_range(transaction.start, transaction.stop),
+        f"{transaction.start:,}",
+        f"{transaction.stop - 1:,}",
         str(transaction.producer_id),
     )

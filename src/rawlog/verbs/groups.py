@@ -161,7 +161,7 @@ def _group_items(tree: Tree, names: Sequence[str], topics: Sequence[str], errors
         if family.unread_groups is not None:
             unread += family.unread_groups(tree.files)
     if not all_groups:
-        raise instead(AccessError("\n".join(unread) or f"{', '.join(tree.roots)}: no consumer groups were found"), tree)
+        raise instead(AccessError("\n".join(unread) or f"{', '.join(tree.roots)}: no consumer groups were found"), tree, "groups")
     yield from (Item(note=note, is_finding=True) for note in unread)
     committed = {position.topic for group in all_groups for position in group.positions}
     yield from _note_missing(names, {group.name for group in all_groups}, "group")
@@ -187,7 +187,7 @@ def _transaction_items(tree: Tree, ids: Sequence[str], topics: Sequence[str], er
             systems.append(part)
             yield from damage
     if not any(systems):
-        raise instead(AccessError(f"{', '.join(tree.roots)}: no transactions were found"), tree)
+        raise instead(AccessError(f"{', '.join(tree.roots)}: no transactions were found"), tree, "transactions")
     yield from _note_missing(topics, _topics(tree.files), "topic")
     yield from _note_missing(ids, {entry.transactional_id for system in systems for entry in system.ids}, "id")
     for system in systems:

@@ -269,8 +269,10 @@ def whole_paths(paths: Iterable[str]) -> list[str]:
     return [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
 
 
-def instead(error: Error, tree: Tree) -> Error:
-    """An error for files of a system that the verb is not for, with the verbs that are for it."""
+def instead(error: Error, tree: Tree, verb: str | None = None) -> Error:
+    """An error for files of a system that the verb is not for, with the verbs that are for it. Of a system that has `verb` nothing is said:
+    only the files that it needs are not there.
+    """
     systems = {file.system for file in tree.files}
     shown = []
     for family in registry.families():
@@ -280,8 +282,9 @@ def instead(error: Error, tree: Tree) -> Error:
         verbs = ["ls", "verify", *(verb for verb in REWRITES if any(verb in kind.rewrites for kind in kinds))]
         verbs += [verb for verb, ability in RECOVERIES.items() if any(kind.can(ability) for kind in kinds)]
         verbs += [verb for verb, reader in (("groups", family.groups), ("transactions", family.transactions)) if reader]
-        shown.append(f"for {family.title}: rawlog {', '.join(verbs)}")
-    return error.advise("; ".join(shown) or "rawlog ls PATH shows what is there")
+        if verb not in verbs:
+            shown.append(f"for {family.title}: rawlog {', '.join(verbs)}")
+    return error.advise("; ".join(shown) or f"rawlog ls {' '.join(tree.roots)} shows what is there")
 
 
 # Where a job runs ---------------------------------------------------------------------------------------------------------

@@ -755,7 +755,6 @@ def _not_loaded(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
 
 def _in_no_store(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
     """The files with data in directories whose names say nothing, next to stores: no system reads them there."""
-    formats = registry.formats()
     groups = {file.place.group for store in stores for file in store}
     around = {str(store.path).rpartition("/")[0] for store in stores}
     return [
@@ -768,19 +767,17 @@ def _in_no_store(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
         and file.place.partition is None
         and file.place.state is None
         and group.rpartition("/")[0] in around
-        and any(table.name == "records" for table in formats[file.format].tables)
+        and file.format in registry.formats_with(RECORDS)
     ]
 
 
 def _without_data(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
     """The directories of a topic that have files about its data, and no data, and so are no store."""
-    formats = registry.formats()
     groups = dict.fromkeys((str(file.place.group) for store in stores for file in store), True)
     for file in files:
         place = file.place
         if place.topic is not None and place.group is not None and place.state is None and place.remote is None:
-            tables = formats[file.format].tables if file.format is not None else ()
-            groups[place.group] = groups.get(place.group, False) or any(table.name == "records" for table in tables)
+            groups[place.group] = groups.get(place.group, False) or file.format in registry.formats_with(RECORDS)
     return sorted(group for group, has_data in groups.items() if not has_data)
 
 

@@ -120,7 +120,6 @@ def _records_of(lake: str) -> Tree:
     from rawlog.lakes.lake import Lake
     from rawlog.lakes.names import lake_name
     from rawlog.lakes.sources import lake_tree
-    from rawlog.model.table import RECORDS
 
     path = os.path.abspath(lake)
     return lake_tree(path, RECORDS) if lake_name(RECORDS) in Lake(path).tables() else Tree((path,), ())
@@ -424,8 +423,9 @@ def _systems(tree: Tree, profiles: _Profiles, findings: Findings) -> list[System
             for topic, parts in sorted(profiles.parts.get(name, {}).items())
         ]
         sizes: dict[str, int] = {}
+        with_records = {file.place.topic for file in files if file.format in registry.formats_with(RECORDS)}
         for file in files:
-            if file.place.topic is not None:
+            if file.place.topic in with_records and file.place.topic is not None:
                 sizes[file.place.topic] = sizes.get(file.place.topic, 0) + file.size
         for topic in topics:
             topic.size = sizes.get(topic.name, 0)

@@ -150,9 +150,8 @@ def document(title: str, *content: Safe) -> str:
         )
     )
     skip = Safe('<a class="skip" href="#content">Skip to the content</a>')
-    foot = tag(
-        "footer", tag("p", f"rawlog {__version__}. Read-only: nothing is changed. Press ", key("?"), " for shortcuts.")
-    )
+    shortcuts = tag("span", " Press ", key("?"), " for shortcuts.", class_="keys")
+    foot = tag("footer", tag("p", f"rawlog {__version__}. Read-only: nothing is changed.", shortcuts))
     body = joined((skip, *content, foot))
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
