@@ -207,3 +207,15 @@ def test_nothing_there_is_never_clean(tmp_path: Path) -> None:
     """`verify` of an empty directory ended with 3, and yet called it clean."""
     findings = rawlog.verify(tmp_path)
     assert (findings.verdict, findings.summary()["verdict"], findings.exit_code) == ("unknown", "unknown", 3)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected", "found", "text"),
+    [
+        ("the checksum does not match", "1f", "2e", "the checksum does not match (expected 1f, found 2e)"),
+        ("size -1, 0 to 1,048,576 expected", "0 to 1048576", "-1", "size -1, 0 to 1,048,576 expected"),
+        ("offset 126, 123 expected", "123", "12", "offset 126, 123 expected (found 12)"),
+    ],
+)
+def test_a_value_that_the_message_names_is_not_said_again(message: str, expected: str, found: str, text: str) -> None:
+    assert Finding("a.b.c", Severity.ERROR, None, None, 0, 0, None, message, expected, found).text == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -107,6 +108,21 @@ class Finding:
 
     def as_row(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in FINDINGS.names}
+
+    @property
+    def text(self) -> str:
+        """The message, and what was expected and found where the message does not name it."""
+
+        def is_named(value: str) -> bool:
+            named = re.escape(value.replace(",", ""))
+            return re.search(rf"(?<!\w){named}(?!\w)", self.message.replace(",", "")) is not None
+
+        facts = [
+            f"{name} {value}"
+            for name, value in (("expected", self.expected), ("found", self.found))
+            if value is not None and not is_named(value)
+        ]
+        return self.message + (f" ({', '.join(facts)})" if facts else "")
 
 
 @dataclass(frozen=True, slots=True)

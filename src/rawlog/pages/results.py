@@ -92,7 +92,7 @@ def _cause(cause: Cause, at: int) -> Safe:
         )
     )
     rows = [
-        (finding.path or "the files together", finding.position, finding.offset, _message(finding))
+        (finding.path or "the files together", finding.position, finding.offset, finding.text)
         for finding in cause.places
     ]
     origin = (
@@ -109,15 +109,6 @@ def _cause(cause: Cause, at: int) -> Safe:
         is_open=at == 0 and cause.severity is not Severity.INFO and not cause.follows,
         class_=f"cause {TONES[cause.severity]}",
     )
-
-
-def _message(finding: Finding) -> str:
-    more = [
-        f"{name} {value}"
-        for name, value in (("expected", finding.expected), ("found", finding.found))
-        if value is not None
-    ]
-    return finding.message + (f" ({', '.join(more)})" if more else "")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -159,12 +159,8 @@ def _line(item: Finding, like: str = "") -> str:
     place = "" if item.position is None else f"byte {item.position:,}: "
     if item.offset is not None:
         place = f"offset {item.offset:,}, {place}" if place else f"offset {item.offset:,}: "
-    facts = [
-        f"{name} {value}" for name, value in (("expected", item.expected), ("found", item.found)) if value is not None
-    ]
-    more = f" ({', '.join(facts)})" if facts else ""
     severity = output.style(f"{item.severity:<7}", fg=COLOURS[item.severity])
-    return f"  {severity} {printable(place + item.message + more)}{like}  [{item.code}]"
+    return f"  {severity} {printable(place + item.text)}{like}  [{item.code}]"
 
 
 def _list(rules: Iterable[Rule[Any]], as_json: bool) -> None:
