@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rawlog.cli import cli, grid, output
 from rawlog.cli.grid import GridPrinter, fit_widths, width_of
+from rawlog.cli.printers import report
 from tests.data.golden import GOLDEN
 
 LOG = GOLDEN / "kafka" / "broker-4.3.0" / "data" / "codec-none-0"
@@ -108,3 +109,17 @@ def test_widths_fit_or_are_at_their_least(pairs: list[tuple[int, int]], width: i
     widths = fit_widths(natural, least, width)
     assert all(low <= one <= high for low, one, high in zip(least, widths, natural, strict=True))
     assert sum(widths) + 2 * (len(widths) - 1) <= width or widths == least
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_the_plan_of_a_rescue_is_whole_at_any_width(
+    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+) -> None:
+    """At 80 columns every cell of it was cut, and with them what was lost."""
+    terminal.setenv("COLUMNS", str(columns))
+    lost = "offsets 120 to 131, offsets 240 to 287"
+    report.table(("partition", "lost", "decided by"), [("segments-by-size-0", lost, "broker 1 was in sync at death")])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= columns for line in lines)
+    assert any(lost in line for line in lines)
+    assert ("row 1" in lines) == (columns == 60)

@@ -57,7 +57,9 @@ def test_files_without_groups_or_transactions_are_an_error() -> None:
         rawlog.groups(KAFKA / "codec-none-0")
     with pytest.raises(AccessError, match="no transactions") as raised:
         rawlog.transactions(KAFKA / "codec-none-0")
-    assert raised.value.next_step == f"rawlog ls {KAFKA / 'codec-none-0'} shows what is there", "not the verb just tried"
+    assert raised.value.next_step == f"rawlog ls {KAFKA / 'codec-none-0'} shows what is there", (
+        "not the verb just tried"
+    )
 
 
 def test_the_lag_of_a_partition_that_is_not_there_is_unknown() -> None:

@@ -67,7 +67,9 @@ def test_the_numbers_are_those_of_the_rows() -> None:
         assert topic.profile.without_value == own["value"].null_count
     assert found.verdict == rawlog.verify(SAMPLES).verdict
     rocketmq = next(one for one in found.systems if one.name == "rocketmq")
-    assert not any(topic.size for topic in rocketmq.topics), "queues point to messages: their size is not that of a topic"
+    assert not any(topic.size for topic in rocketmq.topics), (
+        "queues point to messages: their size is not that of a topic"
+    )
 
 
 def test_the_page_shows_what_each_system_has(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -261,10 +261,15 @@ SHORTEST = 12
 def fit_rows(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), indent: str = "") -> list[str]:
     """As `align_rows`; if a terminal is too narrow, the names in the first column are shortened in their middle."""
     lines = align_rows(rows, right, indent)
-    if not output.is_terminal():
-        return lines
-    excess = max((width_of(click.unstyle(line)) for line in lines), default=0) - shutil.get_terminal_size().columns
+    excess = excess_of(lines)
     if excess <= 0:
         return lines
     width = max(SHORTEST, max(width_of(row[0]) for row in rows) - excess)
     return align_rows([[cut_middle(row[0], width), *row[1:]] for row in rows], right, indent)
+
+
+def excess_of(lines: Iterable[str]) -> int:
+    """By how many cells the longest line is wider than the terminal; 0 if it is not, or if there is none."""
+    if not output.is_terminal():
+        return 0
+    return max((0, *(width_of(click.unstyle(line)) - shutil.get_terminal_size().columns for line in lines)))

@@ -161,7 +161,9 @@ def _group_items(tree: Tree, names: Sequence[str], topics: Sequence[str], errors
         if family.unread_groups is not None:
             unread += family.unread_groups(tree.files)
     if not all_groups:
-        raise instead(AccessError("\n".join(unread) or f"{', '.join(tree.roots)}: no consumer groups were found"), tree, "groups")
+        raise instead(
+            AccessError("\n".join(unread) or f"{', '.join(tree.roots)}: no consumer groups were found"), tree, "groups"
+        )
     yield from (Item(note=note, is_finding=True) for note in unread)
     committed = {position.topic for group in all_groups for position in group.positions}
     yield from _note_missing(names, {group.name for group in all_groups}, "group")

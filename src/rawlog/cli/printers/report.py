@@ -143,16 +143,17 @@ def spans(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table fitted to the terminal, without columns that have nothing in them."""
+    """A table without columns that have nothing in them; on a terminal that is too narrow for it, one field per line."""
     import pyarrow as pa
 
-    from rawlog.cli.grid import GridPrinter
+    from rawlog.cli.grid import ExpandedPrinter, GridPrinter, align_rows, excess_of
 
     kept = [index for index in range(len(names)) if any(row[index] for row in rows)]
     if not kept:
         return
     columns = [pa.array([row[index] for row in rows], pa.string()) for index in kept]
-    with GridPrinter(in_order=True) as printer:
+    lines = align_rows([[row[index] for index in kept] for row in (names, *rows)])
+    with ExpandedPrinter() if excess_of(lines) else GridPrinter(in_order=True) as printer:
         batch = pa.RecordBatch.from_arrays(columns, names=[names[index] for index in kept])
         printer.begin(batch.schema)
         printer.write(batch)
