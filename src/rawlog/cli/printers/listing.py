@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,7 +106,7 @@ def _show(listing: Listing, measured: list[Item], with_files: bool) -> None:
         for ((_, _, group), items), line in zip(by_group.items(), lines[1:], strict=True):
             output.line(line)
             if group in replicas:
-                output.line(f"    {printable(str(group))}: {printable(replicas[group])}")
+                output.line(f"    {printable(replicas[group])}")
             section = contents.get(group)
             if section is not None and section.title:
                 for text in _section_lines(section):
@@ -182,8 +183,10 @@ def _system_lines(groups: dict[Key, list[Item]], contents: dict[str | None, Sect
     heads = next((section.head for section in contents.values() if not section.title), ())
     names = [*HEADINGS[:3], *heads, *HEADINGS[-2:]] if heads else list(HEADINGS)
     rows: list[Sequence[str]] = [names]
+    known = Counter(map(_name, groups))
     for key, items in groups.items():
-        cells = dict(zip(HEADINGS, _summary(key, items, served), strict=True))
+        name = _name(key) if known[_name(key)] == 1 else str(key[2])
+        cells = dict(zip(HEADINGS, [printable(name), *_summary(items, served)], strict=True))
         section = contents.get(key[2])
         if section is not None:
             cells |= dict.fromkeys(("start", "end"), "")
@@ -239,11 +242,14 @@ def _group(item: Item) -> Key:
     return place.topic, place.partition, place.group
 
 
-def _summary(key: Key, members: list[Item], served: _Served) -> list[str]:
-    """The files of a partition or store in sum, as cells of a line."""
+def _name(key: Key) -> str:
+    """The name of a partition or store; what several directories have is told apart by their paths."""
     topic, partition, group = key
-    name = topic if topic is None or partition is None else f"{topic}-{partition}"
-    name = name or str(group)
+    return str(group) if topic is None else topic if partition is None else f"{topic}-{partition}"
+
+
+def _summary(members: list[Item], served: _Served) -> list[str]:
+    """The files of a partition or store in sum, as cells of a line after its name."""
     rows = [row for _, row in members]
     # What the system itself would not load does not count, unless there is nothing else.
     loaded = [member for member in members if member[0].place.state is None and _has_records(member[0])] or members
@@ -261,7 +267,6 @@ def _summary(key: Key, members: list[Item], served: _Served) -> list[str]:
     apart = {file.place.state for file, _ in members}
     mark = f"{printable(str(apart.pop()))}, " if len(apart) == 1 and None not in apart else ""
     return [
-        printable(name),
         f"{len(rows):,}",
         size_text(sum(row["size"] for row in rows)),
         f"{sum(row['records'] for row in read) - below:,}" if is_counted else "",
