@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rawlog import errors as errors
     from rawlog.verbs.browse import browse
-    from rawlog.verbs.cat import Log, cat, count, follow, head, open, read, rows, tail
+    from rawlog.verbs.cat import Log, cat, count, find, follow, head, open, read, rows, tail
     from rawlog.verbs.cluster import cluster
     from rawlog.verbs.convert import convert, write
     from rawlog.verbs.diff import diff
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from rawlog.verbs.erase import erase
     from rawlog.verbs.explain import explain
     from rawlog.verbs.extract import extract
-    from rawlog.verbs.find import find
     from rawlog.verbs.groups import groups, transactions
-    from rawlog.verbs.ingest import ingest
-    from rawlog.verbs.lake import lake
+    from rawlog.verbs.ingest import ingest, lake
     from rawlog.verbs.live import mirror, record, replay
     from rawlog.verbs.ls import ls
     from rawlog.verbs.query import query

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.reading.certificate import seal
+from rawlog.reading.erasure import seal
 from tests.data.golden import golden_path
 
 CONFLUENT = golden_path("schemas", "confluent", "data")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.lakes.loss_check import LossError
+from rawlog.lakes.targets import LossError
 from tests.cli.conftest import Ran
 from tests.reference import kafka as reference
 

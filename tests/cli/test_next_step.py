@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rawlog.cli import logs
-from rawlog.model import errors, extras
+from rawlog.model import errors
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 KAFKA, ROCKETMQ, REPLAY, AMBRY = (SAMPLES / name for name in ("kafka", "rocketmq", "replay", "ambry"))
@@ -98,13 +98,13 @@ def test_a_missing_package_is_installed_from_where_rawlog_came(tmp_path: Path, m
     origin.write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
     monkeypatch.setattr(metadata, "distribution", lambda name: metadata.PathDistribution(info))
     monkeypatch.setattr("sys.prefix", str(tmp_path))
-    assert extras.install_command("lake") == f'pip install "{wheel}[lake]"'
+    assert errors.install_command("lake") == f'pip install "{wheel}[lake]"'
     (tmp_path / "pipx_metadata.json").write_text("{}")
-    assert extras.install_command("lake") == f'pipx install --force "{wheel}[lake]"'
+    assert errors.install_command("lake") == f'pipx install --force "{wheel}[lake]"'
     origin.write_text(json.dumps({"url": tmp_path.as_uri(), "dir_info": {"editable": True}}))
-    assert extras.install_command("lake") == f'pipx install --force -e "{tmp_path}[lake]"'
+    assert errors.install_command("lake") == f'pipx install --force -e "{tmp_path}[lake]"'
     wheel.unlink()
     origin.write_text(json.dumps({"url": wheel.as_uri()}))
-    assert extras.missing("PyIceberg", "lake").next_step == 'pipx install --force "PLACE[lake]"'
+    assert errors.missing("PyIceberg", "lake").next_step == 'pipx install --force "PLACE[lake]"'
     origin.unlink()
-    assert extras.install_command("lake") == 'pipx install --force "rawlog[lake]"'
+    assert errors.install_command("lake") == 'pipx install --force "rawlog[lake]"'

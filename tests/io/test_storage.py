@@ -21,7 +21,7 @@ from rawlog.io.storage import (
     local_path,
 )
 from rawlog.model.errors import AccessError
-from rawlog.testing.base import shared
+from rawlog.testing.formats import shared
 from tests.data.golden import golden_path
 
 if TYPE_CHECKING:

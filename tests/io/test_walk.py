@@ -18,7 +18,7 @@ from rawlog.model.format import File, Format, Origin
 from rawlog.model.frames import Frames
 from rawlog.model.status import Status
 from rawlog.registry import formats
-from rawlog.testing.base import frames_of, shared
+from rawlog.testing.formats import frames_of, shared
 from tests.data.golden import golden_path
 from tests.data.recordings import held
 from tests.reference import replay, strategies

@@ -18,14 +18,14 @@ from rawlog.engines import choice
 from rawlog.engines.duckdb import DuckEngine
 from rawlog.engines.sql import Source, views
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.lakes import commits, payload, upkeep
 from rawlog.lakes import ingest as ingesting
+from rawlog.lakes import lake as commits
+from rawlog.lakes import payload, upkeep
 from rawlog.lakes.ingest import Ingest
 from rawlog.lakes.lake import Lake
-from rawlog.lakes.lookup import ROW, SPLIT
 from rawlog.lakes.names import known_tables
 from rawlog.lakes.parquet import Sheet
-from rawlog.lakes.payload import References
+from rawlog.lakes.payload import ROW, SPLIT, References
 from rawlog.lakes.sources import source_tree
 from rawlog.lakes.targets import outlet
 from rawlog.model.errors import AccessError, OptionError

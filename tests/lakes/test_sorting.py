@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.lakes import join
 from rawlog.lakes import parquet as sheets
+from rawlog.lakes import upkeep
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.parquet import Sheet, in_order, merge_sorted
 from rawlog.model.errors import OptionError
@@ -129,7 +129,7 @@ def test_a_lake_is_sorted_and_compacted_in_its_order(tmp_path: Path) -> None:
 def test_compaction_sorts_by_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what was large enough before, with little memory, and with more files than are merged at a time."""
     monkeypatch.setattr(sheets, "ROW_GROUP", 2000)
-    monkeypatch.setattr(join, "STREAMS", 2)
+    monkeypatch.setattr(upkeep, "STREAMS", 2)
     lake, source = tmp_path / "lake", tmp_path / "logs"
     logs(source, 2)
     rawlog.ingest(source, lake, engine="local")

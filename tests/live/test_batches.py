@@ -15,7 +15,7 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.log.writer import BatchFields, Batching, Rows, encode_batch, encode_rows
 from rawlog.kernels import byte_view
-from rawlog.live.batches import Merger, OutgoingBatch, stamp
+from rawlog.live.produce import Merger, OutgoingBatch, stamp
 from rawlog.model.errors import EncodeError
 from rawlog.model.format import File, Want
 from rawlog.model.frames import Frames

@@ -23,10 +23,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import rawlog
 from rawlog.formats.kafka.log.writer import Batching, encode_rows
 from rawlog.formats.kafka.log.writer import Rows as RowBuffers
-from rawlog.live.batches import outgoing
 from rawlog.live.client import BrokerError
 from rawlog.live.cluster import Cluster, TopicPartition
-from rawlog.live.produce import Producer
+from rawlog.live.produce import Producer, outgoing
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import Targets
 from rawlog.model.errors import OptionError

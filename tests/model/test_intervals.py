@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.model.intervals import Intervals
+from rawlog.model.outline import Intervals
 
 RANGES = st.lists(st.tuples(st.integers(-20, 40), st.integers(-20, 40)), max_size=8)
 

@@ -20,7 +20,7 @@ from rawlog.reading.rows import Rows, read
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
 from rawlog.registry import table_named
-from rawlog.testing.base import plain, shared
+from rawlog.testing.formats import plain, shared
 from tests.data.golden import golden_path
 from tests.reference import kafka, replay, strategies
 

@@ -23,7 +23,7 @@ from rawlog.model.format import (
 )
 from rawlog.model.text import parse_time
 from rawlog.reading.select import Selection, parse_columns, parse_offset_option
-from rawlog.testing.base import plain
+from rawlog.testing.formats import plain
 from tests.data.golden import golden_path
 from tests.reference import replay
 

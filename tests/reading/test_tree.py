@@ -17,7 +17,7 @@ from rawlog.model.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.model.format import File, Place
 from rawlog.reading.parts import Part
 from rawlog.reading.tree import open_tree
-from rawlog.testing.base import plain
+from rawlog.testing.formats import plain
 from tests.data.golden import GOLDEN, golden_path
 
 FIND = golden_path("replay", "v2", "find.log")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.lakes.loss_check import batches_of
+from rawlog.lakes.targets import batches_of
 from rawlog.model.errors import (
     AccessError,
     CorruptError,
@@ -180,7 +180,7 @@ def test_what_arrow_does_not_take_is_refused(tmp_path: Path) -> None:
 
 def test_write_takes_dicts_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`rawlog.write` refused rows; people had to build an Arrow table of all of them first."""
-    monkeypatch.setattr("rawlog.lakes.loss_check.BATCH_ROWS", 10)
+    monkeypatch.setattr("rawlog.lakes.targets.BATCH_ROWS", 10)
     taken: list[int] = []
 
     def rows() -> Iterator[dict[str, Any]]:

@@ -16,9 +16,8 @@ import pytest
 
 import rawlog
 from rawlog.engines import choice
-from rawlog.lakes.loss_check import LossError
 from rawlog.lakes.sources import kind_of, source_tree
-from rawlog.lakes.targets import outlet
+from rawlog.lakes.targets import LossError, outlet
 from rawlog.model.errors import (
     AccessError,
     CorruptError,

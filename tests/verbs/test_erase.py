@@ -15,7 +15,7 @@ from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.structures import Chunk, make_metadata
 from rawlog.formats.ambry.writer import Properties, put_message
 from rawlog.model.errors import AccessError, OptionError
-from rawlog.reading.certificate import seal
+from rawlog.reading.erasure import seal
 from tests.data.golden import golden_path
 from tests.reference.search import places
 

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from rawlog.engines.duckdb import Engine
     from rawlog.verbs.query import Answer
 
+# ----------------------------------------------------------------------------------------------------------------------
+# A prompt for SQL: reads statements and commands line by line, completes names, keeps a history. Knows no engine.
+#
+# On a terminal it edits with the system's readline; anything else is read as a script.
+
 PROMPT, MORE = "rawlog> ", "   ...> "
 KEPT_LINES = 2000
 KEYWORDS = (

@@ -12,8 +12,7 @@ import click
 
 from rawlog.cli.command import examples
 from rawlog.engines.choice import settings as parse_settings
-from rawlog.model.errors import AccessError, OptionError
-from rawlog.model.extras import missing
+from rawlog.model.errors import AccessError, OptionError, missing
 
 # What runs on the driver. With the archive on its path, it needs rawlog installed nowhere.
 # spark-submit sends all that it says to stdout, messages too: these go where ours go.

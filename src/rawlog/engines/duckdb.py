@@ -19,8 +19,7 @@ import pyarrow as pa
 from rawlog.engines import sql as views
 from rawlog.engines.sql import ALL, Bounds, Directory, Files, View, bounds_of, functions
 from rawlog.lakes.parquet import dataset
-from rawlog.model.errors import AccessError, OptionError, RawlogError, unknown
-from rawlog.model.extras import install_command, missing
+from rawlog.model.errors import AccessError, OptionError, RawlogError, install_command, missing, unknown
 from rawlog.model.table import JSON, Column, Table, spark_type
 
 # ----------------------------------------------------------------------------------------------------------------------

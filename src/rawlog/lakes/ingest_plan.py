@@ -12,7 +12,6 @@ from typing import Any
 from rawlog import registry
 from rawlog.io.storage import below
 from rawlog.lakes import values
-from rawlog.lakes.ingest_replicas import LakeReplicas
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import Cut, cuts_of, lake_name, parse_cuts, parse_order
 from rawlog.lakes.parquet import order_of
@@ -25,6 +24,7 @@ from rawlog.lakes.removal import (
 )
 from rawlog.lakes.rewrites import (
     Comparison,
+    LakeReplicas,
     known_names,
     read_marks,
     why_replaced,

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rawlog.io.storage import file_system
-from rawlog.lakes.lookup import ROW, SPLIT
 from rawlog.lakes.parquet import Sheets, WrittenFile
-from rawlog.lakes.payload import fit_batch, stored
+from rawlog.lakes.payload import ROW, SPLIT, fit_batch, stored
 from rawlog.lakes.state import History, RowRange
 from rawlog.model.errors import AccessError
 from rawlog.model.table import Table

@@ -18,7 +18,6 @@ from rawlog.formats.kafka.internal.codec import Message
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
 from rawlog.kernels import byte_view
-from rawlog.live.batches import OutgoingBatch, stamp
 from rawlog.live.client import (
     UNKNOWN_TOPIC,
     BrokerError,
@@ -33,10 +32,9 @@ from rawlog.live.cluster import (
     TopicPartition,
 )
 from rawlog.live.fetch import FetchedBatches, Fetcher
-from rawlog.live.produce import Producer, SentBatch, Writer
+from rawlog.live.produce import OutgoingBatch, Producer, SentBatch, Writer, stamp
 from rawlog.live.settings import Settings
-from rawlog.model.errors import OptionError
-from rawlog.model.extras import missing
+from rawlog.model.errors import OptionError, missing
 from rawlog.model.format import File, Place, Want
 from rawlog.model.table import RECORDS
 

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.log.layouts import Attributes
 from rawlog.io.output import writing
-from rawlog.live.batches import Merger
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.fetch import SEQUENCES, written_after
-from rawlog.live.sending import Sending
+from rawlog.live.produce import Merger
+from rawlog.live.sending import Sending, Stop, TransactionPlan
 from rawlog.live.sources import (
     NOT_TRANSACTIONAL,
     LakePartition,
@@ -31,7 +31,6 @@ from rawlog.live.sources import (
     magic_runs,
     up_to_damage,
 )
-from rawlog.live.transactions import Stop, TransactionPlan
 from rawlog.model.errors import AccessError, DataError, EncodeError, OptionError
 from rawlog.model.format import File, Place, Want
 from rawlog.model.frames import Frames

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from rawlog.kernels import byte_view
 from rawlog.kernels.hashes import murmur2_spans
-from rawlog.live.batches import OutgoingBatch
 from rawlog.live.client import BrokerError, Disconnected
 from rawlog.live.cluster import Cancelled, Cluster, TopicPartition, interrupted_report
 from rawlog.live.librdkafka import connect
 from rawlog.live.options import ReplayOptions, Source
 from rawlog.live.partition_replay import Checkpoints, PartitionReplay
+from rawlog.live.produce import OutgoingBatch
 from rawlog.live.sending import Sending
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import Targets, check_topic_map

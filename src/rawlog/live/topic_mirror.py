@@ -15,7 +15,6 @@ import numpy as np
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.layouts import MAGIC_V2, Attributes
 from rawlog.formats.kafka.log.segment import only
-from rawlog.live.batches import Merger
 from rawlog.live.client import BrokerError
 from rawlog.live.cluster import (
     Cancelled,
@@ -28,7 +27,7 @@ from rawlog.live.cluster import (
 from rawlog.live.fetch import Aborts, FetchedBatches, record_at
 from rawlog.live.librdkafka import connect, reader, writer
 from rawlog.live.options import Bounds, RecordOptions, find_bounds
-from rawlog.live.produce import SentBatch
+from rawlog.live.produce import Merger, SentBatch
 from rawlog.live.sending import Histogram
 from rawlog.live.settings import Settings
 from rawlog.live.sinks import Targets, check_topic_map

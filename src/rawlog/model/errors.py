@@ -1,8 +1,11 @@
-"""The error tree: everything rawlog raises for what it was given, as opposed to its own mistakes."""
+"""The error tree: everything rawlog raises for what it was given, as opposed to its own mistakes; and how to add what is not installed."""
 
 from __future__ import annotations
 
 import difflib
+import json
+import os
+import sys
 from collections.abc import Iterable
 from typing import Self
 
@@ -138,3 +141,44 @@ def unknown(what: str, name: str, existing: Iterable[str]) -> OptionError:
         near = [candidate for candidate in names if name.lower() in candidate.lower()][:3]
     hint = f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(names)}"
     return OptionError(f"unknown {what} {name!r}{hint}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Extras: packages that only some verbs need, and the command that adds them to this installation.
+
+
+def missing(package: str, extra: str, *, otherwise: str = "") -> AccessError:
+    """The error for a package that is not installed. `otherwise` is a way without it."""
+    return AccessError(f"{package} is not installed").advise(
+        f"{install_command(extra)}{f', or {otherwise}' if otherwise else ''}"
+    )
+
+
+def install_command(extra: str = "") -> str:
+    """The command that installs rawlog again with an extra: by the tool that made this environment, from the same wheel or clone.
+
+    Only an installation from an index can use the name `rawlog` alone. If the wheel or clone is gone, PLACE stands for it.
+    """
+    by_pipx = os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json"))
+    place, option = _origin()
+    return f'{"pipx install --force" if by_pipx else "pip install"} {option}"{place}{f"[{extra}]" if extra else ""}"'
+
+
+def _origin() -> tuple[str, str]:
+    """What was given to pip when rawlog was installed, and the option `-e ` for a clone that is used in place."""
+    from importlib import metadata
+    from urllib.parse import unquote, urlparse
+
+    try:
+        text = metadata.distribution("rawlog").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return "PLACE", ""
+    if text is None:
+        return "rawlog", ""
+    origin = json.loads(text)
+    url = urlparse(str(origin["url"]))
+    if url.scheme != "file":
+        return str(origin["url"]), ""
+    path = unquote(url.path)
+    option = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return (path, option) if os.path.exists(path) else ("PLACE", "")

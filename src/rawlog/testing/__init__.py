@@ -21,10 +21,8 @@ Needs pytest and Hypothesis, which no other part of rawlog does.
 
 from __future__ import annotations
 
-from rawlog.testing.base import RowList, Tables, plain
 from rawlog.testing.damage import Damage
-from rawlog.testing.formats import Reading, Recognition, Writing
-from rawlog.testing.outline import outline
+from rawlog.testing.formats import Reading, Recognition, RowList, Tables, Writing, outline, plain
 from rawlog.testing.store import StoreTests
 
 __all__ = ["FormatTests", "RowList", "StoreTests", "Tables", "outline", "plain"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rawlog.model.errors import DataError, RawlogError
 from rawlog.reading.inspect import inspect_file
-from rawlog.testing.base import (
+from rawlog.testing.formats import (
     Base,
     check_error,
     frames_of,

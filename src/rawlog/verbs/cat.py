@@ -1,16 +1,29 @@
-"""The verbs that read rows: `cat`, `head`, `tail`, `count`; in Python also `open`, `read`, `rows`, `follow`."""
+"""The verbs that read rows: `cat`, `head`, `tail`, `count`, `find`; in Python also `open`, `read`, `rows`, `follow`."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from rawlog import registry
-from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.errors import AccessError, OptionError, unknown
 from rawlog.model.table import Table
 from rawlog.model.text import ROWS, counted, html_table, printable, size_text
 from rawlog.model.verb import Option, verb
-from rawlog.reading.options import NAMES, Counting, Format, Note, Paths, Selecting, Showing, TableName, listed
+from rawlog.reading.options import (
+    NAMES,
+    Counting,
+    Format,
+    Note,
+    Paths,
+    Searching,
+    Selecting,
+    Showing,
+    TableName,
+    listed,
+)
 from rawlog.reading.tree import Tree, open_known, open_tree
 from rawlog.verbs.options import bind_schemas, log_note, readable, selection_of
 
@@ -20,6 +33,9 @@ if TYPE_CHECKING:
     from rawlog.reading.follow import Following, Position
     from rawlog.reading.rows import Rows
     from rawlog.reading.select import Selection
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The verbs that read rows: `cat`, `head`, `tail`, `count`; in Python also `open`, `read`, `rows`, `follow`.
 
 #: Seconds between two looks of `follow`.
 INTERVAL = 0.25
@@ -345,3 +361,58 @@ def _table(tree: Tree, table: Table, selection: Selection, note: Note | None, *,
             note(f"{NAMES[name]} does not change {table.name}: it has no column for it")
     check_names(tree, table, selection, note, may_come=may_come)
     return rows
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `find`: a text, key or id in the records of all systems.
+
+#: Places that `find` looks at, and states that `ls` knows.
+PLACES = ("key", "value", "headers", "id")
+
+
+@verb(
+    group="look",
+    examples=(
+        "rawlog find user-4711 /var/kafka-logs /var/rocketmq/store",
+        "rawlog find 7F0000010B2C18B4AAC2 store --in id --json",
+        "rawlog find '\"card\":\"4111' kafka-logs --in value --topic 'orders*' -n 10",
+    ),
+    more="Exit codes: 0 everything was searched; 1 damage; 2 wrong usage; 3 some files could not be read.",
+)
+def find(
+    text: Annotated[str | bytes, "TEXT"],
+    paths: Annotated[Paths, "PATH"],
+    *,
+    within: Annotated[
+        str | Sequence[str],
+        Option(
+            "Look only here; may be given again. Ids are found by an index where one exists.", "--in", choices=PLACES
+        ),
+    ] = PLACES,
+    format: Format = None,
+    note: Note | None = None,
+    **selection: Unpack[Searching],
+) -> Rows:
+    """Look for a text, key or id in the records of all systems.
+
+    `text` is looked for in keys, values and headers, and among message ids and blob ids.
+
+    Returns Rows whose column `found_in` says where it was found. Errors as `rawlog.rows`; OptionError for an empty text or an unknown
+    place.
+
+    >>> import rawlog
+    >>> hits = [(row["topic"], row["offset"], row["found_in"]) for row in rawlog.find("key-602", "samples/kafka")]
+    """
+    from rawlog.reading.tail import FoundRows
+
+    places = listed(within)
+    for place in places:
+        if place not in PLACES:
+            raise unknown("place", place, PLACES)
+    if not text or not places:
+        raise OptionError("a text to look for, and a place to look at, are expected")
+    chosen = selection_of(selection)
+    if chosen.transforms:
+        raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")
+    rows = open_rows(paths, "records", format, chosen, note)
+    return FoundRows(rows, os.fsencode(text) if isinstance(text, str) else text, places)

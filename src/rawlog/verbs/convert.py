@@ -13,7 +13,7 @@ from rawlog import registry
 from rawlog.engines.choice import choose
 from rawlog.io.output import Folder, Output, refuse_nested, unwritable
 from rawlog.io.storage import below, exists
-from rawlog.lakes.loss_check import ColumnLoss, LossError, total_losses
+from rawlog.lakes.targets import ColumnLoss, LossError, total_losses
 from rawlog.model.errors import AccessError, EncodeError, OptionError
 from rawlog.model.format import File, Keep
 from rawlog.model.job import (
@@ -208,8 +208,8 @@ def write(
     >>> import rawlog
     >>> count = rawlog.write("out/greeting.log", [{"key": b"k", "value": b"hello", "timestamp": 0}], format="replay")
     """
-    from rawlog.lakes.loss_check import LossCheck, batches_of, writable
-    from rawlog.lakes.loss_check import write as write_rows
+    from rawlog.lakes.targets import LossCheck, batches_of, writable
+    from rawlog.lakes.targets import write as write_rows
     from rawlog.reading.rows import Rows
 
     if isinstance(records, Rows):

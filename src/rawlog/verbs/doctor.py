@@ -13,7 +13,7 @@ from typing import Any
 
 import rawlog
 from rawlog import registry
-from rawlog.model.extras import install_command
+from rawlog.model.errors import install_command
 from rawlog.model.verb import verb
 
 #: What the extra with this package is for.

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from rawlog.model.job import Split, Stage
     from rawlog.model.outline import Reading
     from rawlog.model.store import Store
-    from rawlog.reading.certificate import FileHash, StoreEvidence
-    from rawlog.reading.erasure import Chooser, Erasure
+    from rawlog.reading.erasure import Chooser, Erasure, FileHash, StoreEvidence
 
 
 #: The heading of what `erase` erases.
@@ -260,9 +259,8 @@ class Erase(RewriteJob):
 
     def work(self, split: Split, stage: Stage) -> EraseResult:
         """Erase from one store, and read what was written."""
-        from rawlog.reading import certificate as certificates
-        from rawlog.reading.certificate import StoreEvidence, file_hash
-        from rawlog.reading.erasure import VERB
+        from rawlog.reading import erasure as certificates
+        from rawlog.reading.erasure import VERB, StoreEvidence, file_hash
         from rawlog.reading.settlement import reading_of
 
         content: StoreSplit = split.content
@@ -300,8 +298,7 @@ class Erase(RewriteJob):
         self, split: StoreSplit, chooser: Chooser, readings: Mapping[str, Reading] | None = None
     ) -> tuple[StoreEvidence, frozenset[bytes | str]]:
         """What a store has before the erasure: the records that go, hashes over the others; and the keys and ids that were met."""
-        from rawlog.reading.certificate import StoreEvidence
-        from rawlog.reading.erasure import look
+        from rawlog.reading.erasure import StoreEvidence, look
 
         seen = look(split.store.files, self.erasure, split.family, chooser.mask, readings=readings)
         removed = tuple(record.as_json() for record in seen.removed)
@@ -317,9 +314,8 @@ class Erase(RewriteJob):
 
     def _examine(self, result: EraseResult, split: StoreSplit, evidence: StoreEvidence) -> EraseResult:
         """Add what the written files contain to a result."""
-        from rawlog.reading import certificate as certificates
-        from rawlog.reading.certificate import as_finding, differences, examine, file_hash
-        from rawlog.reading.erasure import search_file
+        from rawlog.reading import erasure as certificates
+        from rawlog.reading.erasure import as_finding, differences, examine, file_hash, search_file
 
         final = f"{self.named.rstrip('/')}/{split.place}" if split.place else self.named.rstrip("/")
         tree = open_tree(result.folder)
@@ -358,9 +354,8 @@ class Erase(RewriteJob):
 
     def commit(self, results: Sequence[RewriteResult]) -> Report:
         """Put the stores together, and write the certificate next to them. OptionError, with nothing written, for an absent id."""
-        from rawlog.reading import certificate as certificates
-        from rawlog.reading.certificate import as_finding
-        from rawlog.reading.erasure import bytes_to_json
+        from rawlog.reading import erasure as certificates
+        from rawlog.reading.erasure import as_finding, bytes_to_json
         from rawlog.reading.where import columns_of
         from rawlog.values.transform import Decode
 
@@ -412,9 +407,8 @@ class Erase(RewriteJob):
 
     def _certify(self, report: Report, erased: Sequence[EraseResult], absent: Sequence[bytes | str]) -> None:
         """Write the certificate, and its form for people."""
-        from rawlog.reading import certificate as certificates
-        from rawlog.reading.certificate import file_hash
-        from rawlog.reading.erasure import search_file
+        from rawlog.reading import erasure as certificates
+        from rawlog.reading.erasure import file_hash, search_file
 
         results = [file for part in erased for file in part.results]
         mentions = [f"{mention}" for part in erased for mention in part.mentions]
@@ -457,8 +451,8 @@ def _write(paper: Output, text: str) -> None:
 
 def _note(findings: list[Finding], mentions: list[str], mention: Any, where: str, path: str) -> None:
     """A text that is still there: a finding if it may not be, else a mention."""
-    from rawlog.reading import certificate as certificates
-    from rawlog.reading.certificate import as_finding
+    from rawlog.reading import erasure as certificates
+    from rawlog.reading.erasure import as_finding
 
     text = repr(mention.text.decode("utf-8", "backslashreplace"))
     if mention.is_strict:

@@ -502,7 +502,7 @@ def _is_rows(source: Any) -> bool:
 
 
 def _choose_rows(source: Any, selection: Selection) -> Any:
-    from rawlog.lakes.loss_check import batches_of
+    from rawlog.lakes.targets import batches_of
 
     for batch in batches_of(source):
         rows = selection.apply(batch, RECORDS)

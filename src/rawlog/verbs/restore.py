@@ -210,7 +210,7 @@ class Fragments:
     def _read(self, span: Span) -> Iterator[pa.RecordBatch]:
         from pyarrow import dataset
 
-        from rawlog.lakes.lookup import ROW, SPLIT
+        from rawlog.lakes.payload import ROW, SPLIT
 
         is_chosen = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
         data = open_parquet([span.path])

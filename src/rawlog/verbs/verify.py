@@ -130,7 +130,7 @@ def verify(
 
 def _erasure_check(path: Path, tree: Tree, schemas: Path | None) -> Callable[[], Iterable[Finding]]:
     """What compares the result of an erasure with its certificate, which is read now. OptionError if they do not fit."""
-    from rawlog.reading import certificate
+    from rawlog.reading import erasure as certificate
 
     proof = certificate.load(os.fspath(path))
     if len(tree.roots) != 1:
@@ -150,7 +150,7 @@ def _decode_transforms(request: Any, tree: Tree, schemas: Path | None) -> tuple[
     """What decodes rows as an erasure did. An invalid wish is a finding of the certificate. OptionError if the user did not name the
     schemas: a certificate may be anybody's file, and nothing is read or compiled only because it says so.
     """
-    from rawlog.reading.certificate import decode_is_valid
+    from rawlog.reading.erasure import decode_is_valid
     from rawlog.values.registry import TOPIC
 
     if not isinstance(request, dict) or not request.get("decode") or not decode_is_valid(request):
@@ -180,8 +180,8 @@ def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> 
 
 def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
     """Every rule rawlog has, by code; with `systems` only the rules of these, and those that every system has."""
-    from rawlog.reading.certificate import RULES as CERTIFICATE_RULES
     from rawlog.reading.compare import RULES
+    from rawlog.reading.erasure import RULES as CERTIFICATE_RULES
     from rawlog.reading.inspect import FILE_RULES, framing_rules
     from rawlog.values.reasons import RULES as VALUE_RULES
 

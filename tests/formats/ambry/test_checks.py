@@ -12,7 +12,7 @@ import pytest
 import rawlog
 from rawlog.formats.ambry.structures import make_envelope, open_envelope
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
-from rawlog.lakes.loss_check import LossCheck
+from rawlog.lakes.targets import LossCheck
 from rawlog.model.errors import CorruptError
 from rawlog.model.finding import Finding
 from rawlog.model.format import Format

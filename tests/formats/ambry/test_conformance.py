@@ -20,8 +20,8 @@ from rawlog.formats.ambry.writer import (
 from rawlog.io.walk import walk
 from rawlog.model.errors import DataError
 from rawlog.reading.inspect import inspect_file
-from rawlog.testing import FormatTests, base
-from rawlog.testing.base import rows_of, survives
+from rawlog.testing import FormatTests, formats
+from rawlog.testing.formats import rows_of, survives
 from tests.data.ambry_stores import STORES, expected, small_messages, store_path
 from tests.data.golden import GOLDEN, golden_path
 from tests.reference import ambry
@@ -190,9 +190,9 @@ class TestIndex(FormatTests):
 
     @pytest.fixture(autouse=True)
     def _positions_are_those_of_the_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        inside = base._inside
+        inside = formats._inside
         monkeypatch.setattr(
-            base, "_inside", lambda rows, size: inside([row for row in rows if "original_offset" not in row], size)
+            formats, "_inside", lambda rows, size: inside([row for row in rows if "original_offset" not in row], size)
         )
 
     def header(self, data: bytes) -> int:

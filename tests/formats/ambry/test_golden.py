@@ -11,7 +11,7 @@ import pytest
 import rawlog
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.structures import open_envelope, parse_metadata
-from rawlog.testing.base import plain
+from rawlog.testing.formats import plain
 from tests.data.ambry_stores import STORES, expected, store_path
 from tests.data.golden import golden_path
 

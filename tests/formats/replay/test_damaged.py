@@ -15,7 +15,7 @@ from rawlog.model.errors import (
     UnsupportedError,
 )
 from rawlog.model.finding import Severity
-from rawlog.testing.base import plain
+from rawlog.testing.formats import plain
 from rawlog.verbs.verify import all_rules
 from tests.data.golden import DamagedReplay, damaged_replays, golden_path
 from tests.reference import replay

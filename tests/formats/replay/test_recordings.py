@@ -13,7 +13,7 @@ import pytest
 import rawlog
 from rawlog.model.errors import EncodeError, OptionError
 from rawlog.model.table import RECORDS
-from rawlog.testing.base import plain
+from rawlog.testing.formats import plain
 from tests.data.golden import ReplayCase, golden_path, replay_cases
 from tests.reference import replay
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog.testing import FormatTests
-from rawlog.testing.base import plain
+from rawlog.testing.formats import plain
 from tests.data.golden import GOLDEN
 from tests.data.rocketmq_stores import expected, store
 from tests.reference import rocketmq as reference

@@ -18,7 +18,7 @@ from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.store.rewrite import Log
 from rawlog.io.output import Folder
 from rawlog.io.walk import walk
-from rawlog.testing.base import plain
+from rawlog.testing.formats import plain
 from tests.data.rocketmq_rewriting import rebuilt
 from tests.data.rocketmq_stores import ALL, BROKERS, ENGINES, expected, log_files, store
 from tests.reference import rocketmq as reference

@@ -13,7 +13,7 @@ from rawlog.formats.rocketmq import commitlog
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.layouts import BATCH_MASK
 from rawlog.kernels import byte_view
-from rawlog.lakes.loss_check import LossCheck, LossError
+from rawlog.lakes.targets import LossCheck, LossError
 from rawlog.model.errors import LimitError
 from rawlog.model.format import Format
 from tests.data import memory

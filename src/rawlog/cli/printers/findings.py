@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from rawlog.model.difference import Difference, Tally
     from rawlog.model.finding import Account, Finding, Findings, Group, Rule
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Prints findings: what a verification found, and its verdict; and the rules that it knows.
+
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 #: So many findings of one rule in one file are shown to people; --json shows all.
 SHOWN = 20
@@ -173,6 +176,9 @@ def _list(rules: Iterable[Rule[Any]], as_json: bool) -> None:
         for text in rule.about.splitlines():
             output.line(f"        {text}".rstrip())
 
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Prints differences: what two places do not agree on.
 
 SIGNS = {
     "only_in_a": ("-", "red", "only in A"),

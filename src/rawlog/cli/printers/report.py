@@ -43,7 +43,7 @@ def show_rescue(call: Call, *, as_json: Json = False) -> int:
 
 def show_converted(call: Call, *, as_json: Json = False) -> int:
     """Print what was converted, or what would be lost and was not accepted."""
-    from rawlog.lakes.loss_check import LossError
+    from rawlog.lakes.targets import LossError
 
     try:
         report = call.run()

@@ -20,8 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rawlog.model.errors import AccessError
-from rawlog.model.extras import install_command
+from rawlog.model.errors import AccessError, install_command
 
 OLDEST = 17
 
@@ -164,6 +163,12 @@ def _verdict(home: Path | None, version: int | None) -> str:
         return "nothing"
     return f"{home} is Java {version}" if version else f"{home} has no Java that runs"
 
+
+# ----------------------------------------------------------------------------------------------------------------------
+# An archive of Spark's loaded classes: with it an embedded session starts in half the time.
+#
+# `python -m rawlog.engines.spark.java` makes it once for each Java and Spark, in the user's cache, and does nothing if it is there; `make`
+# does so at set-up. Without it everything works the same. The JVM itself refuses an archive that does not fit its jars.
 
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 PATIENCE = 300

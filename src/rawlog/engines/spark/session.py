@@ -31,8 +31,7 @@ from rawlog.engines.spark.errors import reason
 from rawlog.engines.spark.java import cache_directory, facade, find_java
 from rawlog.engines.spark.java import java_options as archive_options
 from rawlog.io.output import hold_scratch
-from rawlog.model.errors import AccessError, OptionError
-from rawlog.model.extras import missing
+from rawlog.model.errors import AccessError, OptionError, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,18 +24,16 @@ from rawlog.engines.spark.options import absolute
 from rawlog.io.output import Output, make_directory, writing
 from rawlog.io.stages import remove_stage
 from rawlog.io.storage import Source, exists, is_remote
-from rawlog.lakes.loss_check import (
-    LossError,
-    as_records,
-    check_columns,
-    total_losses,
-)
 from rawlog.lakes.targets import (
     PLAIN,
     FormatOutlet,
+    LossError,
     WrittenSplit,
+    as_records,
+    check_columns,
     make_stage_directory,
     outlet,
+    total_losses,
 )
 from rawlog.model.errors import AccessError, OptionError, unknown
 from rawlog.model.table import RECORDS

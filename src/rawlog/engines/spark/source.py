@@ -56,6 +56,9 @@ from rawlog.reading.tree import Tree, open_tree
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Splits: what one Spark task reads, how they are packed, and how a task turns them into the batches Spark expects.
+
 TASK_SIZE = 128 << 20
 SMALLEST_TASK = 4 << 20
 #: What opening a file costs, in bytes that could be read meanwhile: thousands of tiny files do not end in one task.

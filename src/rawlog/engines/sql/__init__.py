@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
     from rawlog.lakes.lake import Lake
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Bounds: which rows of a view a statement can need at most, read from its text.
+#
+# An engine still evaluates the whole statement. A bound only leaves out rows that its WHERE would drop anyway, so that their files,
+# segments and batches are not read. What is uncertain is no bound.
+
 #: The most rows for which a LIMIT is a bound.
 MOST_ROWS = 1 << 20
 _INT32, _INT64 = 1 << 31, 1 << 63
@@ -389,6 +395,12 @@ def _ago(node: Any) -> int | None:
 # Tables have dotted names, `kafka.batches` or `old.records`, but the names of temporary views have no dots: `rewrite` replaces them. What
 # is uncertain is left as it is, and more columns are read rather than too few.
 
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The tables of some paths in SQL: their names, their columns, and where their rows are.
+#
+# The views of one path are its tables by name: `records`, `files`, `findings`, and those of its systems, `batches` or `kafka.batches`.
+# Of several named paths, `old=DIR`, they are `old.records` and so on, and `old` alone is its records.
 
 V = TypeVar("V")
 Name = tuple[str, ...]

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rawlog.engines import choice
-from rawlog.model.errors import AccessError, RawlogError
-from rawlog.model.extras import missing
+from rawlog.model.errors import AccessError, RawlogError, missing
 from rawlog.model.finding import Finding, Findings
 from rawlog.model.job import Progress
 from rawlog.pages.browser.files import OpenedPaths

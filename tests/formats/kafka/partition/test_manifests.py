@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rawlog.formats.kafka.manifest import LARGEST_NUMBER, parse
 from rawlog.testing import FormatTests
-from rawlog.testing.base import shared, survives
+from rawlog.testing.formats import shared, survives
 from tests.data.golden import GOLDEN
 from tests.data.tiers import FIXED_MANIFEST, VARIABLE_MANIFEST
 

@@ -48,7 +48,7 @@ from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError
 from rawlog.model.finding import Few, Mark
 from rawlog.model.format import NO_TIME, File, Want
 from rawlog.model.frames import Frames
-from rawlog.model.intervals import Intervals
+from rawlog.model.outline import Intervals
 from rawlog.model.status import Status
 from rawlog.model.store import Copies, Store
 from rawlog.model.text import counted, parse_time

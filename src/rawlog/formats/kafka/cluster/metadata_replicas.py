@@ -21,7 +21,7 @@ from rawlog.formats.kafka.partition.lineage import Copy, Lineage, LogOutline, un
 from rawlog.io.storage import Source
 from rawlog.model.errors import RawlogError
 from rawlog.model.format import File
-from rawlog.model.intervals import Intervals
+from rawlog.model.outline import Intervals
 from rawlog.model.report import SeriousNote
 from rawlog.model.text import counted
 

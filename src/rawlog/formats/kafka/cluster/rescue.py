@@ -74,8 +74,7 @@ from rawlog.io.output import Folder
 from rawlog.io.storage import is_remote, is_view, local_path
 from rawlog.model.errors import AccessError, DataError, OptionError, UnknownFormatError
 from rawlog.model.format import File
-from rawlog.model.intervals import Intervals
-from rawlog.model.outline import Run
+from rawlog.model.outline import Intervals, Run
 from rawlog.model.recovery import (
     CopyPlan,
     Offer,

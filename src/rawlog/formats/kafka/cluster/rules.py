@@ -25,7 +25,7 @@ from rawlog.model.errors import DataError, LimitError, RawlogError, UnsupportedE
 from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule
 from rawlog.model.format import File, Inspection
 from rawlog.model.frames import Frames
-from rawlog.model.intervals import Intervals
+from rawlog.model.outline import Intervals
 from rawlog.model.status import Status
 from rawlog.model.store import Store
 

@@ -46,7 +46,7 @@ from rawlog.model.finding import (
     rule,
 )
 from rawlog.model.format import File
-from rawlog.model.intervals import (
+from rawlog.model.outline import (
     Intervals,
     Ranges,
     between,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.partition.evidence import Trace
-from rawlog.model.intervals import Intervals
-from rawlog.model.outline import Run
+from rawlog.model.outline import Intervals, Run
 from rawlog.model.recovery import Span
 
 Epochs = tuple[tuple[int, int], ...]

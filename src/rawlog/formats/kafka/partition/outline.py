@@ -51,8 +51,7 @@ from rawlog.io.walk import walk
 from rawlog.model.errors import CorruptError, TruncatedError
 from rawlog.model.format import ExpectedGaps, File
 from rawlog.model.frames import Frames
-from rawlog.model.intervals import Intervals
-from rawlog.model.outline import Run, SetAside, extend
+from rawlog.model.outline import Intervals, Run, SetAside, extend
 from rawlog.model.report import Action
 from rawlog.model.status import Status
 from rawlog.model.store import Store

@@ -34,7 +34,7 @@ from rawlog.model.difference import Change, Difference, Tally, compare_ordered
 from rawlog.model.errors import RawlogError
 from rawlog.model.finding import Mark, Rule, Severity, rule
 from rawlog.model.format import File, Replicas
-from rawlog.model.intervals import Intervals
+from rawlog.model.outline import Intervals
 from rawlog.model.recovery import CopyPlan, PiecePlan, Span, UnitPlan
 from rawlog.model.store import Copies, Identity, Store
 from rawlog.model.text import counted

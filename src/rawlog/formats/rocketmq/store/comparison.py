@@ -30,13 +30,13 @@ from rawlog.io.storage import Source
 from rawlog.model.errors import RawlogError
 from rawlog.model.finding import Few, Mark, Severity
 from rawlog.model.format import File
-from rawlog.model.intervals import (
+from rawlog.model.layout import Layout
+from rawlog.model.outline import (
     Ranges,
     between,
     clipped,
     total,
 )
-from rawlog.model.layout import Layout
 from rawlog.model.store import Store
 
 Numbers = NDArray[np.int64]
