@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import rawlog
 from rawlog.cli import cli
 from rawlog.engines import choice
-from rawlog.formats.kafka.cluster.consumer_offsets import partition_of
+from rawlog.formats.kafka.cluster.internal_topics import partition_of
 from rawlog.lakes.ingest import Ingest
 from rawlog.model.errors import (
     AccessError,

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.cluster.consumer_offsets import partition_of
-from rawlog.formats.kafka.cluster.open_transactions import (
+from rawlog.formats.kafka.cluster.internal_topics import (
     Endings,
     Status,
     TransactionState,
     last_states,
+    partition_of,
     states_in,
 )
 from rawlog.formats.kafka.internal.codec import codec

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.formats.kafka.cluster import replay
+from rawlog.formats.kafka.cluster import metadata_batches
+from rawlog.formats.kafka.cluster.metadata_batches import Replay
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment
 from rawlog.formats.kafka.cluster.paths import takes
-from rawlog.formats.kafka.cluster.replay import Replay
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import UNKNOWN
 from rawlog.formats.kafka.internal.messages import encode_framed
@@ -179,7 +179,7 @@ logs = st.builds(lambda first, more: first + more, st.sampled_from(([], beginnin
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of few records are replayed at once too."""
-    monkeypatch.setattr(replay, "LEAST", 1)
+    monkeypatch.setattr(metadata_batches, "LEAST", 1)
 
 
 @settings(max_examples=120, deadline=None)

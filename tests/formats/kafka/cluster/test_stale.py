@@ -54,7 +54,7 @@ def test_a_replica_on_a_node_that_should_not_have_it_is_reported(disks: dict[int
 
 
 def test_a_log_that_ends_before_a_committed_offset_is_reported(tmp_path: Path) -> None:
-    from rawlog.formats.kafka.cluster.consumer_offsets import partition_of
+    from rawlog.formats.kafka.cluster.internal_topics import partition_of
     from rawlog.formats.kafka.log.writer import BatchFields
 
     disk = tmp_path / "disk"

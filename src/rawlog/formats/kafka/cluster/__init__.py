@@ -183,6 +183,6 @@ class MetadataLog(Store):
 
     @classmethod
     def compare(cls, a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[Difference | int]:
-        from rawlog.formats.kafka.cluster import history
+        from rawlog.formats.kafka.cluster import view
 
-        return history.compare(a, b, selection)
+        return view.compare_metadata(a, b, selection)

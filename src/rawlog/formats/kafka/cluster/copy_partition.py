@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka.checkpoints import log_start
-from rawlog.formats.kafka.cluster.open_transactions import Endings
+from rawlog.formats.kafka.cluster.internal_topics import Endings
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.log.records import TooMuch, milliseconds

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.cluster.broker_disks import Disk
-from rawlog.formats.kafka.cluster.consumer_offsets import DEFAULT_PARTITIONS, partition_of
 from rawlog.formats.kafka.cluster.fold import level_text
+from rawlog.formats.kafka.cluster.internal_topics import DEFAULT_PARTITIONS, partition_of
 from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION, NO_LEADER, UNASSIGNED
 from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata
 from rawlog.formats.kafka.cluster.new_cluster import DEFAULT_LEVEL, INTERNAL_CONFIGS

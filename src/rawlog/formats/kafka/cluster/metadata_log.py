@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog.formats.kafka.cluster.metadata import COLUMNS, option
-from rawlog.formats.kafka.cluster.metadata_batches import LogBatches, can_decode
+from rawlog.formats.kafka.cluster.metadata_batches import LogBatches, Replay, can_decode
 from rawlog.formats.kafka.cluster.paths import (
     BOOTSTRAP,
     CHECKPOINT_FORMAT,
@@ -23,7 +23,6 @@ from rawlog.formats.kafka.cluster.paths import (
     is_metadata_log,
     snapshot_id,
 )
-from rawlog.formats.kafka.cluster.replay import Replay
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.messages import (
     control_type,

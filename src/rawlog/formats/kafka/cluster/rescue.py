@@ -31,6 +31,13 @@ from rawlog.formats.kafka.cluster.copy_partition import (
     stretches_of,
 )
 from rawlog.formats.kafka.cluster.infer_cluster import HASHED, PartitionDirectory, rebuild
+from rawlog.formats.kafka.cluster.internal_topics import (
+    Endings,
+    InternalContents,
+    TransactionState,
+    largest_producer,
+    look,
+)
 from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata, elect
 from rawlog.formats.kafka.cluster.new_cluster import (
     COPIES,
@@ -40,15 +47,7 @@ from rawlog.formats.kafka.cluster.new_cluster import (
     properties_file,
     properties_names,
 )
-from rawlog.formats.kafka.cluster.open_transactions import (
-    Endings,
-    InternalContents,
-    TransactionState,
-    largest_producer,
-    look,
-)
-from rawlog.formats.kafka.cluster.restore import NEVER, PartitionOptions, Restorer
-from rawlog.formats.kafka.cluster.restore_sources import topic_id_of
+from rawlog.formats.kafka.cluster.restore import NEVER, PartitionOptions, Restorer, topic_id_of
 from rawlog.formats.kafka.internal.codec import uuid_text
 from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
 from rawlog.formats.kafka.log.heads import heads

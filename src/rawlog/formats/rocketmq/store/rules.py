@@ -15,8 +15,16 @@ from rawlog.formats.rocketmq.index import key_hash
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, CHECKPOINT, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, UNIT
 from rawlog.formats.rocketmq.store import state
 from rawlog.formats.rocketmq.store.comparison import Coverage, compare_index, comparison_of, queue_units
-from rawlog.formats.rocketmq.store.dispatch import U_OFFSET, U_PHYSICAL, U_TAG, Queue, message_at
-from rawlog.formats.rocketmq.store.pending import T_DUE, T_PHYSICAL, Half
+from rawlog.formats.rocketmq.store.dispatch import (
+    T_DUE,
+    T_PHYSICAL,
+    U_OFFSET,
+    U_PHYSICAL,
+    U_TAG,
+    Half,
+    Queue,
+    message_at,
+)
 from rawlog.formats.rocketmq.store.settings import is_batch, usual_size
 from rawlog.formats.rocketmq.store.store import LogSummary, View, views
 from rawlog.model.errors import RawlogError

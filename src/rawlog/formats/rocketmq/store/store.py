@@ -36,9 +36,9 @@ from rawlog.formats.rocketmq.store.dispatch import (
     K_HASH,
     K_OF_TAG,
     DerivedEntries,
+    Pending,
     Queue,
 )
-from rawlog.formats.rocketmq.store.pending import Pending
 from rawlog.formats.rocketmq.store.settings import Settings, settings_of
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
