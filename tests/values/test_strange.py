@@ -284,6 +284,28 @@ def test_messages_in_any_and_references_as_descriptors(stored: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("fault", ["a field of no type", "a name twice", "a number twice", "an odd name", "a syntax of no time"])
+def test_descriptors_that_contradict_themselves_are_no_schema(fault: str) -> None:
+    """No compiler has read a descriptor that a registry keeps: the library refused it with a TypeError, which ended every verb."""
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")
+    message = file.message_type.add(name="M")
+    number = message.field.add(name="a", number=1, type="TYPE_INT32", label="LABEL_OPTIONAL")
+    if fault == "a field of no type":
+        number.MergeFrom(type(number)(type="TYPE_MESSAGE", type_name=".Missing"))
+    elif fault == "a name twice":
+        file.message_type.add(name="M")
+    elif fault == "a number twice":
+        message.field.add(name="b", number=1, type="TYPE_INT32", label="LABEL_OPTIONAL")
+    elif fault == "an odd name":
+        message.name = "a b;"
+    else:
+        file.syntax = "proto9"
+    text = base64.b64encode(file.SerializeToString()).decode()
+    assert decoded(catalog(schema("t-value", 7, text, "PROTOBUF")), [b"\0\x08\1"]) == [BAD_SCHEMA]
+    with pytest.raises(SchemaError):
+        compile_schema(text)
+
+
 def test_options_of_confluents_own() -> None:
     """Tags and descriptions of fields made a schema unusable."""
     text = """syntax = "proto3";

@@ -164,17 +164,23 @@ class MessageSchema:
 
 @lru_cache(maxsize=64)
 def _pool(files: bytes) -> Any:
-    """A pool of its own for each schema: two may define the same name."""
+    """A pool of its own for each schema: two may define the same name. SchemaError for descriptors that contradict themselves."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
     defined = descriptor_pb2.FileDescriptorSet.FromString(files).file
-    for file in defined:
-        pool.Add(file)
     names = {f"{file.package}.{message.name}" for file in defined for message in file.message_type}
-    for file in _well_known():  # an Any may hold them, imported or not
-        if not names & {f"{file.package}.{message.name}" for message in file.message_type}:
+    # An Any may hold messages of Protobuf's own files, imported or not.
+    more = (
+        file
+        for file in _well_known()
+        if not names & {f"{file.package}.{message.name}" for message in file.message_type}
+    )
+    try:
+        for file in (*defined, *more):
             pool.Add(file)
+    except TypeError as error:
+        raise SchemaError(str(error)) from None
     return pool
 
 
@@ -227,7 +233,7 @@ def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> Mes
     for file in compiled.file:
         for message in file.message_type:
             _restore_maps(message)
-    return MessageSchema(compiled.SerializeToString(), messages)
+    return _checked(MessageSchema(compiled.SerializeToString(), messages))
 
 
 def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> MessageSchema:
@@ -245,7 +251,13 @@ def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> M
     main.name = MAIN
     compiled.file.append(main)
     messages = dict(_every_path(main.message_type, (), f"{main.package}." if main.package else ""))
-    return MessageSchema(compiled.SerializeToString(), messages)
+    return _checked(MessageSchema(compiled.SerializeToString(), messages))
+
+
+def _checked(schema: MessageSchema) -> MessageSchema:
+    """The schema, if the library takes its descriptors: those that a registry keeps were read by no compiler. Else SchemaError."""
+    _pool(schema.files)
+    return schema
 
 
 def _every_path(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
