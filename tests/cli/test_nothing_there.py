@@ -76,6 +76,19 @@ def test_nothing_known_is_exit_code_3(verb: str, kind: str, run: Callable[..., A
     assert list(tmp_path.glob("out*")) == []
 
 
+def test_a_path_inside_another_one_has_its_files(run: Callable[..., Any], tmp_path: Path) -> None:
+    """The second path's files were those of the first: "no file of any known format here", and exit code 3."""
+    (tmp_path / "logs").mkdir()
+    shutil.copy(golden_path("replay", "v2", "find.log"), tmp_path / "logs" / "a.log")
+    (tmp_path / "empty").mkdir()
+    for more in (tmp_path / "logs", tmp_path / "logs" / "a.log", os.path.relpath(tmp_path)):
+        ran = run("count", tmp_path, more)
+        assert (ran.code, ran.err) == (0, "")
+    ran = run("count", tmp_path, tmp_path / "empty")
+    assert ran.code == 3
+    assert f"{tmp_path / 'empty'}: no file of any known format here" in ran.err
+
+
 @pytest.mark.parametrize("verb", READING)
 def test_a_verb_that_can_be_told_the_format_says_so(verb: str, run: Callable[..., Any], tmp_path: Path) -> None:
     """`verify` and `ls` said it; `cat`, `count` and most others did not."""

@@ -71,6 +71,18 @@ def test_several_paths_make_one_tree_and_a_file_counts_once(tmp_path: Path) -> N
     assert tree.roots == (str(tmp_path), str(tmp_path / "x.log"), str(tmp_path / "*.log"))
 
 
+def test_a_directory_that_is_named_twice_is_read_once_however_it_is_spelled(tmp_path: Path) -> None:
+    """By another spelling every recording was read twice, and `verify` found each partition "also in" the same directory."""
+    (tmp_path / "wide" / "logs").mkdir(parents=True)
+    shutil.copy(FIND, tmp_path / "wide" / "logs" / "a.log")
+    (tmp_path / "link").symlink_to(tmp_path / "wide")
+    rows = rawlog.count(tmp_path / "wide")
+    wide, logs = os.path.relpath(tmp_path / "wide"), tmp_path / "wide" / "logs"
+    for paths in ([wide, tmp_path / "wide"], [logs, wide], [wide, logs / "a.log"], [tmp_path / "link", wide, logs]):
+        assert len(open_tree(paths)) == 1
+        assert rawlog.count(paths) == rows
+
+
 def test_a_format_can_be_forced(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"")
     assert [file.format for file in open_tree(tmp_path, format="replay.recording")] == ["replay.recording"]

@@ -284,7 +284,9 @@ def test_messages_in_any_and_references_as_descriptors(stored: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("fault", ["a field of no type", "a name twice", "a number twice", "an odd name", "a syntax of no time"])
+@pytest.mark.parametrize(
+    "fault", ["a field of no type", "a name twice", "a number twice", "an odd name", "a syntax of no time"]
+)
 def test_descriptors_that_contradict_themselves_are_no_schema(fault: str) -> None:
     """No compiler has read a descriptor that a registry keeps: the library refused it with a TypeError, which ended every verb."""
     file = descriptor_pb2.FileDescriptorProto(name="x.proto", syntax="proto3")

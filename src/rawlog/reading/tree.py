@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import PurePath
 
 from rawlog import registry
 from rawlog.io.storage import (
@@ -187,6 +188,9 @@ def open_known(
         with_files = set(tree.roots) if recognised else set()
     else:
         with_files = {origins[file.path] for file in recognised if file.path in origins}
+        if repeats := _repeats(tree.roots):
+            occupied = _occupied(file.path for file in recognised)
+            with_files |= {root for root, path in repeats.items() if path in occupied}
     unknown = [f"{root}: {_without_known(root)}" for root in tree.roots if root not in with_files]
     if must_know and not recognised:
         raise UnrecognisedError("\n".join([*unknown, *map(str, absent or ())]))
@@ -220,8 +224,12 @@ def _open_tree(
     entries: dict[str, ListedFile] = {}
     folders: list[str] = []
     present = []
+    repeats = _repeats(roots)
     for root in roots:
         try:
+            if root in repeats:
+                present.append(root)
+                continue
             for entry in listing(root, folders):
                 entries.setdefault(entry.path, entry)
                 if origins is not None:
@@ -232,14 +240,14 @@ def _open_tree(
                 raise
             absent.append(error)
     roots = tuple(present)
+    named = {repeats.get(root, root).rstrip("/") for root in roots}
     if forced is None:
         recognised = _recognise_all(entries.values())
-        files = {file.path: file for file in _leave_copies(tuple(recognised), {root.rstrip("/") for root in roots})}
+        files = {file.path: file for file in _leave_copies(tuple(recognised), named)}
         files |= {file.path: file for file in _misplaced_folders(folders, files)}
     else:
         files = {entry.path: _as(entry, forced.name) for entry in entries.values()}
     del entries
-    named = {root.rstrip("/") for root in roots}
     # A forced format is one of files that are there: none are added that they describe.
     settled = [file for file in _settle(files.values()) if forced is None or file.path in files]
     files = {}
@@ -249,6 +257,35 @@ def _open_tree(
             file = replace(file, place=replace(file.place, state=None))
         files[file.path] = file
     return Tree(roots, tuple(sorted(files.values(), key=_order)))
+
+
+def _repeats(roots: Sequence[str]) -> dict[str, str]:
+    """The local roots that an earlier or wider one contains, however they are spelled, with their paths as that one's listing has them: no
+    file is read twice.
+    """
+    if len(roots) < 2:
+        return {}
+    local = {root: local_path(root) for root in roots if not is_remote(root)}
+    real = {root: os.path.realpath(path) for root, path in local.items() if os.path.exists(path)}
+    homes: dict[str, str] = {}
+    for root, path in real.items():
+        homes.setdefault(path, root)
+    repeats: dict[str, str] = {}
+    for root, path in real.items():
+        widest = next(place for place in (*map(str, reversed(PurePath(path).parents)), path) if place in homes)
+        if (home := homes[widest]) != root:
+            repeats[root] = local[home] if path == widest else os.path.join(local[home], os.path.relpath(path, widest))
+    return repeats
+
+
+def _occupied(paths: Iterable[str]) -> set[str]:
+    """Some files, and the directories that they are in or below."""
+    occupied: set[str] = set()
+    for path in paths:
+        while path and path not in occupied:
+            occupied.add(path)
+            path = path.rpartition("/")[0]
+    return occupied
 
 
 def _one_per_folder(paths: Iterable[str]) -> Iterable[str]:
@@ -303,10 +340,7 @@ def _leave_copies(files: Sequence[File], named: Collection[str]) -> Iterator[Fil
 
 def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> list[File]:
     """Directories under the name of a file. One that has known files is what it looks like: a topic may be named `checkpoint`."""
-    occupied: set[str] = set()
-    for path in _one_per_folder(path for path, file in files.items() if file.format is not None):
-        while (path := path.rpartition("/")[0]) and path not in occupied:
-            occupied.add(path)
+    occupied = _occupied(_one_per_folder(path for path, file in files.items() if file.format is not None))
     modules = registry.modules()
     entries = (ListedFile(path, 0, None, kind_problem(stat.S_IFDIR)) for path in dict.fromkeys(folders))
     return [
