@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rawlog.values import protobuf
+from rawlog.values import decode, protobuf, protobuf_values
 from rawlog.values.decode import Decoder, Decoding
 from rawlog.values.protobuf import Layout
 from rawlog.values.protobuf_values import JsonMessages, MessageReader
 from rawlog.values.registry import Catalog, Schema, Version
 
+FLAT = 'syntax = "proto3"; package t; message M { int32 a = 1; string s = 2; }'
 NEW = """
 syntax = "proto3"; package t;
 import "google/protobuf/timestamp.proto"; import "google/protobuf/wrappers.proto"; import "google/protobuf/duration.proto";
@@ -190,6 +192,25 @@ def test_columns_are_what_the_library_says(text: str) -> None:
         if is_decoded:
             wanted = pa.array([wanted], reader.arrow).to_pylist(maps_as_pydicts="strict")[0]
             assert plain(value) == plain(wanted), body
+
+
+def test_text_and_columns_of_a_topic_come_from_one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ingest --decode` wants both; every message was scanned for each of them."""
+    made = protobuf.compile_schema(FLAT)
+    reader = pickle.loads(pickle.dumps(MessageReader(made, (0,))))
+    bodies = [made.message((0,))(a=number, s="x").SerializeToString() for number in range(100)]
+    scans = []
+    scan = protobuf_values.scan
+    for module in (protobuf_values, decode):
+        monkeypatch.setattr(module, "scan", lambda *scanned: scans.append(1) or scan(*scanned))
+    catalog = Catalog()
+    catalog.put(Version(".", "a-value", 1, Schema("PROTOBUF", FLAT, (), ".", 7)))
+    column = pa.array([b"\0\0\0\0\7\0" + body for body in bodies], pa.binary())
+    decoder = Decoder(catalog, {"value": "auto"})
+    found = decoder.decode(column, None, pa.array(["a"] * len(bodies)), "value", topic_readers={"a": reader})
+    assert json.loads(found.values(pa.string())[7].as_py()) == {"a": 7, "s": "x"}
+    assert found.topic_values("a", reader.arrow)[7].as_py() == {"a": 7, "s": "x"}
+    assert len(scans) == 1
 
 
 def test_most_messages_need_no_library() -> None:

@@ -20,7 +20,7 @@ from rawlog.values.avro_edit import AvroEditor, Splicer
 from rawlog.values.avro_values import Reader, SingleReader
 from rawlog.values.documents import DocumentCheck
 from rawlog.values.protobuf import MessageEditor
-from rawlog.values.protobuf_values import ColumnMessages, JsonMessages, MessageReader, rows_at_once
+from rawlog.values.protobuf_values import ColumnMessages, JsonMessages, Level, MessageReader, rows_at_once, scan
 from rawlog.values.reasons import (
     BAD_HEADER,
     BAD_INDEX,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from rawlog.values.protobuf import MessageSchema
 
     Numbers = NDArray[np.int64]
+    #: What a Protobuf message becomes: columns of a reader, or JSON of a message of a schema.
+    Form = MessageReader | tuple[MessageSchema, tuple[int, ...]]
     #: Values of some rows.
     Piece = tuple[Numbers, pa.Array]
 
@@ -490,17 +492,20 @@ class Decoder:
         for path, (group, starts) in self._by_message(schema, rows, work).items():
             name = schema.messages[path]
             work.result.messages.update(zip(group.tolist(), repeat((name, path)), strict=False))
+            forms: list[Form] = []
             if isinstance(work.topic_reader, MessageReader) and work.topic_reader.name == name:
-                for piece in self._bodies(work.topic_reader, group, starts, work.framing):
-                    if piece[1] is not None:
-                        work.add_columns(*piece)
+                forms.append(work.topic_reader)
             reader = work.reader if isinstance(work.reader, MessageReader) else None
-            if reader is not None and reader.name != name:
+            if reader is None or reader.name == name:
+                forms.append(reader or (schema, path))
+            else:
                 work.result.failed(group, OTHER_SCHEMA)
-                continue
             named = self._named(use, work, name)
-            for piece_rows, values in self._bodies(reader or (schema, path), group, starts, work.framing):
-                if values is None:
+            for form, piece_rows, values in self._bodies(forms, group, starts, work.framing):
+                if form is work.topic_reader:
+                    if values is not None:
+                        work.add_columns(piece_rows, values)
+                elif values is None:
                     work.result.failed(piece_rows, CORRUPT)
                 else:
                     work.result.done(piece_rows, values, named)
@@ -544,39 +549,47 @@ class Decoder:
         return groups
 
     def _bodies(
-        self,
-        reader: MessageReader | tuple[MessageSchema, tuple[int, ...]],
-        rows: Numbers,
-        starts: Numbers,
-        framing: Framing,
-    ) -> Iterator[tuple[Numbers, pa.Array | None]]:
-        """Bodies of one message, as columns of a reader or as JSON: all at once, then those one by one that only the library can read.
-        Rows that cannot be read come with None.
+        self, forms: Sequence[Form], rows: Numbers, starts: Numbers, framing: Framing
+    ) -> Iterator[tuple[Form, Numbers, pa.Array | None]]:
+        """Bodies of one message, as columns of readers or as JSON: all at once, then those one by one that only the library can read. Rows
+        that cannot be read come with None. Forms of the same schema share one scan.
         """
-        is_columns = isinstance(reader, MessageReader)
-        schema, path = (reader.schema, reader.path) if isinstance(reader, MessageReader) else reader
-        read = reader.value if isinstance(reader, MessageReader) else partial(protobuf.to_json, schema.message(path))
-        type = reader.arrow if isinstance(reader, MessageReader) else pa.string()
-        layout, stops = schema.layout(path), framing.stop[rows]
-        step = rows.size if layout is None else rows_at_once(layout)
+        stops = framing.stop[rows]
+        schemas = [(form.schema, form.path) if isinstance(form, MessageReader) else form for form in forms]
+        layouts = [schema.layout(path) for schema, path in schemas]
+        step = min((rows.size if layout is None else rows_at_once(layout) for layout in layouts), default=rows.size)
         for first in range(0, rows.size, step):
             part = slice(first, first + step)
-            left = np.ones(rows[part].size, np.bool_)
-            if layout is not None:
-                messages = (ColumnMessages if is_columns else JsonMessages)(framing.data, starts[part], stops[part])
-                values, left = messages.make(layout), messages.is_unusual
-                yield rows[part][~left], values.filter(pa.array(~left))
-            good, bad, singles = [], [], []
-            for place in (first + np.flatnonzero(left)).tolist():
-                try:
-                    singles.append(read(framing.data[starts[place] : stops[place]].tobytes()))
-                    good.append(place)
-                except ValueError:
-                    bad.append(place)
-            if good:
-                yield rows[good], pa.array(singles, type)
-            if bad:
-                yield rows[bad], None
+            levels: dict[tuple[bytes, tuple[int, ...]], Level] = {}
+            for form, (schema, path), layout in zip(forms, schemas, layouts, strict=True):
+                left = np.ones(rows[part].size, np.bool_)
+                if layout is not None:
+                    reader = ColumnMessages if isinstance(form, MessageReader) else JsonMessages
+                    messages = reader(framing.data, starts[part], stops[part])
+                    key = schema.files, path
+                    if key not in levels:
+                        levels[key] = scan(layout, messages.data, messages.starts, messages.stops)
+                    values, left = messages.make(layout, levels[key]), messages.is_unusual
+                    yield form, rows[part][~left], values.filter(pa.array(~left))
+                for piece, values in self._bodies_alone(form, first + np.flatnonzero(left), starts, stops, framing):
+                    yield form, rows[piece], values
+
+    def _bodies_alone(
+        self, form: Form, places: Numbers, starts: Numbers, stops: Numbers, framing: Framing
+    ) -> Iterator[tuple[list[int], pa.Array | None]]:
+        """Bodies one by one, by the library."""
+        read = form.value if isinstance(form, MessageReader) else partial(protobuf.to_json, form[0].message(form[1]))
+        good, bad, values = [], [], []
+        for place in places.tolist():
+            try:
+                values.append(read(framing.data[starts[place] : stops[place]].tobytes()))
+                good.append(place)
+            except ValueError:
+                bad.append(place)
+        if good:
+            yield good, pa.array(values, form.arrow if isinstance(form, MessageReader) else pa.string())
+        if bad:
+            yield bad, None
 
     # What is made of schemas --------------------------------------------------------------------------------------------
 

@@ -114,9 +114,12 @@ class Messages:
         self.data, self.starts, self.stops = byte_view(data), starts, stops
         self.is_unusual = np.zeros(starts.size, np.bool_)
 
-    def make(self, layout: Layout) -> pa.Array:
-        """The array; what it has for an unusual message means nothing."""
-        return self.messages(layout, self.starts, self.stops, np.arange(self.starts.size), 0)
+    def make(self, layout: Layout, level: Level | None = None) -> pa.Array:
+        """The array; what it has for an unusual message means nothing. `level`: the scan of the messages, if there was one."""
+        owners = np.arange(self.starts.size)
+        if level is None:
+            return self.messages(layout, self.starts, self.stops, owners, 0)
+        return self._made(layout, level, owners, 0)
 
     def messages(self, layout: Layout, starts: Numbers, stops: Numbers, owners: Numbers, depth: int) -> pa.Array:
         """Messages at some places; `owners` are the outermost ones that they are in."""
@@ -125,7 +128,9 @@ class Messages:
             parts = [slice(first, first + step) for first in range(0, starts.size, step)]
             arrays = [self.messages(layout, starts[part], stops[part], owners[part], depth) for part in parts]
             return pa.concat_arrays(arrays)
-        level = scan(layout, self.data, starts, stops)
+        return self._made(layout, scan(layout, self.data, starts, stops), owners, depth)
+
+    def _made(self, layout: Layout, level: Level, owners: Numbers, depth: int) -> pa.Array:
         self.is_unusual[owners[level.status == k.UNUSUAL]] = True
         for place in layout.required:
             self.is_unusual[owners[level.seen[place] == 0]] = True
@@ -135,9 +140,9 @@ class Messages:
             return self.leaves(layout.fields[0], level.values[0], level.sizes[0], owners)
         if layout.is_known or depth > MOST_DEPTH:
             self.is_unusual[owners] = True
-            return self.unknown(layout, starts.size)
+            return self.unknown(layout, owners.size)
         arrays = [self._field(layout, place, level, owners, depth) for place in range(len(layout.fields))]
-        return self.joined(layout, arrays, starts.size)
+        return self.joined(layout, arrays, owners.size)
 
     def _field(self, layout: Layout, place: int, level: Level, owners: Numbers, depth: int) -> pa.Array:
         field = layout.fields[place]
