@@ -67,7 +67,7 @@ class Partition(Store):
         return startup.predictions(self)
 
     def reading(self) -> Reading:
-        from rawlog.formats.kafka.partition.repair import reading
+        from rawlog.formats.kafka.partition.survey import reading
 
         return reading(self)
 

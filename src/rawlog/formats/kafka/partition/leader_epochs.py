@@ -49,6 +49,11 @@ class Correction:
     wrong: int
     right: int
 
+    @property
+    def reason(self) -> str:
+        """For people."""
+        return f"leader epoch {self.wrong} set to {self.right}, by the batches around it or the epoch checkpoint"
+
     def is_wrong(self, head: Heads) -> NDArray[np.bool_]:
         """Which batches have the wrong epoch."""
         bases, is_new = head["base_offset"], head["magic"] == MAGIC_V2

@@ -37,7 +37,9 @@ from rawlog.formats.kafka.partition.segment_outline import (
     NEAR,
     PADDING,
     UNFINISHED,
+    BatchOrder,
     Extent,
+    SoundBatches,
     Span,
     bytes_of,
     longest_chain,
@@ -202,22 +204,25 @@ class Outline:
         )
         return next(right, epoch)
 
-    def batches(self, piece: BatchRange) -> Iterator[tuple[Frames, Heads]]:
-        """The batches of a piece in order, with the base offsets and leader epochs that they should have."""
+    def batches(
+        self, piece: BatchRange, known: tuple[SoundBatches, BatchOrder] | None = None
+    ) -> Iterator[tuple[Frames, Heads]]:
+        """The batches of a piece in order, with the base offsets and leader epochs that they should have. `known` are the sound batches of
+        its segment, if they were looked for.
+        """
         from rawlog.formats.kafka import LOG
 
         extent = self.extents[piece.segment]
-        if piece.numbers is None and extent.choice is None:
+        if known is None and piece.numbers is None and extent.choice is None:
             for frames in walk(extent.file, LOG, errors="skip"):
                 if len(frames):
                     yield correct_epochs(frames, heads(frames), self.corrections)
             return
-        sound, choice = extent.sound_and_choice()
+        sound, choice = known or extent.sound_and_choice()
         data = bytes_of(extent.file)
         numbers = np.array(choice.order if piece.numbers is None else piece.numbers, np.int64)
         if not numbers.size:
             return
-        firsts, lasts = extent.offsets()
         is_rebased = np.isin(numbers, np.array(sorted(choice.rebased), np.int64))
         # Frames rise in their file, as whoever looks for a frame by its position expects: batches that are out of order are cut apart.
         edges = np.flatnonzero(is_rebased[1:] | is_rebased[:-1] | (np.diff(numbers) < 0)) + 1
@@ -226,15 +231,33 @@ class Outline:
             head = Heads(np.ascontiguousarray(sound.head.values[:, part]))
             frames = Frames(data, sound.starts[part], sound.stops[part], data.size, Status.OK)
             if is_rebased[start]:
-                piece_data = data[frames.starts[0] : frames.stops[0]].copy()
-                size = np.array([piece_data.size], np.int64)
-                frames = Frames(piece_data, np.zeros(1, np.int64), size, piece_data.size, Status.OK)
+                frames = _copied(frames)
+                firsts, lasts = (offsets[part] for offsets in extent.offsets())
                 # Of magic 0 and 1 the last offset is the one that is written.
-                is_wrapper = head["magic"][0] != MAGIC_V2
-                head["last_offset"][0] = lasts[part[0]]
-                head["base_offset"][0] = lasts[part[0]] if is_wrapper else firsts[part[0]]
-                set_field(piece_data, 0, "base_offset", int(head["base_offset"][0]))
+                head["last_offset"][:] = lasts
+                head["base_offset"][:] = firsts if head["magic"][0] == MAGIC_V2 else lasts
+                set_field(frames.data, 0, "base_offset", int(head["base_offset"][0]))
             yield correct_epochs(frames, head, self.corrections)
+
+    def epoch_changes(
+        self, piece: BatchRange, known: tuple[SoundBatches, BatchOrder]
+    ) -> Iterator[tuple[Correction, int, int, int, int]]:
+        """The batches of a piece with a wrong leader epoch: what is set right, where the batch begins and ends in the file, its offsets.
+        `known` are the sound batches of its segment.
+        """
+        sound, choice = known
+        numbers = np.array(choice.order if piece.numbers is None else piece.numbers, np.int64)
+        if not self.corrections or not numbers.size:
+            return
+        head = Heads(np.ascontiguousarray(sound.head.values[:, numbers]))
+        if choice.rebased:
+            head["base_offset"][:], head["last_offset"][:] = (
+                offsets[numbers] for offsets in self.extents[piece.segment].offsets()
+            )
+        for correction in self.corrections:
+            for at in np.flatnonzero(correction.is_wrong(head)).tolist():
+                place = int(sound.starts[numbers[at]]), int(sound.stops[numbers[at]])
+                yield correction, *place, int(head["base_offset"][at]), int(head["last_offset"][at])
 
     def fates(self, segment: int) -> dict[int, Fate]:
         """The batches of a segment, by number, that are dropped, put elsewhere, or get another base offset."""
@@ -487,11 +510,19 @@ def correct_epochs(frames: Frames, head: Heads, corrections: Sequence[Correction
         for at in np.flatnonzero(correction.is_wrong(head)).tolist()
     ]
     if wrong:
-        frames, head = replace(frames, data=frames.data.copy()), Heads(head.values.copy())
+        frames, head = _copied(frames), Heads(head.values.copy())
         for at, epoch in wrong:
             set_field(frames.data, int(frames.starts[at]), "leader_epoch", epoch)
             head["leader_epoch"][at] = epoch
     return frames, head
+
+
+def _copied(frames: Frames) -> Frames:
+    """The same batches in bytes of their own, which can be changed."""
+    start, stop = int(frames.starts.min()), int(frames.stops.max())
+    starts, stops = frames.starts - start, frames.stops - start
+    data, reached = frames.data[start:stop].copy(), frames.reached - start
+    return replace(frames, data=data, starts=starts, stops=stops, reached=reached, base=frames.base + start)
 
 
 def _epochs(extents: Sequence[Extent], pieces: Sequence[BatchRange]) -> EpochRuns:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from rawlog.formats.kafka.log.heads import Heads, take
 from rawlog.formats.kafka.log.kernels.compact import locate_records_v2
@@ -38,14 +36,13 @@ from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewri
 from rawlog.formats.kafka.partition.segment_outline import (
     FARTHEST,
     HUGE,
+    BatchOrder,
     Extent,
     SoundBatches,
     batches_of,
     bytes_of,
     find_sound,
-    set_field,
 )
-from rawlog.formats.kafka.partition.survey import settled_outline
 from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
 from rawlog.formats.kafka.paths import split
 from rawlog.io import compression
@@ -55,8 +52,7 @@ from rawlog.kernels.columns import batch, constant
 from rawlog.model.errors import DataError, OptionError
 from rawlog.model.format import File, Place
 from rawlog.model.frames import Bytes, Frames
-from rawlog.model.outline import Patch, Piece, Reading
-from rawlog.model.report import Action, Entry, Report
+from rawlog.model.report import Action, Report
 from rawlog.model.status import OK, Status
 from rawlog.model.store import Store
 from rawlog.model.table import RECORDS
@@ -481,14 +477,12 @@ class Salvage(OutlineRepair):
         for piece in self.log.pieces:
             extent = extents[piece.segment]
             file, data = extent.file, bytes_of(extent.file)
-            sound, choice = batches_of(extent, data)
+            known = batches_of(extent, data)
             if piece.segment not in noted:
                 self._report_segment(piece.segment, data)
                 noted.add(piece.segment)
             yield NewSegment(None, self.markers_before(piece.start, file))
-            order = choice.order if piece.numbers is None else list(piece.numbers)
-            batches = self._batches(file, data, sound, order, choice.rebased, extent.bases)
-            yield NewSegment(self._base(extent, piece, writer), batches, file.modified)
+            yield NewSegment(self._base(extent, piece, writer), self._batches(piece, known), file.modified)
         for number, extent in enumerate(extents):
             if number not in noted:
                 self._report_segment(number, bytes_of(extent.file))
@@ -544,61 +538,13 @@ class Salvage(OutlineRepair):
 
     # What is written --------------------------------------------------------------------------------------------------
 
-    def _batches(
-        self,
-        file: File,
-        data: Bytes,
-        sound: SoundBatches,
-        numbers: Sequence[int],
-        rebased: Mapping[int, int],
-        bases: NDArray[np.int64] | None,
-    ) -> Iterator[tuple[Frames, Heads]]:
-        """Batches of a segment in their order, those that are changed one by one. `bases` are their first offsets, as their content
-        says.
-        """
-        order = np.array(numbers, np.int64)
-        if not order.size:
-            return
-        starts, stops = sound.starts[order], sound.stops[order]
-        head = Heads(np.ascontiguousarray(sound.head.values[:, order]))
-        changed = {at for at, number in enumerate(numbers) if number in rebased}
-        for at in changed:
-            number = numbers[at]
-            base = head["base_offset"][at] if bases is None else bases[number]
-            head["last_offset"][at] = rebased[number] + (head["last_offset"][at] - base)
-            # Of magic 0 and 1 the last offset is the one that is written.
-            is_wrapper = head["magic"][at] != MAGIC_V2
-            head["base_offset"][at] = head["last_offset"][at] if is_wrapper else rebased[number]
-        changed |= set(self._set_epochs(file, head, starts, stops))
-        done = 0
-        for at in sorted(changed):
-            if at > done:
-                frames = Frames(data, starts[done:at], stops[done:at], data.size, Status.OK)
-                yield from self.insert_markers(file, frames, head.slice(done, at))
-            piece = data[starts[at] : stops[at]].copy()
-            set_field(piece, 0, "base_offset", int(head["base_offset"][at]))
-            if head["magic"][at] == MAGIC_V2:
-                set_field(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
-            frames = Frames(piece, np.array([0], np.int64), np.array([piece.size], np.int64), piece.size, Status.OK)
-            yield from self.insert_markers(file, frames, head.slice(at, at + 1))
-            done = at + 1
-        if done < order.size:
-            frames = Frames(data, starts[done:], stops[done:], data.size, Status.OK)
-            yield from self.insert_markers(file, frames, head.slice(done, order.size))
-
-    def _set_epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
-        """Correct wrong leader epochs; returns the changed batches."""
-        bases, epochs = head["base_offset"], head["leader_epoch"]
-        changed = []
-        for correction in self.log.corrections:
-            for at in np.flatnonzero(correction.is_wrong(head)).tolist():
-                epochs[at] = correction.right
-                changed.append(at)
-                offsets = (int(bases[at]), int(head["last_offset"][at]))
-                basis = "by the batches around it or the epoch checkpoint"
-                reason = f"leader epoch {correction.wrong} set to {correction.right}, {basis}"
-                self.add(Action.CHANGED, file, int(starts[at]), int(stops[at]), reason, offsets)
-        return changed
+    def _batches(self, piece: BatchRange, known: tuple[SoundBatches, BatchOrder]) -> Iterator[tuple[Frames, Heads]]:
+        """The batches of a piece, with the lost markers between them."""
+        file = self.log.extents[piece.segment].file
+        for correction, start, stop, *offsets in self.log.epoch_changes(piece, known):
+            self.add(Action.CHANGED, file, start, stop, correction.reason, (offsets[0], offsets[1]))
+        for frames, head in self.log.batches(piece, known):
+            yield from self.insert_markers(file, frames, head)
 
     def _fill_to_end(self, last: Extent, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
         """The markers before an empty last segment, then an empty batch up to it: a consumer would wait for ever at a gap at the end."""
@@ -610,97 +556,3 @@ class Salvage(OutlineRepair):
         empty = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
         self._add_batch(last.file, empty.frames, "an empty batch before the end of the log", (start, last.first - 1))
         yield empty.frames, empty.head
-
-
-# What verbs that read everything get ----------------------------------------------------------------------------------
-
-
-def reading(store: Store) -> Reading:
-    """The batches that `salvage` keeps. Segments that a pass found to be without damage are not read again."""
-    segments = [
-        file for file in store if file.format == "kafka.log" and file.place.state is None and file.problem is None
-    ]
-    if not segments:
-        return Reading()
-    log = settled_outline(store)
-    lost = tuple(_lost(log))
-    notes = tuple(str(gap) for gap in log.gaps if not gap.is_lost)
-    if log.is_as_stored:
-        return Reading(entries=lost, notes=notes)
-    settled = _Settlement(log)
-    for piece in log.pieces:
-        settled.add(piece)
-    for number in range(len(log.extents)):
-        settled.report(number)
-    patches = {path: tuple(sorted(path_patches)) for path, path_patches in settled.patches.items()}
-    return Reading(tuple(settled.pieces), patches, (*settled.entries, *lost), notes)
-
-
-def _lost(log: Outline) -> Iterator[Entry]:
-    for first, last in log.lost:
-        gap = next((gap for gap in log.gaps if gap.first <= first and last == gap.last), None)
-        reason, path = ("", log.extents[0].file.place.group) if gap is None else (gap.trace, gap.file.path)
-        stop = None if last is None else last + 1
-        yield Entry(Action.LOST, reason, path, first_offset=first, stop_offset=stop)
-
-
-class _Settlement:
-    """The pieces of a log in order, the patches to their batches, and the report entries."""
-
-    def __init__(self, log: Outline) -> None:
-        self.log = log
-        self.pieces: list[Piece] = []
-        self.patches: dict[str, list[Patch]] = {}
-        self.entries: list[Entry] = []
-
-    def add(self, piece: BatchRange) -> None:
-        """Batches that follow one another in the log."""
-        extent = self.log.extents[piece.segment]
-        path = extent.file.path
-        sound, choice = batches_of(extent, bytes_of(extent.file))
-        order = np.array(choice.order if piece.numbers is None else piece.numbers, np.int64)
-        if not order.size:
-            return
-        starts, stops = sound.starts[order], sound.stops[order]
-        edges = np.concatenate(([0], np.flatnonzero(starts[1:] != stops[:-1]) + 1, [order.size])).tolist()
-        self.pieces += [Piece(path, int(starts[low]), int(stops[high - 1])) for low, high in pairwise(edges)]
-        if piece.start != extent.first:
-            reason = f"offsets {piece.first} to {piece.last} belong to a segment named {piece.start}"
-            self._entry(Action.MOVED, reason, path, 0, extent.file.size, piece.first, piece.last)
-        head = Heads(np.ascontiguousarray(sound.head.values[:, order]))
-        bases, lasts = (values[order] for values in extent.offsets())
-        for at in np.flatnonzero([number in choice.rebased for number in order.tolist()]).tolist():
-            is_new = head["magic"][at] == MAGIC_V2
-            # Of magic 0 and 1 the last offset is the one that is written.
-            self._patch(path, int(starts[at]), "base_offset", int(bases[at] if is_new else lasts[at]))
-        head["base_offset"][:] = bases
-        for wrong in self.log.corrections:
-            for at in np.flatnonzero(wrong.is_wrong(head)).tolist():
-                self._patch(path, int(starts[at]), "leader_epoch", wrong.right)
-                reason = (
-                    f"leader epoch {wrong.wrong} set to {wrong.right}, by the batches around it or the epoch checkpoint"
-                )
-                place = int(starts[at]), int(stops[at]), int(bases[at]), int(lasts[at])
-                self._entry(Action.CHANGED, reason, path, *place)
-
-    def report(self, number: int) -> None:
-        """Report the bytes of a segment that are dropped or changed."""
-        extent = self.log.extents[number]
-        if extent.choice is None or extent.sound is None:
-            return
-        sound, path = extent.sound, extent.file.path
-        for hole in sound.holes:
-            is_tail = extent.is_crash_tail(hole)
-            self.entries.append(Entry(Action.DROPPED, hole.reason, path, hole.start, hole.stop, is_expected=is_tail))
-        head = sound.head
-        for at, fate in self.log.fates(number).items():
-            offsets = int(head["base_offset"][at]), int(head["last_offset"][at])
-            self._entry(fate.action, fate.reason, path, int(sound.starts[at]), int(sound.stops[at]), *offsets)
-
-    def _entry(self, action: Action, reason: str, path: str, start: int, stop: int, first: int, last: int) -> None:
-        self.entries.append(Entry(action, reason, path, start, stop, first, last + 1))
-
-    def _patch(self, path: str, position: int, field: str, value: int) -> None:
-        size = BATCH.after(field) - BATCH.at(field)
-        patch = position + BATCH.at(field), value.to_bytes(size, "big", signed=True)
-        self.patches.setdefault(path, []).append(patch)
