@@ -179,13 +179,16 @@ def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> 
 
 
 def all_rules(systems: Collection[str] | None = None) -> Sequence[Rule[Any]]:
-    """Every rule rawlog has, by code; with `systems` only the rules of these, and those that every system has."""
-    from rawlog.reading.compare import RULES
-    from rawlog.reading.erasure import RULES as CERTIFICATE_RULES
+    """Every rule rawlog has, by code; with `systems` only the rules of these. `rawlog` is the system of rules that all have."""
     from rawlog.reading.inspect import FILE_RULES, framing_rules
-    from rawlog.values.reasons import RULES as VALUE_RULES
 
-    rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES, *VALUE_RULES]
+    rules: list[Rule[Any]] = [*FILE_RULES]
+    if systems is None or "rawlog" in systems:
+        from rawlog.reading.compare import RULES
+        from rawlog.reading.erasure import RULES as CERTIFICATE_RULES
+        from rawlog.values.reasons import RULES as VALUE_RULES
+
+        rules += [*RULES, *CERTIFICATE_RULES, *VALUE_RULES]
     near = registry.families() if systems is None else registry.families_of(systems)
     for family in (candidate for candidate in near if systems is None or candidate.name in systems):
         for format in family.formats:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rawlog.model.errors import CorruptError, DataError
-from rawlog.model.explain import Node
 from rawlog.model.format import File
 from rawlog.model.frames import Bytes, Frames
 from rawlog.model.status import Status
+
+if TYPE_CHECKING:
+    from rawlog.model.explain import Node
 
 _SPACE = re.compile(rb"\s+")
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,25}")
@@ -99,6 +102,8 @@ def fields_of(frames: Frames) -> Iterator[list[str]]:
 
 def explain(frames: Frames, file: File) -> list[Node]:
     """One line of a text."""
+    from rawlog.model.explain import Node
+
     start, stop = int(frames.starts[0]), int(frames.stops[0])
     shown = line(frames, 0).decode("utf-8", "replace")
     raw = bytes(frames.data[start:stop])

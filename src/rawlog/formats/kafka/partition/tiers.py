@@ -36,7 +36,6 @@ from rawlog.formats.kafka.manifest import (
     read_manifest,
     stored_in,
 )
-from rawlog.formats.kafka.partition.replicas import copies
 from rawlog.formats.kafka.paths import (
     EPOCHS,
     INTERNAL,
@@ -322,6 +321,8 @@ def _home_store(key: _Key, disks: dict[tuple[str, int], list[Store]]) -> Store |
     ]
     if len(fitting) < 2:
         return fitting[0] if fitting else None
+    from rawlog.formats.kafka.partition.replicas import copies
+
     ranked = copies(fitting)
     return ranked[0].best if ranked else fitting[0]
 
