@@ -22,7 +22,7 @@ class KernelsHook(BuildHookInterface):
 
     def dependencies(self) -> list[str]:
         """What the manual page needs; a C compiler, if this machine has none: the ziglang wheel brings one."""
-        return ["click>=8.1"] if not _built_here() or _has_compiler() else ["click>=8.1", "ziglang>=0.13"]
+        return ["click>=8.4"] if not _built_here() or _has_compiler() else ["click>=8.4", "ziglang>=0.13"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the manual page and the library, and name the platform in the wheel. RuntimeError if that cannot be done."""

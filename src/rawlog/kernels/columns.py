@@ -40,7 +40,7 @@ def integers(values: NDArray[Any], type: str, valid: NDArray[np.bool_] | None = 
     """An integer column of a table's type, null where `valid` is false."""
     arrow = arrow_type(type)
     mask = None if valid is None or valid.all() else ~valid
-    return pa.array(np.ascontiguousarray(values, arrow.to_pandas_dtype()), arrow, mask=mask)
+    return pa.array(np.ascontiguousarray(values, str(arrow)), arrow, mask=mask)
 
 
 def timestamps(microseconds: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> pa.Array:

@@ -179,7 +179,7 @@ def _numbers(array: pa.Array) -> NDArray[np.int64]:
     buffer = array.buffers()[1]
     if buffer is None or not len(array):
         return np.zeros(len(array), np.int64)
-    kind = np.dtype("int64") if pa.types.is_timestamp(array.type) else np.dtype(array.type.to_pandas_dtype())
+    kind = np.dtype("int64" if pa.types.is_timestamp(array.type) else str(array.type))
     return np.frombuffer(buffer, kind)[array.offset : array.offset + len(array)].astype(np.int64)
 
 
