@@ -262,3 +262,13 @@ def test_a_machine_without_a_c_compiler_says_so(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stderr.startswith("kernels: no library, they are compiled at their first use: there is no C compiler")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("present", ["0.69.0", "0.67.1"])
+def test_another_numba_than_the_build_knows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present: str
+) -> None:
+    """The build uses private interfaces of one minor version: with another one it would fail somewhere, or build something else."""
+    monkeypatch.setattr(build, "version", {"numba": present}.__getitem__)
+    with pytest.raises(build.CannotBuild, match=rf"numba {present} is installed: pip install 'numba==0\.68\.\*'"):
+        build.build(tmp_path / "library.so", tmp_path / "cache")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.services import jars
 
-VERSIONS = ("3.11", "3.12", "3.13")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 INSIDE = "org/bytedeco/cpython/linux-x86_64/"
 
 

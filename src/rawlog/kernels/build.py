@@ -2,7 +2,7 @@
 
 Numba compiles each module of kernels, in as many processes as there are processors, to an object file per processor level with one entry
 per signature; a C compiler links them with library.c. Objects are kept by the digest of what they were made from. The private interfaces of
-numba used here matter only to those who build: the library needs neither numba nor llvmlite.
+numba used here matter only to those who build: the library needs neither numba nor llvmlite. `NUMBA` names them and their version.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import getsource
 from pathlib import Path
@@ -45,6 +46,9 @@ OTHER_LEVELS = {"base": ("generic", "")}
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fvisibility=hidden", "-s")
 HOST_HAS = " = host_has("
 """Sources with this call make other kernels for each level; all others are compiled once and optimised for each."""
+NUMBA = "0.68"
+"""The minor version of numba whose private interfaces are used: the module for linking of a library, the calling convention, views and
+tuples of its context, `forceinline` and the options without wrappers. Another version is refused: they may have changed silently."""
 KEPT_SECONDS = 7 * 86400
 """Objects of other sources are kept so long: those of another branch, perhaps."""
 ADDRESS = "numba.dynamic.globals"
@@ -309,6 +313,10 @@ def build(target: Path, cache: Path, *, processes: int | None = None) -> float:
     linker = c_compiler()
     if find_spec("numba") is None:
         raise CannotBuild("numba is not installed")
+    if not (present := version("numba")).startswith(f"{NUMBA}."):
+        raise CannotBuild(
+            f"they are built with numba {NUMBA}, and numba {present} is installed: pip install 'numba=={NUMBA}.*'"
+        )
     cache.mkdir(parents=True, exist_ok=True)
     modules = kernel_modules()
     units = {name: {level: cache / _unit_digest(level, path) for level in levels()} for name, path in modules.items()}
@@ -344,8 +352,6 @@ def c_compiler() -> list[str]:
 
 
 def _unit_digest(level: str, path: Path) -> str:
-    from importlib.metadata import version
-
     parts = [
         *map(version, ("numba", "llvmlite", "numpy")),
         sys.version_info[:2],
