@@ -16,7 +16,7 @@ import pytest
 import rawlog
 from rawlog import registry
 from rawlog.model.table import RECORDS
-from rawlog.testing import FormatTests, formats
+from rawlog.testing import FormatTests, outline
 from rawlog.testing.formats import plain
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_answers_are_the_same_with_the_compiler_off(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     for (path, format), interpreted in zip(pairs, json.loads(done.stdout), strict=True):
-        assert interpreted == formats(path, format), path
+        assert interpreted == outline(path, format), path
         assert interpreted
 
 

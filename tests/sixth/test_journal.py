@@ -22,7 +22,7 @@ from rawlog.model.report import Action
 from rawlog.model.store import Store
 from rawlog.reading.inspect import RuleChoice, check_file
 from rawlog.reading.tree import open_tree
-from rawlog.testing import formats
+from rawlog.testing import outline
 from rawlog.verbs.repair import RewriteJob
 from tests.sixth import reference
 from tests.sixth.reference import Entry
@@ -372,7 +372,7 @@ def test_answers_are_the_same_with_the_compiler_off(journal: Path) -> None:
     flip(journal / SECOND, 100, 0x80)
     paths = [str(journal / name) for name in (FIRST, SECOND, THIRD)]
     found = json.loads(python("-c", PROGRAM, *paths, NUMBA_DISABLE_JIT="1"))
-    assert found == [formats(path, "journal.segment") for path in paths]
+    assert found == [outline(path, "journal.segment") for path in paths]
 
 
 SPARK = """
