@@ -8,7 +8,7 @@ from pathlib import Path
 from data import ambry_log, kafka_log, records, rocketmq_rows
 
 import rawlog
-from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
+from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_rows
 from rawlog.formats.rocketmq.store.rewrite import write_store
 from rawlog.io.output import Folder
 
@@ -36,7 +36,7 @@ def verify() -> None:
 
 
 def encode() -> None:
-    assert encode_rows(Rows.of(records(2_000)), Batching()).rows == 2_000
+    assert encode_rows(RowBuffers.of(records(2_000)), Batching()).rows == 2_000
 
 
 def rocketmq() -> None:

@@ -19,9 +19,9 @@ from rawlog.reading.fields import field_of
 from rawlog.values import protobuf
 from rawlog.values.avro import parse
 from rawlog.values.avro_values import Reader
-from rawlog.values.decode import Decoder
+from rawlog.values.decode import ValueDecoder
 from rawlog.values.mask import SchemaMask
-from rawlog.values.masker import Masker, Rule
+from rawlog.values.masker import Masker, MaskRule
 from rawlog.values.protobuf_values import MessageReader
 from rawlog.values.registry import Catalog, Schema, Version
 from rawlog.values.transform import Wish
@@ -80,7 +80,7 @@ def avro(bench: Bench) -> tuple[list[bytes], pa.Array, Catalog]:
 
 def decode(values: pa.Array, catalog: Catalog, reader: Any = None, kind: str = "auto") -> Callable[[], int]:
     """Decode a column of values, to JSON texts, or to columns with a reader of them."""
-    topics, decoder = pa.repeat(pa.scalar("orders"), len(values)), Decoder(catalog, {"value": kind})
+    topics, decoder = pa.repeat(pa.scalar("orders"), len(values)), ValueDecoder(catalog, {"value": kind})
 
     def run() -> int:
         if reader is None:
@@ -179,7 +179,7 @@ def mask_case(kind: str, field: str, how: str) -> None:
         batch = pa.record_batch([values, pa.repeat(pa.scalar("orders"), len(values))], ["value", "topic"])
 
         def run() -> int:
-            rule = Rule(f"value.{field}", "value", (field,), how)
+            rule = MaskRule(f"value.{field}", "value", (field,), how)
             mask = SchemaMask([rule], Masker(b"secret of a benchmark"), "keep", {"value": Wish("auto")}).bound(catalog)
             return int(mask.apply(batch, RECORDS).num_rows)
 

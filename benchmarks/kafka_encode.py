@@ -14,7 +14,7 @@ from data import records
 from harness import Bench, Limit, Peer, Way, Work, case, main
 
 import rawlog
-from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
+from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_rows
 from rawlog.io import checksums, compression
 
 WINDOW, BATCH = 4 << 20, 100
@@ -94,7 +94,7 @@ def encoding(codec: str) -> None:
         rows = records(bench.size)
         batching = Batching(codec=codec)
         bench.rows, bench.bytes = bench.size, rows.nbytes
-        data = np.array(encode_rows(Rows.of(rows), batching).frames.data)
+        data = np.array(encode_rows(RowBuffers.of(rows), batching).frames.data)
         plain = rows.column("value").buffers()[2].to_pybytes()
 
         def copy_and_checksum() -> int:
@@ -111,7 +111,7 @@ def encoding(codec: str) -> None:
             return bench.rows
 
         def run() -> int:
-            return encode_rows(Rows.of(rows), batching).rows
+            return encode_rows(RowBuffers.of(rows), batching).rows
 
         yield Work("rawlog", run)
         yield aiokafka(rows, codec)

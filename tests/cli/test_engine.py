@@ -31,7 +31,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object, **__: object) -> None:
         pytest.fail("Spark was started")
 
-    monkeypatch.setattr(choice.Engine, "start", start)
+    monkeypatch.setattr(choice.JobEngine, "start", start)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.engines.choice import Engine
+from rawlog.engines.choice import JobEngine
 from rawlog.reading.tree import Tree
 from tests.data.golden import golden_path
 
@@ -44,10 +44,10 @@ def trees_of(job: Any, tree: Tree) -> Iterator[Tree]:
 def test_on_spark_every_path_is_absolute(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`verify` and `diff` of a relative path called sound files damaged: a task on a worker has another working directory."""
 
-    def run(self: Engine, job: Any, tree: Tree, *_: Any) -> Any:
+    def run(self: JobEngine, job: Any, tree: Tree, *_: Any) -> Any:
         raise Given(self, list(trees_of(job, tree)))
 
-    monkeypatch.setattr(Engine, "run", run)
+    monkeypatch.setattr(JobEngine, "run", run)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").symlink_to(golden_path("kafka", "broker-4.3.0", "data"))
     with pytest.raises(Given) as raised:

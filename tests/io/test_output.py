@@ -230,14 +230,14 @@ def test_restoring_a_cluster_with_a_hostile_topic_is_refused(name: str, place: P
     """The name is in the cluster's metadata, where no file system has ever seen it."""
     from rawlog.formats.kafka.cluster.new_cluster import (
         Blueprint,
-        Node,
-        Topic,
+        NewBroker,
+        NewTopic,
         new_id,
     )
 
     rawlog.write(place / "in", rows("sound"), format="kafka")
-    topics = [Topic(one, one, new_id(), 1, {}) for one in ("sound", name)]
-    Blueprint([Node(1)], "AAAAAAAAAAAAAAAAAAAAAA", topics, None).write(Folder(place / "in"), 1_700_000_000_000)
+    topics = [NewTopic(one, one, new_id(), 1, {}) for one in ("sound", name)]
+    Blueprint([NewBroker(1)], "AAAAAAAAAAAAAAAAAAAAAA", topics, None).write(Folder(place / "in"), 1_700_000_000_000)
     done = run("restore", place / "in", place / "out", *LOCAL)
     assert done.exit_code == 2, done.stderr
     assert "Kafka takes no such name" in done.stderr

@@ -16,7 +16,7 @@ from rawlog.model.table import RECORDS
 from rawlog.reading.select import Tally
 from rawlog.values.documents import parsed
 from rawlog.values.mask import Mask, _path
-from rawlog.values.masker import Masker, Rule
+from rawlog.values.masker import Masker, MaskRule
 
 NAMES = st.sampled_from(["a", "b", "c d", "é"])
 LEAVES = (
@@ -45,7 +45,7 @@ class OneByOne(Mask):
 
 
 def masked(kind: type[Mask], values: list[bytes | None], given: dict[str, str]) -> tuple[list[bytes | None], Tally]:
-    rules = [Rule(text, *_path(text), how, b"new") for text, how in given.items()]
+    rules = [MaskRule(text, *_path(text), how, b"new") for text, how in given.items()]
     mask = kind(rules, Masker(b"secret of a test"), "hash")
     column = pa.array([b"out of the slice", *values], pa.binary()).slice(1)
     batch = mask.apply(pa.record_batch([column], ["value"]), RECORDS)

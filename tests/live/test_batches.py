@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.segment import scan
-from rawlog.formats.kafka.log.writer import BatchFields, Batching, Rows, encode_batch, encode_rows
+from rawlog.formats.kafka.log.writer import BatchFields, Batching, RowBuffers, encode_batch, encode_rows
 from rawlog.kernels import byte_view
 from rawlog.live.produce import Merger, OutgoingBatch, stamp
 from rawlog.model.errors import EncodeError
@@ -72,7 +72,7 @@ def test_the_same_records_come_out(
     rows: list[dict[str, Any]], size: int, codec: str, keep: bool, most: int, skip: int
 ) -> None:
     batch = table(rows)
-    made = encode_rows(Rows.of(batch), Batching(codec=codec, records=size))
+    made = encode_rows(RowBuffers.of(batch), Batching(codec=codec, records=size))
     half = len(made.frames) // 2
     windows = [
         (made.frames.slice(0, half), made.head.slice(0, half)),
@@ -96,7 +96,7 @@ def test_gaps_of_compaction_are_closed(rows: list[dict[str, Any]], codec: str) -
 @pytest.mark.parametrize("codec", CODECS)
 def test_times_are_moved_or_replaced(codec: str) -> None:
     rows = [{"key": b"k", "value": b"v", "timestamp": ms * 1000, "headers": []} for ms in (1000, 5000, 2000)]
-    made = encode_rows(Rows.of(table(rows)), Batching(codec=codec))
+    made = encode_rows(RowBuffers.of(table(rows)), Batching(codec=codec))
     shifted = decoded(merged(Merger(1 << 20, shift_ms=250), [(made.frames, made.head)]))
     assert [row["timestamp"].timestamp() for row in shifted] == [1.25, 5.25, 2.25]
     fixed = decoded(merged(Merger(1 << 20, fixed_time=9000), [(made.frames, made.head)]))
@@ -113,19 +113,19 @@ def test_log_append_time_becomes_the_time_of_the_records() -> None:
 def test_a_batch_that_is_too_large_for_the_topic_is_divided() -> None:
     """A source may take larger batches than the target; what no batch can hold is an error with its offset."""
     rows = [{"key": None, "value": bytes(100), "timestamp": 0, "headers": []} for _ in range(100)]
-    made = encode_rows(Rows.of(table(rows)), Batching())
+    made = encode_rows(RowBuffers.of(table(rows)), Batching())
     out = merged(Merger(1000, keep_batches=True), [(made.frames, made.head)])
     assert max(len(one) for one in out) <= 1000
     assert len(decoded(out)) == 100
     rows[3]["value"] = bytes(2000)
-    made = encode_rows(Rows.of(table(rows)), Batching())
+    made = encode_rows(RowBuffers.of(table(rows)), Batching())
     with pytest.raises(EncodeError, match="offset 3: a record that is larger"):
         merged(Merger(1000), [(made.frames, made.head)])
 
 
 def test_small_batches_are_put_together() -> None:
     rows = [{"key": None, "value": bytes(100), "timestamp": 0, "headers": []} for _ in range(1000)]
-    made = encode_rows(Rows.of(table(rows)), Batching(records=10))
+    made = encode_rows(RowBuffers.of(table(rows)), Batching(records=10))
     assert len(made.frames) == 100
     assert len(merged(Merger(1 << 20), [(made.frames, made.head)])) == 1
     assert len(merged(Merger(1 << 20, keep_batches=True), [(made.frames, made.head)])) == 100

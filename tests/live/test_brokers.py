@@ -21,8 +21,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import rawlog
-from rawlog.formats.kafka.log.writer import Batching, encode_rows
-from rawlog.formats.kafka.log.writer import Rows as RowBuffers
+from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_rows
 from rawlog.live.client import BrokerError
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.produce import Producer, outgoing

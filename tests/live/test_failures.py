@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.log.writer import Batching, encode_rows
-from rawlog.formats.kafka.log.writer import Rows as RowBuffers
+from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_rows
 from rawlog.lakes.sources import source_tree
 from rawlog.live import client
 from rawlog.live.client import BrokerError

@@ -370,7 +370,7 @@ def test_schemas_of_a_live_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_schema_with_many_parts_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries are allocated for every part of a schema and every row at once: rows are decoded in several calls."""
     from rawlog.values import avro
-    from rawlog.values.decode import Decoder
+    from rawlog.values.decode import ValueDecoder
     from rawlog.values.registry import Catalog, Schema, Version
 
     fields = [{"name": f"f{number}", "type": ["null", "string"]} for number in range(30)]
@@ -380,7 +380,7 @@ def test_a_schema_with_many_parts_takes_little_memory(monkeypatch: pytest.Monkey
     catalog = Catalog()
     catalog.put(Version(".", "wide-value", 1, Schema("AVRO", text, (), ".", 1)))
     column = pa.array([b"\0\0\0\0\1" + b"\0" * 30] * 400 + [b"\0\0\0\0\1" + b"\0" * 9])
-    found = Decoder(catalog, {"value": "auto"}).decode(column, None, pa.array(["wide"] * 401), "value")
+    found = ValueDecoder(catalog, {"value": "auto"}).decode(column, None, pa.array(["wide"] * 401), "value")
     assert found.is_decoded.sum() == 400
     assert found.reason(400) == "truncated"
     assert len(found.values(pa.string())) == 401
@@ -400,7 +400,7 @@ def test_rows_without_a_topic_are_decoded(tmp_path: Path) -> None:
 
 def test_protobuf_with_one_message_has_nested_columns(tmp_path: Path) -> None:
     """Written with the first version of a schema, read with the second one; a value of another message keeps its bytes."""
-    from rawlog.values.decode import Decoder
+    from rawlog.values.decode import ValueDecoder
     from rawlog.values.protobuf import compile_schema
     from rawlog.values.registry import Catalog, Schema, Version
     from rawlog.values.transform import Wish, _reader
@@ -424,7 +424,7 @@ def test_protobuf_with_one_message_has_nested_columns(tmp_path: Path) -> None:
     column = pa.array([*bodies, b"\0\0\0\0\1\2\2", b"\0\0\0\0\1\0\xff"])
     reader = _reader("value", Wish("auto"), catalog, ["t"])
     assert reader is not None
-    decoder = pickle.loads(pickle.dumps(Decoder(catalog, {"value": "auto"})))
+    decoder = pickle.loads(pickle.dumps(ValueDecoder(catalog, {"value": "auto"})))
     found = decoder.decode(column, None, pa.array(["t"] * 5), "value", pickle.loads(pickle.dumps(reader)))
     first, empty, *rest = found.values(reader.arrow).to_pylist()
     assert (first["name"], int(first["big"]), first["n"], first["m"]) == ("x", 1 << 63, [1, 2], [("k", {"i": 5})])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.values.decode import Decoder
+from rawlog.values.decode import ValueDecoder
 from rawlog.values.registry import Catalog
 from tests.data.golden import golden_path
 
@@ -48,7 +48,7 @@ CASES = [
 @pytest.mark.parametrize("side", ["key", "value"])
 def test_every_record_is_decoded_as_expected(registry: str, topic: str, side: str) -> None:
     root = golden_path("schemas", registry)
-    decoder = Decoder(catalog_at(root / "data"), {side: "auto"})
+    decoder = ValueDecoder(catalog_at(root / "data"), {side: "auto"})
     table = (
         rawlog.cat(root / "data", topic=topic).to_arrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
     )
@@ -101,7 +101,7 @@ def test_a_decoder_can_be_sent_to_another_process() -> None:
     import pickle
 
     root = golden_path("schemas", "confluent")
-    decoder = pickle.loads(pickle.dumps(Decoder(catalog_at(root / "data"), {"value": "auto"})))
+    decoder = pickle.loads(pickle.dumps(ValueDecoder(catalog_at(root / "data"), {"value": "auto"})))
     table = rawlog.cat(root / "data", topic="orders").to_arrow()
     batch = table.combine_chunks().to_batches()[0]
     found = decoder.decode(batch["value"], batch["headers"], batch["topic"], "value")

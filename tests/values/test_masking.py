@@ -25,7 +25,7 @@ from rawlog.model.table import RECORDS
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
 from rawlog.values.avro_edit import AvroEditor
-from rawlog.values.decode import Decoder
+from rawlog.values.decode import ValueDecoder
 from rawlog.values.mask import parse_mask
 from rawlog.values.masker import Edit, Masker
 from rawlog.values.registry import catalog_for
@@ -230,7 +230,7 @@ def test_every_framing_stays(registry: str) -> None:
 def test_a_value_that_is_read_and_written_is_the_same(registry: str) -> None:
     """Every Avro value of the golden registries, recursive ones too, byte for byte: no union changes its branch."""
     catalog = catalog_for(open_tree(str(golden_path("schemas", registry, "data"))), None)
-    decoder, [rule] = Decoder(catalog, {"value": "avro", "key": "avro"}), parse_mask("value.x=digits").rules
+    decoder, [rule] = ValueDecoder(catalog, {"value": "avro", "key": "avro"}), parse_mask("value.x=digits").rules
     same, seen = Edit(replace(rule, steps=()), lambda value: value, lambda value: value), 0
     for row in rawlog.rows(golden_path("schemas", registry, "data")):
         for side in ("key", "value"):

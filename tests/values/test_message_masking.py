@@ -11,7 +11,7 @@ from google.protobuf.json_format import ParseDict
 
 from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
-from rawlog.values.decode import Decoder
+from rawlog.values.decode import ValueDecoder
 from rawlog.values.mask import SchemaMask, parse_mask
 from rawlog.values.masker import Masker
 from rawlog.values.protobuf import compile_schema
@@ -57,7 +57,7 @@ def masked(body: bytes, mask: str, other: str = "refuse") -> tuple[Any, SchemaMa
     """The JSON form of a masked message, the mask with its counts, and the masked bytes."""
     catalog = Catalog()
     catalog.put(Version(".", "t-value", 1, Schema("PROTOBUF", TEXT, (), ".", 7)))
-    decoder, given = Decoder(catalog, {"value": "auto"}), parse_mask(mask, other=other)
+    decoder, given = ValueDecoder(catalog, {"value": "auto"}), parse_mask(mask, other=other)
     made = SchemaMask(given.rules, given.masker, other, {"value": Wish("auto")}, None, decoder)
     column = pa.array([b"\0\0\0\0\7\0" + body], pa.binary())
     batch = made.apply(pa.record_batch([column, pa.array(["t"])], ["value", "topic"]), RECORDS)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rawlog.model.errors import OptionError
 from rawlog.model.table import RECORDS
 from rawlog.values.avro_edit import Splicer
-from rawlog.values.decode import Decoder
+from rawlog.values.decode import ValueDecoder
 from rawlog.values.mask import Mask, SchemaMask, parse_mask
 from rawlog.values.masker import Masker
 from rawlog.values.registry import Catalog, Schema, Version
@@ -37,7 +37,7 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 ]
 
 
-class OneByOne(Decoder):
+class OneByOne(ValueDecoder):
     """Decodes the same, and changes fields of values one by one."""
 
     def splicer(self, *_: Any) -> None:
@@ -126,7 +126,7 @@ def paths(schema: Any, path: str) -> list[str]:
     return [path]
 
 
-def masked(kind: type[Decoder], schema: Any, values: list[bytes | None], mask: Mask) -> tuple[Any, Any]:
+def masked(kind: type[ValueDecoder], schema: Any, values: list[bytes | None], mask: Mask) -> tuple[Any, Any]:
     catalog = Catalog()
     catalog.put(Version(".", "orders-value", 1, Schema("AVRO", json.dumps(schema), (), ".", 7)))
     decoder = kind(catalog, {"value": "auto"})
@@ -158,7 +158,7 @@ def test_columns_give_what_one_by_one_gives(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAWLOG_MASK_SECRET", SECRET.decode())
         mask = parse_mask(given_, keep_sizes=keep, other="keep")
-    assert masked(Decoder, schema, values, mask) == masked(OneByOne, schema, values, mask)
+    assert masked(ValueDecoder, schema, values, mask) == masked(OneByOne, schema, values, mask)
 
 
 ORDER = {
@@ -208,7 +208,7 @@ def test_a_text_that_is_not_utf8_is_masked_or_reported(monkeypatch: pytest.Monke
     }
     value, mask = b"\0\0\0\0\7" + b"\x04\xff1" + b"\x02b", parse_mask("value.b=hash", other="keep")
     hashed = mask.masker.hash(b"b")
-    assert masked(Decoder, schema, [value], mask)[0] == [value[:-2] + b"\x40" + hashed]
+    assert masked(ValueDecoder, schema, [value], mask)[0] == [value[:-2] + b"\x40" + hashed]
     found, counts = masked(OneByOne, schema, [value], mask)
     assert found == [value]
     assert counts["value.b", "not JSON"] == 1
@@ -221,7 +221,7 @@ def test_a_deep_value_is_masked_as_a_whole() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAWLOG_MASK_SECRET", SECRET.decode())
         mask = parse_mask("value.next=digits")
-    ([found], _) = masked(Decoder, RECURSIVE, [value], mask)
+    ([found], _) = masked(ValueDecoder, RECURSIVE, [value], mask)
     digit = mask.masker.digits(b"1")
     assert found == b"\0\0\0\0\7\x021\x02" + (b"\x02" + digit + b"\x02") * (depth - 1) + b"\x02" + digit + b"\x00"
 
@@ -239,5 +239,5 @@ def test_a_deep_value_is_masked_as_a_whole() -> None:
 def test_entries_of_maps_are_dropped_with_their_count_and_size(before: bytes, after: bytes) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "m", "type": {"type": "map", "values": "string"}}]}
     mask = parse_mask("value.m.a=drop")
-    [found], _ = masked(Decoder, schema, [b"\0\0\0\0\7" + before + b"tail"], mask)
+    [found], _ = masked(ValueDecoder, schema, [b"\0\0\0\0\7" + before + b"tail"], mask)
     assert found == b"\0\0\0\0\7" + after + b"tail"

@@ -14,7 +14,7 @@ import pytest
 from google.protobuf import any_pb2, descriptor_pb2, duration_pb2
 
 from rawlog.values.avro import SchemaError
-from rawlog.values.decode import Decoder, Decoding
+from rawlog.values.decode import DecodedValues, ValueDecoder
 from rawlog.values.protobuf import accepted, compile_schema
 from rawlog.values.registry import Catalog
 
@@ -47,7 +47,9 @@ def catalog(*entries: Entry) -> Catalog:
 def decoded(known: Catalog, bodies: list[bytes], prefix: bytes = PREFIX) -> list[Any]:
     """The values of bodies; of one that was not decoded the reason, in a tuple."""
     column = pa.array([prefix + one for one in bodies], pa.binary())
-    found: Decoding = Decoder(known, {"value": "auto"}).decode(column, None, pa.array(["t"] * len(bodies)), "value")
+    found: DecodedValues = ValueDecoder(known, {"value": "auto"}).decode(
+        column, None, pa.array(["t"] * len(bodies)), "value"
+    )
     assert len(found.schemas()) == len(bodies)
     texts = found.values(pa.string()).to_pylist()
     return [
@@ -201,7 +203,9 @@ def test_of_two_schemas_with_one_id_the_one_that_takes_all_bytes_is_used() -> No
 
 def test_data_that_is_not_of_a_registry_has_another_id_in_each_row() -> None:
     """Each id took a look at all rows and at all schemas: minutes for a batch. What was made of unknown ids was kept for ever."""
-    decoder = Decoder(catalog(*(schema(f"s{number}", number, '"int"') for number in range(1, 2000))), {"value": "auto"})
+    decoder = ValueDecoder(
+        catalog(*(schema(f"s{number}", number, '"int"') for number in range(1, 2000))), {"value": "auto"}
+    )
     column = pa.array([b"\0" + (row * 65_537).to_bytes(4, "big") + b"\2" for row in range(40_000)], pa.binary())
     found = decoder.decode(column, None, pa.array(["t"] * len(column)), "value")
     assert found.is_decoded.sum() == 0
@@ -225,7 +229,7 @@ def test_characters_that_steer_a_terminal_are_escaped(kind: str) -> None:
         "recursive": (record("R", s="string", r=["null", "R"]), size + evil.encode() + b"\0"),
     }[kind]
     known = catalog(schema("t-value", 7, text, "AVRO" if kind == "recursive" else kind))
-    found = Decoder(known, {"value": "auto"}).decode(pa.array([PREFIX + body]), None, pa.array(["t"]), "value")
+    found = ValueDecoder(known, {"value": "auto"}).decode(pa.array([PREFIX + body]), None, pa.array(["t"]), "value")
     (shown,) = found.values(pa.string()).to_pylist()
     assert shown is not None
     assert shown.isascii()

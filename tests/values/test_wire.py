@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from rawlog.values import decode, protobuf, protobuf_values
-from rawlog.values.decode import Decoder, Decoding
-from rawlog.values.protobuf import Layout
+from rawlog.values.decode import DecodedValues, ValueDecoder
+from rawlog.values.protobuf import MessageLayout
 from rawlog.values.protobuf_values import JsonMessages, MessageReader
 from rawlog.values.registry import Catalog, Schema, Version
 
@@ -126,11 +126,13 @@ def bodies_of(message: Any, seed: int, count: int = 400) -> list[bytes]:
     return made
 
 
-def decoded(text: str, bodies: list[bytes], reader: MessageReader | None = None) -> tuple[list[Any], Decoding]:
+def decoded(text: str, bodies: list[bytes], reader: MessageReader | None = None) -> tuple[list[Any], DecodedValues]:
     catalog = Catalog()
     catalog.put(Version(".", "a-value", 1, Schema("PROTOBUF", text, (), ".", 7)))
     column = pa.array([b"\0\0\0\0\7\0" + one for one in bodies], pa.binary())
-    found = Decoder(catalog, {"value": "auto"}).decode(column, None, pa.array(["a"] * len(bodies)), "value", reader)
+    found = ValueDecoder(catalog, {"value": "auto"}).decode(
+        column, None, pa.array(["a"] * len(bodies)), "value", reader
+    )
     array = found.values(pa.string() if reader is None else reader.arrow)
     array.validate(full=True)
     return array.to_pylist(maps_as_pydicts="strict"), found
@@ -206,7 +208,7 @@ def test_text_and_columns_of_a_topic_come_from_one_scan(monkeypatch: pytest.Monk
     catalog = Catalog()
     catalog.put(Version(".", "a-value", 1, Schema("PROTOBUF", FLAT, (), ".", 7)))
     column = pa.array([b"\0\0\0\0\7\0" + body for body in bodies], pa.binary())
-    decoder = Decoder(catalog, {"value": "auto"})
+    decoder = ValueDecoder(catalog, {"value": "auto"})
     found = decoder.decode(column, None, pa.array(["a"] * len(bodies)), "value", topic_readers={"a": reader})
     assert json.loads(found.values(pa.string())[7].as_py()) == {"a": 7, "s": "x"}
     assert found.topic_values("a", reader.arrow)[7].as_py() == {"a": 7, "s": "x"}
@@ -223,7 +225,7 @@ def test_most_messages_need_no_library() -> None:
     bodies = [usual.SerializeToString(), unusual.SerializeToString()]
     stops = np.cumsum([len(one) for one in bodies])
     many = JsonMessages(b"".join(bodies), np.concatenate(([0], stops[:-1])), stops)
-    text = many.make(Layout(message.DESCRIPTOR))[0].as_py()
+    text = many.make(MessageLayout(message.DESCRIPTOR))[0].as_py()
     assert many.is_unusual.tolist() == [False, True]
     assert json.loads(text) == {
         "inner": {"deep": {"e": -7}},
@@ -264,7 +266,7 @@ def test_messages_by_index_are_grouped() -> None:
     catalog = Catalog()
     catalog.put(Version(".", "a-value", 1, Schema("PROTOBUF", text, (), ".", 7)))
     column = pa.array([b"\0\0\0\0\7" + one for one in bodies], pa.binary())
-    found = Decoder(catalog, {"value": "auto"}).decode(column, None, pa.array(["a"] * len(bodies)), "value")
+    found = ValueDecoder(catalog, {"value": "auto"}).decode(column, None, pa.array(["a"] * len(bodies)), "value")
     texts, errors = found.values(pa.string()).to_pylist(), found.errors().to_pylist()
     for text, error, wanted in zip(texts, errors, bodies.values(), strict=True):
         assert (error if text is None else json.loads(text)) == wanted

@@ -33,7 +33,7 @@ VARIABLES = (
 )
 
 
-class Entry(NamedTuple):
+class ManualEntry(NamedTuple):
     """A verb with what its help says."""
 
     group: str
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     epilog: str
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[ManualEntry]:
     """The verbs by group, in the order of `rawlog --help`."""
     top = click.Context(cli, info_name="rawlog", **cli.context_settings)
     groups = {declaration.name: declaration.group for declaration in cli.declarations()} | {"submit": "set up"}
@@ -56,7 +56,7 @@ def entries() -> Iterator[Entry]:
                 yield _entry(group, name, command, top)
 
 
-def _entry(group: str, name: str, command: click.Command, top: click.Context) -> Entry:
+def _entry(group: str, name: str, command: click.Command, top: click.Context) -> ManualEntry:
     context = click.Context(command, parent=top, info_name=name)
     options = [
         option for option in command.get_params(context) if isinstance(option, click.Option) and option.name != "help"
@@ -64,7 +64,7 @@ def _entry(group: str, name: str, command: click.Command, top: click.Context) ->
     records = [option.get_help_record(context) for option in options]
     usage = " ".join(["rawlog", name, *command.collect_usage_pieces(context)])
     text = re.sub(r"(?m)^\x08$", "", command.help or "").split("\f")[0]
-    return Entry(
+    return ManualEntry(
         group, name, command.get_short_help_str(200), usage, text.strip(), [record for record in records if record is not None],
         (command.epilog or "").replace("\b\n", "").strip(),
     )  # fmt: skip

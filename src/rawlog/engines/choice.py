@@ -35,7 +35,7 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class JobEngine:
     """An engine with its settings: `local` runs jobs in threads of this process, `spark` in tasks."""
 
     name: str
@@ -85,7 +85,7 @@ def choose(
     master: str | None = None,
     conf: Mapping[str, str] | Iterable[str] | None = None,
     threads: int | None = None,
-) -> Engine:
+) -> JobEngine:
     """The engine for a job over `size` bytes. Without a size it is a job that Spark runs by default, where it is installed.
 
     Options that only one engine has choose it; a driver that spark-submit started has Spark already; then $RAWLOG_ENGINE decides, then
@@ -106,7 +106,7 @@ def choose(
         raise OptionError(f"--master and --conf are Spark's: leave --engine {engine} out")
     if engine == "spark" and threads:
         raise OptionError("--threads goes with --engine local; Spark's is --master 'local[N]'")
-    return Engine(engine, master, spark_settings, threads)
+    return JobEngine(engine, master, spark_settings, threads)
 
 
 def has_spark() -> bool:

@@ -38,7 +38,7 @@ from rawlog.lakes.values import (
     PartProgress,
     RecutError,
     SettledSpans,
-    Span,
+    SplitParts,
     by_unit,
     fold,
     losing,
@@ -53,7 +53,7 @@ from rawlog.model.report import Entry
 from rawlog.model.store import Store, join_stores, unread_size
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
 from rawlog.reading.inspect import FileCheck, RuleChoice, check_file, file_rows, inspect_group, inspect_tree
-from rawlog.reading.parts import choose, facts_of
+from rawlog.reading.parts import choose_replicas, facts_of
 from rawlog.reading.rows import Decoder, decode_streams
 from rawlog.reading.select import Selection, Tally
 from rawlog.reading.settlement import absent_stores, reading_of, settled_frames, settled_part, settles, store_key
@@ -176,7 +176,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
         self._bind(tree)
         self.selection = bind(self.chosen, tree)
         with remembering():
-            tree = choose(tree, self.selection, replica_notes.append)
+            tree = choose_replicas(tree, self.selection, replica_notes.append)
             self._plan = planned = Plan(
                 self.lake,
                 self._inside(tree),
@@ -263,7 +263,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
             key: reading for result in results for key, reading in result.readings.items() if reading.pieces is not None
         }
         results_by_number = {result.number: result for result in results}
-        spans: dict[str, list[Span]] = {}
+        spans: dict[str, list[SplitParts]] = {}
         reached: dict[str, list[PartProgress]] = {}
         owners: dict[str, int] = {}
         for number, split in self._decoding.items():
@@ -514,7 +514,7 @@ class _SpanIngest:
 
     def __init__(
         self,
-        span: Span,
+        span: SplitParts,
         selection: Selection,
         sheets: Sheets,
         stage: Stage,
@@ -662,7 +662,7 @@ def _take_settled(
     return reached
 
 
-def _is_of_log(span: Span) -> bool:
+def _is_of_log(span: SplitParts) -> bool:
     """Whether a span is of a log that is settled."""
     return settles(span.file, RECORDS)
 
@@ -679,7 +679,7 @@ def _without_replaced(results: Sequence[IngestSplitResult]) -> list[IngestSplitR
     return kept
 
 
-def _narrow(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
+def _narrow(decode: Decode | None, spans: Sequence[SplitParts]) -> Decode | None:
     """What decodes values of a split: it writes columns of its own topics only, where places tell them."""
     topics = {span.file.place.topic for span in spans}
     if decode is None or None in topics:

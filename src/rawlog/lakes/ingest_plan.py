@@ -30,7 +30,7 @@ from rawlog.lakes.rewrites import (
     why_replaced,
 )
 from rawlog.lakes.state import History, Memory, SourceProgress, history_of
-from rawlog.lakes.values import IngestSplitResult, Span
+from rawlog.lakes.values import IngestSplitResult, SplitParts
 from rawlog.model.errors import OptionError
 from rawlog.model.format import File
 from rawlog.model.job import packed
@@ -245,14 +245,14 @@ class Plan:
         """What a table has of another file with the same bytes: local and remote copies of a segment are taken once."""
         return next((sources[path] for path in self.same_bytes.get(file.path, ()) if path in sources), None)
 
-    def _cut(self, inspected: set[str]) -> list[Span]:
+    def _cut(self, inspected: set[str]) -> list[SplitParts]:
         """The spans of all pending files, in the order of their places, each once for all tables that need it. Files that are new as a
         whole are checked by the pass that decodes them.
         """
         formats = registry.formats()
         tables = [(table, self.selection.suited(table), self.starts[table.name]) for table in self.tables]
         wishes = [(table, chosen, context_options(table, chosen), starts) for table, chosen, starts in tables if starts]
-        all_spans: list[Span] = []
+        all_spans: list[SplitParts] = []
         for file in sorted(self.whole, key=_order_of_place) if wishes else ():
             path, group, is_new = file.path, self.whole.group_of(file), True
             edges: dict[int, list[tuple[int | None, int | None, int]]] = {}
@@ -276,7 +276,7 @@ class Plan:
             if wanted:
                 is_checked = is_new and path in inspected
                 nearby = near(file, group, formats) if is_checked else ()
-                file_spans = [Span(tuple(parts), is_checked, nearby) for parts in wanted.values()]
+                file_spans = [SplitParts(tuple(parts), is_checked, nearby) for parts in wanted.values()]
                 all_spans += sorted(file_spans, key=lambda span: span.start)
         return all_spans
 

@@ -625,7 +625,7 @@ class TableStatus:
 
 
 @dataclass(slots=True)
-class Change:
+class TableChange:
     """What upkeep did to a table, or would do in a dry run."""
 
     name: str
@@ -699,9 +699,9 @@ def keep(
     target: int = TARGET,
     sort_by: Sequence[str] | None = None,
     dry_run: bool = False,
-) -> list[Change]:
+) -> list[TableChange]:
     """Join, expire and remove, as asked, by jobs that `run` runs. What was done to each table, or would be."""
-    changes = {name: Change(name) for name in lake.tables() if name in known_tables()}
+    changes = {name: TableChange(name) for name in lake.tables() if name in known_tables()}
     if compact:
         for name, counts in _join_small(lake, run, target, sort_by, dry_run=dry_run).items():
             changes[name].joined, changes[name].written = counts

@@ -114,7 +114,7 @@ def units(folds: Sequence[Fold], selection: str) -> Mapping[str, UnitSources]:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SplitParts:
     """A range of bytes of a file, as a part for each of the tables that need it."""
 
     parts: tuple[tuple[str, Part], ...]
@@ -165,7 +165,7 @@ class SettledSpans:
     """
 
     part: Part
-    spans: tuple[Span, ...]
+    spans: tuple[SplitParts, ...]
     reached: tuple[PartProgress, ...]
 
     @property
@@ -181,7 +181,7 @@ class IngestSplit:
     run: str
     files: tuple[File, ...] = ()
     groups: tuple[Store, ...] = ()
-    spans: tuple[Span, ...] = ()
+    spans: tuple[SplitParts, ...] = ()
     folds: tuple[Fold, ...] = ()
     #: Data files of the lake from which rows of rewritten sources are removed.
     old_files: tuple[OldFile, ...] = ()

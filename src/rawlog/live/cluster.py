@@ -59,7 +59,7 @@ class Leader:
 
 
 @dataclass(slots=True)
-class Topic:
+class TopicMetadata:
     """A topic as the metadata has it."""
 
     name: str
@@ -218,17 +218,17 @@ class Cluster:
         self.id = answer["clusterId"]
         return answer
 
-    def topics(self, patterns: Sequence[str]) -> dict[str, Topic]:
+    def topics(self, patterns: Sequence[str]) -> dict[str, TopicMetadata]:
         """The topics that names or globs mean. A name that does not exist is an OptionError with the nearest ones; a glob may match none,
         and matches no internal topic unless it begins as one.
         """
         return self.retry(lambda: self._topics(patterns))
 
-    def _topics(self, patterns: Sequence[str]) -> dict[str, Topic]:
+    def _topics(self, patterns: Sequence[str]) -> dict[str, TopicMetadata]:
         globs = [pattern for pattern in patterns if any(char in pattern for char in "*?[")]
         answer = self.metadata(None if globs else list(patterns))
         rows = {row["name"]: row for row in answer["topics"] if row["name"] is not None}
-        topics: dict[str, Topic] = {}
+        topics: dict[str, TopicMetadata] = {}
         for pattern in patterns:
             if pattern in globs:
                 for name, row in rows.items():
@@ -410,12 +410,12 @@ class Cluster:
         return configs
 
 
-def _topic(answer: Message) -> Topic:
+def _topic(answer: Message) -> TopicMetadata:
     if answer["errorCode"] in NOT_AUTHORIZED or (answer["errorCode"] and answer["errorCode"] not in RETRIABLE):
         raise refusal(f"topic {answer['name']}", answer["errorCode"])
     if answer["errorCode"] or not answer["partitions"]:
         raise BrokerError(f"topic {answer['name']}: {explain_code(answer['errorCode'] or 5)}", answer["errorCode"] or 5)
-    topic = Topic(answer["name"], answer.get("topicId") or bytes(16), answer["isInternal"])
+    topic = TopicMetadata(answer["name"], answer.get("topicId") or bytes(16), answer["isInternal"])
     for row in answer["partitions"]:
         topic.partitions[row["partitionIndex"]] = Leader(row["leaderId"], row["leaderEpoch"])
     return topic
@@ -439,6 +439,6 @@ def by_topic(
     return [{"name": topic, name: rows} for topic, rows in rows_by_topic.items()]
 
 
-def ids_of(topics: Mapping[str, Topic]) -> dict[str, bytes]:
+def ids_of(topics: Mapping[str, TopicMetadata]) -> dict[str, bytes]:
     """The ids of topics by name."""
     return {name: topic.id for name, topic in topics.items()}

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.internal.codec import Message
 from rawlog.formats.kafka.log.segment import scan
-from rawlog.formats.kafka.log.writer import Batching, Rows, encode_rows
+from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_rows
 from rawlog.kernels import byte_view
 from rawlog.live.client import (
     UNKNOWN_TOPIC,
@@ -306,7 +306,7 @@ class LibraryFetcher(Fetcher):
         wanted = [message for message in messages if message.offset() < stop]
         if not wanted:
             return None
-        encoded = encode_rows(Rows.of(_table(wanted)), Batching())
+        encoded = encode_rows(RowBuffers.of(_table(wanted)), Batching())
         return FetchedBatches(partition, encoded.frames, encoded.head)
 
 

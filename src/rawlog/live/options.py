@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rawlog.live.client import OUT_OF_RANGE, BrokerError
-from rawlog.live.cluster import BEGINNING, END, Cluster, Topic, TopicPartition, ids_of
+from rawlog.live.cluster import BEGINNING, END, Cluster, TopicMetadata, TopicPartition, ids_of
 from rawlog.live.sources import LakePartition, NativePartition, RowStream
 from rawlog.model.errors import OptionError, RawlogError, unknown
 from rawlog.reading.select import Selection
@@ -55,7 +55,7 @@ class Bounds:
 
 
 def find_bounds(
-    cluster: Cluster, topics: Mapping[str, Topic], options: RecordOptions, resumed: Mapping[TopicPartition, int]
+    cluster: Cluster, topics: Mapping[str, TopicMetadata], options: RecordOptions, resumed: Mapping[TopicPartition, int]
 ) -> Bounds:
     """The first and last offset of each partition that the options mean."""
     selection = options.selection

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.partition.writer import Limits
+from rawlog.formats.kafka.partition.writer import SegmentLimits
 from rawlog.io.output import Output, unwritable
 from rawlog.live.client import BrokerError
 from rawlog.live.cluster import (
     END,
     Cancelled,
     Cluster,
-    Topic,
+    TopicMetadata,
     TopicPartition,
     ids_of,
     interrupted_report,
@@ -52,7 +52,7 @@ def record(
     to: str,
     *,
     form: str = "native",
-    limits: Limits | None = None,
+    limits: SegmentLimits | None = None,
     is_stopped: Callable[[], bool] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Report:
@@ -71,14 +71,14 @@ def record(
             topics = cluster.topics(options.topics)
             if not topics:
                 raise OptionError(f"no topic matches {', '.join(options.topics)}")
-            with _open_sink(to, form, limits or Limits(), options) as sink:
+            with _open_sink(to, form, limits or SegmentLimits(), options) as sink:
                 return _Recording(cluster, topics, options, sink, to, is_stopped, progress).run()
     except Cancelled:
         return interrupted_report("record", ",".join(options.topics), to)
 
 
 @contextlib.contextmanager
-def _open_sink(to: str, form: str, limits: Limits, options: RecordOptions) -> Iterator[Sink]:
+def _open_sink(to: str, form: str, limits: SegmentLimits, options: RecordOptions) -> Iterator[Sink]:
     """Where a recording of a form goes, open as long as the block lasts."""
     output = Output(to)
     sink: Sink
@@ -99,7 +99,7 @@ class _Recording:
     def __init__(
         self,
         cluster: Cluster,
-        topics: Mapping[str, Topic],
+        topics: Mapping[str, TopicMetadata],
         options: RecordOptions,
         sink: Sink,
         to: str,
@@ -281,14 +281,14 @@ class _Recording:
         return report
 
 
-def segment_limits(options: Mapping[str, object] | None) -> Limits:
+def segment_limits(options: Mapping[str, object] | None) -> SegmentLimits:
     """When a segment of a native recording is full: segment_bytes, segment_ms … OptionError for other options."""
     texts = {name.replace(".", "_"): str(value) for name, value in (options or {}).items()}
-    names = [field.name for field in fields(Limits)]
+    names = [field.name for field in fields(SegmentLimits)]
     for name in texts:
         if name not in names:
             raise unknown("option of a recording", name, names)
-    return Limits.from_options(texts)
+    return SegmentLimits.from_options(texts)
 
 
 __all__ = ["FORMS", "NATIVE", "record", "segment_limits"]

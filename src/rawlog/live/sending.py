@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from rawlog.formats.kafka.internal.codec import Message
 from rawlog.formats.kafka.log.layouts import BATCH, Attributes
-from rawlog.formats.kafka.log.writer import Batching, encode_rows
-from rawlog.formats.kafka.log.writer import Rows as RowBuffers
+from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_rows
 from rawlog.live import client
 from rawlog.live.client import (
     CONCURRENT_TRANSACTIONS,
@@ -40,7 +39,7 @@ from rawlog.live.sources import NOT_TRANSACTIONAL, Marker, Omissions
 from rawlog.model.errors import EncodeError
 from rawlog.model.table import RECORDS
 
-__all__ = ["Sending", "Stop", "TransactionPlan", "Transactions"]
+__all__ = ["Sending", "Stop", "TargetTransactions", "TransactionPlan"]
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Transactions of a source, repeated in the target: which records and markers of several partitions belong together, and who sends them.
@@ -155,7 +154,7 @@ def _together(
         yield group
 
 
-class Transactions:
+class TargetTransactions:
     """The transactions of the target. Requests to coordinators have connections of their own. `close` ends them.
 
     `on_new` is called when a producer got its id, before it sends anything.
@@ -459,7 +458,7 @@ class Sending:
         self.producer = writer(
             cluster, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._on_acknowledged
         )
-        self.transactions = Transactions(self.producer, uuid.uuid4().hex[:16], on_new)
+        self.transactions = TargetTransactions(self.producer, uuid.uuid4().hex[:16], on_new)
         self.schedule = Schedule(rate=options.rate, speed=options.speed)
         self.left = Omissions()
         self.notes: list[str] = []

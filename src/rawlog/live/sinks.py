@@ -22,14 +22,14 @@ from rawlog.formats.kafka.checkpoints import LOG_START, checkpoint_text, offsets
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.layouts import Attributes
 from rawlog.formats.kafka.log.seek import skim
-from rawlog.formats.kafka.partition.writer import GrowingPartition, Limits
+from rawlog.formats.kafka.partition.writer import GrowingPartition, SegmentLimits
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.replay.layouts import FILE_HEADER
 from rawlog.formats.replay.writer import entries, file_header
 from rawlog.io.output import Folder, writing
 from rawlog.io.storage import read_regular
 from rawlog.live.client import UNKNOWN_TOPIC
-from rawlog.live.cluster import END, Cluster, Leader, Topic, TopicPartition, ids_of
+from rawlog.live.cluster import END, Cluster, Leader, TopicMetadata, TopicPartition, ids_of
 from rawlog.live.fetch import Aborts, FetchedBatches
 from rawlog.live.options import RecordOptions
 from rawlog.model.errors import AccessError, CorruptError, OptionError, unknown
@@ -52,12 +52,15 @@ class Sink(Protocol):
     #: The next offset of partitions that were recorded before.
     resumed: dict[TopicPartition, int]
 
-    def find(self, topics: Mapping[str, Topic]) -> None:
+    def find(self, topics: Mapping[str, TopicMetadata]) -> None:
         """Open what an earlier recording left, to continue it."""
         ...
 
     def begin(
-        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int], topics: Mapping[str, Topic]
+        self,
+        starts: Mapping[TopicPartition, int],
+        stops: Mapping[TopicPartition, int],
+        topics: Mapping[str, TopicMetadata],
     ) -> None:
         """The partitions to come, their first offsets, and where they end; ends may be added later."""
         ...
@@ -93,7 +96,7 @@ class Sink(Protocol):
 class NativeSink:
     """Partition directories with the batches as they came. A count or an offset that is asked for may be exceeded by a part of a batch."""
 
-    def __init__(self, folder: Folder, limits: Limits) -> None:
+    def __init__(self, folder: Folder, limits: SegmentLimits) -> None:
         self.folder, self.limits = folder, limits
         self.records = self.bytes = 0
         self.resumed: dict[TopicPartition, int] = {}
@@ -101,7 +104,7 @@ class NativeSink:
         self.starts: dict[TopicPartition, int] = {}
         self.cut: dict[TopicPartition, int] = {}
 
-    def find(self, topics: Mapping[str, Topic]) -> None:
+    def find(self, topics: Mapping[str, TopicMetadata]) -> None:
         """Open what an earlier recording left."""
         for topic in topics.values():
             for number in topic.partitions:
@@ -120,7 +123,10 @@ class NativeSink:
         return self.writers[partition]
 
     def begin(
-        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int], topics: Mapping[str, Topic]
+        self,
+        starts: Mapping[TopicPartition, int],
+        stops: Mapping[TopicPartition, int],
+        topics: Mapping[str, TopicMetadata],
     ) -> None:
         for partition, start in starts.items():
             if partition not in self.writers:
@@ -226,7 +232,7 @@ class ReplaySink:
         names = ["key", "value", "timestamp", "headers"]
         self.needed = self.selection.replace(columns=tuple(names)).needed(self.table)
 
-    def find(self, topics: Mapping[str, Topic]) -> None:
+    def find(self, topics: Mapping[str, TopicMetadata]) -> None:
         """Continue a recording: cut it to what its offsets say. OptionError if it is of other topics."""
         size = os.fstat(self.file.fileno()).st_size
         if size == 0:
@@ -253,7 +259,10 @@ class ReplaySink:
         self._size = stored
 
     def begin(
-        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int], topics: Mapping[str, Topic]
+        self,
+        starts: Mapping[TopicPartition, int],
+        stops: Mapping[TopicPartition, int],
+        topics: Mapping[str, TopicMetadata],
     ) -> None:
         if not self._size:
             self._write(file_header(REPLAY_VERSION))
@@ -389,7 +398,7 @@ class Targets:
     ) -> None:
         self.cluster, self.timestamps, self.dry_run = cluster, timestamps, dry_run
         self.create, self.partitions = create, partitions
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, TopicMetadata] = {}
         self.notes: list[str] = []
         self._limits: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
@@ -401,7 +410,7 @@ class Targets:
         answer = self.cluster.retry(lambda: self.cluster.metadata([name]))
         return any(row["name"] == name and row["errorCode"] != UNKNOWN_TOPIC for row in answer["topics"])
 
-    def need(self, name: str, partition: int = 0, largest: int | None = None) -> Topic:
+    def need(self, name: str, partition: int = 0, largest: int | None = None) -> TopicMetadata:
         """A topic that has a partition. OptionError if it does not exist or has too few. One that is created gets so many that `largest`
         is among them, or what the cluster gives by default (-1).
         """
@@ -414,7 +423,7 @@ class Targets:
             ).advise("--partition-by key or round-robin, or --topic-map OLD=NEW to name a topic with more partitions")
         return topic
 
-    def _find(self, name: str, partition: int) -> Topic:
+    def _find(self, name: str, partition: int) -> TopicMetadata:
         if self.create and not self.dry_run:
             self.cluster.create_topic(name, self.partitions or partition + 1 or -1)
         try:
@@ -441,9 +450,9 @@ class Targets:
         self._ends |= self.cluster.offsets(dict.fromkeys(lanes, END), self.ids)
         return topic
 
-    def _imagine(self, name: str, count: int) -> Topic:
+    def _imagine(self, name: str, count: int) -> TopicMetadata:
         """The topic that a dry run would create."""
-        topic = Topic(name, bytes(16), False, {number: Leader(-1, -1) for number in range(count)})
+        topic = TopicMetadata(name, bytes(16), False, {number: Leader(-1, -1) for number in range(count)})
         self.topics[name], self._numbers[name] = topic, len(self._numbers)
         self._limits[name] = DEFAULT_LIMIT
         self.notes.append(f"topic {name}: it does not exist and would be created with {counted(count, 'partition')}")

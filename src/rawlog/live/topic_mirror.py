@@ -19,7 +19,7 @@ from rawlog.live.client import BrokerError
 from rawlog.live.cluster import (
     Cancelled,
     Cluster,
-    Topic,
+    TopicMetadata,
     TopicPartition,
     ids_of,
     interrupted_report,
@@ -90,7 +90,7 @@ class _Mirror:
         self,
         source: Cluster,
         other: Cluster,
-        topics: Mapping[str, Topic],
+        topics: Mapping[str, TopicMetadata],
         options: MirrorOptions,
         is_stopped: Callable[[], bool],
         progress: Callable[[Progress], None] | None,

@@ -126,11 +126,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FindingGroup:
     """Findings that say the same, one after the other in one file or of several files together; and those that follow from them."""
 
     items: list[Finding]
-    following: list[Group] = field(default_factory=list)
+    following: list[FindingGroup] = field(default_factory=list)
 
     @property
     def first(self) -> Finding:
@@ -449,13 +449,13 @@ class Findings:
         return html_table(names, rows, repr(self))
 
 
-def group_findings(findings: Iterable[Finding], rules: Iterable[Rule[Any]]) -> list[Group]:
+def group_findings(findings: Iterable[Finding], rules: Iterable[Rule[Any]]) -> list[FindingGroup]:
     """Findings of one cause together, in the order of the first of each.
 
     Those of one file that say the same are one group, and those without a byte position of several files. A group whose rule names a
     cause (`Rule.follows`) that was found in the same store is part of the group of that cause.
     """
-    groups: dict[tuple[object, ...], Group] = {}
+    groups: dict[tuple[object, ...], FindingGroup] = {}
     for finding in findings:
         key = (
             finding.code,
@@ -463,13 +463,13 @@ def group_findings(findings: Iterable[Finding], rules: Iterable[Rule[Any]]) -> l
             finding.message,
             finding.offset if finding.position is None else finding.path,
         )
-        groups.setdefault(key, Group([])).items.append(finding)
+        groups.setdefault(key, FindingGroup([])).items.append(finding)
     followers = {rule.code: rule for rule in rules if rule.follows is not None}
     causes = _Causes()
     for group in groups.values():
         for above in {rule.above for rule in followers.values() if rule.follows == group.first.code}:
             causes.add(group, above)
-    top: list[Group] = []
+    top: list[FindingGroup] = []
     for group in groups.values():
         rule = followers.get(group.first.code)
         cause = None if rule is None else causes.of(group.first, str(rule.follows))
@@ -481,16 +481,16 @@ class _Causes:
     """Groups by rule, by the directory that their store begins in, and by offset."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, str, int | None], list[Group]] = {}
+        self._groups: dict[tuple[str, str, int | None], list[FindingGroup]] = {}
 
-    def add(self, group: Group, above: int) -> None:
+    def add(self, group: FindingGroup, above: int) -> None:
         finding = group.first
         if finding.path is not None:
             folder = finding.path.rsplit("/", above + 1)[0] if finding.path.count("/") > above else ""
             for offset in {finding.offset, None}:
                 self._groups.setdefault((finding.code, folder, offset), []).append(group)
 
-    def of(self, finding: Finding, code: str) -> Group | None:
+    def of(self, finding: Finding, code: str) -> FindingGroup | None:
         """The cause of a finding: in the same store, and about the same offset if the finding names one."""
         folder = finding.path or ""
         while folder:

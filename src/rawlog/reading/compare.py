@@ -75,7 +75,7 @@ def replicas_of(a: Tree, b: Tree) -> list[Replicas]:
     return replicas
 
 
-def _files(group: Group | None) -> tuple[File, ...]:
+def _files(group: SideGroup | None) -> tuple[File, ...]:
     return () if group is None else group.files
 
 
@@ -444,7 +444,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SideGroup:
     """The files of one partition, store or file of one side."""
 
     topic: str | None
@@ -486,10 +486,10 @@ def _family_files(family: Family, tree: Tree) -> Iterator[File]:
     yield from (file for file in {file.path: file for file in (*files, *evidence)}.values() if file.problem is None)
 
 
-def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> list[Group]:
+def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> list[SideGroup]:
     """The partitions, stores and single files of a tree that have records, without the `claimed` files."""
     able = registry.formats_with(RECORDS)
-    result: dict[str, Group] = {}
+    result: dict[str, SideGroup] = {}
     for file in tree:
         if file.format not in able or file.place.state is not None or file.path in claimed:
             continue
@@ -499,7 +499,7 @@ def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> l
         files = tuple(tree.group_of(file))
         topic, partition = file.place.topic, file.place.partition
         mixed = _names_topics(Tree(tree.roots, files)) if topic is None else False
-        result[key] = Group(topic, partition, _relative(key, tree.roots), files, mixed)
+        result[key] = SideGroup(topic, partition, _relative(key, tree.roots), files, mixed)
     return list(result.values())
 
 
@@ -521,8 +521,8 @@ def _relative(path: str, roots: Sequence[str]) -> str:
 
 
 def match_groups(
-    here: list[Group], there: list[Group], *, by_name: bool = False
-) -> Iterator[tuple[Group | None, Group | None]]:
+    here: list[SideGroup], there: list[SideGroup], *, by_name: bool = False
+) -> Iterator[tuple[SideGroup | None, SideGroup | None]]:
     """Groups of both sides by their identity, else by topic and partition, else by their path; the only one of each side whatever it
     is called, unless they are to be matched `by_name`.
     """
@@ -538,7 +538,7 @@ def match_groups(
         yield a.get(label), b.get(label)
 
 
-def same_units(here: Sequence[Group], there: Sequence[Group]) -> list[tuple[list[Group], list[Group]]]:
+def same_units(here: Sequence[SideGroup], there: Sequence[SideGroup]) -> list[tuple[list[SideGroup], list[SideGroup]]]:
     """The groups of both sides that are replicas of one another, by their identity; those of each side with the best first."""
     stores = [(Store(group.files), side, group) for side, groups in enumerate((here, there)) for group in groups]
     origin = {id(store): (side, group) for store, side, group in stores}
@@ -549,10 +549,12 @@ def same_units(here: Sequence[Group], there: Sequence[Group]) -> list[tuple[list
     return result
 
 
-def _label_groups(groups: list[Group], others: list[Group], fixed: Mapping[int, Label]) -> dict[Label, Group]:
+def _label_groups(
+    groups: list[SideGroup], others: list[SideGroup], fixed: Mapping[int, Label]
+) -> dict[Label, SideGroup]:
     """Groups by what they are called on both sides; `fixed` has the labels of those whose identity says it."""
     ours_by_name, others_by_name = _by_name(groups, fixed), _by_name(others, fixed)
-    labels: dict[Label, Group] = {}
+    labels: dict[Label, SideGroup] = {}
     for group in groups:
         name = (group.topic, group.partition)
         alike, same = ours_by_name.get(name, []), others_by_name.get(name, [])
@@ -569,16 +571,16 @@ def _label_groups(groups: list[Group], others: list[Group], fixed: Mapping[int, 
     return labels
 
 
-def _by_name(groups: list[Group], fixed: Mapping[int, Label]) -> dict[Label, list[Group]]:
+def _by_name(groups: list[SideGroup], fixed: Mapping[int, Label]) -> dict[Label, list[SideGroup]]:
     """The groups of each topic and partition, without those whose label is known."""
-    result: dict[Label, list[Group]] = {}
+    result: dict[Label, list[SideGroup]] = {}
     for group in groups:
         if id(group) not in fixed:
             result.setdefault((group.topic, group.partition), []).append(group)
     return result
 
 
-def _splits(first: Group | None, other: Group | None, selection: Selection) -> Iterator[Pair]:
+def _splits(first: SideGroup | None, other: SideGroup | None, selection: Selection) -> Iterator[Pair]:
     group = first or other
     assert group is not None
     name = group.name

@@ -27,7 +27,7 @@ from rawlog.model.status import Status
 from rawlog.model.store import Store
 from rawlog.model.table import Table
 from rawlog.model.text import offset_range
-from rawlog.reading.parts import Part, choose, whole
+from rawlog.reading.parts import Part, choose_replicas, whole
 from rawlog.reading.rows import Loss, Note, Rows, dict_rows, read_all
 from rawlog.reading.select import Selection, limit_rows
 from rawlog.reading.tail import INTERVAL, last_rows
@@ -584,7 +584,7 @@ class Following:
 
     def _choose(self, tree: Tree) -> Tree:
         """The tree with the replicas that are followed: those that were before, else the best. A choice is noted once."""
-        return choose(tree, self.selection, self._note_once, table=self.table, prefer=are_marked(self._marks))
+        return choose_replicas(tree, self.selection, self._note_once, table=self.table, prefer=are_marked(self._marks))
 
     def _note_once(self, text: str) -> None:
         if self.note is not None and text not in self._refused:

@@ -259,7 +259,7 @@ def contradict(facts: Sequence[str], other: Sequence[str]) -> bool:
     return any(fact and other_fact and fact != other_fact for fact, other_fact in zip(facts, other, strict=False))
 
 
-def choose(
+def choose_replicas(
     tree: Tree,
     selection: Selection,
     note: Callable[[str], None] | None = None,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rawlog.reading.field_paths import Step
-    from rawlog.values.masker import Rule
+    from rawlog.values.masker import MaskRule
 
 NESTED = ("record", "array", "map", "union")
 INTEGERS = {"int": 31, "long": 63}
@@ -111,7 +111,7 @@ class Splicer:
         self.program = program
 
     @classmethod
-    def of(cls, text: str, referenced: Sequence[str], rules: Sequence[Rule]) -> Splicer | None:
+    def of(cls, text: str, referenced: Sequence[str], rules: Sequence[MaskRule]) -> Splicer | None:
         """What applies the rules to bodies of a schema; None if that is possible only one by one. SchemaError for an invalid schema."""
         try:
             root = avro.parse(text, referenced)
@@ -194,7 +194,7 @@ def _null_branch(type: Type) -> int:
     return next((number for number, branch in enumerate(type.inner) if branch.kind == "null"), -1)
 
 
-def _marked(type: Type, steps: tuple[Step, ...], rule: Rule) -> list[Type]:
+def _marked(type: Type, steps: tuple[Step, ...], rule: MaskRule) -> list[Type]:
     """The parts whose bytes change. _NotByColumns if a rule cannot be applied to one of them, or fits none of its values."""
     if steps:
         return [part for inner, rest in _inside(type, steps, rule) for part in _marked(inner, rest, rule)]
@@ -211,7 +211,7 @@ def _marked(type: Type, steps: tuple[Step, ...], rule: Rule) -> list[Type]:
     return [type]
 
 
-def _inside(type: Type, steps: tuple[Step, ...], rule: Rule) -> list[tuple[Type, tuple[Step, ...]]]:
+def _inside(type: Type, steps: tuple[Step, ...], rule: MaskRule) -> list[tuple[Type, tuple[Step, ...]]]:
     """The parts that the next step leads to, and the steps from there."""
     if type.kind == "union":
         return [(branch, steps) for branch in type.inner]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from rawlog.values.masker import Rule
+    from rawlog.values.masker import MaskRule
     from rawlog.values.protobuf import MessageSchema
 
     Numbers = NDArray[np.int64]
@@ -161,7 +161,7 @@ _REASON = {name: number for number, name in enumerate(REASONS)}
 _STATUS = {kernels.TRUNCATED: TRUNCATED, kernels.CORRUPT: CORRUPT, kernels.LIMIT: CORRUPT}
 
 
-class Decoding:
+class DecodedValues:
     """A side of some records: which were decoded, with which schema, and why the others were not.
 
     Values are collected in pieces, some rows each, as JSON texts or as columns; next to them there may be columns of topics.
@@ -259,7 +259,7 @@ class _Work:
     framing: Framing
     side: str
     how: str
-    result: Decoding
+    result: DecodedValues
     reader: Reader | MessageReader | None
     topic_readers: Mapping[str, Reader | MessageReader]
     with_text: bool
@@ -279,7 +279,7 @@ class _Work:
             self.result.topics.setdefault(self.topic, []).append((rows, values))
 
 
-class Decoder:
+class ValueDecoder:
     """Decodes sides of records with the schemas of a catalog. What it makes of a schema is kept."""
 
     def __init__(self, catalog: Catalog, wishes: Mapping[str, str]) -> None:
@@ -303,16 +303,16 @@ class Decoder:
         *,
         topic_readers: Mapping[str, Reader | MessageReader] | None = None,
         with_text: bool = True,
-    ) -> Decoding:
+    ) -> DecodedValues:
         """The values of a binary column of records: as JSON texts, or as columns of a `reader` schema; and in the same pass as columns of
         the schemas of topics. A way other than auto takes only values of that kind. Without text it is only known which were decoded;
         those of Avro are null.
         """
         how = self.wishes.get(side, "raw")
         if how in ("raw", "string") or not len(column):
-            return Decoding(len(column))
+            return DecodedValues(len(column))
         framing = frame(column, headers, side)
-        result = Decoding(len(column), framing)
+        result = DecodedValues(len(column), framing)
         work = _Work(framing, side, how, result, reader, topic_readers or {}, with_text)
         encoded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), None]
@@ -640,7 +640,7 @@ class Decoder:
         editor: AvroEditor | MessageEditor = self._kept(use, ("editor", path), make)
         return editor
 
-    def splicer(self, use: SchemaUse, rules: Sequence[Rule]) -> Splicer | None:
+    def splicer(self, use: SchemaUse, rules: Sequence[MaskRule]) -> Splicer | None:
         """What changes fields of many values of an Avro schema at once; None if that is not possible. SchemaError or LookupError if the
         schema cannot be used.
         """

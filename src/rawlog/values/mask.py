@@ -29,16 +29,16 @@ from rawlog.reading.field_paths import Step, parse_steps
 from rawlog.reading.fields import can_mark, marked_fields
 from rawlog.values import protobuf
 from rawlog.values.avro import SchemaError
-from rawlog.values.decode import Decoder
+from rawlog.values.decode import ValueDecoder
 from rawlog.values.documents import change_fields, encoded, parsed
-from rawlog.values.masker import Edit, Masker, Misfit, Rule, UnknownType
+from rawlog.values.masker import Edit, Masker, MaskRule, Misfit, UnknownType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rawlog.model.table import Table
     from rawlog.reading.select import Tally
-    from rawlog.values.decode import Decoding
+    from rawlog.values.decode import DecodedValues
     from rawlog.values.registry import Catalog, SchemaUse
     from rawlog.values.transform import Wish
 
@@ -50,7 +50,7 @@ OTHERS = ("refuse", "keep", "drop", "hash")
 #: What a schema registry puts before a JSON text: a zero and the number of the schema.
 _FRAME = 5
 #: A rule, and what it makes of a value in a JSON text.
-Change = tuple[Rule, Callable[[Any], Any]]
+Change = tuple[MaskRule, Callable[[Any], Any]]
 Columns = Mapping[str, pa.Array]
 
 
@@ -61,7 +61,7 @@ class Mask:
     #: What values are that have no fields that can be masked.
     unread = "not JSON"
 
-    def __init__(self, rules: Sequence[Rule], masker: Masker, other: str = "refuse") -> None:
+    def __init__(self, rules: Sequence[MaskRule], masker: Masker, other: str = "refuse") -> None:
         """`other` is what is done with keys and values that are not JSON if fields of them are masked (OTHERS)."""
         self.rules, self.masker, self.other = tuple(rules), masker, other
         self.counts: Tally = Counter()
@@ -114,11 +114,11 @@ class Mask:
             masked["headers"] = self._headers(columns["headers"], columns.get("key"), masked.get("key"))
         return pa.RecordBatch.from_arrays([masked[name] for name in columns], schema=batch.schema)
 
-    def _shifted(self, column: pa.Array, rule: Rule) -> pa.Array:
+    def _shifted(self, column: pa.Array, rule: MaskRule) -> pa.Array:
         self.counts[rule.text, "masked"] += len(column)
         return pc.add_checked(column.cast(pa.int64()), rule.shift).cast(column.type)
 
-    def _whole(self, name: str, columns: Columns, rules: Sequence[Rule]) -> pa.Array:
+    def _whole(self, name: str, columns: Columns, rules: Sequence[MaskRule]) -> pa.Array:
         """Whole keys or values."""
         [rule], column = rules, columns[name]
         self.counts[rule.text, "masked"] += len(column)
@@ -126,7 +126,7 @@ class Mask:
         masked = pa.array(change(values.dictionary.to_pylist()), column.type)
         return masked.take(values.indices)
 
-    def _fields(self, name: str, columns: Columns, rules: Sequence[Rule]) -> pa.Array:
+    def _fields(self, name: str, columns: Columns, rules: Sequence[MaskRule]) -> pa.Array:
         """Fields of values that are JSON texts. Others are counted."""
         column, changes = columns[name], self.changes(rules)
         splices = Splices(column)
@@ -156,7 +156,7 @@ class Mask:
                 self._splice(splices, rows, ruled[ruled[:, 4] == kind], kind, rule, change)
         return done
 
-    def count_masked(self, rule: Rule, done: NDArray[np.bool_], has_field: NDArray[np.bool_]) -> None:
+    def count_masked(self, rule: MaskRule, done: NDArray[np.bool_], has_field: NDArray[np.bool_]) -> None:
         """Count the values, of those that are done, that have the field of a rule, and the others."""
         masked = int(np.count_nonzero(has_field))
         self.counts[rule.text, "masked"] += masked
@@ -168,7 +168,7 @@ class Mask:
         rows: NDArray[np.int64],
         spans: NDArray[np.int64],
         kind: int,
-        rule: Rule,
+        rule: MaskRule,
         change: Callable[[Any], Any],
     ) -> None:
         """Put the masks of values of one kind into their place; each distinct value is masked once."""
@@ -190,7 +190,7 @@ class Mask:
                 pieces = [encoded(change(parsed(value)), value) for value in distinct]
         splices.put(Splice(rows[spans[:, 0]], starts, stops, pieces, codes))
 
-    def changes(self, rules: Sequence[Rule]) -> list[Change]:
+    def changes(self, rules: Sequence[MaskRule]) -> list[Change]:
         """Rules with what they do to a value in a JSON text."""
         return [(rule, rule.json_mask(self.masker)) for rule in rules]
 
@@ -217,7 +217,7 @@ class Mask:
             self.counts["", "larger"] += len(text) > len(value) - start
         return value[:start] + text
 
-    def not_read(self, value: bytes, rules: Sequence[Rule]) -> bytes | None:
+    def not_read(self, value: bytes, rules: Sequence[MaskRule]) -> bytes | None:
         """The replacement of a value whose fields are not known. It is counted for each rule."""
         for rule in rules:
             self.counts[rule.text, "not JSON"] += 1
@@ -290,12 +290,12 @@ class SchemaMask(Mask):
 
     def __init__(
         self,
-        rules: Sequence[Rule],
+        rules: Sequence[MaskRule],
         masker: Masker,
         other: str,
         wishes: Mapping[str, Wish],
         source: str | None = None,
-        decoder: Decoder | None = None,
+        decoder: ValueDecoder | None = None,
     ) -> None:
         """`wishes` say how sides are decoded, and `source` where schemas come from, as for `Decode`."""
         super().__init__(rules, masker, other)
@@ -311,7 +311,7 @@ class SchemaMask(Mask):
 
     def bound(self, catalog: Catalog) -> Self:
         """The same with schemas."""
-        decoder = Decoder(catalog, {side: wish.how for side, wish in self.wishes.items()})
+        decoder = ValueDecoder(catalog, {side: wish.how for side, wish in self.wishes.items()})
         return type(self)(self.rules, self.masker, self.other, self.wishes, self.source, decoder)
 
     def _has_schemas(self, side: str) -> bool:
@@ -326,7 +326,7 @@ class SchemaMask(Mask):
         more = ("headers", "topic", "partition", "offset") if has_schemas else ()
         return [*names, *(name for name in more if name in table.names and name not in names)]
 
-    def _fields(self, name: str, columns: Columns, rules: Sequence[Rule]) -> pa.Array:
+    def _fields(self, name: str, columns: Columns, rules: Sequence[MaskRule]) -> pa.Array:
         """Fields of values, each written again with its own schema. OptionError for a field that cannot have its mask."""
         if not self._has_schemas(name):
             return super()._fields(name, columns, rules)
@@ -358,7 +358,12 @@ class SchemaMask(Mask):
         return splices.result()
 
     def _spliced(
-        self, splices: Splices, rows: NDArray[np.int64], decoded: Decoding, schema: SchemaUse, edits: Sequence[Edit]
+        self,
+        splices: Splices,
+        rows: NDArray[np.int64],
+        decoded: DecodedValues,
+        schema: SchemaUse,
+        edits: Sequence[Edit],
     ) -> NDArray[np.bool_]:
         """Change fields of Avro values of one schema by columns; which of them were changed so. The others are to be changed one by one,
         also those of a schema that cannot be used or does not fit a rule: then the place is known.
@@ -383,7 +388,7 @@ class SchemaMask(Mask):
         self,
         row: int,
         value: bytes,
-        decoded: Decoding,
+        decoded: DecodedValues,
         columns: Columns,
         changes: Sequence[Change],
         edits: Sequence[Edit],
@@ -479,18 +484,18 @@ def _pairs(fields: str | Sequence[str] | Mapping[str, str]) -> list[tuple[str, s
     return [(field.strip(), how) for field, _, how in (part.partition("=") for part in parts)]
 
 
-def _rule(text: str, wish: str) -> Rule:
+def _rule(text: str, wish: str) -> MaskRule:
     how, _, more = wish.strip().partition(":")
     column, steps = _path(text)
     if column == "timestamp":
         if how != "shift" or steps:
             raise OptionError(f"--mask {text}={wish}: times can only be moved: timestamp=shift:-30d")
-        return Rule(text, column, (), "shift", shift=parse_span(more))
+        return MaskRule(text, column, (), "shift", shift=parse_span(more))
     if how not in ("drop", "hash", "fixed", "digits") or (more and how != "fixed"):
         raise unknown(f"way to mask {text}", wish.strip(), HOWS)
     if column == "headers" and not steps:
         raise OptionError(f"--mask {text}: name a header, such as headers.user")
-    return Rule(text, column, steps, how, more.encode())
+    return MaskRule(text, column, steps, how, more.encode())
 
 
 def _path(text: str) -> tuple[str, tuple[Step, ...]]:

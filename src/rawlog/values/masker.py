@@ -228,7 +228,7 @@ def _index(alphabet: str, letter: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MaskRule:
     """One field and its mask: `drop`, `hash`, `fixed`, `digits`, or for times `shift`."""
 
     text: str
@@ -291,7 +291,7 @@ class Misfit(ValueError):
     def __init__(self, type: str, hint: str, path: Sequence[str | int] = ()) -> None:
         super().__init__(type, hint)
         self.type, self.hint, self.path = type, hint, tuple(path)
-        self.rule: Rule | None = None
+        self.rule: MaskRule | None = None
 
 
 class UnknownType(Misfit):
@@ -303,7 +303,7 @@ class Edit:
 
     def __init__(
         self,
-        rule: Rule,
+        rule: MaskRule,
         of_json: Callable[[Any], Any],
         of_bytes: Callable[[bytes], bytes | None],
         of_all: Callable[[Sequence[bytes]], Sequence[bytes | None]] | None = None,
@@ -314,7 +314,7 @@ class Edit:
         self.of_all = of_all or (lambda values: [of_bytes(value) for value in values])
 
     @classmethod
-    def of(cls, rule: Rule, masker: Masker) -> Edit:
+    def of(cls, rule: MaskRule, masker: Masker) -> Edit:
         """The edit that a rule describes."""
         of_numbers = masker.numbers_all if rule.how == "digits" else None
         return cls(rule, rule.json_mask(masker), rule.bytes_mask(masker), rule.all_mask(masker), of_numbers)

@@ -84,7 +84,7 @@ _WIRES = {
 }
 
 
-class Layout:
+class MessageLayout:
     """The fields of a message, sorted by number. What its fields hold is looked up when it is met: a message may contain itself."""
 
     def __init__(self, descriptor: Any) -> None:
@@ -103,12 +103,12 @@ class Layout:
         )
         self.choices = len(oneofs)
         self.required = [place for place, field in enumerate(self.fields) if field.is_required]
-        self._inner: dict[int, Layout] = {}
+        self._inner: dict[int, MessageLayout] = {}
 
-    def inner(self, place: int) -> Layout:
+    def inner(self, place: int) -> MessageLayout:
         """The messages of a field."""
         if place not in self._inner:
-            self._inner[place] = Layout(self.fields[place].message_type)
+            self._inner[place] = MessageLayout(self.fields[place].message_type)
         return self._inner[place]
 
     @cached_property
@@ -128,7 +128,7 @@ class MessageSchema:
     files: bytes
     messages: dict[tuple[int, ...], str]
     _classes: dict[tuple[int, ...], Any] = field(default_factory=dict)
-    _layouts: dict[tuple[int, ...], Layout | None] = field(default_factory=dict)
+    _layouts: dict[tuple[int, ...], MessageLayout | None] = field(default_factory=dict)
 
     def __getstate__(self) -> tuple[bytes, dict[tuple[int, ...], str]]:
         return self.files, self.messages
@@ -137,11 +137,11 @@ class MessageSchema:
         self.files, self.messages = state
         self._classes, self._layouts = {}, {}
 
-    def layout(self, path: tuple[int, ...]) -> Layout | None:
+    def layout(self, path: tuple[int, ...]) -> MessageLayout | None:
         """The fields of a message, for reading many at once; None if only the library can read it."""
         if path not in self._layouts:
             try:
-                self._layouts[path] = Layout(self.message(path).DESCRIPTOR)
+                self._layouts[path] = MessageLayout(self.message(path).DESCRIPTOR)
             except SchemaError:
                 self._layouts[path] = None
         return self._layouts[path]

@@ -43,7 +43,7 @@ from rawlog.values.protobuf import (
     UINT32,
     UINT64,
     WRAPPERS,
-    Layout,
+    MessageLayout,
     MessageSchema,
     to_json,
 )  # fmt: skip
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 
-def rows_at_once(layout: Layout) -> int:
+def rows_at_once(layout: MessageLayout) -> int:
     """How many messages may be read in one call."""
     return max(1, MOST_WORDS // max(1, 4 * len(layout.fields)))
 
@@ -87,7 +87,7 @@ class Level:
         return self.items[part], self.item_sizes[part]
 
 
-def scan(layout: Layout, data: NDArray[np.uint8], starts: Numbers, stops: Numbers) -> Level:
+def scan(layout: MessageLayout, data: NDArray[np.uint8], starts: Numbers, stops: Numbers) -> Level:
     """Read messages. Items of repeated fields are counted first: memory is what they take."""
     shape = len(layout.fields), starts.size
     values, sizes, seen, ends = (np.zeros(shape, np.int64) for _ in range(4))
@@ -114,14 +114,14 @@ class Messages:
         self.data, self.starts, self.stops = byte_view(data), starts, stops
         self.is_unusual = np.zeros(starts.size, np.bool_)
 
-    def make(self, layout: Layout, level: Level | None = None) -> pa.Array:
+    def make(self, layout: MessageLayout, level: Level | None = None) -> pa.Array:
         """The array; what it has for an unusual message means nothing. `level`: the scan of the messages, if there was one."""
         owners = np.arange(self.starts.size)
         if level is None:
             return self.messages(layout, self.starts, self.stops, owners, 0)
         return self._made(layout, level, owners, 0)
 
-    def messages(self, layout: Layout, starts: Numbers, stops: Numbers, owners: Numbers, depth: int) -> pa.Array:
+    def messages(self, layout: MessageLayout, starts: Numbers, stops: Numbers, owners: Numbers, depth: int) -> pa.Array:
         """Messages at some places; `owners` are the outermost ones that they are in."""
         step = rows_at_once(layout)
         if starts.size > step:
@@ -130,7 +130,7 @@ class Messages:
             return pa.concat_arrays(arrays)
         return self._made(layout, scan(layout, self.data, starts, stops), owners, depth)
 
-    def _made(self, layout: Layout, level: Level, owners: Numbers, depth: int) -> pa.Array:
+    def _made(self, layout: MessageLayout, level: Level, owners: Numbers, depth: int) -> pa.Array:
         self.is_unusual[owners[level.status == k.UNUSUAL]] = True
         for place in layout.required:
             self.is_unusual[owners[level.seen[place] == 0]] = True
@@ -144,7 +144,7 @@ class Messages:
         arrays = [self._field(layout, place, level, owners, depth) for place in range(len(layout.fields))]
         return self.joined(layout, arrays, owners.size)
 
-    def _field(self, layout: Layout, place: int, level: Level, owners: Numbers, depth: int) -> pa.Array:
+    def _field(self, layout: MessageLayout, place: int, level: Level, owners: Numbers, depth: int) -> pa.Array:
         field = layout.fields[place]
         if not field.is_repeated:
             values, sizes, seen = level.values[place], level.sizes[place], level.seen[place] != 0
@@ -182,7 +182,7 @@ class Messages:
         self.is_unusual[owners[order[again]]] = True
 
     def _values(
-        self, layout: Layout, place: int, values: Numbers, sizes: Numbers, owners: Numbers, depth: int
+        self, layout: MessageLayout, place: int, values: Numbers, sizes: Numbers, owners: Numbers, depth: int
     ) -> pa.Array:
         if layout.fields[place].type == MESSAGE:
             return self.messages(layout.inner(place), values, values + sizes, owners, depth + 1)
@@ -225,15 +225,15 @@ class Messages:
         """Which messages have a value of a field that is not repeated."""
         raise NotImplementedError
 
-    def nothing(self, layout: Layout, place: int, count: int) -> pa.Array:
+    def nothing(self, layout: MessageLayout, place: int, count: int) -> pa.Array:
         """A field that no message has, or items of which none has any."""
         raise NotImplementedError
 
-    def unknown(self, layout: Layout, count: int) -> pa.Array:
+    def unknown(self, layout: MessageLayout, count: int) -> pa.Array:
         """Messages that the library must read."""
         raise NotImplementedError
 
-    def joined(self, layout: Layout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
+    def joined(self, layout: MessageLayout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
         """Messages from their fields."""
         raise NotImplementedError
 
@@ -270,13 +270,13 @@ class JsonMessages(Messages):
             values = values & 0xFFFFFFFF
         return np.not_equal(values, 0)
 
-    def nothing(self, layout: Layout, place: int, count: int) -> pa.Array:
+    def nothing(self, layout: MessageLayout, place: int, count: int) -> pa.Array:
         return pa.nulls(count, pa.string())
 
-    def unknown(self, layout: Layout, count: int) -> pa.Array:
+    def unknown(self, layout: MessageLayout, count: int) -> pa.Array:
         return pa.nulls(count, pa.string())
 
-    def joined(self, layout: Layout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
+    def joined(self, layout: MessageLayout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
         shown = [
             _glued(f"{json.dumps(field.name)}:", texts)
             for field, texts in zip(layout.fields, arrays, strict=True)
@@ -515,7 +515,7 @@ class ColumnMessages(Messages):
     def is_shown(self, field: Any, values: Any, sizes: Any, seen: Any) -> Any:
         return seen if field.has_presence else np.ones(seen.size, np.bool_)
 
-    def nothing(self, layout: Layout, place: int, count: int) -> pa.Array:
+    def nothing(self, layout: MessageLayout, place: int, count: int) -> pa.Array:
         field = layout.fields[place]
         type, _ = _ColumnTypes().field(field, ())
         return (
@@ -524,10 +524,10 @@ class ColumnMessages(Messages):
             else pa.nulls(count, type)
         )
 
-    def unknown(self, layout: Layout, count: int) -> pa.Array:
+    def unknown(self, layout: MessageLayout, count: int) -> pa.Array:
         return pa.nulls(count, pa.string())
 
-    def joined(self, layout: Layout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
+    def joined(self, layout: MessageLayout, arrays: Sequence[pa.Array], count: int) -> pa.Array:
         by_name = {field.name: array for field, array in zip(layout.fields, arrays, strict=True)}
         names = [field.name for field in layout.declared]
         fields = [pa.field(name, by_name[name].type) for name in names]

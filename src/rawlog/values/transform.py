@@ -31,7 +31,7 @@ from rawlog.model.text import counted, text_of
 from rawlog.values import avro, protobuf
 from rawlog.values.avro import SchemaError
 from rawlog.values.avro_values import Reader
-from rawlog.values.decode import HOW, Decoder, Decoding
+from rawlog.values.decode import HOW, DecodedValues, ValueDecoder
 from rawlog.values.documents import json_text
 from rawlog.values.mask import SchemaMask
 from rawlog.values.protobuf_values import MessageReader
@@ -179,7 +179,7 @@ class Fields:
         notes = [f"--decode: {note}; {self.side}_json has the values" for note in notes]
         return Fields(self.side, {topic: self.readers[topic] for topic in types}, types), notes
 
-    def column(self, decoding: Decoding) -> pa.Array:
+    def column(self, decoding: DecodedValues) -> pa.Array:
         """The struct for rows that were decoded with the readers."""
         children = []
         for column in self.arrow:
@@ -239,7 +239,7 @@ class Decode:
         source: str | None = None,
         *,
         keeps_bytes: bool = False,
-        decoder: Decoder | None = None,
+        decoder: ValueDecoder | None = None,
         is_tested: bool = True,
         is_shown: bool = True,
     ) -> None:
@@ -337,7 +337,7 @@ class Decode:
             texts = self._text(side, raw, columns)
             if self.keeps_bytes:
                 texts[f"{side}_json"] = _without(json_text(texts[side]), texts[side].is_null())
-                texts[f"{side}_schema"] = Decoding(len(raw)).schemas()
+                texts[f"{side}_schema"] = DecodedValues(len(raw)).schemas()
                 del texts[side], texts[f"{side}_raw"]
             return texts
         if self.decoder is None:
@@ -373,12 +373,12 @@ class Decode:
             values = [None if value is None else text_of(value) for value in raw.to_pylist()]
             text = pa.array(values, pa.string())
             is_text = ~(text.is_null().to_numpy(zero_copy_only=False) & raw.is_valid().to_numpy(zero_copy_only=False))
-        decoding = Decoding(len(raw))
+        decoding = DecodedValues(len(raw))
         decoding.failed(np.flatnonzero(~is_text), NOT_TEXT)
         self._count(side, decoding, columns)
         return {side: text, f"{side}_error": decoding.errors(), f"{side}_raw": _without(raw, pa.array(is_text))}
 
-    def _count(self, side: str, decoding: Decoding, columns: Mapping[str, pa.Array]) -> None:
+    def _count(self, side: str, decoding: DecodedValues, columns: Mapping[str, pa.Array]) -> None:
         """Count values that were not decoded, by reason, with the first places."""
         for number, reason in enumerate(REASONS):
             rows = np.flatnonzero(decoding.why == number)
@@ -407,7 +407,7 @@ class Decode:
         )
 
     def _with(
-        self, decoder: Decoder | None, readers: dict[str, Reader | MessageReader], fields: dict[str, Fields]
+        self, decoder: ValueDecoder | None, readers: dict[str, Reader | MessageReader], fields: dict[str, Fields]
     ) -> Self:
         copy = type(self)(
             self.wishes,
@@ -487,7 +487,7 @@ class Decode:
         if self.decoder is not None:
             return self
         catalog = _catalog(self, tree) if catalog is None else catalog
-        copy = self._with(Decoder(catalog, {side: wish.how for side, wish in self.wishes.items()}), {}, {})
+        copy = self._with(ValueDecoder(catalog, {side: wish.how for side, wish in self.wishes.items()}), {}, {})
         nested = {side: wish for side, wish in self.wishes.items() if wish.how in COLUMNS and wish.version != WRITTEN}
         topics = _topics(tree, selection) if nested else []
         has_unplaced = bool(nested) and self.keeps_bytes and _has_unplaced(tree)

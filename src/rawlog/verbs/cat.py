@@ -107,11 +107,11 @@ class Log(Tree):
         OptionError for an unknown table, column, topic or partition; UnknownFormatError if no file has that table.
         """
         from rawlog.reading.names import check_names
-        from rawlog.reading.parts import choose
+        from rawlog.reading.parts import choose_replicas
         from rawlog.reading.rows import Rows
 
         chosen = bind_schemas(selection_of(selection), self, registry.table_named(name))
-        tree = choose(self, chosen, log_note, table=registry.table_named(name))
+        tree = choose_replicas(self, chosen, log_note, table=registry.table_named(name))
         rows = Rows(tree, name, chosen)
         rows.note = log_note
         check_names(tree, rows.table, chosen)
@@ -280,7 +280,7 @@ def follow(
     >>> last = [batch.num_rows for batch in new.first]
     """
     from rawlog.reading.follow import Following, check_table
-    from rawlog.reading.parts import choose
+    from rawlog.reading.parts import choose_replicas
 
     rows, wanted = selection_of(selection).replace(limit=limit), registry.table_named(table)
     check_table(wanted)
@@ -292,7 +292,7 @@ def follow(
     following = Following(listed(paths), wanted, rows, format=format, position=position, note=note or log_note)
     following.interval, following.stop = every, stop
     if position is None and lines is not None:
-        kept = choose(readable(tree, note), rows, note or log_note, table=wanted)
+        kept = choose_replicas(readable(tree, note), rows, note or log_note, table=wanted)
         if wanted.name in kept.tables:
             last = _table(kept, wanted, rows.replace(limit=None), note, may_come=True)
             following.skip_to_last(last, lines)
@@ -334,7 +334,7 @@ def count(
 
 def open_rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
     """The rows of a table at some paths: the best replicas, with the schemas that decoding needs."""
-    from rawlog.reading.parts import choose
+    from rawlog.reading.parts import choose_replicas
 
     wanted = registry.table_named(table)
     selection.needed(wanted)
@@ -345,7 +345,7 @@ def open_rows(paths: Paths, table: str, format: str | None, selection: Selection
         kept = readable(tree, note)
         if not any(file.format for file in kept):
             raise AccessError(f"{', '.join(tree.roots)}: nothing here can be read")
-        tree = choose(kept, selection, note or log_note, table=wanted)
+        tree = choose_replicas(kept, selection, note or log_note, table=wanted)
     return _table(tree, wanted, selection, note)
 
 

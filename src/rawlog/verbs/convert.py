@@ -133,7 +133,7 @@ def convert(
     from rawlog.lakes.sources import lake_schemas, sheet_names, source_tree
     from rawlog.lakes.targets import FormatOutlet, outlet
     from rawlog.reading.names import check_names
-    from rawlog.reading.parts import choose as choose_replicas
+    from rawlog.reading.parts import choose_replicas
 
     reading, running = divide_options(selection)
     settings = settings_of(running)

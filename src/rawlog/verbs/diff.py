@@ -74,7 +74,7 @@ def diff(
     >>> same = rawlog.diff("samples/kafka", "samples/kafka").is_same
     """
     from rawlog.reading.names import check_names
-    from rawlog.reading.parts import choose as choose_replicas
+    from rawlog.reading.parts import choose_replicas
 
     reading, running = divide_options(selection)
     rows = selection_of(reading)

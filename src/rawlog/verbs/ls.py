@@ -11,7 +11,7 @@ from rawlog.model.errors import unknown
 from rawlog.model.table import FILES
 from rawlog.model.verb import Option, verb
 from rawlog.reading.options import READ, Format, Note, Partitions, Paths, Topics, listed
-from rawlog.reading.parts import choose, copies
+from rawlog.reading.parts import choose_replicas, copies
 from rawlog.reading.rows import Loss, Rows, unfinished
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, Unreadable, open_known
@@ -51,7 +51,7 @@ class Listing(Rows):
     @cached_property
     def unread(self) -> frozenset[str]:
         """The files of replicas that other verbs do not read."""
-        return frozenset(file.path for file in choose(self.tree, Selection(), lambda note: None).unread)
+        return frozenset(file.path for file in choose_replicas(self.tree, Selection(), lambda note: None).unread)
 
     @cached_property
     def replicas(self) -> list[Copies]:

@@ -37,7 +37,7 @@ from rawlog.reading.select import (
 from rawlog.reading.tree import Tree, Unreadable, open_known, open_tree
 
 if TYPE_CHECKING:
-    from rawlog.engines.choice import Engine as JobEngine
+    from rawlog.engines.choice import JobEngine
     from rawlog.values.mask import Mask
     from rawlog.values.registry import Catalog
 

@@ -36,7 +36,7 @@ from rawlog.reading.options import OUTPUT, Format, Limits, Note, Path, Paths, li
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 from rawlog.verbs.options import Verifying, open_sources, running_of, settings_of
-from rawlog.verbs.verify import Span, Verify, VerifyResult, VerifySplit, VerifySplitResult, all_rules
+from rawlog.verbs.verify import FileSpan, Verify, VerifyResult, VerifySplit, VerifySplitResult, all_rules
 
 if TYPE_CHECKING:
     from rawlog.lakes.upkeep import TableStatus
@@ -292,13 +292,13 @@ class Survey(Verify):
 
     def plan(self, tree: Tree) -> list[Split]:
         """The splits of `verify`. Of replicas the best is measured."""
-        from rawlog.reading.parts import choose as choose_replicas
+        from rawlog.reading.parts import choose_replicas
 
         counted = choose_replicas(tree, Selection(), self._notes.append)
         self.unread = frozenset(file.path for file in counted.unread)
         return super().plan(tree)
 
-    def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> FileCheck:
+    def _check(self, span: FileSpan, store: Store, seen: Callable[[Any], None]) -> FileCheck:
         from rawlog.reading.inspect import check_file
         from rawlog.reading.profile import FileProfile, is_profiled
 

@@ -95,7 +95,7 @@ def restore(
     from rawlog.lakes.names import is_lake
     from rawlog.lakes.sources import source_tree
     from rawlog.model.recovery import RestoreOptions
-    from rawlog.reading.parts import choose as choose_replicas
+    from rawlog.reading.parts import choose_replicas
 
     running = running_of(options, (*NewCluster.__annotations__, *Masking.__annotations__, *Decoding.__annotations__))
     if any(not old or not new for old, new in (rename or {}).items()):
@@ -147,7 +147,7 @@ SHOWN_TABLES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowSpan:
     """The rows of one partition in one file: their count, first and last offset, and whether offsets rise."""
 
     path: str
@@ -163,7 +163,7 @@ class Fragments:
 
     topic: str
     partition: int
-    spans: tuple[Span, ...]
+    spans: tuple[RowSpan, ...]
     columns: tuple[str, ...]
     marks: tuple[Any, ...] = ()
     #: The first offset that is restored: those before it were deleted, although the files still had them.
@@ -207,7 +207,7 @@ class Fragments:
         if batches:
             yield pa.Table.from_batches(batches).combine_chunks().sort_by("offset")
 
-    def _read(self, span: Span) -> Iterator[pa.RecordBatch]:
+    def _read(self, span: RowSpan) -> Iterator[pa.RecordBatch]:
         from pyarrow import dataset
 
         from rawlog.lakes.payload import ROW, SPLIT
@@ -268,7 +268,7 @@ def offer_files(
     row_columns = restorer.row_columns
     table = RECORDS if payloads is None else registry.table_named(restorer.records_table)
     nameless = 0
-    by_partition: dict[tuple[str, int], list[Span]] = {}
+    by_partition: dict[tuple[str, int], list[RowSpan]] = {}
     marks: dict[tuple[str, int], list[Any]] = {}
     columns: tuple[str, ...] = ()
     for path in files:
@@ -291,7 +291,7 @@ def offer_files(
             offsets = part.column("offset").to_numpy()
             rising = bool((offsets[1:] > offsets[:-1]).all())  # a difference may be too large for its type
             by_partition.setdefault(key, []).append(
-                Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising)
+                RowSpan(path, offsets.size, int(offsets.min()), int(offsets.max()), rising)
             )
             if has_row_columns:
                 marks.setdefault(key, []).extend(restorer.marks(part))

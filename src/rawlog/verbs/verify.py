@@ -229,7 +229,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileSpan:
     """Bytes of a file to check, and the files next to it that the pass looks into."""
 
     file: File
@@ -246,7 +246,7 @@ class Span:
 class VerifySplit:
     """What one split checks: spans of files; stores; a pair of replicas; or the tree."""
 
-    spans: tuple[Span, ...] = ()
+    spans: tuple[FileSpan, ...] = ()
     groups: tuple[Store, ...] = ()
     replicas: Replicas | None = None
     tree: Store | None = None
@@ -338,7 +338,7 @@ class Verify(Job[VerifySplitResult, VerifyResult]):
             stage.advance(split.size)
         return VerifySplitResult(split.number, tuple(checked), findings, tuple(panels or ()))
 
-    def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> FileCheck:
+    def _check(self, span: FileSpan, store: Store, seen: Callable[[Any], None]) -> FileCheck:
         from rawlog.reading.inspect import check_file
 
         return check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop)
@@ -353,7 +353,7 @@ class Verify(Job[VerifySplitResult, VerifyResult]):
         now.done = len(results)
         if again:
             nearby = {file.path: near(file, now.tree.group_of(file)) for file in again}
-            return self._splits([VerifySplit(spans=(Span(file, nearby[file.path]),)) for file in again])
+            return self._splits([VerifySplit(spans=(FileSpan(file, nearby[file.path]),)) for file in again])
         if now.is_compared:
             return []
         now.is_compared = True
@@ -415,7 +415,7 @@ class Verify(Job[VerifySplitResult, VerifyResult]):
         return {"chosen": self.chosen, "_now": None, "against": None}
 
 
-def _spans(file: File, store: Store) -> list[Span]:
+def _spans(file: File, store: Store) -> list[FileSpan]:
     """A file to be checked, in splits if it is large and its format knows where to cut it without reading it."""
     from rawlog.reading.inspect import near
 
@@ -428,9 +428,9 @@ def _spans(file: File, store: Store) -> list[Span]:
         or file.size < CUT * 3 // 2
         or file.problem
     ):
-        return [Span(file, nearby)]
+        return [FileSpan(file, nearby)]
     edges = [None, *format.codec.cuts(file, store, CUT), None]
-    return [Span(file, nearby, start, stop) for start, stop in pairwise(edges)]
+    return [FileSpan(file, nearby, start, stop) for start, stop in pairwise(edges)]
 
 
 def _weight(split: VerifySplit) -> int:

@@ -24,7 +24,7 @@ from rawlog.model.verb import Option
 
 if TYPE_CHECKING:
     from rawlog.model.difference import Difference, Tally
-    from rawlog.model.finding import Account, Finding, Findings, Group, Rule
+    from rawlog.model.finding import Account, Finding, FindingGroup, Findings, Rule
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Prints findings: what a verification found, and its verdict; and the rules that it knows.
@@ -134,7 +134,7 @@ def _show_accounts(accounts: Sequence[Account]) -> None:
             output.line(text)
 
 
-def _lines(group: Group) -> Iterator[str]:
+def _lines(group: FindingGroup) -> Iterator[str]:
     """A group as one line, or a few; and what follows from it."""
     if len(group.items) <= ALONE:
         yield from (_line(item) for item in group.items if item.path == group.first.path)

@@ -47,8 +47,7 @@ from rawlog.reading import parts, rows
 from rawlog.reading.field_paths import field_column
 from rawlog.reading.follow import Follower, Line, Mark, are_marked, from_position, to_position
 from rawlog.reading.follow import Position as Offset
-from rawlog.reading.parts import Part, choose, cut
-from rawlog.reading.parts import choose as choose_replicas
+from rawlog.reading.parts import Part, choose_replicas, cut
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
@@ -287,7 +286,9 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned on the driver from names, sizes and indexes."""
-        tree = choose(open_tree(self.request.paths), self.request.selection, log.info, table=self.request.whole_table)
+        tree = choose_replicas(
+            open_tree(self.request.paths), self.request.selection, log.info, table=self.request.whole_table
+        )
         return plan(tree, self.request)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from rawlog.model.errors import AccessError, DataError, OptionError
 from rawlog.model.report import SeriousNote
 from rawlog.model.table import COMMON, Table
 from rawlog.reading import rows
-from rawlog.reading.parts import Part, choose, plan
+from rawlog.reading.parts import Part, choose_replicas, plan
 from rawlog.reading.select import Selection, limit_rows, partition_column
 from rawlog.reading.tree import Tree, open_known, open_tree
 from rawlog.values.transform import bind
@@ -134,8 +134,8 @@ class Bounds:
 NOTHING_KNOWN = Bounds(is_exact=False)
 
 
-def _merged(bound: Any, other: Any, choose: Callable[[Any, Any], Any]) -> Any:
-    return other if bound is None else bound if other is None else choose(bound, other)
+def _merged(bound: Any, other: Any, choose_replicas: Callable[[Any, Any], Any]) -> Any:
+    return other if bound is None else bound if other is None else choose_replicas(bound, other)
 
 
 def _widest(name: str) -> Callable[[int, int], int]:
@@ -603,7 +603,7 @@ class Directory:
         self.paths = list(self.tree.roots)
         self.reading, self.note = bind(reading, self.tree), note
         self._chosen: dict[str, Tree] = {}
-        choose(self.tree, reading, note)
+        choose_replicas(self.tree, reading, note)
 
     def refresh(self) -> None:
         """List the files again: some may be new, others deleted."""
@@ -622,7 +622,7 @@ class Directory:
     def chosen(self, table: Table) -> Tree:
         """The files whose rows a table has: of replicas those that are read."""
         if table.name not in self._chosen:
-            self._chosen[table.name] = choose(self.tree, self.reading, table=table)
+            self._chosen[table.name] = choose_replicas(self.tree, self.reading, table=table)
         return self._chosen[table.name]
 
     @property

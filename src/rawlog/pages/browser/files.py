@@ -26,7 +26,7 @@ FRESH, PATIENCE = 3.0, 20
 
 
 @dataclass(slots=True)
-class Folder:
+class FolderListing:
     """A directory: the names of what is in it."""
 
     folders: dict[str, None] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Listing:
         self.tree, self.left_out = tree, tuple(left_out)
         self.files: dict[str, File] = {}
         self.names: dict[str, str] = {}
-        self.folders: dict[str, Folder] = {"": Folder()}
+        self.folders: dict[str, FolderListing] = {"": FolderListing()}
         roots = _bases(tree.roots)
         for file in tree:
             name = valid_text(_name(file.path, roots))
@@ -71,10 +71,10 @@ class Listing:
             above, _, last = name.rpartition("/")
             self._folder(above).files[last] = None
 
-    def _folder(self, name: str) -> Folder:
+    def _folder(self, name: str) -> FolderListing:
         folder = self.folders.get(name)
         if folder is None:
-            folder = self.folders[name] = Folder()
+            folder = self.folders[name] = FolderListing()
             above, _, last = name.rpartition("/")
             self._folder(above).folders[last] = None
         return folder

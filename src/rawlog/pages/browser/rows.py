@@ -22,7 +22,7 @@ from rawlog.model.text import counted, to_json
 from rawlog.pages.browser.files import Listing, Scope
 from rawlog.pages.frame import Safe, details, joined, tag, text
 from rawlog.reading.inspect import RuleChoice, check_file
-from rawlog.reading.parts import Part, choose, cut, plan
+from rawlog.reading.parts import Part, choose_replicas, cut, plan
 from rawlog.reading.rows import Decoder, Loss, Rows, dict_rows, is_past, read
 from rawlog.reading.select import Selection
 
@@ -180,7 +180,7 @@ def rows_of(
 ) -> Page:
     """The first `most` rows from a cursor on, in so many seconds. RawlogError if table or selection do not fit; damage is a note."""
     page = Page()
-    tree = choose(scope.wide, selection, page.note, table=table)
+    tree = choose_replicas(scope.wide, selection, page.note, table=table)
     rows = Rows(tree, table, selection)
     deadline = time.monotonic() + (SECONDS if seconds is None else seconds)
     with contextlib.suppress(_End):
@@ -195,7 +195,7 @@ def rows_of(
 def last_rows(scope: Scope, table: Table, selection: Selection, most: int) -> Page:
     """The last rows of some files. Files are read from their last piece on, where something tells where frames begin."""
     page = Page()
-    tree = choose(scope.wide, selection, page.note, table=table)
+    tree = choose_replicas(scope.wide, selection, page.note, table=table)
     Rows(tree, table, selection)
     if table.name in ("files", "findings") or not registry.formats_with(table):
         raise OptionError(f"the last rows of {table.name} cannot be found without reading all of them")

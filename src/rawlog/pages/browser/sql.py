@@ -34,7 +34,7 @@ from rawlog.pages.frame import (
     tag,
     text,
 )
-from rawlog.reading.parts import Part, choose
+from rawlog.reading.parts import Part, choose_replicas
 from rawlog.reading.rows import Rows, dict_rows
 from rawlog.reading.select import Selection
 
@@ -157,7 +157,7 @@ def export_rows(views: Views, query: Query) -> tuple[str, str, Generator[bytes]]
     table = registry.table_named(query["table"]) if "table" in query else scope.default_table
     form = _form(query)
     selection = query.selection(listing.tree if table is RECORDS else None).replace(errors=_errors(query))
-    rows = _ScopedRows(choose(scope.wide, selection, table=table), table, selection)
+    rows = _ScopedRows(choose_replicas(scope.wide, selection, table=table), table, selection)
     rows.paths = scope.paths
     plain = "".join(
         character if character.isalnum() or character in "-._" else "-"

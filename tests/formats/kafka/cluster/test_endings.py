@@ -12,8 +12,8 @@ import pytest
 import rawlog
 from rawlog.formats.kafka.cluster.internal_topics import (
     Endings,
-    Status,
     TransactionState,
+    TransactionStatus,
     last_states,
     partition_of,
     states_in,
@@ -78,7 +78,7 @@ def disk(tmp_path: Path) -> Path:
     return made
 
 
-def prepare(disk: Path, status: Status) -> None:
+def prepare(disk: Path, status: TransactionStatus) -> None:
     number, _, record = last_state(disk)
     value = {**(record.value or {}), "transactionStatus": int(status)}
     changed = KeyedRecord(
@@ -106,8 +106,10 @@ def offset_of(path: Path, group: str) -> int:
     return int(found)
 
 
-@pytest.mark.parametrize("status", [None, Status.PREPARE_ABORT, Status.PREPARE_COMMIT])
-def test_the_log_of_the_coordinator_decides_everywhere(status: Status | None, disk: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [None, TransactionStatus.PREPARE_ABORT, TransactionStatus.PREPARE_COMMIT])
+def test_the_log_of_the_coordinator_decides_everywhere(
+    status: TransactionStatus | None, disk: Path, tmp_path: Path
+) -> None:
     if status is not None:
         prepare(disk, status)
     pending = rawlog.read(disk, topic="transaction-open")["value"].to_pylist()
@@ -115,12 +117,12 @@ def test_the_log_of_the_coordinator_decides_everywhere(status: Status | None, di
     assert len(before) < len(pending)
     target = tmp_path / "new"
     report = rawlog.rescue([disk], to=target)
-    is_commit = status is Status.PREPARE_COMMIT
+    is_commit = status is TransactionStatus.PREPARE_COMMIT
     assert visible(target) == (pending if is_commit else before)
     assert offset_of(target, "torn") == (5 if is_commit else 3)
     assert report.counts["transactions_committed" if is_commit else "transactions_aborted"] == 2
     _, ended, record = last_state(target)
-    assert ended.status == (Status.COMPLETE_COMMIT if is_commit else Status.COMPLETE_ABORT)
+    assert ended.status == (TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT)
     assert record.value is not None
     assert record.value["transactionPartitions"] == []
     assert ended.epoch == last_state(disk)[1].epoch + (status is None)
@@ -134,7 +136,7 @@ def test_a_restored_group_does_not_lose_an_offset_whose_commit_is_prepared(disk:
     """Offsets are committed again by restore. Those were after an offset of a transaction that the new coordinator commits later, and
     replaced it.
     """
-    prepare(disk, Status.PREPARE_COMMIT)
+    prepare(disk, TransactionStatus.PREPARE_COMMIT)
     rawlog.restore(disk, tmp_path / "new")
     rows = rawlog.read(tmp_path / "new", table="kafka.offsets").to_pylist()
     last = [row for row in rows if row["group"] == "torn"][-1]
@@ -154,7 +156,7 @@ def test_without_the_coordinators_log_open_transactions_are_aborted(disk: Path, 
 
 def test_producer_ids_go_on_after_all_that_were_given_out(disk: Path, tmp_path: Path) -> None:
     number, _, record = last_state(disk)
-    value = {**(record.value or {}), "producerId": 7_654_321, "transactionStatus": int(Status.EMPTY)}
+    value = {**(record.value or {}), "producerId": 7_654_321, "transactionStatus": int(TransactionStatus.EMPTY)}
     changed = KeyedRecord(
         record.type,
         record.name,
@@ -171,23 +173,25 @@ def test_producer_ids_go_on_after_all_that_were_given_out(disk: Path, tmp_path: 
     assert head["next_producer_id"] == 7_655_000
 
 
-def one(status: Status, epoch: int, *, version: int = 0, offset: int = 1, name: str = "t") -> TransactionState:
+def one(
+    status: TransactionStatus, epoch: int, *, version: int = 0, offset: int = 1, name: str = "t"
+) -> TransactionState:
     return TransactionState(name, offset, status, 9, epoch, 1_000, version)
 
 
 @pytest.mark.parametrize(
     ("state", "epoch", "newest", "commits"),
     [
-        (one(Status.PREPARE_COMMIT, 4), 4, 2_000, True),
-        (one(Status.PREPARE_COMMIT, 4, version=2), 3, 2_000, True),
-        (one(Status.PREPARE_COMMIT, 4), 5, 2_000, False),  # a later transaction, which no state tells of
-        (one(Status.COMPLETE_COMMIT, 4), 4, 900, True),  # its marker is lost
-        (one(Status.COMPLETE_COMMIT, 4), 4, 2_000, False),  # written after it was complete
-        (one(Status.COMPLETE_COMMIT, 4, version=2), 3, 2_000, True),
-        (one(Status.COMPLETE_COMMIT, 4, version=2), 4, 900, False),
-        (one(Status.ONGOING, 4), 4, 900, False),
-        (one(Status.PREPARE_ABORT, 4), 4, 900, False),
-        (one(Status.COMPLETE_ABORT, 4), 4, 900, False),
+        (one(TransactionStatus.PREPARE_COMMIT, 4), 4, 2_000, True),
+        (one(TransactionStatus.PREPARE_COMMIT, 4, version=2), 3, 2_000, True),
+        (one(TransactionStatus.PREPARE_COMMIT, 4), 5, 2_000, False),  # a later transaction, which no state tells of
+        (one(TransactionStatus.COMPLETE_COMMIT, 4), 4, 900, True),  # its marker is lost
+        (one(TransactionStatus.COMPLETE_COMMIT, 4), 4, 2_000, False),  # written after it was complete
+        (one(TransactionStatus.COMPLETE_COMMIT, 4, version=2), 3, 2_000, True),
+        (one(TransactionStatus.COMPLETE_COMMIT, 4, version=2), 4, 900, False),
+        (one(TransactionStatus.ONGOING, 4), 4, 900, False),
+        (one(TransactionStatus.PREPARE_ABORT, 4), 4, 900, False),
+        (one(TransactionStatus.COMPLETE_ABORT, 4), 4, 900, False),
     ],
 )
 def test_which_records_a_state_commits(state: TransactionState, epoch: int, newest: int, commits: bool) -> None:
@@ -195,7 +199,7 @@ def test_which_records_a_state_commits(state: TransactionState, epoch: int, newe
 
 
 def test_the_newest_state_of_a_transactional_id_counts() -> None:
-    older, newer = one(Status.PREPARE_COMMIT, 4, offset=5), one(Status.ONGOING, 5, offset=6)
+    older, newer = one(TransactionStatus.PREPARE_COMMIT, 4, offset=5), one(TransactionStatus.ONGOING, 5, offset=6)
     assert Endings.of([newer, older]).by_producer == {9: newer}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.cluster.new_cluster import Topic, node_ids, place_replicas
+from rawlog.formats.kafka.cluster.new_cluster import NewTopic, node_ids, place_replicas
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.model.errors import OptionError
 from tests.data.dead_cluster import Partition, write_disks
@@ -71,7 +71,7 @@ def test_a_rescued_cluster_can_be_rescued_again(disks: list[Path], tmp_path: Pat
 
 
 def test_replicas_stay_where_they_were_if_those_nodes_exist() -> None:
-    topic = Topic("t", "t", b"t" * 16, 3)
+    topic = NewTopic("t", "t", b"t" * 16, 3)
     assert place_replicas(topic, [1, 2, 3], {0: [3, 1], 1: [9, 1], 2: [2, 3]}, shift=1) == 2
     assert topic.replicas == {0: [3, 1], 1: [3, 1], 2: [2, 3]}
     assert place_replicas(topic, [1], {0: [3, 1]}) == 1

@@ -22,7 +22,7 @@ from rawlog.formats.kafka.log.layouts import (
 )
 from rawlog.formats.kafka.log.records import COLUMNS, decode_columns
 from rawlog.formats.kafka.log.segment import scan
-from rawlog.formats.kafka.log.writer import BatchFields, Batching, Rows, encode_batch, encode_marker, encode_rows
+from rawlog.formats.kafka.log.writer import BatchFields, Batching, RowBuffers, encode_batch, encode_marker, encode_rows
 from rawlog.formats.kafka.partition.writer import SegmentIndex
 from rawlog.io import compression
 from rawlog.kernels import byte_view
@@ -138,7 +138,7 @@ def test_the_slow_decoder_reads_what_was_encoded(
     if magic != MAGIC_V2 and codec == "zstd":
         codec = "lz4"
     batching = Batching(codec, records=records, bytes=size, magic=magic, leader_epoch=5)
-    made = encode_rows(Rows.of(batch_of(*rows)), batching)
+    made = encode_rows(RowBuffers.of(batch_of(*rows)), batching)
     found = [record for batch in kafka.decode(made.frames.data.tobytes()) for record in batch.records]
     assert [(one.offset, one.key, one.value) for one in found] == [
         (one["offset"], one["key"], one["value"]) for one in rows
@@ -159,14 +159,14 @@ def test_the_slow_decoder_reads_what_was_encoded(
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.sampled_from([1, 4, 1000]))
 def test_batches_do_not_depend_on_how_rows_come_in(cuts: list[int], records: int) -> None:
     rows = [row(number, b"x" * (number % 50)) for number in range(sum(cuts))]
-    whole = encode_rows(Rows.of(batch_of(*rows)), Batching(records=records)).frames.data.tobytes()
+    whole = encode_rows(RowBuffers.of(batch_of(*rows)), Batching(records=records)).frames.data.tobytes()
     pieces, pending, previous = [], [], -1
     at = 0
     for index, size in enumerate(cuts):
         pending += rows[at : at + size]
         at += size
         made = encode_rows(
-            Rows.of(batch_of(*pending)), Batching(records=records), previous, whole=index == len(cuts) - 1
+            RowBuffers.of(batch_of(*pending)), Batching(records=records), previous, whole=index == len(cuts) - 1
         )
         pieces.append(made.frames.data.tobytes())
         pending = pending[made.rows :]
@@ -182,7 +182,7 @@ def test_sliced_columns_are_written_from_where_they_begin() -> None:
     part = batch_of(*rows).slice(7, 9)
     found = [
         one
-        for batch in kafka.decode(encode_rows(Rows.of(part), Batching()).frames.data.tobytes())
+        for batch in kafka.decode(encode_rows(RowBuffers.of(part), Batching()).frames.data.tobytes())
         for one in batch.records
     ]
     assert [(one.offset, one.key, one.value, one.headers) for one in found] == [
@@ -348,7 +348,7 @@ def test_all_levels_are_taken(tmp_path: Path) -> None:
 
 def test_an_index_is_not_changed_by_the_windows_it_is_made_in() -> None:
     rows = [row(number, bytes(number % 700), time=T + number * 37 % 1000) for number in range(500)]
-    made = encode_rows(Rows.of(batch_of(*rows)), Batching(records=2))
+    made = encode_rows(RowBuffers.of(batch_of(*rows)), Batching(records=2))
     limits = np.array([1 << 62, 1 << 62, 1 << 62, 1 << 62, 512], np.int64)
     whole = SegmentIndex(0, limits)
     assert whole.add(made.frames.sizes, made.head) == len(made.frames)

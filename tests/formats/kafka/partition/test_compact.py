@@ -15,7 +15,7 @@ import rawlog
 from rawlog.cli import cli
 from rawlog.formats.kafka.partition import Partition
 from rawlog.formats.kafka.partition.compact import Settings
-from rawlog.formats.kafka.partition.writer import Limits, segment_name
+from rawlog.formats.kafka.partition.writer import SegmentLimits, segment_name
 from rawlog.model.errors import DataError, OptionError
 from tests.data.golden import kafka_cases
 from tests.data.kafka_rewriting import rewritten
@@ -309,8 +309,8 @@ def test_options_that_cannot_be_are_refused() -> None:
     with pytest.raises(OptionError, match="did you mean delete_retention_ms"):
         Settings.from_options({"delete.retention": "1"})
     assert set(Partition.rewrites["compact"].options) == {*Settings.__dataclass_fields__, "topic", "at_once"}
-    assert set(Partition.rewrites["rebuild"].options) == {*Limits.__dataclass_fields__}
-    assert set(Partition.rewrites["repair"].options) == {*Limits.__dataclass_fields__, "policy", "quarantine"}
+    assert set(Partition.rewrites["rebuild"].options) == {*SegmentLimits.__dataclass_fields__}
+    assert set(Partition.rewrites["repair"].options) == {*SegmentLimits.__dataclass_fields__, "policy", "quarantine"}
 
 
 def run(*words: object) -> Result:

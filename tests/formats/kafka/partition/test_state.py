@@ -17,8 +17,8 @@ from rawlog.formats.kafka.log.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.partition.state import (
     AbortedTxn,
-    Producer,
     Producers,
+    ProducerState,
     merge_folds,
 )
 from rawlog.model.frames import Frames
@@ -38,7 +38,7 @@ class Odd:
 class Plain:
     """The same one batch at a time, in plain Python."""
 
-    states: dict[int, Producer] = field(default_factory=dict)
+    states: dict[int, ProducerState] = field(default_factory=dict)
     aborted: list[AbortedTxn] = field(default_factory=list)
 
     def add(self, frames: Frames, head: Heads, *, transactional_only: bool = False) -> Iterator[Odd]:
@@ -48,14 +48,14 @@ class Plain:
         control = head.has(Attributes.CONTROL)
         for index in chosen.tolist():
             number = int(head["producer_id"][index])
-            state = self.states.setdefault(number, Producer())
+            state = self.states.setdefault(number, ProducerState())
             if control[index]:
                 if head["record_count"][index]:
                     self._marker(frames, head, index, number, state)
             else:
                 yield from self._data(head, index, state)
 
-    def _data(self, head: Heads, index: int, state: Producer) -> Iterator[Odd]:
+    def _data(self, head: Heads, index: int, state: ProducerState) -> Iterator[Odd]:
         epoch, sequence = int(head["producer_epoch"][index]), int(head["base_sequence"][index])
         base, last = int(head["base_offset"][index]), int(head["last_offset"][index])
         known = state.epoch != NONE
@@ -75,7 +75,7 @@ class Plain:
         if transactional and state.current_txn_first_offset == NONE:
             state.current_txn_first_offset = base
 
-    def _marker(self, frames: Frames, head: Heads, index: int, number: int, state: Producer) -> None:
+    def _marker(self, frames: Frames, head: Heads, index: int, number: int, state: ProducerState) -> None:
         offset = int(head["base_offset"][index])
         kind, coordinator_epoch, timestamp = read_marker(frames, index)
         if kind not in (ControlType.ABORT, ControlType.COMMIT):

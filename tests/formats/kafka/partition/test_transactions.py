@@ -96,13 +96,13 @@ def partition(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-def both(folder: Path) -> tuple[transactions.Transactions | None, transactions.Transactions]:
+def both(folder: Path) -> tuple[transactions.PartitionTransactions | None, transactions.PartitionTransactions]:
     files = tuple(rawlog.open(folder).files)
     logs = tuple(one for one in files if one.format == "kafka.log" and one.place.state is None)
     return transactions._read_indexes(files), transactions._walk(logs)
 
 
-def same(one: transactions.Transactions, other: transactions.Transactions) -> bool:
+def same(one: transactions.PartitionTransactions, other: transactions.PartitionTransactions) -> bool:
     return one.last_stable_offset == other.last_stable_offset and all(
         getattr(one, name).tolist() == getattr(other, name).tolist() for name in ("producers", "firsts", "ends")
     )

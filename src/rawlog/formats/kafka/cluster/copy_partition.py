@@ -33,7 +33,7 @@ from rawlog.formats.kafka.partition.outline import Outline, outline
 from rawlog.formats.kafka.partition.repair import BrokerCut, Lost, Repair, Salvage, write_with_markers
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite, segments_of
 from rawlog.formats.kafka.partition.segment_outline import FARTHEST, HUGE, Extent, PlainExtent, set_field
-from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter, metadata_file
+from rawlog.formats.kafka.partition.writer import Derivation, PartitionWriter, SegmentLimits, metadata_file
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import describe, walk
@@ -108,7 +108,7 @@ class PartitionCopy:
     #: Records were cut since the last batch that was written.
     has_cut: bool = False
     # What every policy says.
-    limits: Limits | None = None
+    limits: SegmentLimits | None = None
     derivation: Derivation | None = None
     interval: int = 4096
     metadata: bytes | None = None

@@ -20,7 +20,7 @@ from rawlog.formats.kafka.internal.messages import (
 from rawlog.formats.kafka.internal.topics import entries, partitions
 from rawlog.formats.kafka.log.heads import Heads
 from rawlog.formats.kafka.log.layouts import NONE
-from rawlog.formats.kafka.log.writer import Batching, Rows, encode_marker, encode_rows
+from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_marker, encode_rows
 from rawlog.formats.kafka.partition.writer import PartitionWriter
 from rawlog.model.format import File
 from rawlog.model.frames import Frames
@@ -150,7 +150,7 @@ def append_rows(writer: PartitionWriter, pairs: Iterable[tuple[bytes, bytes | No
     batch = pa.RecordBatch.from_pylist(rows, schema=RECORDS.schema)
     epochs = writer.derivation.epochs.rows
     batching = Batching(leader_epoch=epochs[-1][0] if epochs else 0)
-    batches = encode_rows(Rows.of(batch), batching, writer.end_offset - 1)
+    batches = encode_rows(RowBuffers.of(batch), batching, writer.end_offset - 1)
     writer.append(batches.frames, batches.head)
     return len(rows)
 
@@ -170,7 +170,7 @@ KEPT = 4
 MOST_DONE = 10_000
 
 
-class Status(IntEnum):
+class TransactionStatus(IntEnum):
     """The status of a transaction in `__transaction_state`."""
 
     EMPTY = 0
@@ -183,7 +183,12 @@ class Status(IntEnum):
     PREPARE_EPOCH_FENCE = 7
 
 
-OPEN = (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT, Status.PREPARE_EPOCH_FENCE)
+OPEN = (
+    TransactionStatus.ONGOING,
+    TransactionStatus.PREPARE_COMMIT,
+    TransactionStatus.PREPARE_ABORT,
+    TransactionStatus.PREPARE_EPOCH_FENCE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +208,13 @@ class TransactionState:
     @property
     def marker_epoch(self) -> int:
         """The epoch that markers of this transaction carry. A producer that did not end its transaction is fenced by a higher one."""
-        return min(self.epoch + 1, LARGEST_EPOCH) if self.status == Status.ONGOING else self.epoch
+        return min(self.epoch + 1, LARGEST_EPOCH) if self.status == TransactionStatus.ONGOING else self.epoch
 
     def commits(self, epoch: int, newest: int) -> bool:
         """Whether it says that records of its producer, in this epoch and not newer than a time (ms), are committed."""
-        if self.status == Status.PREPARE_COMMIT:
+        if self.status == TransactionStatus.PREPARE_COMMIT:
             return epoch in (self.epoch, self.epoch - 1)
-        if self.status != Status.COMPLETE_COMMIT:
+        if self.status != TransactionStatus.COMPLETE_COMMIT:
             return False
         if self.version >= OWN_EPOCHS:
             return epoch == self.epoch - 1
@@ -331,9 +336,9 @@ def complete(writer: PartitionWriter, segments: Sequence[File], now: int) -> int
 
 def _completed_record(state: TransactionState, record: KeyedRecord, now: int) -> KeyedRecord:
     value = dict(record.value or {})
-    commit = state.status == Status.PREPARE_COMMIT
+    commit = state.status == TransactionStatus.PREPARE_COMMIT
     value |= {
-        "transactionStatus": int(Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT),
+        "transactionStatus": int(TransactionStatus.COMPLETE_COMMIT if commit else TransactionStatus.COMPLETE_ABORT),
         "producerEpoch": state.marker_epoch,
         "transactionPartitions": [],
         "transactionLastUpdateTimestampMs": now,

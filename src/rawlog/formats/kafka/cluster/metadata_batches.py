@@ -212,7 +212,7 @@ class Window:
         if stop - start < LEAST or self.state.open_transaction is not None:
             self._replay_records(range(start, stop))
             return
-        run = Run(self.data, self.table[start:stop], self.state)
+        run = ReplayRun(self.data, self.table[start:stop], self.state)
         self._replay_records((start + np.flatnonzero(run.needed)).tolist())
         run.count_superseded()
 
@@ -227,7 +227,7 @@ class Window:
                 state.add(offset, value)
 
 
-class Run:
+class ReplayRun:
     """Records that are replayed at once: which of them the state needs."""
 
     def __init__(self, data: NDArray[np.uint8], table: NDArray[np.int64], state: State) -> None:

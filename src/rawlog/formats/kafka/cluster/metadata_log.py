@@ -62,7 +62,7 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 @dataclass(frozen=True)
-class Rows:
+class MetadataRows:
     """Records of one file in order, with COLUMNS of `kafka.records`; control records are among them, and marked. Times are microseconds."""
 
     file: File
@@ -100,11 +100,11 @@ class Rows:
         return self.batch.column(name).to_pylist()  # type: ignore[no-any-return]
 
 
-def read_rows(files: Sequence[File], errors: str) -> Iterator[Rows]:
+def read_rows(files: Sequence[File], errors: str) -> Iterator[MetadataRows]:
     """The records of segments or of snapshots of one kind, read from the files."""
     for log_file in files:
         for file, batch in read_records([log_file], COLUMNS, errors, format=str(log_file.format)):
-            yield Rows(file, batch)
+            yield MetadataRows(file, batch)
 
 
 @dataclass(slots=True)
@@ -173,12 +173,12 @@ class Contents:
         mark = _gap(self.following, following.first, position=following.first_position, path=following.file.path)
         self.gaps.append(mark)
 
-    def rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[MetadataRows]:
         """The records that were kept."""
         for piece in self.pieces or ():
             with pa.ipc.open_stream(piece) as stream:
                 for batch in stream:
-                    yield Rows(self.file, batch)
+                    yield MetadataRows(self.file, batch)
 
 
 def _gap(expected: int, offset: int, *, position: int, path: str) -> Mark:
@@ -359,7 +359,7 @@ class SegmentSequence:
         #: Whether no offset was missing so far: else records may well not fit.
         self.is_joined = is_joined
 
-    def follow(self, segments: Iterable[Rows]) -> list[str]:
+    def follow(self, segments: Iterable[MetadataRows]) -> list[str]:
         """Continue with the records of a segment; the contradictions, which together make it certain that it is foreign."""
         state, before = self.state, len(self.state.problems)
         batches: Counter[int] = Counter()
@@ -486,7 +486,7 @@ class MetadataStore(Store):
         except AccessError:
             return False
 
-    def rows(self, files: Sequence[File], errors: str) -> Iterator[Rows]:
+    def rows(self, files: Sequence[File], errors: str) -> Iterator[MetadataRows]:
         """The records of files, from the summary of an earlier pass if there is one."""
         for file in files:
             contents: Contents | None = self.summaries.get(file.path)

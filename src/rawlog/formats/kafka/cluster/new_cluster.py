@@ -70,7 +70,7 @@ HARMLESS = {"min.insync.replicas": "1", "remote.storage.enable": "false"}
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NewBroker:
     """A broker of the new cluster, which is also a controller, and the id of its log directory."""
 
     id: int
@@ -78,7 +78,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Topic:
+class NewTopic:
     """A topic of the new cluster; `source` is its name in the old one. `epochs` are the leader epochs of its partitions, and `replicas`
     the nodes that have them; without any, the first node has all.
     """
@@ -100,20 +100,20 @@ class Topic:
 class Blueprint:
     """A cluster that does not exist yet. `old` is the state whose settings it takes over."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[NewBroker]
     cluster_id: str
-    topics: Sequence[Topic]
+    topics: Sequence[NewTopic]
     old: State | None = None
     level: int = DEFAULT_LEVEL
     next_producer_id: int = 0
     #: Users, access, quotas and groups of the old cluster are taken over as well.
     whole: bool = True
 
-    def replicas(self, topic: Topic, number: int) -> list[int]:
+    def replicas(self, topic: NewTopic, number: int) -> list[int]:
         """The nodes that have a partition, its leader first."""
         return topic.replicas.get(number) or [self.nodes[0].id]
 
-    def write(self, folder: Folder, timestamp: int, node: Node | None = None) -> None:
+    def write(self, folder: Folder, timestamp: int, node: NewBroker | None = None) -> None:
         """Write `meta.properties`, the metadata and the mark of a clean stop into the directory of a node, by default the first one.
 
         A single node starts from `bootstrap.checkpoint`. Of several, one would write that to the log, and a broker that asks for the
@@ -152,7 +152,7 @@ class Blueprint:
             message = {"brokerId": -1, "brokerEpoch": -1, "nextProducerId": self.next_producer_id}
             yield "ProducerIdsRecord", None, message
 
-    def _partition(self, topic: Topic, number: int) -> dict[str, object]:
+    def _partition(self, topic: NewTopic, number: int) -> dict[str, object]:
         replicas = self.replicas(topic, number)
         fields: dict[str, object] = {
             "partitionId": number,
@@ -303,7 +303,7 @@ def replicas_of(topic: str, old: State | None) -> dict[int, list[int]]:
     return {number: list(partition["replicas"]) for number, partition in old.topics[key].partitions.items()}
 
 
-def place_replicas(topic: Topic, nodes: Sequence[int], old: Mapping[int, Sequence[int]], shift: int = 0) -> int:
+def place_replicas(topic: NewTopic, nodes: Sequence[int], old: Mapping[int, Sequence[int]], shift: int = 0) -> int:
     """Place the partitions of a topic: where they were, if those nodes exist, else on one node after the other; on how many each is. They
     get as many replicas as they had, if there are as many nodes.
     """

@@ -32,9 +32,9 @@ from rawlog.formats.kafka.cluster.new_cluster import (
     PRODUCER_BLOCK,
     TOPIC,
     Blueprint,
-    Node,
+    NewBroker,
+    NewTopic,
     Part,
-    Topic,
     is_id,
     new_id,
     node_ids,
@@ -54,7 +54,7 @@ from rawlog.formats.kafka.log.layouts import NONE, ControlType
 from rawlog.formats.kafka.log.writer import Batching
 from rawlog.formats.kafka.partition.leader_epochs import epochs_in
 from rawlog.formats.kafka.partition.sink import Sink, SinkSettings, is_topic
-from rawlog.formats.kafka.partition.writer import Limits, PartitionWriter, topic_id_in
+from rawlog.formats.kafka.partition.writer import PartitionWriter, SegmentLimits, topic_id_in
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.properties import topic_id
 from rawlog.io.output import Folder
@@ -317,8 +317,8 @@ class Restorer:
         self.options, self.target = check_options(options), target
         self.now = int(time.time() * 1000)
         self.report = Report("restore", target=str(target))
-        self.topics: list[Topic] = []
-        self.nodes: list[Node] = []
+        self.topics: list[NewTopic] = []
+        self.nodes: list[NewBroker] = []
         #: How open transactions end; None: what the source says of them is carried along, and the new coordinator ends them.
         self.endings: Endings | None = None
         #: Where the logs of the result end, if some are known to be shorter than they were.
@@ -371,7 +371,7 @@ class Restorer:
     def plan(self, offer: Offer, wanted: Sequence[str]) -> list[RestoreSplit]:
         """A split for each partition. OptionError for names of topics that are invalid or used twice."""
         self._offer = offer
-        self.nodes = [Node(number) for number in node_ids(self.options.brokers, self.options.node, offer.state)]
+        self.nodes = [NewBroker(number) for number in node_ids(self.options.brokers, self.options.node, offer.state)]
         self.topics = [self._topic(topic, offer, shift) for shift, topic in enumerate(wanted)]
         names = [topic.name for topic in self.topics]
         twice = {name for name in names if names.count(name) > 1}
@@ -380,7 +380,7 @@ class Restorer:
         splits = [split for topic in self.topics for split in self._splits(topic, offer)]
         return [*splits, *self._offset_splits(offer)]
 
-    def _topic(self, source: str, offer: Offer, shift: int) -> Topic:
+    def _topic(self, source: str, offer: Offer, shift: int) -> NewTopic:
         """A topic of the new cluster with its partitions, nodes and settings."""
         options = self.options
         name = options.rename.get(source, source)
@@ -395,14 +395,14 @@ class Restorer:
             raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(numbers):,}")
         target_id = topic_id_in(self.target, name) if options.partitions_only else None
         topic_id = uuid_bytes(target_id) if target_id is not None else offer.ids.get(source) or new_id()
-        new_topic = Topic(name, source, topic_id, count, {}, dict(facts.epochs))
+        new_topic = NewTopic(name, source, topic_id, count, {}, dict(facts.epochs))
         copies = place_replicas(new_topic, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
         configs = {**INTERNAL_CONFIGS.get(source, {}), **facts.configs}
         new_topic.configs, notes = safe_configs(name, configs, keep_retention=options.keep_retention, replicas=copies)
         self.report.notes += notes
         return new_topic
 
-    def _splits(self, topic: Topic, offer: Offer) -> Iterator[RestoreSplit]:
+    def _splits(self, topic: NewTopic, offer: Offer) -> Iterator[RestoreSplit]:
         carries_state = self.options.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
         interval = topic.configs.get("index.interval.bytes", "")
         copying = self._copy_options(topic.id, abort_open=not carries_state or self.endings is not None)
@@ -613,7 +613,7 @@ class Restorer:
         ]
         facts = self._offer.known.get(CONSUMER_OFFSETS, TopicFacts({}, {}))
         count = max(len(facts.epochs), *(partition.split.partition + 1 for partition in scratch))
-        topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
+        topic = NewTopic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
         place_replicas(topic, [node.id for node in self.nodes], replicas_of(CONSUMER_OFFSETS, self._offer.state))
         self.topics.append(topic)
         parts: list[Part] = []
@@ -694,7 +694,10 @@ def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance
     """Write rows of one partition, whatever their topic is called, in batches of our own."""
     copying: CopyOptions = split.how.copying
     settings = SinkSettings(
-        Batching(leader_epoch=0), Limits(index_interval_bytes=copying.index_interval), split.topic, split.partition
+        Batching(leader_epoch=0),
+        SegmentLimits(index_interval_bytes=copying.index_interval),
+        split.topic,
+        split.partition,
     )
 
     def keeps(table: pa.Table, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:

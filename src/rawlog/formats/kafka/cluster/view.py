@@ -219,7 +219,7 @@ def events(
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class StateDifference:
     """What only one of two states has, or has with another value: `change` is added, removed or changed."""
 
     table: str
@@ -254,7 +254,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 }
 
 
-def differences(before: State, after: State, *, show_secrets: bool = False) -> Iterator[Difference]:
+def differences(before: State, after: State, *, show_secrets: bool = False) -> Iterator[StateDifference]:
     """What happened between two states, table by table. Secrets are compared even where they are masked."""
     for table, keys in _KEYS.items():
         old, new = (_rows_by_key(ROWS_OF[table](state, True), keys) for state in (before, after))
@@ -263,7 +263,7 @@ def differences(before: State, after: State, *, show_secrets: bool = False) -> I
             if old.get(key) == new.get(key):
                 continue
             change = "added" if key not in old else "removed" if key not in new else "changed"
-            yield Difference(table, key, change, old_shown.get(key), new_shown.get(key))
+            yield StateDifference(table, key, change, old_shown.get(key), new_shown.get(key))
 
 
 def _rows_by_key(rows: Iterator[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -524,7 +524,7 @@ SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 TONES = {"added": Tone.GOOD, "removed": Tone.BAD, "changed": Tone.CHANGED}
 
 
-def _difference_line(difference: Difference) -> Line | None:
+def _difference_line(difference: StateDifference) -> Line | None:
     """A difference as a line; None for a topic of which only the settings differ: each of them is shown itself."""
     if difference.change == "changed" and not difference.fields and difference.table == "topics":
         return None

@@ -89,7 +89,7 @@ def read_records(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InternalRecord:
     """A decoded record of an internal topic, and what its batch says of it."""
 
     offset: int
@@ -101,7 +101,7 @@ class Entry:
 
 def entries(
     segments: Sequence[File], topic: str, errors: str, wanted: Callable[[int], bool]
-) -> Iterator[tuple[File, Entry]]:
+) -> Iterator[tuple[File, InternalRecord]]:
     """The records of a partition whose key types are wanted, in order."""
     context, pending = transactions.of_partition(segments)
     for file, batch in read_records(segments, COLUMNS, errors, context):
@@ -123,7 +123,7 @@ def entries(
             if transactional:
                 first = pending.get(producer)
                 state = "aborted" if aborted else "pending" if first is not None and offset >= first else "committed"
-            yield file, Entry(offset, time, state, key, record)
+            yield file, InternalRecord(offset, time, state, key, record)
 
 
 def _fold(
@@ -131,8 +131,8 @@ def _fold(
     files: Sequence[File],
     options: Mapping[str, str],
     wanted: Callable[[int], bool],
-    row: Callable[[Entry], dict[str, Any]],
-    replaces: Callable[[Entry], Sequence[bytes]] = lambda entry: (),
+    row: Callable[[InternalRecord], dict[str, Any]],
+    replaces: Callable[[InternalRecord], Sequence[bytes]] = lambda entry: (),
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a table, each with whether it is the newest of its key; `replaces` names other keys whose records it ends."""
     errors = options.get("errors", "raise")
@@ -180,7 +180,7 @@ def milliseconds(value: int | None) -> int | None:
 def offsets(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """Offset commits."""
 
-    def row(entry: Entry) -> dict[str, Any]:
+    def row(entry: InternalRecord) -> dict[str, Any]:
         key, value = entry.record.key, entry.record.value or {}
         epoch = value.get("leaderEpoch", -1)
         return {
@@ -200,7 +200,7 @@ def offsets(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Re
 def groups(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """Records about groups, of every group protocol."""
 
-    def row(entry: Entry) -> dict[str, Any]:
+    def row(entry: InternalRecord) -> dict[str, Any]:
         record = entry.record
         key = record.key
         return {
@@ -234,7 +234,7 @@ def group_json(record: KeyedRecord) -> dict[str, Any]:
 def transaction_states(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """States of transactional ids."""
 
-    def row(entry: Entry) -> dict[str, Any]:
+    def row(entry: InternalRecord) -> dict[str, Any]:
         value = entry.record.value or {}
         status = value.get("transactionStatus")
         partitions_by_topic = value.get("transactionPartitions")
@@ -266,7 +266,7 @@ def transaction_states(files: Sequence[File], options: Mapping[str, str]) -> Ite
 def shares(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """States of share groups: a snapshot ends the updates before it."""
 
-    def row(entry: Entry) -> dict[str, Any]:
+    def row(entry: InternalRecord) -> dict[str, Any]:
         key, value = entry.record.key, entry.record.value or {}
         batches = value.get("stateBatches")
         names = {"first_offset": "firstOffset", "last_offset": "lastOffset"}
@@ -288,7 +288,7 @@ def shares(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
             "write_timestamp": milliseconds(value.get("writeTimestamp")),
         }
 
-    def replaces(entry: Entry) -> Sequence[bytes]:
+    def replaces(entry: InternalRecord) -> Sequence[bytes]:
         return (b"\0\x01" + entry.raw_key[2:],) if entry.record.type == 0 else ()
 
     yield from _fold(SHARES, files, options, lambda kind: True, row, replaces)

@@ -89,7 +89,7 @@ class EncodedBatches:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowBuffers:
     """The buffers of rows of `records`, as kernels take them. Times are ms, -1 for none."""
 
     offsets: NDArray[np.int64]
@@ -103,7 +103,7 @@ class Rows:
     contents: tuple[NDArray[np.int32], NDArray[np.bool_], Bytes]
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, first: int | None = None) -> Rows:
+    def of(cls, batch: pa.RecordBatch, first: int | None = None) -> RowBuffers:
         """The buffers of a batch; offsets count from `first` if it is given. EncodeError for a null offset or header name."""
         count = batch.num_rows
         offsets: Any = batch.column("offset")
@@ -189,7 +189,7 @@ def _headers(lists: Any) -> tuple[NDArray[np.int32], NDArray[np.int32], Any, Any
     return _freeze(starts, np.int32), _freeze(stops, np.int32), _binary(names), _binary(contents)
 
 
-def encode_rows(rows: Rows, batching: Batching, previous: int = NONE, *, whole: bool = True) -> EncodedBatches:
+def encode_rows(rows: RowBuffers, batching: Batching, previous: int = NONE, *, whole: bool = True) -> EncodedBatches:
     """Rows as batches. Without `whole` the last batch, which might take more, is left out (`EncodedBatches.rows` says where it begins).
 
     EncodeError if offsets do not rise above `previous` and one another, or a record is longer than a batch can be.
@@ -229,7 +229,7 @@ def encode_rows(rows: Rows, batching: Batching, previous: int = NONE, *, whole: 
     return EncodedBatches(*encode_v2(rows, heads, firsts, sizes, payloads, batching), int(firsts[batches]))
 
 
-def _new_heads(rows: Rows, firsts: NDArray[np.int64], batching: Batching) -> Heads:
+def _new_heads(rows: RowBuffers, firsts: NDArray[np.int64], batching: Batching) -> Heads:
     """Headers of batches that no producer is known of."""
     head = Heads(np.full((len(NAMES), firsts.size - 1), NONE, np.int64))
     first, last = firsts[:-1], firsts[1:] - 1
@@ -248,7 +248,7 @@ def _new_heads(rows: Rows, firsts: NDArray[np.int64], batching: Batching) -> Hea
 
 
 def encode_v2(
-    rows: Rows,
+    rows: RowBuffers,
     head: Heads,
     firsts: NDArray[np.int64],
     sizes: NDArray[np.int64],
@@ -293,7 +293,7 @@ def _compress(
 # Magic 0 and 1 ---------------------------------------------------------------------------------------------------
 
 
-def encode_legacy(rows: Rows, batching: Batching, firsts: NDArray[np.int64]) -> EncodedBatches:
+def encode_legacy(rows: RowBuffers, batching: Batching, firsts: NDArray[np.int64]) -> EncodedBatches:
     """Entries: one per record, or, with a codec, a wrapper for what would be a batch."""
     count = int(firsts[-1]) if firsts.size else 0
     append = int(Attributes.LOG_APPEND_TIME) if batching.magic == 1 else 0
@@ -356,7 +356,7 @@ def _entries(
 def _legacy_frames(
     data: Bytes,
     stops: NDArray[np.int64],
-    rows: Rows,
+    rows: RowBuffers,
     firsts: NDArray[np.int64],
     batching: Batching,
     attributes: NDArray[np.int64],
@@ -428,7 +428,7 @@ def encode_batch(
     EncodeError for offsets outside of the batch, or more than it can hold.
     """
     batching = Batching(codec, level).check()
-    rows = Rows.of(records)
+    rows = RowBuffers.of(records)
     count = rows.offsets.size
     if not count and (fields.base_offset is None or fields.last_offset is None):
         raise EncodeError("a batch without records needs its first and last offset given")

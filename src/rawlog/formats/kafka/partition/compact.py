@@ -50,12 +50,12 @@ from rawlog.formats.kafka.partition.rewrite import (
     topic_id_of,
     whole_batches,
 )
-from rawlog.formats.kafka.partition.state import AbortedTxn, Producer, Producers, marker_fields
+from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, ProducerState, marker_fields
 from rawlog.formats.kafka.partition.survey import aborted_in, snapshot_rows
 from rawlog.formats.kafka.partition.writer import (
     Derivation,
-    Limits,
     PartitionWriter,
+    SegmentLimits,
     segment_name,
     txnindex,
     whole_number,
@@ -112,7 +112,7 @@ class LoadedPartition:
     segments: list[Segment] = field(default_factory=list)
     start_offset: int = 0
     end_offset: int = 0
-    producers: dict[int, Producer] = field(default_factory=dict)
+    producers: dict[int, ProducerState] = field(default_factory=dict)
     producer_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     aborted: list[AbortedTxn] = field(default_factory=list)
     epochs: bytes = b""
@@ -251,7 +251,7 @@ def _sound_snapshot(file: File) -> bytes | None:
     return None
 
 
-def _producers(files: Sequence[File], partition: LoadedPartition, walker: _Walker) -> dict[int, Producer]:
+def _producers(files: Sequence[File], partition: LoadedPartition, walker: _Walker) -> dict[int, ProducerState]:
     """The newest snapshot that a broker would load, and every batch after it."""
     snapshots = [file for file in files if file.format == "kafka.snapshot"]
     usable = [
@@ -263,11 +263,11 @@ def _producers(files: Sequence[File], partition: LoadedPartition, walker: _Walke
     return walker.derivation.producers.states
 
 
-def _replay_snapshot(file: File, partition: LoadedPartition) -> dict[int, Producer]:
+def _replay_snapshot(file: File, partition: LoadedPartition) -> dict[int, ProducerState]:
     from rawlog.formats.kafka import LOG
 
     offset = file.place.start_offset or 0
-    state = Producers.of({row.pop("producer_id"): Producer(**row) for _, row in snapshot_rows(file)})
+    state = Producers.of({row.pop("producer_id"): ProducerState(**row) for _, row in snapshot_rows(file)})
     ends = [segment.base for segment in partition.segments[1:]] + [partition.end_offset]
     for segment, end in zip(partition.segments, ends, strict=True):
         if end <= offset:
@@ -514,7 +514,7 @@ class Round:
     delete_retention_ms: int
     first_dirty: int
     first_uncleanable: int
-    active: Mapping[int, Producer]
+    active: Mapping[int, ProducerState]
     aborted: Sequence[AbortedTxn]
     producers: NDArray[np.int64]
     keys: KeyMap
@@ -683,7 +683,7 @@ class Settings:
         for name in values:
             if name not in names:
                 raise unknown("option of kafka", name, names)
-        Limits.from_options({name: values[name] for name in values if name.startswith(("segment_", "index_"))})
+        SegmentLimits.from_options({name: values[name] for name in values if name.startswith(("segment_", "index_"))})
         least = {"memory": SMALLEST_MEMORY}
         numbers = {
             name: whole_number(values, name, least.get(name, 0)) for name in values if name not in ("now", "roll")
@@ -763,7 +763,7 @@ class Compaction:
     compacted yet stays as it is.
     """
 
-    limits: Limits | None = None
+    limits: SegmentLimits | None = None
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.seek import seek
 from rawlog.formats.kafka.partition import transactions
-from rawlog.formats.kafka.partition.state import Producer
+from rawlog.formats.kafka.partition.state import ProducerState
 from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC
 from rawlog.formats.kafka.properties import topic_id
 from rawlog.formats.kafka.tables import (
@@ -352,7 +352,7 @@ def transactions_of(files: Sequence[File], errors: str) -> Transactions:
 
 
 def _open_transaction(
-    topic: str, partition: int, number: int, producer: Producer, state: Row | None, *, is_known: bool
+    topic: str, partition: int, number: int, producer: ProducerState, state: Row | None, *, is_known: bool
 ) -> OpenTransaction:
     knows = state is not None and f"{topic}-{partition}" in state["named"]
     status = None if state is None else state["status"]

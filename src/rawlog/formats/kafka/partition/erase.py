@@ -24,11 +24,11 @@ from rawlog.formats.kafka.log.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2
 from rawlog.formats.kafka.log.legacy import decode_legacy, holds_older
 from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, TooMuch, milliseconds
 from rawlog.formats.kafka.log.segment import decode_bounded, only, pieces
-from rawlog.formats.kafka.log.writer import Batching, Rows, encode_legacy
+from rawlog.formats.kafka.log.writer import Batching, RowBuffers, encode_legacy
 from rawlog.formats.kafka.partition.outline import BatchRange, Outline
 from rawlog.formats.kafka.partition.rewrite import NewSegment, new_report, rewrite, settled_log, topic_id_of
 from rawlog.formats.kafka.partition.segment_outline import PADDING
-from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
+from rawlog.formats.kafka.partition.writer import Derivation, PartitionWriter, SegmentLimits
 from rawlog.io import compression
 from rawlog.io.output import Folder
 from rawlog.kernels import byte_view, columns
@@ -232,7 +232,7 @@ class _Job:
         for name in ("topic", "partition"):
             arrays[name] = constant(None, RECORDS.column(name).type, decoded.count)
         mask = self.keep[self.firsts[index] : self.firsts[index + 1]]
-        rows = Rows.of(batch(RECORDS, arrays, decoded.count).filter(pa.array(mask)))
+        rows = RowBuffers.of(batch(RECORDS, arrays, decoded.count).filter(pa.array(mask)))
         if decoded.far:  # null in the column
             rows = replace(rows, times=np.ascontiguousarray(milliseconds(arrays["timestamp"])[mask]))
         batching = Batching(CODECS[int(head.codec[0])], magic=int(head["magic"][0]))
@@ -319,7 +319,7 @@ def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -
             place = {"start": hole.start, "stop": hole.stop, "is_expected": True}
             report.add(Action.DROPPED, hole.reason, extent.file.path, **place)
             report.count("bytes_lost", 0 if hole.reason == PADDING else hole.stop - hole.start)
-    policy = ErasePolicy(store, log, report, keep, Limits.from_options(options).index_interval_bytes)
+    policy = ErasePolicy(store, log, report, keep, SegmentLimits.from_options(options).index_interval_bytes)
     writer = rewrite(folder, policy)
     if policy.removed:
         report.add(Action.REMOVED, policy.text())
@@ -331,7 +331,7 @@ def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -
 class ErasePolicy:
     """The policy of erasing: every batch, without the records that are not to stay."""
 
-    limits: Limits | None = None
+    limits: SegmentLimits | None = None
     derivation: Derivation | None = None
 
     def __init__(self, files: Sequence[File], log: Outline, report: Report, keep: Keep, interval: int) -> None:

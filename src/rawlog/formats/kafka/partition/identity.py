@@ -301,7 +301,7 @@ _WANTED = (
 )
 
 
-class Assignment(NamedTuple):
+class ReplicaPlacement(NamedTuple):
     """The nodes with a replica of a partition, the directory of each, and the nodes about to get one."""
 
     replicas: tuple[int, ...]
@@ -320,13 +320,13 @@ class Assignments:
     """Topics by id, their partitions, and the log directories that brokers have registered."""
 
     topics: dict[bytes, str] = field(default_factory=dict)
-    partitions: dict[bytes, dict[int, Assignment]] = field(default_factory=dict)
+    partitions: dict[bytes, dict[int, ReplicaPlacement]] = field(default_factory=dict)
     directories: dict[int, frozenset[bytes]] = field(default_factory=dict)
     #: Whether there is any record at all.
     has_records: bool = False
 
     @cached_property
-    def names(self) -> dict[tuple[str, int], Assignment]:
+    def names(self) -> dict[tuple[str, int], ReplicaPlacement]:
         """The partitions by the name of their topic and their number, once all records are in."""
         assignments = {}
         for topic, name in self.topics.items():
@@ -355,12 +355,12 @@ class Assignments:
 
     def _apply_partition(self, message: dict[str, Any]) -> None:
         partitions = self.partitions.setdefault(bytes(message["topicId"]), {})
-        before = partitions.get(message["partitionId"], Assignment((), (), frozenset()))
+        before = partitions.get(message["partitionId"], ReplicaPlacement((), (), frozenset()))
         replicas, adding = message.get("replicas"), message.get("addingReplicas")
         stated = message.get("directories")
         kept = before.directories if replicas is None or list(replicas) == list(before.replicas) else ()
         directories = kept if stated is None else tuple(map(bytes, stated))
-        partitions[message["partitionId"]] = Assignment(
+        partitions[message["partitionId"]] = ReplicaPlacement(
             before.replicas if replicas is None else tuple(replicas),
             directories,
             before.adding if adding is None else frozenset(adding),

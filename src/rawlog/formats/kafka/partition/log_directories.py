@@ -134,7 +134,7 @@ class LogDirectory:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeDirectories:
     """The log directories of one node. A directory without an owner is a node of its own."""
 
     directories: tuple[LogDirectory, ...]
@@ -174,10 +174,10 @@ class Node:
         return directory.has_metadata or len(self.directories) == 1
 
 
-def node_of(path: str) -> Node:
+def node_of(path: str) -> NodeDirectories:
     """A node by one of its log directories alone."""
     meta = f"{path}/{META}"
-    return Node((LogDirectory(path, _read_meta(meta) if exists(meta) else None),))
+    return NodeDirectories((LogDirectory(path, _read_meta(meta) if exists(meta) else None),))
 
 
 def infer_identity(path: str) -> bytes | None:
@@ -227,12 +227,12 @@ def topic_id_in(folder: str) -> bytes | None:
         return b""
 
 
-def nodes(files: Sequence[File]) -> list[Node]:
+def nodes(files: Sequence[File]) -> list[NodeDirectories]:
     """The nodes of the log directories among some files; computed once."""
     return Store.of(files).share(_nodes)
 
 
-def _nodes(store: Store) -> list[Node]:
+def _nodes(store: Store) -> list[NodeDirectories]:
     by_node: dict[object, list[LogDirectory]] = {}
     for directory in _directories(store):
         is_known = directory.is_identified and directory.cluster is not None and directory.node is not None
@@ -240,7 +240,7 @@ def _nodes(store: Store) -> list[Node]:
         by_node.setdefault(key, []).append(directory)
     if len(by_node) > 1:
         _adopt(by_node)
-    return [Node(tuple(directories)) for directories in by_node.values()]
+    return [NodeDirectories(tuple(directories)) for directories in by_node.values()]
 
 
 def _adopt(by_node: dict[object, list[LogDirectory]]) -> None:
@@ -341,7 +341,7 @@ class MissingPartition:
         return f"{name} {what}: offsets {self.first} to {self.stop - 1} are missing, which {counted} counts"
 
 
-def missing_partitions(node: Node) -> list[MissingPartition]:
+def missing_partitions(node: NodeDirectories) -> list[MissingPartition]:
     """The partitions missing in the directories of a node, by path: no segment of them is here."""
     present: set[Key] = set()
     for directory in node.directories:
@@ -355,7 +355,9 @@ def missing_partitions(node: Node) -> list[MissingPartition]:
     return sorted(by_key.values(), key=lambda partition: partition.directory)
 
 
-def _missing_by_checkpoint(node: Node, directory: LogDirectory, present: set[Key]) -> Iterator[MissingPartition]:
+def _missing_by_checkpoint(
+    node: NodeDirectories, directory: LogDirectory, present: set[Key]
+) -> Iterator[MissingPartition]:
     """What the checkpoints of a directory list. Directories that were copied without what a log directory says of itself are a part of
     one; a partition that a broker has put aside was deleted or moved; one whose topic the cluster does not know any more is gone rightly.
     Without a metadata log only partitions with records count, and none for certain if more are gone than are there: these were copied.
@@ -383,7 +385,7 @@ def _missing_by_checkpoint(node: Node, directory: LogDirectory, present: set[Key
         )
 
 
-def _missing_by_metadata(node: Node, directory: LogDirectory) -> Iterator[MissingPartition]:
+def _missing_by_metadata(node: NodeDirectories, directory: LogDirectory) -> Iterator[MissingPartition]:
     """What the cluster's metadata assigns to a directory. After a clean stop checkpoints list all that the broker had: it had no other."""
     if node.assignments is None or node.id is None:
         return
@@ -409,13 +411,13 @@ def _missing_by_metadata(node: Node, directory: LogDirectory) -> Iterator[Missin
             )
 
 
-def _is_replica(node: Node, key: Key) -> bool:
+def _is_replica(node: NodeDirectories, key: Key) -> bool:
     assert node.assignments is not None
     assignment = node.assignments.names.get(key)
     return assignment is not None and (node.id is None or node.id in assignment.replicas)
 
 
-def _is_adding(node: Node, key: Key) -> bool:
+def _is_adding(node: NodeDirectories, key: Key) -> bool:
     assignment = None if node.assignments is None else node.assignments.names.get(key)
     return assignment is not None and node.id in assignment.adding
 

@@ -343,7 +343,7 @@ def snapshots_of(files: Sequence[File]) -> dict[int, dict[int, dict[str, int]]]:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CoordinatorState:
     """A decision of the transaction coordinator, or a transaction that goes on."""
 
     epoch: int
@@ -354,11 +354,11 @@ class State:
     version: int
 
 
-def states_near(folder: str | None) -> dict[int, list[State]]:
+def states_near(folder: str | None) -> dict[int, list[CoordinatorState]]:
     """What `__transaction_state` in the log directory of a partition says of every producer, in order."""
     from rawlog.formats.kafka.internal.topics import transaction_states
 
-    states: dict[int, list[State]] = defaultdict(list)
+    states: dict[int, list[CoordinatorState]] = defaultdict(list)
     if folder is None:
         return states
     parent = split(folder)[0] or ("/" if folder.startswith("/") else ".")
@@ -385,13 +385,13 @@ def _state_folders(parent: str) -> list[str]:
     return [path for path in named if exists(path)]
 
 
-def _take_states(rows: list[dict[str, object]], states: dict[int, list[State]]) -> None:
+def _take_states(rows: list[dict[str, object]], states: dict[int, list[CoordinatorState]]) -> None:
     for row in rows:
         if row["producer_id"] is None or row["status"] is None or row["state"] != "committed":
             continue
         listed: list[dict[str, object]] = row["partitions"] or []  # type: ignore[assignment]
         states[int(str(row["producer_id"]))].append(
-            State(
+            CoordinatorState(
                 int(str(row["producer_epoch"])),
                 str(row["status"]),
                 _ms(row["start_timestamp"]),
@@ -470,7 +470,7 @@ class Judge:
         self.indexes = Indexes(files, ledger.aborts)
         self.snapshots = snapshots_of(files)
         self.log_end = max([self.end, *(offset for offset in self.snapshots if offset < self.end + FURTHEST)])
-        self._states: dict[int, list[State]] | None = None
+        self._states: dict[int, list[CoordinatorState]] | None = None
         self._taken: set[int] = set()
         self.lost = self._lost_gaps()
 

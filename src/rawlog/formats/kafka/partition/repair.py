@@ -43,7 +43,7 @@ from rawlog.formats.kafka.partition.segment_outline import (
     bytes_of,
     find_sound,
 )
-from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
+from rawlog.formats.kafka.partition.writer import Derivation, PartitionWriter, SegmentLimits
 from rawlog.formats.kafka.paths import split
 from rawlog.io import compression
 from rawlog.io.output import Folder
@@ -201,7 +201,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str], aside: Fold
     policy = options.get("policy", SALVAGE)
     if policy not in POLICIES:
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
-    interval = Limits.from_options(options).index_interval_bytes
+    interval = SegmentLimits.from_options(options).index_interval_bytes
     log_start = segments_of(store)[0].place.start_offset or 0
     owner, log = identity(store), outline(store)
     if policy == STRICT:
@@ -372,7 +372,7 @@ class Repair:
 class OutlineRepair(Repair):
     """What is written of one log, by its outline."""
 
-    limits: Limits | None = None
+    limits: SegmentLimits | None = None
     derivation: Derivation | None = None
 
     def __init__(

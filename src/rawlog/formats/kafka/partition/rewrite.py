@@ -31,7 +31,7 @@ from rawlog.formats.kafka.partition.log_directories import (
 from rawlog.formats.kafka.partition.outline import Outline, Side, correct_epochs, outline, refuse_damage, refuse_holes
 from rawlog.formats.kafka.partition.segment_outline import PADDING, UNFINISHED
 from rawlog.formats.kafka.partition.tiers import has_remote
-from rawlog.formats.kafka.partition.writer import Derivation, Limits, PartitionWriter
+from rawlog.formats.kafka.partition.writer import Derivation, PartitionWriter, SegmentLimits
 from rawlog.formats.kafka.paths import (
     INTERNAL,
     OFFSET_CHECKPOINTS,
@@ -74,7 +74,7 @@ class Policy(Protocol):
     """What a verb does with the log of a partition. What it drops and changes it reports itself."""
 
     #: When a segment is full; None: where the policy begins the next one.
-    limits: Limits | None
+    limits: SegmentLimits | None
     #: The bytes between two entries of an index, if there are no limits that say it.
     interval: int
     #: What no segment alone tells; None: derived from the batches that are written.
@@ -221,7 +221,7 @@ def settled_log(files: Sequence[File], report: Report) -> Outline:
 class Copying:
     """The policy of `rebuild`: every batch as it is."""
 
-    limits: Limits | None = None
+    limits: SegmentLimits | None = None
     derivation: Derivation | None = None
 
     def __init__(self, files: Sequence[File], report: Report, interval: int) -> None:
@@ -242,7 +242,7 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     for records that are missing, which `repair` handles.
     """
     report = new_report(bytes_lost=0, gaps=0)
-    policy = Copying(store, report, Limits.from_options(options).index_interval_bytes)
+    policy = Copying(store, report, SegmentLimits.from_options(options).index_interval_bytes)
     refuse_damage(identity(store), outline(store), "`rawlog repair` handles damage", allows_tail=True)
     writer = rewrite(folder, policy)
     report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}

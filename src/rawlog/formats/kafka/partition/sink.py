@@ -25,15 +25,15 @@ from rawlog.formats.kafka.log.writer import (
     LARGEST_OFFSET,
     NO_LIMIT,
     Batching,
-    Rows,
+    RowBuffers,
     encode_rows,
 )
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite
 from rawlog.formats.kafka.partition.writer import (
     METADATA,
     Derivation,
-    Limits,
     PartitionWriter,
+    SegmentLimits,
     check_topic_id,
     metadata_file,
     new_topic_id,
@@ -65,7 +65,7 @@ class SinkSettings:
     """The settings of a sink, from options."""
 
     batching: Batching
-    limits: Limits
+    limits: SegmentLimits
     topic: str | None = None
     partition: int | None = None
     topic_id: str | None = None
@@ -83,7 +83,7 @@ class SinkSettings:
         def number(name: str, default: int, least: int = 0, most: int = INT32) -> int:
             return whole_number(options, name, least, most) if name in options else default
 
-        limits = Limits.from_options(options)
+        limits = SegmentLimits.from_options(options)
         magic = number("magic", MAGIC_V2, 0, MAGIC_V2)
         batching = Batching(
             codec=options.get("codec", "none"),
@@ -251,7 +251,9 @@ class Sink:
                 if batch.column("offset").null_count < batch.num_rows and not self.settings.renumbers:
                     raise EncodeError("some rows have an offset, others have none; give all or none")
                 first = max(partition.last_offset + 1, self.settings.start_offset)
-            encoded = encode_rows(Rows.of(batch, first), self.settings.batching, partition.last_offset, whole=whole)
+            encoded = encode_rows(
+                RowBuffers.of(batch, first), self.settings.batching, partition.last_offset, whole=whole
+            )
             self.check_sizes(encoded)
         except EncodeError as error:
             raise EncodeError(f"{partition.writer.folder.path.name}: {error}") from None
@@ -416,7 +418,7 @@ class Joining:
 
     def __init__(self, parts: list[tuple[Path, SharedPartition]], settings: SinkSettings, metadata: bytes) -> None:
         self.parts = parts
-        self.limits: Limits | None = settings.limits
+        self.limits: SegmentLimits | None = settings.limits
         self.metadata: bytes | None = metadata
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:

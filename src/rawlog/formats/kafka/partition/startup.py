@@ -24,7 +24,13 @@ from rawlog.formats.kafka.partition.identity import (
     sound_end,
     trusted_end,
 )
-from rawlog.formats.kafka.partition.log_directories import LogDirectory, Node, missing_partitions, nodes, topic_id_in
+from rawlog.formats.kafka.partition.log_directories import (
+    LogDirectory,
+    NodeDirectories,
+    missing_partitions,
+    nodes,
+    topic_id_in,
+)
 from rawlog.formats.kafka.partition.survey import SegmentFold
 from rawlog.formats.kafka.partition.writer import METADATA
 from rawlog.formats.kafka.paths import EPOCHS, MARK, METADATA_TOPIC, OFFSET_CHECKPOINTS, split
@@ -191,7 +197,7 @@ def startups(files: Sequence[File]) -> list[Startup]:
     ]
 
 
-def _node_predictions(node: Node) -> Iterator[Prediction]:
+def _node_predictions(node: NodeDirectories) -> Iterator[Prediction]:
     yield from _predict_identity(node)
     yield from _predict_names(node)
     for directory in node.directories:
@@ -206,7 +212,7 @@ def _node_predictions(node: Node) -> Iterator[Prediction]:
             yield Prediction(Effect.RECOVERS, directory.path, message)
 
 
-def _predict_identity(node: Node) -> Iterator[Prediction]:
+def _predict_identity(node: NodeDirectories) -> Iterator[Prediction]:
     """Whether a broker accepts who the directories are."""
     ids = Counter(directory.id for directory in node.directories if directory.id is not None)
     for directory in node.directories:
@@ -227,7 +233,7 @@ def _predict_identity(node: Node) -> Iterator[Prediction]:
         yield Prediction(Effect.REFUSES, f"{directory.path}/{METADATA_DIRECTORY}", message)
 
 
-def _predict_names(node: Node) -> Iterator[Prediction]:
+def _predict_names(node: NodeDirectories) -> Iterator[Prediction]:
     """Directories that a broker does not know, or knows twice."""
     places: dict[tuple[str, int], str] = {}
     for directory in node.directories:
@@ -241,7 +247,7 @@ def _predict_names(node: Node) -> Iterator[Prediction]:
             places.setdefault(key, path)
 
 
-def _predict_texts(node: Node, directory: LogDirectory) -> Iterator[Prediction]:
+def _predict_texts(node: NodeDirectories, directory: LogDirectory) -> Iterator[Prediction]:
     """Small files that a broker cannot read: it then stops using the directory, and ends if that has the metadata."""
     ends = node.fails_at(directory)
     effect = Effect.REFUSES if ends else Effect.OFFLINE
@@ -286,7 +292,7 @@ def _check_epochs(data: bytes) -> None:
         raise ValueError(EPOCHS)
 
 
-def _predict_bootstrap(node: Node) -> Iterator[Prediction]:
+def _predict_bootstrap(node: NodeDirectories) -> Iterator[Prediction]:
     """What a new cluster would start from: it is read at every start, also where there is a metadata log. No checksum is looked at."""
     has_metadata = any(directory.has_metadata for directory in node.directories)
     for directory in node.directories:
@@ -302,7 +308,7 @@ def _check_bootstrap(data: bytes) -> None:
         raise ValueError(BOOTSTRAP)
 
 
-def _predict_metadata(node: Node) -> Iterator[Prediction]:
+def _predict_metadata(node: NodeDirectories) -> Iterator[Prediction]:
     """The effects of the cluster's metadata on partition directories."""
     assignments = node.assignments
     loaded = {key: path for directory in node.directories for key, path in directory.loaded.items()}
@@ -332,11 +338,11 @@ def _predict_metadata(node: Node) -> Iterator[Prediction]:
             yield Prediction(Effect.CREATES, missing.directory, message, 0)
 
 
-def _is_replica(key: tuple[str, int], node: Node, assignments: Assignments) -> bool:
+def _is_replica(key: tuple[str, int], node: NodeDirectories, assignments: Assignments) -> bool:
     return key in assignments.names and node.id in assignments.names[key].replicas
 
 
-def _stray_reason(topic: bytes | None, number: int, node: Node, assignments: Assignments) -> str | None:
+def _stray_reason(topic: bytes | None, number: int, node: NodeDirectories, assignments: Assignments) -> str | None:
     """Why a broker takes a partition directory for a stray; None if it does not."""
     if topic is None:
         return f"no {METADATA}"

@@ -25,7 +25,7 @@ DATA = -2
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerState:
     """One producer: the names are those of a snapshot's entry."""
 
     epoch: int = NONE
@@ -84,7 +84,7 @@ class Producers:
     places: dict[int, tuple[str, int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, states: Mapping[int, Producer], *, transactional_only: bool = False) -> Producers:
+    def of(cls, states: Mapping[int, ProducerState], *, transactional_only: bool = False) -> Producers:
         """The producers of a snapshot, to which the log after it is added."""
         producers = cls(transactional_only)
         producers._rows(np.array(list(states), np.int64))
@@ -236,9 +236,11 @@ class Producers:
         return self
 
     @property
-    def states(self) -> dict[int, Producer]:
+    def states(self) -> dict[int, ProducerState]:
         """What is known of each producer at the end, by id."""
-        return {number: Producer(*self.table[row, : kernels.HAS_DATA].tolist()) for number, row in self.rows.items()}
+        return {
+            number: ProducerState(*self.table[row, : kernels.HAS_DATA].tolist()) for number, row in self.rows.items()
+        }
 
     @property
     def aborted(self) -> list[AbortedTxn]:

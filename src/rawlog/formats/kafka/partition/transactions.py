@@ -41,7 +41,7 @@ NEAR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
+class PartitionTransactions:
     """The decided and undecided transactions of a partition.
 
     `ends` are the ends of aborted ranges, sorted, with their producers and first offsets; `last_stable_offset` is the first
@@ -101,7 +101,7 @@ class LookAhead:
     more: bool = False
     start: int = 0
     stop: int | None = None
-    _cached: Transactions | None = None
+    _cached: PartitionTransactions | None = None
 
     def for_part(self, start: int | None, stop: int | None) -> LookAhead:
         """The same for the part of the file from byte `start` to `stop`."""
@@ -126,13 +126,13 @@ class LookAhead:
         is_undone = transactions.aborted(head) | undecided
         return np.stack([head["base_offset"][is_undone], head["last_offset"][is_undone], undecided[is_undone]], axis=1)
 
-    def _transactions(self, head: Heads) -> Transactions | None:
+    def _transactions(self, head: Heads) -> PartitionTransactions | None:
         """The transactions of the part; None as long as no batch is of one."""
         if self._cached is None and head.any(Attributes.TRANSACTIONAL):
             self._cached = self._look_ahead()
         return self._cached
 
-    def _look_ahead(self) -> Transactions:
+    def _look_ahead(self) -> PartitionTransactions:
         state = folds.Producers(transactional_only=True)
         for window in skim(self.file, self.start, self.stop):
             _take_window(state, self.file, window)
@@ -166,7 +166,7 @@ def _later_segments(file: File) -> list[File]:
     return sorted(later, key=lambda segment: segment.place.start_offset or 0)
 
 
-def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Transactions | LookAhead:
+def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> PartitionTransactions | LookAhead:
     """The partition's transactions, as far as the options depend on them."""
     if options.get("isolation") == "read_committed":
         transactions = _of_group(Store.of(group), file)
@@ -199,35 +199,35 @@ def _sorted_logs(store: Store) -> dict[str | None, list[File]]:
     return logs
 
 
-def _of_group(store: Store, file: File) -> Transactions:
+def _of_group(store: Store, file: File) -> PartitionTransactions:
     """The transactions of all segments that are in the state of one."""
     transactions = store.share(_of_files) if file.place.state is None else None
     return transactions or _walk(tuple(store.share(_sorted_logs).get(file.place.state, ())))
 
 
-def _of_files(store: Store) -> Transactions | None:
+def _of_files(store: Store) -> PartitionTransactions | None:
     return _read_indexes(store.files)
 
 
-def of_partition(segments: Sequence[File]) -> tuple[Transactions, dict[int, int]]:
+def of_partition(segments: Sequence[File]) -> tuple[PartitionTransactions, dict[int, int]]:
     """The transactions of a whole partition, by its log alone; and the first offsets of those without a marker, by producer."""
     transactions, pending = _fold_log(tuple(file for file in segments if file.format == "kafka.log"))
     return transactions, dict(pending)
 
 
-def of_store(store: Store) -> tuple[dict[int, folds.Producer], list[AbortedTxn]]:
+def of_store(store: Store) -> tuple[dict[int, folds.ProducerState], list[AbortedTxn]]:
     """The producers of a partition with a transaction that no marker ends, and the aborted transactions, by its log alone."""
     state = _state_of(store.share(_sorted_logs).get(None, ()))
     opened = state.open_transactions()
     return {number: producer for number, producer in state.states.items() if number in opened}, state.aborted
 
 
-def _walk(segments: tuple[File, ...]) -> Transactions:
+def _walk(segments: tuple[File, ...]) -> PartitionTransactions:
     return _fold_log(segments)[0]
 
 
 @lru_cache(maxsize=4)
-def _fold_log(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, int], ...]]:
+def _fold_log(segments: tuple[File, ...]) -> tuple[PartitionTransactions, tuple[tuple[int, int], ...]]:
     state = _state_of(segments)
     opened = state.open_transactions()
     return _transactions(opened, state.aborted), tuple(opened.items())
@@ -283,20 +283,20 @@ def _take_window(
                 places[first] = (file, int(window.positions[batches[0]]), int(window.sizes[batches[0]]))
 
 
-def _transactions(opened: Mapping[int, int], aborted: Iterable[AbortedTxn]) -> Transactions:
+def _transactions(opened: Mapping[int, int], aborted: Iterable[AbortedTxn]) -> PartitionTransactions:
     ranges = sorted(
         ((entry.producer_id, entry.first_offset, entry.last_offset) for entry in aborted), key=lambda r: r[2]
     )
     table = np.array(ranges, np.int64).reshape(-1, 3)
     stable = min(opened.values(), default=NO_OFFSET)
-    return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable, opened=opened)
+    return PartitionTransactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable, opened=opened)
 
 
 # From the files next to the log --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4)
-def _read_indexes(group: tuple[File, ...]) -> Transactions | None:
+def _read_indexes(group: tuple[File, ...]) -> PartitionTransactions | None:
     """The same without reading the log up to the newest snapshot; None if the files next to it are not enough.
 
     A segment without abort has no transaction index, so that none at all may as well mean that they were not kept; where some are there,
@@ -330,12 +330,12 @@ def _state_at(snapshot: File) -> folds.Producers:
     from rawlog.formats.kafka import SNAPSHOT
     from rawlog.io.walk import walk
 
-    states: dict[int, folds.Producer] = {}
+    states: dict[int, folds.ProducerState] = {}
     for frames in walk(snapshot, SNAPSHOT, errors="raise"):
         if frames.status is not Status.OK:
             raise CorruptError("a cut snapshot", path=snapshot.path, position=0)
         raw = SNAPSHOT_ENTRY.take(frames.data, frames.starts)
-        states |= {number: folds.Producer(*fields) for number, *fields in raw.tolist()}
+        states |= {number: folds.ProducerState(*fields) for number, *fields in raw.tolist()}
     return folds.Producers.of(states, transactional_only=True)
 
 

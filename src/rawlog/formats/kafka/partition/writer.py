@@ -30,7 +30,7 @@ from rawlog.formats.kafka.log.layouts import (
     TXN_INDEX_ENTRY,
 )
 from rawlog.formats.kafka.log.segment import sound
-from rawlog.formats.kafka.partition.state import AbortedTxn, Producer, Producers
+from rawlog.formats.kafka.partition.state import AbortedTxn, Producers, ProducerState
 from rawlog.formats.kafka.paths import directory_place, segment_file
 from rawlog.formats.kafka.properties import topic_id as read_topic_id
 from rawlog.io.checksums import crc32c
@@ -52,7 +52,7 @@ UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SegmentLimits:
     """When a segment is full, as a broker's topic settings say it; the defaults are Kafka's."""
 
     segment_bytes: int = 1 << 30
@@ -61,7 +61,7 @@ class Limits:
     index_interval_bytes: int = 4096
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Limits:
+    def from_options(cls, options: Mapping[str, str]) -> SegmentLimits:
         """The limits in the options. OptionError for an invalid number."""
         least = {"segment_bytes": 14, "segment_ms": 1, "segment_index_bytes": 24, "index_interval_bytes": 0}
         changed = {
@@ -166,7 +166,7 @@ def txnindex(aborted: Iterable[AbortedTxn]) -> bytes:
     return np.array(rows, TXN_INDEX_ENTRY.dtype).tobytes()
 
 
-def snapshot(states: Mapping[int, Producer]) -> bytes:
+def snapshot(states: Mapping[int, ProducerState]) -> bytes:
     """The file of what is known of every producer. Kafka's own order has no meaning: this one is by producer id."""
     rows = [
         (
@@ -245,7 +245,7 @@ class PartitionWriter:
     def __init__(
         self,
         folder: Folder | Path,
-        limits: Limits | None,
+        limits: SegmentLimits | None,
         *,
         topic_id: str | None = None,
         metadata: bytes | None = None,
@@ -422,7 +422,7 @@ class GrowingPartition(PartitionWriter):
     OptionError if the directory belongs to another topic; DataError if it is damaged before its end.
     """
 
-    def __init__(self, folder: Folder, limits: Limits, *, topic_id: bytes, start: int = 0) -> None:
+    def __init__(self, folder: Folder, limits: SegmentLimits, *, topic_id: bytes, start: int = 0) -> None:
         super().__init__(folder, limits, log_start=start)
         self.cut = 0
         """The bytes of an unfinished batch that were cut off."""
@@ -541,14 +541,14 @@ class GrowingPartition(PartitionWriter):
         return reached
 
 
-def _producers_at(path: Path) -> dict[int, Producer] | None:
+def _producers_at(path: Path) -> dict[int, ProducerState] | None:
     """The producers of a snapshot; None if it is cut."""
     from rawlog.formats.kafka import SNAPSHOT
 
-    states: dict[int, Producer] = {}
+    states: dict[int, ProducerState] = {}
     for frames in walk(File(str(path), path.stat().st_size, None, SNAPSHOT.name), SNAPSHOT, errors="raise"):
         if frames.status is not Status.OK:
             return None
         raw = SNAPSHOT_ENTRY.take(frames.data, frames.starts)
-        states |= {number: Producer(*fields) for number, *fields in raw.tolist()}
+        states |= {number: ProducerState(*fields) for number, *fields in raw.tolist()}
     return states

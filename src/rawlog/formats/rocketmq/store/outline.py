@@ -499,7 +499,7 @@ def address_of(file: File, size: int) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
-class Run:
+class MessageRun:
     """Whole, sound messages, each directly after the one before, at their addresses; `stop` is the address after the last.
 
     In their file they are `shift` bytes before these. `is_corrected`: their addresses were wrong and are corrected.
@@ -512,7 +512,7 @@ class Run:
     is_corrected: bool = False
 
 
-def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
+def runs_of(file: File, *, skip: bool, size: int) -> Iterator[MessageRun]:
     """The sound messages of a file of `size` bytes, in runs without a hole; nothing after the first one unless `skip`."""
     if not skip:
         yield from _runs_before_damage(file, size)
@@ -522,7 +522,7 @@ def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
         yield replace(run_of(rows), shift=rows.start - first, is_corrected=is_corrected)
 
 
-def _runs_before_damage(file: File, size: int) -> Iterator[Run]:
+def _runs_before_damage(file: File, size: int) -> Iterator[MessageRun]:
     for frames in walk(file, COMMIT_LOG, stop=size, errors="stop"):
         rows = Messages.take(frames, file)
         good = rows.sound
@@ -537,10 +537,10 @@ def _runs_before_damage(file: File, size: int) -> Iterator[Run]:
             return
 
 
-def run_of(rows: Messages) -> Run:
+def run_of(rows: Messages) -> MessageRun:
     """Messages without a hole as a run."""
     starts, stops = edges(rows)
-    return Run(rows, int(starts[0]), int(stops[-1]))
+    return MessageRun(rows, int(starts[0]), int(stops[-1]))
 
 
 def is_sound(store: Store) -> bool:

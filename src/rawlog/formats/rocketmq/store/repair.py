@@ -33,7 +33,7 @@ from rawlog.formats.rocketmq.store.configs import Configs
 from rawlog.formats.rocketmq.store.outline import (
     CUT,
     FARTHEST,
-    Run,
+    MessageRun,
     Slots,
     correct_numbers,
     indexed_between,
@@ -239,7 +239,7 @@ class Salvage:
 
     # What the log is taken from
 
-    def runs(self, file: File, *, skip: bool) -> Iterator[Run]:
+    def runs(self, file: File, *, skip: bool) -> Iterator[MessageRun]:
         """The sound messages at the place of a file."""
         yield from runs_of(file, skip=skip, size=self.file_size)
 
@@ -255,7 +255,7 @@ class Salvage:
         """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
         return is_begun(file)
 
-    def describe_hole(self, run: Run) -> str:
+    def describe_hole(self, run: MessageRun) -> str:
         """Why bytes before a run are not in the result."""
         return "could not be kept"
 
@@ -331,7 +331,7 @@ class Salvage:
         """Whether queues or the key index know of a message at an address or after it."""
         return bool(self.slots.between(address, FARTHEST) or indexed_between(self.files, address, FARTHEST))
 
-    def reach(self, run: Run) -> None:
+    def reach(self, run: MessageRun) -> None:
         """Get to the file of a run, however much is lost between the last message and it: a broker must find a way through."""
         size = self.file_size
         for other in self.unread:
@@ -361,7 +361,7 @@ class Salvage:
             self.fillers.append(Filler(covered, stop - BLANK.size - covered, self._time(run), is_end=True))
             at = stop
 
-    def add(self, run: Run) -> None:
+    def add(self, run: MessageRun) -> None:
         """Write a run of messages: where it was, or at the end."""
         assert self.log is not None
         self._note_piece(run)
@@ -408,7 +408,7 @@ class Salvage:
             self._change(slot.address, f"its topic, queue or number was changed; {what}")
         return rows
 
-    def _note_piece(self, run: Run) -> None:
+    def _note_piece(self, run: MessageRun) -> None:
         """Remember the place of a run in the source; a run directly after the last one extends it."""
         start, stop = (address - run.shift - (self.here.place.start_offset or 0) for address in (run.start, run.stop))
         last = self.pieces[-1] if self.pieces else None
@@ -458,7 +458,7 @@ class Salvage:
         for row in np.flatnonzero(out_of_line(times) & (sealed == 0)).tolist():
             self.late[int(addresses[row])] = int(times[row - 1] if row else times[1])
 
-    def _time(self, run: Run) -> int:
+    def _time(self, run: MessageRun) -> int:
         """A time for the filler before a run: the earlier of its neighbours, as the later one may be damaged."""
         following = int(run.rows[fields.F_STORE_TIME][0])
         return max(1, min(following, self.derived.last_time) if self.derived.messages else following)
@@ -639,7 +639,7 @@ class Salvage:
 _NO_ADDRESSES = np.empty(0, np.int64)
 
 
-def _refuse_dledger(run: Run) -> None:
+def _refuse_dledger(run: MessageRun) -> None:
     rows = run.rows
     start = int(rows.frames.starts[rows[fields.F_FRAME][0]])
     if int.from_bytes(bytes(rows.data[start : start + 4]), "big") == DLEDGER_MAGIC and start != int(

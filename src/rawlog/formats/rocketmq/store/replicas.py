@@ -25,7 +25,7 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.store.outline import Run, address_of, is_begun, recognise, run_of, runs_of, tail_of
+from rawlog.formats.rocketmq.store.outline import MessageRun, address_of, is_begun, recognise, run_of, runs_of, tail_of
 from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
 from rawlog.formats.rocketmq.store.rewrite import drop, stores
 from rawlog.formats.rocketmq.store.settings import Sizes, conf_near, sizes_of
@@ -138,7 +138,7 @@ class LogSurvey:
         return [(end, begin) for end, begin in zip(ends, begins, strict=True) if begin > end]
 
 
-def real_runs(file: File, size: int) -> Iterator[Run]:
+def real_runs(file: File, size: int) -> Iterator[MessageRun]:
     """The sound messages of a file in runs without a hole, but not what an earlier repair put into holes."""
     for run in runs_of(file, skip=True, size=size):
         ours = run.rows.fillers

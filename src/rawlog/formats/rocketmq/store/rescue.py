@@ -22,7 +22,7 @@ from rawlog.formats.rocketmq import COMMIT_LOG, config
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
 from rawlog.formats.rocketmq.store.configs import OFFSETS
-from rawlog.formats.rocketmq.store.outline import CUT, Run, edges, is_begun, place_of, run_of, tail_of
+from rawlog.formats.rocketmq.store.outline import CUT, MessageRun, edges, is_begun, place_of, run_of, tail_of
 from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
 from rawlog.formats.rocketmq.store.repair import Salvage, write_around
 from rawlog.formats.rocketmq.store.replicas import (
@@ -43,8 +43,7 @@ from rawlog.formats.rocketmq.store.replicas import (
     unit_name,
 )
 from rawlog.formats.rocketmq.store.rewrite import DERIVED, copy, new_report
-from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
-from rawlog.formats.rocketmq.store.settings import Sizes, sizes_of
+from rawlog.formats.rocketmq.store.settings import SIZE_OPTIONS, Sizes, sizes_of
 from rawlog.io.output import Folder
 from rawlog.io.storage import Places, Source, refuse_locked
 from rawlog.model.errors import DataError, OptionError, UnknownFormatError
@@ -85,10 +84,10 @@ class _Reader:
     def __init__(self, number: int, file: File, size: int, until: int | None) -> None:
         self.number, self.file, self.until = number, file, until
         self._runs = real_runs(file, size)
-        self.run: Run | None = None
+        self.run: MessageRun | None = None
         self.shift = 0
 
-    def skip_to(self, address: int) -> Run | None:
+    def skip_to(self, address: int) -> MessageRun | None:
         """The next run of messages that begin at an address or after it; None at the end."""
         while True:
             if self.run is None:
@@ -106,7 +105,7 @@ class _Reader:
             self.run = _cut(self.run, address, None) if self.run.stop > address else None
 
 
-def _cut(run: Run, start: int | None, stop: int | None) -> Run | None:
+def _cut(run: MessageRun, start: int | None, stop: int | None) -> MessageRun | None:
     """The messages of a run that begin between two addresses; None if there are none."""
     starts = edges(run.rows)[0]
     first = 0 if start is None else int(np.searchsorted(starts, start))
@@ -178,7 +177,7 @@ class Union(Salvage):
     def growth(self, file: File, shift: int) -> int:
         return max(0, *(-distance for distance in self.shifts.values()), 0)
 
-    def describe_hole(self, run: Run) -> str:
+    def describe_hole(self, run: MessageRun) -> str:
         before = self.derived.last_time if self.derived.messages else 0
         after = int(run.rows[fields.F_STORE_TIME][0])
         when = (
@@ -191,7 +190,7 @@ class Union(Salvage):
 
     # Runs
 
-    def runs(self, file: File, *, skip: bool) -> Iterator[Run]:
+    def runs(self, file: File, *, skip: bool) -> Iterator[MessageRun]:
         """The sound messages at the place of a file, each from the first replica that has it."""
         size, replicas = self.file_size, self.replicas
         readers = [_Reader(number, log, size, replicas[number].until) for number, log in self._in_history(file)]
@@ -218,7 +217,7 @@ class Union(Salvage):
                 yield replace(run, shift=0)  # its place in one replica says nothing of the others
             at = cut[0][1].stop
 
-    def _agree(self, candidates: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:
+    def _agree(self, candidates: list[tuple[int, MessageRun]]) -> Iterator[tuple[int, MessageRun]]:
         """The run of the first of several replicas; differing messages are judged."""
         # What one replica had to correct, another may have unchanged.
         candidates = [candidate for candidate in candidates if not candidate[1].is_corrected] or candidates
@@ -242,7 +241,7 @@ class Union(Salvage):
         if rest is not None:
             yield source, rest
 
-    def _judge(self, address: int, versions: list[tuple[int, Run]]) -> tuple[int, Run]:
+    def _judge(self, address: int, versions: list[tuple[int, MessageRun]]) -> tuple[int, MessageRun]:
         """The version of a message that most replicas have, or that the consume queues have; else the first."""
         texts = [_bytes(run) for _, run in versions]
         votes = [texts.count(text) for text in texts]
@@ -271,7 +270,7 @@ class Union(Salvage):
         return best[0]
 
 
-def _is_well_formed(run: Run, last_time: int) -> bool:
+def _is_well_formed(run: MessageRun, last_time: int) -> bool:
     """Whether what no checksum covers in a message looks as a broker writes it: text, ports, times."""
     rows, ok = run.rows, True
     for start, size in ((fields.F_TOPIC, fields.F_TOPIC_SIZE), (fields.F_PROPERTIES, fields.F_PROPERTIES_SIZE)):
@@ -291,7 +290,7 @@ def _is_well_formed(run: Run, last_time: int) -> bool:
     return ok and last_time <= stored < last_time + LONGEST_PAUSE_MS and abs(stored - born) < LONGEST_PAUSE_MS
 
 
-def _bytes(run: Run) -> bytes:
+def _bytes(run: MessageRun) -> bytes:
     """The bytes of a run without DLedger's heads, which differ between members of a group."""
     rows = run.rows
     starts, sizes = rows[fields.F_START], rows[fields.F_SIZE]
@@ -302,11 +301,11 @@ def _bytes(run: Run) -> bytes:
     )
 
 
-def _message_at(run: Run, address: int) -> Run | None:
+def _message_at(run: MessageRun, address: int) -> MessageRun | None:
     return _cut(run, address, address + 1)
 
 
-def _different(run: Run, others: Sequence[Run]) -> list[int]:
+def _different(run: MessageRun, others: Sequence[MessageRun]) -> list[int]:
     """The addresses of messages that another replica has in a different version."""
     starts: NDArray[np.int64] = edges(run.rows)[0]
     addresses = []

@@ -56,8 +56,8 @@ from rawlog.formats.rocketmq.store.dispatch import (
     DerivedEntries,
     Queue,
 )
-from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
 from rawlog.formats.rocketmq.store.settings import (
+    SIZE_OPTIONS,
     Settings,
     Sizes,
     settings_of,

@@ -122,7 +122,7 @@ def _belongs(conf: BrokerConf, root: Path) -> bool:
 
 
 PAGE = 4096
-OPTIONS = {
+SIZE_OPTIONS = {
     "commit_log": "commitlog_size",
     "queue": "queue_size",
     "batch_queue": "batch_queue_size",
@@ -163,7 +163,7 @@ class Sizes:
     def with_options(self, options: Mapping[str, str]) -> Sizes:
         """These sizes, changed by options: `commitlog_size`, `queue_size`, `batch_queue_size`, `ext_size`, `index_slots` …"""
         changed = {}
-        for name, option in OPTIONS.items():
+        for name, option in SIZE_OPTIONS.items():
             if option in options:
                 try:
                     changed[name] = int(options[option])
