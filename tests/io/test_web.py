@@ -26,14 +26,18 @@ SCHEMAS = [{"subject": "t-value", "version": 1, "id": 1, "schemaType": "AVRO", "
 
 
 class Server:
-    """Answers with what `reply` gives for a path: a status, and a text or the place to go to. `asked` has method, path and password."""
+    """Answers with what `reply` gives for a path: a status, and a text or the place to go to. `asked` has method, path and password,
+    `for_proxy` the passwords of proxies.
+    """
 
     def __init__(self, reply: Callable[[str], tuple[int, str]], certificate: Path | None = None) -> None:
         self.asked: list[tuple[str, str, str | None]] = []
+        self.for_proxy: list[str | None] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(handler) -> None:
                 self.asked.append((handler.command, handler.path, handler.headers["Authorization"]))
+                self.for_proxy.append(handler.headers["Proxy-Authorization"])
                 status, text = reply(handler.path)
                 handler.send_response(status)
                 if status in (301, 302, 303, 307, 308):
@@ -160,6 +164,18 @@ def test_a_redirect_from_https_to_http_is_refused(other: Server, certificate: Pa
         fetch(f"{named.url}/", user="me:secret", seconds=30, largest=99)
     assert named.passwords == [PASSWORD]
     assert other.asked == []
+
+
+def test_the_password_of_a_proxy_is_for_the_proxy(other: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """urllib sends it on to where a server behind the proxy redirects, past the proxy too."""
+    here = f"localhost:{other.server.server_port}"
+    replies = {"http://registry.example/": (302, "/again"), "http://registry.example/again": (302, f"http://{here}/")}
+    with serving(lambda path: replies[path]) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("://", "://me:secret@"))
+        monkeypatch.setenv("no_proxy", "localhost")
+        fetch("http://registry.example/", seconds=10, largest=1000)
+    assert proxy.for_proxy == [PASSWORD, PASSWORD]
+    assert other.for_proxy == [None]
 
 
 @pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1/"])

@@ -90,7 +90,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if req.data is not None:
             raise urllib.error.HTTPError(req.full_url, code, f"{msg}: a redirect, which is not followed", headers, fp)
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None and before == after:
+        if request is None:
+            return None
+        request.remove_header(
+            "Proxy-authorization"
+        )  # the proxy's own password: it is added again where there is a proxy
+        if before == after:
             request.unredirected_hdrs.update(req.unredirected_hdrs)
         return request
 
