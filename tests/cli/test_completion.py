@@ -119,6 +119,27 @@ def test_topics_of_users_come_first() -> None:
     assert first > 0
 
 
+def test_only_names_that_mean_nothing_to_a_shell_complete(tmp_path: Path) -> None:
+    """A shell inserts a name as it is: `$(touch x)` was a command on the user's line, a line break began an entry of its own."""
+    for topic in (
+        "orders",
+        "%RETRY%g-1",
+        "$(touch x)",
+        "`touch x`",
+        "a b",
+        "a;b",
+        "a\nfile",
+        "\x1b[31mred",
+        "~",
+        "*",
+        "a'b",
+    ):
+        folder = tmp_path / f"{topic}-0"
+        folder.mkdir()
+        (folder / "00000000000000000000.log").touch()
+    assert completed("cat", str(tmp_path), "--topic", "") == ["%RETRY%g-1", "orders"]
+
+
 def test_topics_complete_without_reading_files(tmp_path: Path) -> None:
     """Names are in the names of directories: no file is opened."""
     folder = tmp_path / "orders-0"

@@ -6,6 +6,7 @@ All shells ask rawlog itself for what may follow. Topics, groups, tables and col
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -122,11 +123,17 @@ def _add_line(path: Path, line: str) -> bool:
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
+#: A shell inserts a name as it is: one with `$(…)` or a line break in it would be a command on the user's line.
+_PLAIN = re.compile(r"[\w.,:%@=+/-]+")
+
+
 def completer(parameter: Parameter) -> Complete | None:
-    """What completes the values of an option; None if a shell or click knows better."""
-    if parameter.kind is Kind.TABLE:
-        return _tables
-    return {"topic": _topics, "group": _groups, "columns": _columns, "tables": _several_tables}.get(parameter.name)
+    """What completes the values of an option, with names that mean nothing to a shell; None if a shell or click knows better."""
+    names = {"topic": _topics, "group": _groups, "columns": _columns, "tables": _several_tables}.get(parameter.name)
+    complete = _tables if parameter.kind is Kind.TABLE else names
+    if complete is None:
+        return None
+    return lambda ctx, param, incomplete: [name for name in complete(ctx, param, incomplete) if _PLAIN.fullmatch(name)]
 
 
 def _topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
