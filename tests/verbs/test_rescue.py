@@ -493,10 +493,10 @@ def test_what_compaction_took_before_the_first_batch_of_an_old_log_is_not_lost(c
 def test_the_settings_for_the_broker_are_written_next_to_the_result(tmp_path: Path) -> None:
     """The settings that were printed lacked listeners: a broker ended at once with exactly these."""
     disks = list(write_disks(tmp_path / "disks", {KEY: filled(2)}).values())
-    report = rawlog.rescue(disks, to=tmp_path / "new ü")
-    text = (tmp_path / "new ü.server.properties").read_text("ascii")
+    report = rawlog.rescue(disks, to=tmp_path / "new ü\nx=1")
+    text = (tmp_path / "new ü\nx=1.server.properties").read_text("ascii")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    assert lines[6] == f"log.dirs={tmp_path}/new \\u00fc"
+    assert lines[6] == f"log.dirs={tmp_path}/new \\u00fc\\u000ax=1"
     assert [line.partition("=")[0] for line in lines] == [
         line.partition("=")[0] for line in report.facts["server_properties"]["1"]
     ]

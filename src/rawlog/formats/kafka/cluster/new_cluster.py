@@ -425,7 +425,7 @@ def properties_file(lines: Sequence[str]) -> str:
     for line in lines:
         text = line.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
         codes = [int.from_bytes(text[at : at + 2], "big") for at in range(0, len(text), 2)]
-        text_lines.append("".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes))
+        text_lines.append("".join(chr(code) if 32 <= code < 127 else f"\\u{code:04x}" for code in codes))
     return "\n".join(text_lines) + "\n"
 
 
