@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import COMMAND, HEADER, entry, recording
 from tests.data.golden import damaged_replays, golden_path
+
+SAMPLES = Path(__file__).parents[2] / "samples"
 
 
 @pytest.mark.parametrize(
@@ -175,12 +181,56 @@ def test_a_directory_with_files_that_cannot_be_read(spawn, run, log):
     assert run("cat", folder / "dangling.log").code == 3
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
-def test_a_file_without_permission(run, log):
-    log.chmod(0)
-    ran = run("cat", log)
-    assert ran.code == 3
-    assert "permission denied" in ran.err.lower()
+@pytest.fixture
+def denied(environment) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a verb in a process that must not read a path, which is the first argument; root gives up the right to read everything."""
+    command = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+    if command and shutil.which("setpriv") is None:
+        pytest.skip("no setpriv, and root reads everything")
+
+    def call(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+        words, mode = [*command, *COMMAND, *map(str, arguments)], path.stat().st_mode
+        path.chmod(0)
+        try:
+            return subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+        finally:
+            path.chmod(mode)
+
+    return call
+
+
+@pytest.mark.parametrize("place", ["file", "directory", "above"])
+@pytest.mark.parametrize("verb", ["cat", "ls", "verify", "query"])
+def test_a_path_without_permission_is_3_with_what_helps(denied, log, verb, place):
+    """It was wrong usage (2) with "Next: rawlog cat --help"; below a closed directory it was "no such file", and to look there."""
+    path = {"file": log, "directory": log.parent, "above": log.parent}[place]
+    question = ("SELECT * FROM records", "--engine", "duckdb") if verb == "query" else ()
+    ran = denied(path, verb, *question, log.parent if place == "directory" else log)
+    assert ran.returncode == 3, ran
+    assert "permission denied" in ran.stdout + ran.stderr
+    if ran.stderr and verb in ("cat", "query"):
+        assert "Next: run rawlog as a user that can read it" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "closed", "words"),
+    [
+        ("kafka", "codec-lz4-0", ("convert", "{source}", "{out}.jsonl")),
+        ("kafka", "codec-lz4-0", ("query", "SELECT count(*) FROM records", "{source}", "--engine", "duckdb")),
+        ("kafka", "codec-lz4-0", ("groups", "{source}")),
+        ("kafka", "codec-lz4-0", ("transactions", "{source}")),
+        ("kafka", "codec-lz4-0", ("cluster", "{source}")),
+        ("ambry", "9/0_0_log", ("extract", "{source}", "--to", "{out}")),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_read_among_others_is_named(denied, tmp_path, source, closed, words):
+    """All rows of a directory without permission were missing, and the exit code was 0; `extract` left out the blobs of such a file."""
+    folder = tmp_path / source
+    shutil.copytree(SAMPLES / source, folder)
+    ran = denied(folder / closed, *(word.format(source=folder, out=tmp_path / "out") for word in words))
+    assert ran.returncode in (1, 3), ran
+    assert f"{closed}: permission denied" in ran.stdout + ran.stderr
 
 
 def test_huge_declared_lengths_take_no_memory(spawn, tmp_path):
@@ -243,6 +293,38 @@ def test_a_full_disk_is_told(spawn, environment, log):
     assert done.returncode == 3
     assert done.stderr.startswith(b"rawlog: standard output: ")
     assert b"Traceback" not in done.stderr
+
+
+def test_a_full_target_says_what_helps(spawn, tmp_path):
+    """The next step was `rawlog repair --help`."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system may be mounted here")
+    try:
+        for verb in ("repair", "rebuild", "compact"):
+            ran = spawn(verb, SAMPLES / "kafka", folder / "out")
+            assert ran.code == 3
+            assert "No space left on device\nNext: free space there" in ran.err
+            assert list(folder.iterdir()) == []
+        ran = spawn("ingest", SAMPLES / "kafka", "--to", folder / "lake", "--engine", "local")
+        assert (ran.code, "Next: free space there" in ran.err) == (3, True)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_end_in_no_traceback(environment, log, tmp_path, closed):
+    """They are None in Python: a traceback or an internal error. And the next file that was opened was what other code printed into."""
+    target = tmp_path / "rows.jsonl"
+    command = shlex.join([*COMMAND, "convert", str(log), str(target)])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {closed}"], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == (3 if ">&-" in closed.replace("2>&-", "") else 0)
+    assert "Traceback" not in done.stderr
+    assert len(target.read_text().splitlines()) == 5
 
 
 def test_interrupt_is_130(environment, tmp_path):

@@ -241,7 +241,7 @@ def test_a_directory_that_may_not_be_read_is_listed_with_its_problem(
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert problems(tmp_path) == {"x": None, "closed": "Permission denied"}
+    assert problems(tmp_path) == {"x": None, "closed": "permission denied"}
 
 
 def test_reading_that_fails_names_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

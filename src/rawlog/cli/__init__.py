@@ -130,10 +130,24 @@ def cli() -> None:
 
 def main() -> None:
     """The console entry."""
+    _open_streams()
     gc.set_threshold(200_000)  # importing makes many objects and no garbage
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads for an algebra that is not used here
     _spare_pandas(sys.argv[1:])
     cli.main(prog_name="rawlog")
+
+
+def _open_streams() -> None:
+    """Give standard streams that are closed a file: else the next one that is opened has their number, and what is printed goes into it.
+    Writing to standard output fails as it would without one; messages get lost.
+    """
+    for number, name, mode in ((0, "stdin", os.O_RDONLY), (1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, mode)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _spare_pandas(arguments: list[str]) -> None:

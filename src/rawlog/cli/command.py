@@ -259,7 +259,7 @@ class Partitions(click.ParamType[tuple[int, ...]]):
         return tuple(numbers)
 
 
-PATH = click.Path()  # any text, and the shell completes files
+PATH = click.Path(readable=False)  # any text, and the shell completes files; what cannot be read is no wrong usage
 
 
 def _parameter(parameter: Parameter) -> click.Parameter:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from rawlog.model.errors import AccessError, LostError, OptionError
+from rawlog.model.errors import DENIED, AccessError, LostError, OptionError, refusal
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -230,10 +230,16 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
 
 
 def absent(path: str, what: str = "file or directory") -> AccessError:
-    """The error for a path that does not exist, with the nearest directory above it that does."""
+    """The error for a path that does not exist, with the nearest directory above it that does, or that one must not look for."""
     error = AccessError(f"{path}: no such {what}")
     if is_remote(path):
         return error.advise("check the bucket and the path")
+    try:
+        os.lstat(local_path(path))
+    except PermissionError as denied:
+        return unreadable(path, denied)
+    except (OSError, ValueError):
+        pass
     above = os.path.dirname(os.path.abspath(local_path(path)))
     while not os.path.isdir(above):
         above = os.path.dirname(above)
@@ -242,17 +248,15 @@ def absent(path: str, what: str = "file or directory") -> AccessError:
 
 def unreadable(path: str, error: BaseException) -> AccessError:
     """What a file system says of a path that cannot be read, as an error of ours."""
-    refusal = AccessError(f"{path}: {_why(error)}")
-    if isinstance(error, PermissionError):
-        return refusal.advise("run rawlog as a user that can read it, such as the broker's")
+    unread = refusal(path, _why(error))
     if is_remote(path):
-        return refusal.advise(
-            "check the address, and the credentials in the environment (AWS_ACCESS_KEY_ID, AWS_REGION, …)"
-        )
-    return refusal
+        unread.advise("check the address, and the credentials in the environment (AWS_ACCESS_KEY_ID, AWS_REGION, …)")
+    return unread
 
 
 def _why(error: BaseException) -> str:
+    if isinstance(error, PermissionError):
+        return DENIED
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())
 
@@ -516,7 +520,7 @@ def _local_entry(path: str) -> ListedFile:
         return ListedFile(path, 0, None, why)
     if (problem := kind_problem(status.st_mode)) is not None:
         return ListedFile(path, 0, status.st_mtime, problem)
-    problem = None if os.access(path, os.R_OK) else "permission denied"
+    problem = None if os.access(path, os.R_OK) else DENIED
     return ListedFile(path, status.st_size, status.st_mtime, problem)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rawlog.io.output import make_directory
+from rawlog.io.output import make_directory, unwritable
 from rawlog.io.storage import file_system, is_remote
 from rawlog.lakes.names import UNITS, Cut, divide
-from rawlog.model.errors import AccessError, OptionError, unknown
+from rawlog.model.errors import OptionError, unknown
 from rawlog.model.table import JSON, Table
 from rawlog.model.text import FIRST_DAY, LAST_DAY
 
@@ -263,7 +263,7 @@ class Sheet:
             self._writer = self._writer or self._open()
             return self._end()
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise unwritable(self.path, error) from None
 
     def _end(self) -> WrittenFile:
         """Finish the file of this moment."""
@@ -302,7 +302,7 @@ class Sheet:
             self._flushed += rows.num_rows
             self._writer.write_table(rows, row_group_size=rows.num_rows)
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise unwritable(self.path, error) from None
 
     def _begin_another(self, schema: pa.Schema) -> None:
         """End the file and begin the next one, with columns as they come."""
@@ -312,9 +312,6 @@ class Sheet:
         stem = self.earlier[0].path.removesuffix(".parquet")
         self.path, self._flushed = f"{stem}-next{len(self.earlier)}.parquet", 0
         self._writer = self._open([column.name for column in schema if pa.types.is_dictionary(column.type)])
-
-    def _unwritable(self, error: OSError) -> AccessError:
-        return error if isinstance(error, AccessError) else AccessError(f"{self.path}: {error.strerror or error}")
 
     def _open(self, dictionaries: Sequence[str] = ()) -> pq.ParquetWriter:
         """`dictionaries` are columns that come as such: the writer takes them as they are, and the file does not show it."""

@@ -531,7 +531,12 @@ def _jsonl(path: str, table: Table) -> Iterator[pa.RecordBatch]:
 
 
 def source_tree(
-    paths: list[str], table: Table, format: str | None = None, note: Callable[[str], None] | None = None
+    paths: list[str],
+    table: Table,
+    format: str | None = None,
+    note: Callable[[str], None] | None = None,
+    *,
+    without_unreadable: bool = False,
 ) -> Tree:
     """What is to be converted: the data files of a lake, or a tree of files. Errors and notes as those of `open_known`."""
     from rawlog.lakes.names import is_lake
@@ -539,4 +544,10 @@ def source_tree(
 
     if len(paths) == 1 and is_lake(paths[0]):
         return lake_tree(os.path.abspath(paths[0]), table)
-    return open_known(paths, format=format, note=note, knows=lambda file: kind_of(file.path) is not None)
+    return open_known(
+        paths,
+        format=format,
+        note=note,
+        knows=lambda file: kind_of(file.path) is not None,
+        without_unreadable=without_unreadable,
+    )

@@ -129,6 +129,16 @@ class AccessError(RawlogError, OSError):
         return str(self.args[0]) if self.args else ""
 
 
+#: What is said of a file that the user must not read.
+DENIED = "permission denied"
+
+
+def refusal(path: str, problem: str) -> AccessError:
+    """The error for a path that cannot be read, and why."""
+    error = AccessError(f"{path}: {problem}")
+    return error.advise("run rawlog as a user that can read it, such as the broker's") if problem == DENIED else error
+
+
 class ExistsError(AccessError):
     """Something has the name of a target. The command line names the option of the verb that replaces or continues it."""
 

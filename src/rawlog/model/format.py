@@ -15,6 +15,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
+from rawlog.model.errors import refusal
 from rawlog.model.finding import Rule
 from rawlog.model.layout import Layout
 from rawlog.model.table import Table
@@ -133,6 +134,11 @@ class File:
     @property
     def system(self) -> str | None:
         return self.format.split(".", 1)[0] if self.format else None
+
+    def check_readable(self) -> None:
+        """AccessError if it cannot be read."""
+        if self.problem is not None:
+            raise refusal(self.path, self.problem)
 
     def __reduce__(self) -> tuple[object, ...]:
         return File, (self.path, self.size, self.modified, self.format, self.place, self.problem)

@@ -126,8 +126,7 @@ def explain_in_file(
 
 def _explainable(file: File) -> Format:
     """The format of a file; the error that says why it has none."""
-    if file.problem is not None:
-        raise AccessError(f"{file.path}: {file.problem}")
+    file.check_readable()
     if file.format is None:
         raise UnknownFormatError(f"{file.path}: not a file of any known format")
     return registry.formats()[file.format]

@@ -127,8 +127,7 @@ def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
             continue
         # A running broker may have created the next file already: the end of this one may still be written.
         file = replace(file, place=replace(file.place, sealed=False))
-        if file.problem is not None:
-            raise AccessError(f"{file.path}: {file.problem}")
+        file.check_readable()
         # Files that continue one another are in one folder; a group may be wider: all queues of a store.
         numbered = file.place.group is not None and file.place.start_offset is not None
         files_by_line.setdefault(f"{file.format} {_folder(file) if numbered else file.path}", []).append(file)

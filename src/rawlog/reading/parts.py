@@ -10,7 +10,7 @@ import numpy as np
 
 from rawlog import registry
 from rawlog.io.walk import walk
-from rawlog.model.errors import AccessError, OptionError
+from rawlog.model.errors import OptionError
 from rawlog.model.format import File, Format
 from rawlog.model.store import Copies, Store
 from rawlog.model.table import FILES, FINDINGS, RECORDS, Table
@@ -111,14 +111,9 @@ def _plan_files(
     parts: list[Part] = []
     for file in files:
         if file.format in able and file.place.state is None and selection.takes_file(file):
-            _check_readable(file)
+            file.check_readable()
             parts += _cut(tree, file, registry.formats()[str(file.format)], table, selection, split_size)
     return parts
-
-
-def _check_readable(file: File) -> None:
-    if file.problem is not None:
-        raise AccessError(f"{file.path}: {file.problem}")
 
 
 def _cut(

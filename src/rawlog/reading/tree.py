@@ -21,7 +21,7 @@ from rawlog.io.storage import (
     local_path,
     split_query,
 )
-from rawlog.model.errors import AccessError, UnrecognisedError
+from rawlog.model.errors import DENIED, AccessError, UnrecognisedError
 from rawlog.model.format import (
     Family,
     File,
@@ -169,12 +169,15 @@ def open_known(
     note: Callable[[str], None] | None = None,
     knows: Callable[[File], bool] | None = None,
     must_know: bool = True,
+    without_unreadable: bool = False,
 ) -> Tree:
     """The tree that a verb reads: as `open_tree`, but it is never taken for one if nothing is there.
 
-    UnknownFormatError if no path has a file of a known format, unless not `must_know`. A path that has none is noted, if others have some;
-    so is one that does not exist, or AccessError is raised for it without `note`. `knows` says which files the verb reads besides those of
-    known formats. Verbs that follow what is written use `open_tree`: what is not there may come.
+    UnknownFormatError if no path has a file of a known format, AccessError if no file can be read, unless not `must_know`. A path that
+    has none is noted, if others have some; so is one that does not exist, or AccessError is raised for it without `note`. `knows` says
+    which files the verb reads besides those of known formats. With `without_unreadable`, what cannot be read and has no known format, such
+    as a directory, is noted and left out: for verbs that do not name it in their result. Verbs that follow what is written use
+    `open_tree`: what is not there may come.
     """
     roots = [os.fspath(paths)] if isinstance(paths, (str, os.PathLike)) else [os.fspath(path) for path in paths]
     absent: list[AccessError] | None = None if note is None or len(roots) < 2 else []
@@ -193,14 +196,20 @@ def open_known(
             with_files |= {root for root, path in repeats.items() if path in occupied}
     unknown = [f"{root}: {_without_known(root)}" for root in tree.roots if root not in with_files]
     if must_know and not recognised:
+        if len(tree) and all(file.problem is not None for file in tree):
+            next(iter(tree)).check_readable()
         raise UnrecognisedError("\n".join([*unknown, *map(str, absent or ())]))
-    for text in (*map(Unreadable, absent or ()), *map(Unrecognised, unknown)):
+    unread = [file for file in tree if file.format is None and file.problem is not None] if without_unreadable else []
+    texts = (*(str(error) for error in absent or ()), *(f"{file.path}: {file.problem}" for file in unread))
+    for text in (*map(Unreadable, texts), *map(Unrecognised, unknown)):
         (note or log.warning)(text)
-    return tree
+    return replace(tree, files=tuple(file for file in tree if file not in unread)) if unread else tree
 
 
 def _without_known(root: str) -> str:
     """What a path without a file of a known format is."""
+    if not is_remote(root) and os.path.exists(local_path(root)) and not os.access(local_path(root), os.R_OK):
+        return DENIED
     if is_remote(root) or os.path.isdir(local := local_path(root)) or not os.path.exists(local):
         return "no file of any known format here"
     if (problem := kind_problem(os.stat(local).st_mode)) is not None:

@@ -65,7 +65,7 @@ def cluster(
         "errors": errors,
     }
     left_out: list[str] = []
-    tree = open_known(paths, note=left_out.append)
+    tree = open_known(paths, note=left_out.append, without_unreadable=True)
     return Shown(_describe(tree, options), left_out)
 
 

@@ -152,7 +152,7 @@ def convert(
     rows = selection_of(reading, as_bytes=isinstance(destination, FormatOutlet))
     rows.check(destination.source)
     notes: list[str] = []
-    tree = source_tree(whole_paths(listed(source)), destination.source, format, note=notes.append)
+    tree = source_tree(whole_paths(listed(source)), destination.source, format, notes.append, without_unreadable=True)
     rows = bind_schemas(rows, tree, destination.source, lambda: lake_schemas(tree))
     with Convert(destination, selection=rows, drop=keys, dry_run=dry_run, inputs=inputs) as job:
         tree = choose_replicas(tree, rows, notes.append, table=destination.source)

@@ -53,7 +53,7 @@ def extract(
     if now is not None:
         options["now"] = now.isoformat() if isinstance(now, datetime) else str(now)
     left_out: list[str] = []
-    tree = open_known(paths, note=left_out.append)
+    tree = open_known(paths, note=left_out.append, without_unreadable=True)
     with Output(os.fspath(to)) as output:
         output.refuse(tree.sources)
         with output.directory() as folder:

@@ -47,7 +47,7 @@ def groups(
     """
     check_errors(errors)
     left_out: list[str] = []
-    tree = open_known(paths, note=left_out.append)
+    tree = open_known(paths, note=left_out.append, without_unreadable=True)
     return Shown(_group_items(tree, texts(group), texts(topic), errors), left_out)
 
 
@@ -79,7 +79,7 @@ def transactions(
     """
     check_errors(errors)
     left_out: list[str] = []
-    tree = open_known(paths, note=left_out.append)
+    tree = open_known(paths, note=left_out.append, without_unreadable=True)
     return Shown(_transaction_items(tree, texts(id), texts(topic), errors), left_out)
 
 

@@ -370,7 +370,7 @@ def replay(
     is_rows = _is_rows(source)
     paths = [] if is_rows else whole_paths(listed(source))
     left_out: list[str] = []
-    tree = Tree((), ()) if is_rows else source_tree(paths, RECORDS, note=left_out.append)
+    tree = Tree((), ()) if is_rows else source_tree(paths, RECORDS, note=left_out.append, without_unreadable=True)
     if checkpoint is not None:
         refuse_nested(checkpoint, paths)
     selection = bind_schemas(selection, tree, RECORDS, lambda: lake_schemas(tree))

@@ -11,10 +11,9 @@ from pathlib import Path as LocalPath
 from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack
 
 from rawlog import registry
-from rawlog.io.output import Folder, Output, descendant
+from rawlog.io.output import Folder, Output, descendant, unwritable
 from rawlog.io.storage import is_remote, local_path
 from rawlog.model.errors import (
-    AccessError,
     CorruptError,
     ExistsError,
     OptionError,
@@ -452,9 +451,9 @@ class RewriteJob(Job[RewriteResult, Report]):
         try:
             report: Report = getattr(content.store, self.verb)(*arguments)
         except OSError as error:
-            if isinstance(error, AccessError):
-                raise AccessError(str(error).replace(str(path), final)) from None
-            raise AccessError(f"{final}: {error.strerror or error}") from None
+            problem = unwritable(final, error)
+            problem.args = (str(problem).replace(str(path), final),)
+            raise problem from None
         report.verb, report.target, report.is_dry_run = self.verb, final, self.dry_run
         inside = [(file.path[len(content.store.path) + 1 :], file) for file in content.store.unknown]
         self.carry_unknown(content.family, inside, folder, report, in_store=True)

@@ -599,7 +599,7 @@ class Directory:
     def __init__(self, paths: Sequence[str], reading: Selection, note: Callable[[str], None] | None = None) -> None:
         """`note` gets the choice of replicas. OptionError if replicas are refused."""
         self.paths = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
-        self.tree = open_known(self.paths, note=note)
+        self.tree = open_known(self.paths, note=note, without_unreadable=True)
         self.paths = list(self.tree.roots)
         self.reading, self.note = bind(reading, self.tree), note
         self._chosen: dict[str, Tree] = {}

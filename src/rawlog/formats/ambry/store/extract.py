@@ -56,12 +56,15 @@ def extract_blobs(files: Sequence[File], folder: Folder, options: Mapping[str, s
     Options: `blobs` (ids, separated by commas; all by default), `names` (`id`, or `filename`: the stored one made safe), `state`
     (`live` by default, or `all` that still have content), `now`, `limit` of a decompressed blob. Encrypted content is left as it is,
     and the manifest says so. Chunks are looked for in all stores given. The report counts `blobs`, and has each problem with the content
-    of a blob as lost (`incomplete` is their number).
+    of a blob as lost (`incomplete` is their number). AccessError if a log segment cannot be read.
     """
     naming = options.get("names", NAMES[0])
     if naming not in NAMES:
         raise OptionError(f"names {naming!r}: {' or '.join(NAMES)} expected")
     blobs: dict[bytes, Blob] = {}
+    for file in files:
+        if file.format == "ambry.log":
+            file.check_readable()
     stores = blob_stores(files)
     if not stores:
         raise UnknownFormatError("no Ambry store is here")

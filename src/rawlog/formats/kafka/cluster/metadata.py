@@ -31,7 +31,7 @@ from rawlog.formats.kafka.log.layouts import BATCH
 from rawlog.formats.kafka.log.secrets import may_hold_secret, shows_secrets
 from rawlog.formats.kafka.log.segment import explain, fault, resync, scan
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.model.errors import AccessError, DataError, LimitError
+from rawlog.model.errors import DataError, LimitError
 from rawlog.model.finding import Rule
 from rawlog.model.format import File, Inspection, Spans, Want
 from rawlog.model.frames import Frames
@@ -124,8 +124,7 @@ def metadata(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.R
     """Every record of the logs and snapshots, file by file, as rows of `kraft.metadata`."""
     show = shows_secrets(options)
     for file in files:
-        if file.problem is not None:
-            raise AccessError(f"{file.path}: {file.problem}")
+        file.check_readable()
         for _, batch in read_records([file], COLUMNS, options.get("errors", "raise"), format=str(file.format)):
             rows = list(rows_of(file, batch, show_secrets=show))
             if rows:

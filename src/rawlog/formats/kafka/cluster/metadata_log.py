@@ -822,9 +822,8 @@ def stores(files: Sequence[File]) -> list[MetadataStore]:
         if file.format not in (LOG_FORMAT, CHECKPOINT_FORMAT):
             if file.place.topic == METADATA_TOPIC and file.problem is None:
                 evidence.setdefault(_folder_of(file), []).append(file)
-        elif file.problem is not None:
-            raise AccessError(f"{file.path}: {file.problem}")
         else:
+            file.check_readable()
             groups.setdefault(_folder_of(file), []).append(file)
     summaries = Store.of(files).summaries
     return [MetadataStore([*group, *evidence.get(folder, ())], folder, summaries) for folder, group in groups.items()]

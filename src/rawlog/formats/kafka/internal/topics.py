@@ -34,7 +34,7 @@ from rawlog.formats.kafka.tables import (
     TRANSACTIONS,
 )
 from rawlog.io.walk import walk
-from rawlog.model.errors import AccessError, DataError, LimitError
+from rawlog.model.errors import DataError, LimitError
 from rawlog.model.format import File, Want
 from rawlog.model.table import Table
 
@@ -47,8 +47,7 @@ def partitions(files: Sequence[File]) -> list[list[File]]:
     """The segments of each partition directory, in order. AccessError for one that cannot be read."""
     groups: dict[str, list[File]] = {}
     for file in files:
-        if file.problem is not None:
-            raise AccessError(f"{file.path}: {file.problem}")
+        file.check_readable()
         groups.setdefault(file.place.group or file.path, []).append(file)
     for segments in groups.values():
         segments.sort(key=lambda segment: segment.place.start_offset or 0)

@@ -132,8 +132,7 @@ def segments_of(files: Sequence[File]) -> list[File]:
     if not segments:
         raise AccessError("no log segment is there to rebuild anything from")
     for segment in segments:
-        if segment.problem is not None:
-            raise AccessError(f"{segment.path}: {segment.problem}")
+        segment.check_readable()
     return sorted(segments, key=lambda segment: segment.place.start_offset or 0)
 
 
