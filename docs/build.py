@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import shapes
 import supply
 
 from rawlog import registry
@@ -241,6 +242,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "machine": machine,
     "performance": performance,
     "licences": supply.licences,
+    "json": shapes.page,
 }
 CHARTS = {ROOT / "docs" / "pictures" / f"performance-{role}s.svg": role for role in ("peer", "limit")}
 
