@@ -1,7 +1,7 @@
 """What `--json` prints, verb by verb: each is run on samples, and the names and types of what it printed are listed.
 
-The code declares no shapes of its own: what is printed is what `rawlog.VERB` returns. So the page is made by running the verbs; the test that
-compares pages fails when a name or a type changes.
+The code declares no shapes of its own: what is printed is what `rawlog.VERB` returns. So the page is made by running the verbs; the
+test that compares pages fails when a name or a type changes.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from tests.data.golden import golden_path, unpack
 MADE_IN = "/tmp/scale/sample"
 
 
-def sample(name: str, folder: Path) -> Path:
+def sample(name: str, folder: Path, kind: str = "lake") -> Path:
     """The stored lake of that name below a folder, in `lake`; its sources are in `logs`."""
-    unpack(golden_path("lake", f"{name}.tar.gz"), folder)
+    unpack(golden_path(kind, f"{name}.tar.gz"), folder)
     texts = {MADE_IN: str(folder), **_marks(folder)}
     for path in sorted(folder.joinpath("lake").rglob("*")):
         if path.name.endswith(".metadata.json"):

@@ -120,6 +120,8 @@ class Checkpoint:
             )
         except OSError as error:
             raise AccessError(f"{path}: {error.strerror or error}") from None
+        except OptionError:  # which is a ValueError
+            raise
         except (ValueError, KeyError, TypeError, IndexError):
             raise OptionError(f"{path}: not a checkpoint of a replay").advise(
                 "name a new file with --checkpoint"
