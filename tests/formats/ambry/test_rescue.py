@@ -23,6 +23,7 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.io.output import Folder
+from rawlog.model.errors import CorruptError
 from rawlog.model.recovery import RescueOptions, SurveyResult
 from rawlog.model.report import Action, Report
 from rawlog.reading.tree import open_tree
@@ -359,3 +360,63 @@ def test_a_large_segment_of_another_partition_is_set_aside(tmp_path: Path) -> No
         assert any("belong to partition 42" in one.reason for one in report.with_action(Action.DROPPED))
         [aside] = Path(f"{target}.divergent").rglob("3_0_log")
         assert aside.read_bytes() == foreign.read_bytes()
+
+
+@pytest.mark.parametrize("gone", ["one", "all", "damaged"])
+def test_an_expiry_that_only_a_lost_index_knew_is_a_loss_in_every_verb(gone: str, tmp_path: Path) -> None:
+    """Compaction took the PUTs of two undeleted blobs, so only the index knew when they expire. Without it repair named the loss, and
+    rescue, rebuild, compact, convert and ingest said nothing: exit 0. A sound replica still knows.
+    """
+    store, sound = (copy_store("store-compacted", tmp_path / side / "77") for side in "ab")
+    index = store / "3_0_18_index"
+    if gone == "damaged":
+        data = bytearray(index.read_bytes())
+        data[396] ^= 1
+        index.write_bytes(bytes(data))
+    for path in [index] if gone == "one" else store.glob("*_index") if gone == "all" else []:
+        path.unlink()
+    report = rescued([store.parent], tmp_path / "one")
+    assert len(lost_ids(report)) == 2
+    assert not report.is_whole
+    assert lost_ids(rawlog.repair(str(store), str(tmp_path / "repaired"))) == lost_ids(report)
+    assert lost_ids(rawlog.convert([str(store)], tmp_path / "rows.jsonl", to="jsonl")) == lost_ids(report)
+    assert any(one.code == "ambry.store.orphan-update" and one.severity == "warning" for one in rawlog.verify(store))
+    for verb in (rawlog.rebuild, rawlog.compact):
+        with pytest.raises(CorruptError, match="only the index knew when the blob expires"):
+            verb(str(store), str(tmp_path / "refused"))
+    both = rescued([store.parent, sound.parent], tmp_path / "both")
+    states = [
+        {key: (row["state"], row["expires_timestamp"]) for key, row in blobs(path).items()} for path in (tmp_path / "both", sound)
+    ]
+    assert both.is_whole
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_an_update_written_again_from_an_index_counts_unless_a_replica_has_it(has_it: bool, tmp_path: Path) -> None:
+    """A DELETE was lost in one replica. Where no other one has it, the time of the one written again is cut to seconds, and rescue did not
+    count that as a change: exit 0. Where another one has it nothing is lost, and rescue exited 1 because both end as a crash leaves them.
+    """
+    store, other = (copy_store("store-crashed", tmp_path / side / "1000003") for side in "ab")
+    delete = next(one for one in expected("store-crashed")["messages"] if one["offset"] == 242605)
+    assert (delete["segment"], delete["kind"]) == ("0_0_log", "DELETE")
+    for folder in (store, *([] if has_it else [other])):
+        data = bytearray((folder / "0_0_log").read_bytes())
+        data[242605 + 88] ^= 1
+        (folder / "0_0_log").write_bytes(bytes(data))
+    if not has_it:
+        for path in other.glob("*_index"):
+            path.unlink()
+    report = rescued([store.parent, other.parent], tmp_path / "both")
+    assert report.is_whole is has_it
+    changed = report.with_action(Action.CHANGED)
+    assert [one.is_expected for one in changed if delete["blob_id"] in one.reason] == [has_it]
+
+
+def test_a_copied_segment_names_no_blob_as_lost(tmp_path: Path) -> None:
+    """The blob ids in a segment that is set aside as a copy are of sound messages: each was reported as named by a damaged one."""
+    store = copy_store("store-crashed", tmp_path / "a" / "1000003")
+    (store / "6_0_log").write_bytes((store / "1_0_log").read_bytes())
+    report = rawlog.repair(str(store), str(tmp_path / "repaired"))
+    assert any("a copy of 1_0_log: set aside" in one.reason for one in report.with_action(Action.DROPPED))
+    assert len(lost_ids(report)) <= 1  # the unfinished message before the copy

@@ -44,13 +44,13 @@ from rawlog.formats.ambry.store.state import (
     DELETE,
     ORPHANS,
     PUT,
-    UNDELETE,
     Catalog,
     Damage,
     LogSummary,
     catalog_of,
     catalog_of_messages,
     fold,
+    forgotten_expiries,
     is_refused,
     read_log,
 )
@@ -164,8 +164,10 @@ class Diagnosis:
         #: The blobs that the report names.
         self.reported: set[tuple[int, int, int]] = set()
         self.losses: list[Loss] = []
-        #: Updates that are written again, by the number of their entry in the report: what is said where no store is written.
-        self.restored: dict[int, str] = {}
+        #: UNDELETEs of blobs of which nothing says any more when they expire.
+        self.forgotten: list[Loss] = []
+        #: Updates that are written again, by the number of their entry in the report: the loss that it is where no store is written.
+        self.restored: dict[int, Loss] = {}
         #: Messages of other partitions, and the segments, by number, that have no others.
         self.aside: list[tuple[int, Damage]] = []
         #: The positions of segments of which nothing is there.
@@ -530,6 +532,9 @@ class Diagnosis:
 
     def _lose(self, loss: Loss) -> None:
         self.losses.append(loss)
+        self._report_loss(loss)
+
+    def _report_loss(self, loss: Loss) -> None:
         self.report.add(Action.LOST, loss.reason, loss.path, start=loss.start, stop=loss.stop)
 
     def _restore(self, entry: int) -> None:
@@ -545,8 +550,15 @@ class Diagnosis:
         self.reported.add(keys.identity_of(entries.key(entry)))
         kind, blob = Kind(int(entries.kind[entry])).name, keys.text_of(entries.key(entry))
         reason = f"{kind} of blob {blob} written again from {evidence.name(entry)}"
-        self.restored[len(self.report.entries)] = f"{kind} of blob {blob}: only {evidence.name(entry)} has it"
         place = {"start": offset, "stop": offset + int(entries.size[entry])}
+        self.restored[len(self.report.entries)] = Loss(
+            entries.key(entry),
+            int(entries.kind[entry]),
+            int(entries.life_version[entry]),
+            self._path(segment),
+            reason=f"{kind} of blob {blob}: only {evidence.name(entry)} has it",
+            **place,
+        )
         self.report.add(Action.CHANGED, f"{reason}, which has its time in seconds", self._path(segment), **place)
 
     def _report_damages(self) -> None:
@@ -561,7 +573,11 @@ class Diagnosis:
             for damage in sorted(
                 (damage for log, damage in self.damages if log == number), key=lambda damage: damage.start
             ):
-                data = source.read(damage.start, min(damage.stop - damage.start, MOST_SEARCHED))
+                is_aside = (
+                    number,
+                    damage,
+                ) in self.aside  # sound messages, of another store or known from their original
+                data = source.read(damage.start, 0 if is_aside else min(damage.stop - damage.start, MOST_SEARCHED))
                 blob_ids = [damage.key] if damage.key is not None else ids_in(data, self.partition)
                 is_end = self._is_unconfirmed_end(number, damage) and not (
                     blob_ids and self.read[number].ends_in_damage
@@ -597,22 +613,29 @@ class Diagnosis:
             self.gaps.append(position)
             self.report.add(Action.LOST, lost_words(position), self._path(Segment(position, 0)))
 
-    def _report_lost_puts(self, kept: Catalog, merged: Catalog, entry_rows: NDArray[np.int64]) -> None:
-        """Report blobs that have only updates left, unless a compaction explains it."""
-        if self.store.is_compacted:
-            return
-        trusted = self.trusted_entries
-        folded = fold(kept, use=ALWAYS, remembered=[(entry_rows[trusted], self.evidence.entries.take(trusted))])
-        for row in np.sort(folded.first[(folded.put < 0) & ~may_lack_put(folded)]).tolist():
-            key = kept.key(row)
-            if keys.identity_of(key) in self.reported:
-                continue
-            self.reported.add(keys.identity_of(key))
-            number, start = int(merged.segment[row]), int(merged.offset[row])
-            reason = f"blob {keys.text_of(key)}: its PUT is lost, its {Kind(int(kept.kind[row])).name} is left"
-            path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
-            life = int(kept.life_version[row])
-            self._lose(Loss(key, PUT, life, path, start, start + int(kept.size[row]), reason))
+    def _report_lost_puts(self, kept: KeptMessages, entry_rows: NDArray[np.int64]) -> None:
+        """Report blobs that have only updates left, unless a compaction explains it, and those whose expiry only a lost index knew."""
+        trusted, catalog = self.trusted_entries, kept.ranked
+        folded = fold(catalog, use=ALWAYS, remembered=[(entry_rows[trusted], self.evidence.entries.take(trusted))])
+        if not self.store.is_compacted:
+            for row in np.sort(folded.first[(folded.put < 0) & ~may_lack_put(folded)]).tolist():
+                key = catalog.key(row)
+                if keys.identity_of(key) not in self.reported:
+                    kind = Kind(int(catalog.kind[row])).name
+                    self._lose(self._loss_at(kept, row, PUT, f"its PUT is lost, its {kind} is left"))
+                    self.reported.add(keys.identity_of(key))
+        for row in forgotten_expiries(folded, entry_rows[trusted]).tolist():
+            if keys.identity_of(catalog.key(row)) not in self.reported:
+                reason = "UNDELETE without a PUT; only the index knew when the blob expires"
+                self.forgotten.append(self._loss_at(kept, row, None, reason))
+                self._report_loss(self.forgotten[-1])
+
+    def _loss_at(self, kept: KeptMessages, row: int, kind: int | None, reason: str) -> Loss:
+        """The loss of something that a kept message tells of, at its place in the source."""
+        merged, key = kept.merged, kept.ranked.key(row)
+        start, life = int(merged.offset[row]), int(merged.life_version[row])
+        path = self._source_path(int(merged.segment[row]))
+        return Loss(key, kind, life, path, start, start + int(merged.size[row]), f"blob {keys.text_of(key)}: {reason}")
 
     def _report_lost_segments(self) -> None:
         evidence = self.evidence
@@ -655,7 +678,7 @@ class Diagnosis:
         segments = [self.names[index] for index in order]
         entry_rows = _renumber(entry_rows, rows, len(ranked))
         kept = KeptMessages(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
-        self._report_lost_puts(kept.ranked, kept.merged, entry_rows)
+        self._report_lost_puts(kept, entry_rows)
         return kept
 
     def pieces(self, kept: KeptMessages) -> Iterator[Piece]:
@@ -698,11 +721,6 @@ class Diagnosis:
             is_moved = moved[final.segment[np.maximum(entry_rows[trusted], 0)]]
             entries = replace(entries, original_offset=np.where(is_stored & ~is_moved, entries.original_offset, NONE))
         folded = fold(final, use=ORPHANS, remembered=[(entry_rows[trusted], entries)])
-        first = folded.first[final.kind[folded.first] == UNDELETE]
-        for row in first[~np.isin(first, entry_rows[trusted])].tolist():
-            blob = keys.text_of(final.key(row))
-            reason = f"blob {blob}: UNDELETE without a PUT; only the index knew when the blob expires"
-            self._report_message(Action.LOST, reason, kept.merged, row)
         self.report.count("messages", len(final))
         numbers = {segment: place for place, segment in enumerate(segments)}
         files = self.evidence.files
@@ -722,9 +740,12 @@ class Diagnosis:
 
     def _report_message(self, action: Action, reason: str, merged: Catalog, row: int) -> None:
         """Report something about a message, at its place in the source."""
-        number, start = int(merged.segment[row]), int(merged.offset[row])
-        path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
+        start, path = int(merged.offset[row]), self._source_path(int(merged.segment[row]))
         self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]))
+
+    def _source_path(self, number: int) -> str:
+        """The path of a log segment, by number, in the source; one that is not there would have it."""
+        return self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
 
     def _merge(self, rank: NDArray[np.int64]) -> tuple[Catalog, NDArray[np.int64], NDArray[np.int64]]:
         """Messages of the log and extras in the order of their segments' ranks; the number of each row's extra (-1: none), and the row

@@ -124,7 +124,9 @@ def reading(files: Store) -> Reading:
     policy.decide()
     pieces = tuple(policy.pieces(policy.kept()))
     entries = tuple(
-        replace(entry, action=Action.LOST, reason=policy.restored[number]) if number in policy.restored else entry
+        replace(entry, action=Action.LOST, reason=policy.restored[number].reason)
+        if number in policy.restored
+        else entry
         for number, entry in enumerate(policy.report.entries)
     )
     return Reading(pieces, policy.patches(), entries) if entries else Reading()

@@ -145,10 +145,21 @@ class Replica(Diagnosis):
         """The blobs that its sound index files know."""
         return frozenset(self.evidence.entries.identities.take(self.trusted_entries).tuples)
 
+    def has_indexed(self, loss: Loss) -> bool:
+        """Whether a sound index file has the message that a loss is about."""
+        return (keys.identity_of(loss.key), loss.life_version) in self._indexed_undeletes
+
+    @cached_property
+    def _indexed_undeletes(self) -> frozenset[tuple[Identity, int]]:
+        entries = self.evidence.entries
+        rows = self.trusted_entries[entries.kind[self.trusted_entries] == UNDELETE]
+        return frozenset(zip(entries.identities.take(rows).tuples, entries.life_version[rows].tolist(), strict=True))
+
     @property
     def is_sound(self) -> bool:
         """Whether nothing of it is damaged or lost."""
-        return not self.damages and not self.losses and not self.gaps
+        is_whole = all(entry.is_expected for entry in self.report.entries if entry.action is Action.DROPPED)
+        return is_whole and not self.losses and not self.gaps and not self.forgotten
 
 
 # One blob --------------------------------------------------------------------------------------------------------------------
@@ -371,6 +382,8 @@ class Union:
         self._offsets: list[int] = []
         self._logs: list[File | None] = []
         self._missing: dict[int, set[int]] = {}
+        #: The messages that the log of each replica has, by blob, kind and life version.
+        self._stored: dict[int, set[tuple[Identity, int, int]]] = {}
 
     def decide(self) -> Union:
         """Choose the messages of every blob, and report what is lost."""
@@ -396,12 +409,16 @@ class Union:
         self._judge_losses(survivors)
         first = self.replicas[0]
         is_first = all(item.anchor == (0, item.source) and item.raw is None for item in items)
-        if is_first and len(items) + simple_rows.size == len(first.messages.merged):
+        if is_first and len(items) + simple_rows.size == len(first.messages.merged) and not self._others_know(first):
             self.plan = first.plan_of(first.messages)
         else:
             self.plan = self._plan(joined, simple_rows, items)
         self._report_damage()
         return self
+
+    def _others_know(self, replica: Replica) -> bool:
+        """Whether the index of another replica has what that of this one has forgotten."""
+        return any(other.has_indexed(loss) for other in self.replicas for loss in replica.forgotten)
 
     def _join(self) -> Catalog:
         """The messages of all replicas, one after the other."""
@@ -509,9 +526,17 @@ class Union:
                         "that this may have been: what it said is not known"
                     )
                     continue
-                self.lost.append(loss)
-                self.report.add(Action.LOST, loss.reason, loss.path, start=loss.start, stop=loss.stop)
+                self._lose(loss)
+        for loss in (loss for replica in self.replicas for loss in replica.forgotten):
+            mark = (keys.identity_of(loss.key), None, loss.life_version)
+            if mark not in judged and not any(replica.has_indexed(loss) for replica in self.replicas):
+                judged.add(mark)
+                self._lose(loss)
         self.report.count("messages_lost", len(self.lost))
+
+    def _lose(self, loss: Loss) -> None:
+        self.lost.append(loss)
+        self.report.add(Action.LOST, loss.reason, loss.path, start=loss.start, stop=loss.stop)
 
     def _missing_sizes(self, number: int) -> set[int]:
         """The sizes of messages that other replicas have and this one lacks."""
@@ -522,6 +547,16 @@ class Union:
                 size for index in others for fact, size in self._facts(index) if fact not in present
             }
         return self._missing[number]
+
+    def _is_held(self, loss: Loss, number: int) -> bool:
+        """Whether another replica has a message of which this one has only the index entry."""
+        fact = (keys.identity_of(loss.key), loss.kind, loss.life_version)
+        for index in range(len(self.replicas)):
+            if index not in self._stored:
+                is_stored = (self.replicas[index].sums[0] != RESTORED).tolist()
+                facts = zip(self._facts(index), is_stored, strict=True)
+                self._stored[index] = {stored_fact for (stored_fact, _), stored in facts if stored}
+        return any(index != number and fact in self._stored[index] for index in range(len(self.replicas)))
 
     def _facts(self, number: int) -> Iterator[tuple[tuple[Identity, int, int], int]]:
         """Blob, kind and life version of each message of a replica, and its size."""
@@ -553,14 +588,16 @@ class Union:
         lost = {(loss.path, loss.start) for loss in self.lost}
         for number, replica in enumerate(self.replicas):
             recovered = {(loss.path, loss.start) for loss in replica.losses} - lost
+            held = {entry for entry, loss in replica.restored.items() if self._is_held(loss, number)}
+            recovered |= {(replica.restored[entry].path, replica.restored[entry].start) for entry in held}
             aside = {(replica.store.logs[number].path, damage.start) for number, damage in replica.aside}
-            for entry in replica.report.entries:
+            for index, entry in enumerate(replica.report.entries):
                 if entry.action is Action.LOST:
                     continue
                 place, size = (entry.path or "", entry.start or 0), (entry.stop or 0) - (entry.start or 0)
                 is_made_good = is_whole or place in recovered or size in self._missing_sizes(number)
                 is_damage = entry.action is Action.DROPPED and not is_made_good and place not in lost
-                is_damage |= place in aside
+                is_damage |= place in aside or (index in replica.restored and index not in held)
                 is_expected = entry.is_expected or (len(self.replicas) > 1 and not is_damage)
                 self.report.entries.append(replace(entry, is_expected=is_expected))
 

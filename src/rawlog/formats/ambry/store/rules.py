@@ -16,7 +16,15 @@ from rawlog.formats.ambry.kernels import messages as kernels
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
 from rawlog.formats.ambry.store.evidence import elect_partition, majority_partition, partitions
-from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
+from rawlog.formats.ambry.store.state import (
+    DELETE,
+    PUT,
+    TTL_UPDATE,
+    UNDELETE,
+    Catalog,
+    forgotten_expiries,
+    is_refused,
+)
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, lost_words, may_lack_put, now_of, with_logs
 from rawlog.model.errors import RawlogError
 from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule
@@ -372,7 +380,8 @@ def orphan_update(files: Files) -> Iterator[Mark]:
     """A TTL update or undelete of a blob of which the log has nothing before it: compaction took the rest.
 
     The index still knows the blob. Without index files Ambry refuses to start on this log, unless a DELETE follows. It is a warning if
-    nothing shows that a compaction has ever run here: then the PUT is lost.
+    nothing shows that a compaction has ever run here: then the PUT is lost. So it is if no index file has an undelete: nothing says any
+    more when the blob expires.
     """
     for store in with_logs(files):
         folded, kind = store.folded, store.catalog.kind
@@ -380,14 +389,16 @@ def orphan_update(files: Files) -> Iterator[Mark]:
         deleted[folded.blob[kind == DELETE]] = True
         orphans = folded.first[np.isin(kind[folded.first], (TTL_UPDATE, UNDELETE)) & ~deleted]
         orphans = orphans if store.is_compacted else np.union1d(orphans, store.blobs_without_put())
-        for row in np.sort(orphans).tolist():
+        entries = Entries.join([index.entries for _, index in store.sound_indexes])
+        forgotten = forgotten_expiries(folded, store.catalog.rows_of(entries))
+        for row in np.union1d(orphans, forgotten).tolist():
             path, position, size = store.place(row)
             yield Mark(
                 f"{Kind(int(kind[row])).name} of a blob that the log does not have",
                 path=path,
                 position=position,
                 size=size,
-                severity=None if store.is_compacted else Severity.WARNING,
+                severity=None if store.is_compacted and row not in forgotten else Severity.WARNING,
             )
 
 

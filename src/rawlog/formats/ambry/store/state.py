@@ -470,6 +470,15 @@ class Fold:
         return np.where(self.answer >= 0, states, NONE).astype(np.int8)
 
 
+def forgotten_expiries(folded: Fold, indexed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows of UNDELETEs with no message of their blob before them and no index entry: nothing says any more when the blob expires.
+
+    `indexed` are the rows that a sound index has.
+    """
+    first = np.sort(folded.first[folded.catalog.kind[folded.first] == UNDELETE])
+    return first[~np.isin(first, indexed)]
+
+
 STATES = (LIVE, DELETED, EXPIRED)
 
 
