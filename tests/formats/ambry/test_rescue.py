@@ -386,7 +386,8 @@ def test_an_expiry_that_only_a_lost_index_knew_is_a_loss_in_every_verb(gone: str
             verb(str(store), str(tmp_path / "refused"))
     both = rescued([store.parent, sound.parent], tmp_path / "both")
     states = [
-        {key: (row["state"], row["expires_timestamp"]) for key, row in blobs(path).items()} for path in (tmp_path / "both", sound)
+        {key: (row["state"], row["expires_timestamp"]) for key, row in blobs(path).items()}
+        for path in (tmp_path / "both", sound)
     ]
     assert both.is_whole
     assert states[0] == states[1]

@@ -487,3 +487,23 @@ def test_every_round_runs_in_other_processes(tmp_path: Path) -> None:
     other, own = pickle.loads(pickle.dumps((rescue, unit)))
     report = other.carry(own, Folder(tmp_path / "made").make(), Folder(tmp_path / "aside"), lambda _: None)
     assert report.is_whole
+
+
+def test_a_file_without_a_place_is_reported(tmp_path: Path) -> None:
+    """Repair named the file that it left out, exit 1; rescue left it out and said nothing."""
+    [root] = copies("broker-4.9.7", tmp_path, 1)
+    (root / "commitlog" / f"{1 << 30:020}").write_bytes(log_files(store("5.3.4S-propcrc"))[1].read_bytes())
+    report = rescued([root], tmp_path / "out")
+    assert entries(tmp_path / "out").keys() == entries(store("broker-4.9.7")).keys()
+    assert any(f"{1 << 30:020}" in str(one.path) for one in report.with_action(Action.DROPPED))
+    assert not report.is_whole
+
+
+def test_a_replica_whose_only_file_is_cut_takes_the_size_of_the_others(tmp_path: Path) -> None:
+    """Nothing in it shows how large its files were: with the default size rescue refused both, although the other one is sound."""
+    wounded, sound = copies("broker-5.5.1-doublewrite", tmp_path)
+    [log] = log_files(wounded)
+    log.write_bytes(log.read_bytes()[:87295])
+    whole = entries(sound)
+    rescued([wounded, sound], tmp_path / "out")
+    assert entries(tmp_path / "out").keys() == whole.keys()

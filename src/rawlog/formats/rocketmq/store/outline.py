@@ -11,8 +11,8 @@ import bisect
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -416,6 +416,58 @@ def edges(rows: Messages) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return rows.start + frames.positions[at], rows.start + frames.positions[at] + frames.sizes[at]
 
 
+# What queue files know of a stretch of the log --------------------------------------------------------------------------
+
+MOST_SLOTS = 100_000
+"""Messages that queue files name at once."""
+
+
+def slots_between(queues: Sequence[File], holes: Sequence[tuple[int, int]]) -> list[Slot]:
+    """The messages that queue files have in holes of the log, one per address, in order. Reads only these units."""
+    slots: dict[int, Slot] = {}
+    for file in queues:
+        if file.format not in LAYOUTS or file.problem is not None or str(file.place.topic).startswith(LMQ_PREFIX):
+            continue
+        with Source(file.path) as source:
+            for start, stop in holes:
+                for slot in _slots(file, source, start, stop):
+                    if len(slots) < MOST_SLOTS:
+                        slots.setdefault(slot.address, slot)
+    return [slots[address] for address in sorted(slots)]
+
+
+def _slots(file: File, source: Source, start: int, stop: int) -> Iterator[Slot]:
+    layout, is_batch = LAYOUTS[str(file.format)], file.format != "rocketmq.consumequeue"
+    first = _first_from(source, layout.size, start)
+    while True:
+        raw = source.read(first * layout.size, layout.size << 12)
+        rows = layout.view(np.frombuffer(raw, np.uint8))
+        for number, row in enumerate(rows, first):
+            address, size = int(row["physical_offset"]), int(row["size"])
+            if address >= stop or size <= 0:
+                return
+            if address >= start and size != PRE_BLANK_SIZE:
+                offset = int(row["base_offset"]) if is_batch else (file.place.start_offset or 0) // UNIT.size + number
+                count = max(1, int(row["batch_size"])) if is_batch else 1
+                queue_id = int(file.place.partition or 0)
+                yield Slot(address, size, str(file.place.topic), queue_id, offset, count, file.path)
+        if not len(rows):
+            return
+        first += len(rows)
+
+
+def _first_from(source: Source, unit: int, address: int) -> int:
+    """The number of the first unit of a queue file that points to an address or after it; addresses rise."""
+    low, high = 0, source.size // unit
+    while low < high:
+        middle = (low + high) // 2
+        raw = source.read(middle * unit, UNIT.at("tag_hash"))
+        at, size = int.from_bytes(raw[:8], "big", signed=True), int.from_bytes(raw[8:], "big", signed=True)
+        is_before = size == PRE_BLANK_SIZE or (size > 0 and at < address)
+        low, high = (middle + 1, high) if is_before else (low, middle)
+    return low
+
+
 # Files ------------------------------------------------------------------------------------------------------------------
 
 VOTES = 32
@@ -430,42 +482,108 @@ def recognise(files: Sequence[File]) -> list[File]:
 def _recognise(file: File) -> File:
     if file.format != "rocketmq.stray" or file.problem is not None or parts(file.path)[1] != "commitlog":
         return file
-    start, _ = address_of(file, 1)
+    start = claim_of(file, 1).base
     place = replace(file.place, start_offset=start, state=None)
     return file if start < 0 else replace(file, format=COMMIT_LOG.name, place=place)
 
 
-def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> list[File]:
-    """The files, each commit-log file where its messages belong: a renamed or swapped one must fill a gap of the log, or lie at an end.
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A commit-log file under its own name, and where it belongs by most of its first messages: `base`, -1 if they do not say, with their
+    number. `agreeing` and `differing` are how many units of each queue file are of these messages, and how many are of others there.
+    """
 
-    What finds no place is left out, and reported. OptionError if files are where they say and only the size is not known.
+    file: File
+    base: int = -1
+    votes: int = 0
+    agreeing: Mapping[str, int] = field(default_factory=dict)
+    differing: Mapping[str, int] = field(default_factory=dict)
+
+    def placed(self, size: int) -> File:
+        """The file where its messages belong, or else where its name says."""
+        if self.base < 0 or self.base % size:
+            return self.file
+        return replace(self.file, place=replace(self.file.place, start_offset=self.base))
+
+
+MOST_QUEUES = 64
+"""Queue files with which a commit-log file is compared."""
+
+
+def claim_of(file: File, size: int, queues: Sequence[File] = ()) -> Claim:
+    """Where a file belongs, by its first messages, and what queue files know of these.
+
+    Where bytes were added or removed, messages after them say otherwise; only a multiple of the size of a file can be right.
+    """
+    votes: Counter[int] = Counter()
+    sizes: dict[int, int] = {}
+    with contextlib.suppress(DataError):
+        for frames in walk(file, COMMIT_LOG, errors="skip"):
+            rows = Messages.take(frames, file)
+            sound = np.flatnonzero(rows.crc_ok & (rows[fields.F_PHYSICAL] >= rows.positions))
+            votes.update((rows[fields.F_PHYSICAL] - rows.positions)[sound].tolist())
+            sizes |= zip(rows[fields.F_PHYSICAL][sound].tolist(), rows[fields.F_SIZE][sound].tolist(), strict=True)
+            if sum(count for base, count in votes.items() if base % size == 0) >= VOTES:
+                break
+    likely = Counter({base: count for base, count in votes.items() if base % size == 0}) or votes
+    base, count = likely.most_common(1)[0] if likely else (-1, 0)
+    agreeing: Counter[str] = Counter()
+    differing: Counter[str] = Counter()
+    addresses = [address for address in sizes if base <= address < base + max(size, file.size)]
+    if addresses and queues:
+        some = queues[:: len(queues) // MOST_QUEUES + 1]
+        for slot in slots_between(some, [(min(addresses), max(addresses) + 1)]):
+            (agreeing if sizes.get(slot.address) == slot.size else differing)[slot.path] += 1
+    return Claim(file, base, count, dict(agreeing), dict(differing))
+
+
+LEAST_DIFFERING = 3
+"""Units that show that a file is of another store, if there is none that fits it."""
+
+
+def _are_foreign(claims: Sequence[Claim]) -> list[bool]:
+    """Which files are of another store: queue files that fit other files of the log have other messages at their addresses.
+
+    A queue file that fits no other file says nothing: it may itself be of another store.
+    """
+    fitting = {
+        path for claim in claims for path, count in claim.agreeing.items() if count > claim.differing.get(path, 0)
+    }
+    return [
+        not claim.agreeing and sum(claim.differing.get(path, 0) for path in fitting) >= LEAST_DIFFERING
+        for claim in claims
+    ]
+
+
+def settle(claims: Sequence[Claim], size: int, report: Report, *, move: bool = False) -> list[File]:
+    """The files of a log, each where its messages belong: a renamed or swapped one must fill a gap of the log, or lie at an end.
+
+    What finds no place is left out, and reported.
     """
     kept, renamed, silent = [], [], []
-    for file in files:
-        start = file.place.start_offset
-        if file.format != COMMIT_LOG.name or file.problem is not None:
-            kept.append(file)
-            continue
-        named = parts(file.path)[0] == f"{start or 0:020}"
-        base, votes = address_of(file, size)
-        if named and (start or 0) % size == 0 and (base == -1 or base % size):
+    for claim, is_foreign in zip(claims, _are_foreign(claims), strict=True):
+        file, start = claim.file, claim.file.place.start_offset or 0
+        is_named = parts(file.path)[0] == f"{start:020}"
+        if is_foreign:
+            reason = "set aside: of another store, the consume queues have other messages at its addresses"
+            drop(report, reason, file.path, 0, file.size)
+        elif is_named and start % size == 0 and (claim.base == -1 or claim.base % size):
             silent.append(file)
-        elif named and start == base:
-            if base % size and not move:
-                raise OptionError(
-                    f"{file.path}: its name is not a multiple of the size of a file, {size:,}: give commitlog_size, or repair with move"
-                )
+        elif is_named and start == claim.base and (move or start % size == 0):
             kept.append(file)
         else:
-            renamed.append((base, votes, file))
-    taken = {file.place.start_offset or 0 for file in kept if file.format == COMMIT_LOG.name}
+            renamed.append(claim)
+    taken = {file.place.start_offset or 0 for file in kept}
     ends = taken | {file.place.start_offset or 0 for file in silent}
-    for start, votes, file in sorted(renamed, key=lambda candidate: (candidate[0], -candidate[1])):
-        # A single message may be wrong about itself.
-        is_near = votes > 1 or not ends or min(ends) - size <= start <= max(ends) + size
-        if start >= 0 and start % size == 0 and start not in taken and is_near:
+    is_known = any(claim.agreeing for claim in claims)
+    for claim in sorted(renamed, key=lambda claim: (claim.base, -claim.votes)):
+        file, start = claim.file, claim.base
+        # Far from the others a single message may be wrong about itself, and a file of which no queue knows is of another store.
+        is_near = not ends or min(ends) - size <= start <= max(ends) + size
+        is_likely = claim.votes > 1 and bool(claim.agreeing or not is_known)
+        if start >= 0 and start % size == 0 and start not in taken and (is_near or is_likely):
             taken.add(start)
-            kept.append(replace(file, place=replace(file.place, start_offset=start)))
+            kept.append(claim.placed(size))
             reason = f"taken as the commit-log file {start:020}, where its messages belong"
             report.add(Action.MOVED, reason, file.path, is_expected=True)
         else:
@@ -478,21 +596,21 @@ def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> l
     return kept
 
 
-def address_of(file: File, size: int) -> tuple[int, int]:
-    """The address of a file's first byte by what most of its first messages say, and how many do; -1 if it has none.
+def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> list[File]:
+    """The files of a store, each commit-log file where its messages belong (`settle`).
 
-    Where bytes were added or removed, messages after them say otherwise; only a multiple of the size of a file can be right.
+    OptionError if files are where they say and only the size is not known.
     """
-    votes: Counter[int] = Counter()
-    with contextlib.suppress(DataError):
-        for frames in walk(file, COMMIT_LOG, errors="skip"):
-            rows = Messages.take(frames, file)
-            bases = (rows[fields.F_PHYSICAL] - rows.positions)[rows.crc_ok]
-            votes.update(bases[bases >= 0].tolist())
-            if sum(count for base, count in votes.items() if base % size == 0) >= VOTES:
-                break
-    likely = Counter({base: count for base, count in votes.items() if base % size == 0}) or votes
-    return likely.most_common(1)[0] if likely else (-1, 0)
+    logs = [file for file in files if file.format == COMMIT_LOG.name and file.problem is None]
+    others = [file for file in files if file.format != COMMIT_LOG.name or file.problem is not None]
+    claims = [claim_of(file, size, [other for other in others if other.format in LAYOUTS]) for file in logs]
+    for claim in claims:
+        file, base = claim.file, claim.base
+        if base % size and not move and parts(file.path)[0] == f"{base:020}":
+            raise OptionError(
+                f"{file.path}: its name is not a multiple of the size of a file, {size:,}: give commitlog_size, or repair with move"
+            )
+    return [*others, *settle(claims, size, report, move=move)]
 
 
 # The whole log --------------------------------------------------------------------------------------------------------------

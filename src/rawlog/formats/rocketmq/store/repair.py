@@ -227,7 +227,8 @@ class Salvage:
         self.times: list[NDArray[np.int64]] = []
         self.late: dict[int, int] = {}
         self.present: dict[int, File] = {}
-        self.ends_blank = False
+        #: The last file that was used, if it ends with a blank entry.
+        self.blank_end: File | None = None
         #: The last file, and its end, if it was cut right after a message.
         self.cut: tuple[File, int] | None = None
         self.unread: list[File] = []
@@ -304,7 +305,8 @@ class Salvage:
         tail = self.tail(file, position, shift)
         if file.size > self.file_size + self.growth(file, shift):
             drop(self.report, "past the size of a file: cut off", file.path, self.file_size, file.size)
-        self.ends_blank = tail == "blank"
+        if has_messages or tail != "zeros":  # one that was allocated and never used says nothing
+            self.blank_end = file if tail == "blank" else None
         if tail == CUT:
             tail = "zeros"
             self.cut = (file, position) if is_last else None
@@ -578,10 +580,10 @@ class Salvage:
     def _report_lost_end(self, end: int) -> None:
         """Report messages after the end of the log, of which queues, the key index or a blank entry at its very end still know."""
         next_file = -(-end // self.file_size) * self.file_size
-        if self.ends_blank and next_file not in self.present:
+        if self.blank_end is not None and next_file not in self.present:
             self.report.count("bytes_lost", self.file_size)
             reason = f"the commit-log file {next_file:020} after it is missing: this one ends with a blank entry"
-            self.report.add(Action.LOST, reason, self.here.path)
+            self.report.add(Action.LOST, reason, self.blank_end.path)
         is_known = not self.move and self._report_evidence(end, end + 2 * self.file_size, "after the end of the log")
         if self.cut is not None and not is_known and not self._is_dispatched():
             file, position = self.cut

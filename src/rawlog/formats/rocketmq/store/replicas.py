@@ -20,12 +20,20 @@ from rawlog.formats.rocketmq import COMMIT_LOG, COMMIT_LOG_NAME, parts, store_na
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     DLEDGER,
-    LMQ_PREFIX,
-    PRE_BLANK_SIZE,
-    UNIT,
 )
 from rawlog.formats.rocketmq.messages import Messages
-from rawlog.formats.rocketmq.store.outline import MessageRun, address_of, is_begun, recognise, run_of, runs_of, tail_of
+from rawlog.formats.rocketmq.store.outline import (
+    Claim,
+    MessageRun,
+    claim_of,
+    is_begun,
+    recognise,
+    run_of,
+    runs_of,
+    settle,
+    slots_between,
+    tail_of,
+)
 from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
 from rawlog.formats.rocketmq.store.rewrite import drop, stores
 from rawlog.formats.rocketmq.store.settings import Sizes, conf_near, sizes_of
@@ -40,8 +48,6 @@ from rawlog.model.text import plain_time
 
 SAMPLES, LEAST_SAMPLES = 1 << 16, 64
 """Checksums of messages that the surveys of a store have, and the least of those in one file: 16 bytes each."""
-MOST_SLOTS = 100_000
-"""Lost messages that a survey of one file names."""
 _LAST = np.uint64((1 << 64) - 1)
 
 
@@ -110,6 +116,8 @@ class LogSurvey:
     term: int = 0
     #: What the consume queues of this replica know of messages in the holes of this file, in order.
     slots: tuple[Slot, ...] = ()
+    #: The file under its own name, and where its messages say that it belongs.
+    claim: Claim | None = None
 
     @property
     def start(self) -> int:
@@ -154,9 +162,11 @@ def survey_log(
     file: File, queues: Sequence[File], size: int, samples: int, advance: Callable[[int], None]
 ) -> LogSurvey | None:
     """Read one commit-log file; None if it has no place in a log. `queues` are the queue files of its store."""
-    log = _place_file(file, size)
-    if log is None:
+    [named] = recognise([file])
+    if named.format != COMMIT_LOG.name or named.place.start_offset is None:
         return None
+    claim = claim_of(named, size, queues)
+    log = claim.placed(size)
     extents: list[Extent] = []
     sample, messages, term, is_dledger = Samples(), 0, 0, False
     done = shift = 0
@@ -186,18 +196,7 @@ def survey_log(
         term,
     )
     advance(max(0, file.size - done))
-    return replace(survey, slots=tuple(slots_between(queues, survey.holes)))
-
-
-def _place_file(file: File, size: int) -> File | None:
-    """A file at the address where its messages belong; None if its name is wrong and its messages do not tell."""
-    [file] = recognise([file])
-    if file.format != COMMIT_LOG.name or file.place.start_offset is None:
-        return None
-    base, votes = address_of(file, size)
-    if votes > 1 and base >= 0 and base % size == 0 and base != file.place.start_offset:
-        return replace(file, place=replace(file.place, start_offset=base))
-    return file if file.place.start_offset % size == 0 else None
+    return replace(survey, slots=tuple(slots_between(queues, survey.holes)), claim=claim)
 
 
 def _is_dledger(rows: Messages) -> bool:
@@ -208,55 +207,6 @@ def _term(rows: Messages) -> int:
     heads = rows.frames.starts[rows[fields.F_FRAME]]
     heads = heads[heads != rows[fields.F_START]]
     return int(DLEDGER.take(rows.data, heads[-1:])["term"][0])
-
-
-# Queues -----------------------------------------------------------------------------------------------------------------
-
-
-def slots_between(queues: Sequence[File], holes: Sequence[tuple[int, int]]) -> list[Slot]:
-    """The messages that queue files have in holes of the log, one per address, in order. Reads only these units."""
-    slots: dict[int, Slot] = {}
-    for file in queues:
-        if file.format not in LAYOUTS or file.problem is not None or str(file.place.topic).startswith(LMQ_PREFIX):
-            continue
-        with Source(file.path) as source:
-            for start, stop in holes:
-                for slot in _slots(file, source, start, stop):
-                    if len(slots) < MOST_SLOTS:
-                        slots.setdefault(slot.address, slot)
-    return [slots[address] for address in sorted(slots)]
-
-
-def _slots(file: File, source: Source, start: int, stop: int) -> Iterator[Slot]:
-    layout, is_batch = LAYOUTS[str(file.format)], file.format != "rocketmq.consumequeue"
-    first = _first_from(source, layout.size, start)
-    while True:
-        raw = source.read(first * layout.size, layout.size << 12)
-        rows = layout.view(np.frombuffer(raw, np.uint8))
-        for number, row in enumerate(rows, first):
-            address, size = int(row["physical_offset"]), int(row["size"])
-            if address >= stop or size <= 0:
-                return
-            if address >= start and size != PRE_BLANK_SIZE:
-                offset = int(row["base_offset"]) if is_batch else (file.place.start_offset or 0) // UNIT.size + number
-                count = max(1, int(row["batch_size"])) if is_batch else 1
-                queue_id = int(file.place.partition or 0)
-                yield Slot(address, size, str(file.place.topic), queue_id, offset, count, file.path)
-        if not len(rows):
-            return
-        first += len(rows)
-
-
-def _first_from(source: Source, unit: int, address: int) -> int:
-    """The number of the first unit of a queue file that points to an address or after it; addresses rise."""
-    low, high = 0, source.size // unit
-    while low < high:
-        middle = (low + high) // 2
-        raw = source.read(middle * unit, UNIT.at("tag_hash"))
-        at, size = int.from_bytes(raw[:8], "big", signed=True), int.from_bytes(raw[8:], "big", signed=True)
-        is_before = size == PRE_BLANK_SIZE or (size > 0 and at < address)
-        low, high = (middle + 1, high) if is_before else (low, middle)
-    return low
 
 
 # Two replicas --------------------------------------------------------------------------------------------------------------
@@ -431,16 +381,20 @@ def _epochs(files: Sequence[File]) -> tuple[tuple[int, int], ...]:
     return tuple((int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2 and all(map(str.isdecimal, pair)))
 
 
-def take_survey(replica: Replica, survey: LogSurvey, report: Report) -> None:
-    """Add a survey to its replica. Of two files at one address the one with more messages counts."""
-    rival = next((log for log in replica.logs if log.start == survey.start), None)
-    if rival is not None:
-        if survey.messages <= rival.messages:
-            survey, rival = rival, survey
-        reason = f"left out; {survey.file.path} has its place in the commit log"
-        drop(report, reason, rival.file.path, 0, rival.file.size)
-        replica.logs = [log for log in replica.logs if log.start != survey.start]
-    replica.logs.append(survey)
+def settle_logs(replica: Replica, report: Report) -> None:
+    """Keep the surveys of files that have a place in the log of a replica; of two at one address the one with more messages."""
+    claims = [log.claim for log in replica.logs if log.claim is not None]
+    kept = {file.path for file in settle(claims, replica.store.sizes.commit_log, report)}
+    by_start: dict[int, LogSurvey] = {}
+    for log in (log for log in replica.logs if log.file.path in kept):
+        rival = by_start.get(log.start)
+        best = log if rival is None or log.messages > rival.messages else rival
+        by_start[log.start] = best
+        if rival is not None:
+            other = rival if best is log else log
+            reason = f"left out; {best.file.path} has its place in the commit log"
+            drop(report, reason, other.file.path, 0, other.file.size)
+    replica.logs = [by_start[start] for start in sorted(by_start)]
 
 
 def group_replicas(replicas: Sequence[Replica]) -> list[list[Replica]]:

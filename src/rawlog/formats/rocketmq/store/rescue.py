@@ -22,7 +22,16 @@ from rawlog.formats.rocketmq import COMMIT_LOG, config
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
 from rawlog.formats.rocketmq.store.configs import OFFSETS
-from rawlog.formats.rocketmq.store.outline import CUT, MessageRun, edges, is_begun, place_of, run_of, tail_of
+from rawlog.formats.rocketmq.store.outline import (
+    CUT,
+    MessageRun,
+    edges,
+    is_begun,
+    place_of,
+    run_of,
+    slots_between,
+    tail_of,
+)
 from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
 from rawlog.formats.rocketmq.store.repair import Salvage, write_around
 from rawlog.formats.rocketmq.store.replicas import (
@@ -37,9 +46,8 @@ from rawlog.formats.rocketmq.store.replicas import (
     part_histories,
     real_runs,
     replicas_below,
-    slots_between,
+    settle_logs,
     survey_log,
-    take_survey,
     unit_name,
 )
 from rawlog.formats.rocketmq.store.rewrite import DERIVED, copy, new_report
@@ -521,7 +529,7 @@ class Rescue:
             for root, group in _below(roots, files)
             for replica in replicas_below(root, group, self.options.options)
         ]
-        self._stores = self._distinct(replicas)
+        self._stores = _with_sizes(self._distinct(replicas))
         empty = [root for root in dict.fromkeys(roots) if not any(replica.disk == root for replica in replicas)]
         self.report.notes += [f"{root}: no commit log is here: nothing is used" for root in empty]
         if not any(store.logs for store in self._stores):
@@ -559,11 +567,11 @@ class Rescue:
         for result in results:
             replica = replicas[result.split.content.store]
             if isinstance(result.found, LogSurvey):
-                take_survey(replica, result.found, self.report)
+                replica.logs.append(result.found)
             elif isinstance(result.found, tuple):
                 replica.slots += result.found
         for replica in replicas:
-            replica.logs.sort(key=lambda log: log.start)
+            settle_logs(replica, self.report)
         splits, names = [], set[str]()
         for group in group_replicas(replicas):
             group.sort(key=lambda member: member.order)
@@ -652,6 +660,15 @@ class Rescue:
                 continue
             for inner in sorted(os.listdir(unit_folder)) if unit_folder.is_dir() else ():
                 folder.take(unit_folder / inner, inner)
+
+
+def _with_sizes(replicas: Sequence[ReplicaFiles]) -> list[ReplicaFiles]:
+    """The replicas; one that does not show the size of its commit-log files has that of the others."""
+    known = {replica.sizes.commit_log for replica in replicas if "commit_log" in replica.sizes.known_fields}
+    if len(known) != 1:
+        return list(replicas)
+    [size] = known
+    return [replace(replica, sizes=replica.sizes.with_sizes({"commit_log": size})) for replica in replicas]
 
 
 def _below(roots: Sequence[str], files: Sequence[File]) -> Iterator[tuple[str, list[File]]]:
