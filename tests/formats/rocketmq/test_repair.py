@@ -499,3 +499,42 @@ def test_a_file_of_another_store_is_set_aside(where: str, tmp_path: Path) -> Non
     rescued = rawlog.rescue([str(root), str(store("5.3.4S-propcrc"))], to=tmp_path / "rescued", engine="local")
     assert places(tmp_path / "rescued") == own
     assert not rescued.is_whole
+
+
+def test_a_queue_file_of_another_queue_shows_no_lost_messages(tmp_path: Path) -> None:
+    """Its units point after the end of the log with numbers that messages of the log have: they were reported as lost, exit 1."""
+    root = copy("broker-4.9.7-crashed", tmp_path)
+    queue = root / "consumequeue" / "crash4_orders" / "2" / ("0" * 20)
+    data = (store("broker-5.3.3") / "batchconsumequeue" / "gold_bcq" / "1" / ("0" * 20)).read_bytes()
+    queue.write_bytes(data)
+    assert repaired(root, tmp_path / "repaired").is_whole
+    assert len(rawlog.convert(root, tmp_path / "rows.jsonl").entries) == 0
+
+
+def test_properties_that_were_overwritten_with_zeros_are_a_loss(tmp_path: Path) -> None:
+    """The body of the message before zeroed bytes has its checksum; that its keys were gone nobody said."""
+    root = copy("4.9.8", tmp_path)
+    path = log_files(root)[0]
+    data = bytearray(path.read_bytes())
+    data[64_000:] = bytes(len(data) - 64_000)  # the last 18 bytes of a message, and those after it
+    path.write_bytes(data)
+    assert any(one.code == "rocketmq.commitlog.text" and one.severity == "warning" for one in rawlog.verify(root))
+    report = repaired(root, tmp_path / "repaired")
+    assert any("properties end in zero bytes" in one.reason for one in report.with_action(Action.CHANGED))
+    read = rawlog.convert(root, tmp_path / "rows.jsonl")
+    assert any("properties end in zero bytes" in one.reason for one in read.with_action(Action.CHANGED))
+
+
+def test_a_log_that_goes_on_in_a_missing_file_is_a_warning(tmp_path: Path) -> None:
+    """Verify called a store clean of which repair said that a file is missing. Of commit-log files alone it is only a remark."""
+    root = copy("broker-5.5.1-rocksdb-crashed", tmp_path)
+    first, *others = log_files(root)
+    for path in (*others, *root.glob("index/*"), root / "checkpoint"):
+        path.unlink()
+    [finding] = [one for one in rawlog.verify(root) if one.code == "rocketmq.store.missing-file"]
+    assert finding.severity == "warning"
+    assert not repaired(root, tmp_path / "repaired").is_whole
+    alone = tmp_path / "alone" / "commitlog" / first.name
+    alone.parent.mkdir(parents=True)
+    alone.write_bytes(first.read_bytes())
+    assert not [one for one in rawlog.verify(alone.parent.parent) if one.severity != "info"]

@@ -38,6 +38,10 @@ def first_address(file: File, kind: int) -> int:
     return kind if file.place.start_offset is None else file.place.start_offset
 
 
+CUT_PROPERTIES = 2
+"""Zero bytes at the end of properties that show that something was written over them."""
+
+
 @dataclass(slots=True)
 class Messages:
     """The messages among some frames, a row of `fields` (`kernels.F_…`) a field; positions are in `data`.
@@ -154,6 +158,16 @@ class Messages:
         which, sums, stored = self.entry_crcs()
         is_right[which] = sums == stored
         return is_right
+
+    @property
+    def are_properties_cut(self) -> NDArray[np.bool_]:
+        """Whose properties end in zero bytes: a broker writes none there, and only the body has a checksum that all messages carry."""
+        sizes = self[kernels.F_PROPERTIES_SIZE]
+        rows = np.flatnonzero(sizes >= CUT_PROPERTIES)
+        ends = (self[kernels.F_PROPERTIES] + sizes)[rows]
+        is_cut = np.zeros(len(self), np.bool_)
+        is_cut[rows] = (self.data[ends[:, None] - np.arange(1, CUT_PROPERTIES + 1)] == 0).all(axis=1)
+        return is_cut
 
     @property
     def sound(self) -> NDArray[np.bool_]:

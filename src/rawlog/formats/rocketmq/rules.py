@@ -276,11 +276,14 @@ def not_utf8(inspection: Inspection) -> Iterator[Mark]:
 
     It is read the same way here, and `headers` of `records` has values as they are. Verbs that copy messages (repair, rebuild, compact,
     erase, restore) keep its bytes; those that write records in another form name `headers` or `topic` as a loss. No checksum covers
-    these bytes: they may also be damaged.
+    these bytes: they may also be damaged. It is a warning where properties end in zero bytes: keys or tags were written over.
     """
     rows = inspection.share(_rows)
     if not len(rows):
         return
+    for row in np.flatnonzero(rows.are_properties_cut & rows.crc_ok & ~rows.stale).tolist():
+        place = {"position": rows.frame_position(row), "offset": int(rows[kernels.F_QUEUE_OFFSET][row])}
+        yield Mark("properties: they end in zero bytes, a part of them is lost", **place, severity=Severity.WARNING)
     start, size = rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]
     ends = rows[kernels.F_PROPERTIES] + rows[kernels.F_PROPERTIES_SIZE]
     texts = columns.spans(rows.data, start, ends - start)  # the two bytes of a length between them are cut out below

@@ -376,6 +376,8 @@ class Salvage:
         else:
             addresses, entries = rows[fields.F_PHYSICAL], from_messages(rows, moves=False)
             self.log.write(run.start, entries.encode(entries.sizes(), addresses.copy(), run.start, run.stop).data)
+        for address in rows[fields.F_PHYSICAL][rows.are_properties_cut].tolist():
+            self._change(address, "its properties end in zero bytes: a part of them is lost")
         if run.is_corrected:
             for address in rows[fields.F_PHYSICAL].tolist():
                 self._patch(address, "physical_offset", address)
@@ -605,6 +607,7 @@ class Salvage:
         lost: dict[str, list[Slot]] = {}
         for slot in self.slots.between(start, stop):
             lost.setdefault(slot.path, []).append(slot)
+        lost = {path: slots for path, slots in lost.items() if not self._contradicts(slots)}
         for path, slots in lost.items():
             count = sum(slot.count for slot in slots)
             self.report.count("messages_lost", count)
@@ -626,6 +629,11 @@ class Salvage:
                 self.report.add(Action.LOST, what, path)
                 lost[path] = []
         return bool(lost)
+
+    def _contradicts(self, slots: Sequence[Slot]) -> bool:
+        """Whether the log has messages with the numbers of these units, of one queue file: then the file is damaged, or of another store."""
+        numbers = self.derived.queue((slots[0].topic, slots[0].queue_id))[dispatch.U_OFFSET]
+        return bool(np.isin([slot.number for slot in slots], numbers).any())
 
     def message(self, queue: dispatch.Queue, number: int) -> bytes | None:
         """The bytes of a message of the source's log, by its queue and number; None if they are lost."""

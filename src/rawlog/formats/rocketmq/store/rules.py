@@ -100,8 +100,8 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
 
     A broker skips it and reports nothing; it then rebuilds queues without the gap, with other numbers than the messages have. Where
     there is no commit log at all, it deletes the queues too.
-    Where the last file ends with a blank entry, the log went on in another, which is not here: no more than a remark, for these files may
-    be only a part of the store.
+    Where the last file ends with a blank entry, the log went on in another, which is not here: a warning, or no more than a remark where
+    there are commit-log files alone, which may be only a part of the store.
     """
     for store in views(files):
         for log, following in itertools.pairwise(store.logs):
@@ -124,7 +124,8 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
         if store.logs and store.logs[-1].ends_with == "blank" and not store.logs[-1].is_dledger:
             last = store.logs[-1]
             what = "the log goes on after this file, and the next one is missing"
-            yield Mark(what, path=last.file.path, expected=f"{last.stop:020}", severity=Severity.INFO)
+            severity = Severity.INFO if len(store.logs) == len(store.files) else Severity.WARNING
+            yield Mark(what, path=last.file.path, expected=f"{last.stop:020}", severity=severity)
 
 
 def _key(file: File) -> tuple[str | None, int | None, int | None]:

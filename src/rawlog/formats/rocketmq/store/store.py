@@ -153,7 +153,7 @@ class LogSummary:
             self._add(rows.cut(0, bad), rows.frame_position(bad))
             self.after += int(sound[bad:].sum())
         good = rows.where(sound)
-        self.has_wrong_entry |= not bool(good.entry_crc_ok.all())
+        self.has_wrong_entry |= not bool(good.entry_crc_ok.all()) or bool(good.are_properties_cut.any())
         self.is_dledger |= bool((rows[kernels.F_START] != frames.starts[rows[kernels.F_FRAME]]).any())
         dispatch.derive_from(good, self._derived)
         self.fillers += good[kernels.F_PHYSICAL][good.fillers].tolist()
