@@ -577,3 +577,19 @@ def test_a_larger_segment_of_another_partition_does_not_outvote_the_store(
         path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()
     }
     assert not dropped(again)
+
+
+def test_a_store_in_the_directory_of_another_partition_gets_one_answer(tmp_path: Path) -> None:
+    """Verify, convert and cat exited 1, ingest and rebuild 0: nothing said that all of it is of another partition than its directory."""
+    store = copy_store("store-ops", tmp_path / "9")
+    report = rewritten("repair", store, tmp_path / "repaired")
+    assert report.is_whole
+    assert ["the directory names partition 9" in one.reason for one in report.with_action(Action.MOVED)] == [True]
+    assert not rawlog.verify(tmp_path / "repaired").warnings
+    with pytest.raises(CorruptError, match="of partition 42"):
+        rawlog.rebuild(store, tmp_path / "rebuilt")
+    for done in (
+        rawlog.convert(store, tmp_path / "x.jsonl"),
+        rawlog.ingest(store, to=tmp_path / "lake", engine="local"),
+    ):
+        assert done.exit_code == 1, done.verb

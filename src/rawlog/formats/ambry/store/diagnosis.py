@@ -215,6 +215,9 @@ class Diagnosis:
         ]
         by_segment = [majority_partition(self.named[self.catalog.rows_in(number)]) for number in range(len(self.read))]
         self.partition = elect_partition(self.store.partition, [*by_index, *by_segment]) or 0
+        if self.store.partition not in (None, self.partition):
+            reason = f"the directory names partition {self.store.partition}; the store is of partition {self.partition}"
+            self.report.add(Action.MOVED, reason, self.store.folder, is_expected=True)
         #: Entries that say something of this store; those of another partition are of a file that does not belong here.
         self.trusted = evidence.is_sound & (of_entries == self.partition)
         self._set_foreign_aside()

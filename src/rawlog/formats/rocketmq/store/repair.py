@@ -631,7 +631,7 @@ class Salvage:
         return bool(lost)
 
     def _contradicts(self, slots: Sequence[Slot]) -> bool:
-        """Whether the log has messages with the numbers of these units, of one queue file: then the file is damaged, or of another store."""
+        """Whether the log has messages with the numbers of these units of a queue file: then it is damaged, or of another store."""
         numbers = self.derived.queue((slots[0].topic, slots[0].queue_id))[dispatch.U_OFFSET]
         return bool(np.isin([slot.number for slot in slots], numbers).any())
 
