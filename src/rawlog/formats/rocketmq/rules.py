@@ -282,8 +282,12 @@ def not_utf8(inspection: Inspection) -> Iterator[Mark]:
     if not len(rows):
         return
     for row in np.flatnonzero(rows.are_properties_cut & rows.crc_ok & ~rows.stale).tolist():
-        place = {"position": rows.frame_position(row), "offset": int(rows[kernels.F_QUEUE_OFFSET][row])}
-        yield Mark("properties: they end in zero bytes, a part of them is lost", **place, severity=Severity.WARNING)
+        yield Mark(
+            "properties: they end in zero bytes, a part of them is lost",
+            rows.frame_position(row),
+            offset=int(rows[kernels.F_QUEUE_OFFSET][row]),
+            severity=Severity.WARNING,
+        )
     start, size = rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]
     ends = rows[kernels.F_PROPERTIES] + rows[kernels.F_PROPERTIES_SIZE]
     texts = columns.spans(rows.data, start, ends - start)  # the two bytes of a length between them are cut out below
