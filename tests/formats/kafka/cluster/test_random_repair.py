@@ -14,6 +14,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import rawlog
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, clusters
 from rawlog.formats.kafka.cluster.paths import takes
@@ -457,7 +459,20 @@ def is_at(entry: Entry, finding: Finding) -> bool:
     return entry.first_offset <= finding.offset <= (entry.stop_offset or finding.offset)
 
 
+#: Cases that failed once, each with what was wrong.
+STORIES = {
+    712: "of many batches of a snapshot with another epoch than its name, verify named only the first",
+    782: "of the last segment under a higher name, repair lost the offsets before that name: its batches have their place",
+    1030: "a snapshot named for an offset inside of a batch was kept, and differed from the log for ever",
+    1151: "a snapshot of an older offset counted as one that leads up to the log; repair left it out, verify did not miss it",
+}
+
+
 class TestMetadataLog(RandomRepair):
+    @pytest.mark.parametrize("number", STORIES)
+    def test_cases_that_failed(self, number: int, scratch: Path) -> None:
+        self.check(number, scratch / str(number))
+
     def damage(self, number: int, folder: Path) -> Damage | None:
         rng = random.Random(number)
         cluster = make(rng)

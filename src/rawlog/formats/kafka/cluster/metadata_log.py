@@ -602,13 +602,33 @@ class MetadataStore(Store):
         return Intervals((run.first, run.end) for run in self.outline.runs()).subtract(self.missing)
 
     @cached_property
+    def leading(self) -> list[str]:
+        """The paths of the snapshots that have the state at the offset in their names."""
+        return [file.path for file in self.snapshots if self.is_whole(file) and self.misnamed(file) is None]
+
+    def misnamed(self, snapshot: File) -> str | None:
+        """What shows that a snapshot is not of the offset in its name: the log has that offset inside of a batch, or the record before it
+        has another time. None if nothing shows it.
+        """
+        offset, time = (snapshot_id(snapshot.path) or (0, 0))[0], last_time(snapshot, self)
+        for rows in self.rows(self._from(offset - 1)[:1], "skip"):
+            at = int(np.searchsorted(_array(rows.batch, "offset"), offset - 1))
+            if at < len(rows.offsets) and rows.offsets[at] == offset - 1:
+                there = (rows.times[at] or 0) // 1000
+                is_inside = rows.positions[at + 1 : at + 2] == rows.positions[at : at + 1]
+                if is_misnamed(offset, time, there, is_inside=is_inside):
+                    what = f"and is in a batch with offset {offset}" if is_inside and time == there else ""
+                    return f"its last record has time {time}, the record at offset {offset - 1} has {there} {what}".rstrip()
+        return None
+
+    @cached_property
     def missing(self) -> Intervals:
         """The offsets that neither the log nor, before its beginning or after its end, a whole snapshot has."""
-        whole = [snapshot_id(snapshot.path) or (0, 0) for snapshot in self.snapshots if self.is_whole(snapshot)]
+        ends = [(snapshot_id(path) or (0, 0))[0] for path in self.leading]
         missing: list[tuple[int, int]] = []
-        if self.first > 0 and not any(offset >= self.first for offset, _ in whole):
-            missing.append((max((offset for offset, _ in whole), default=0), self.first))
-        reached = max([self.outline.end, *(offset for offset, _ in whole)])
+        if self.first > 0 and not any(end >= self.first for end in ends):
+            missing.append((max(ends, default=0), self.first))
+        reached = max([self.outline.end, *ends])
         missing.append((reached, self.traced))
         gaps = (gap for gap in self.outline.gaps if gap.side in (Side.BETWEEN, Side.INSIDE))
         return Intervals((*missing, *((gap.first, gap.last + 1) for gap in gaps)))
@@ -791,11 +811,12 @@ def last_time(snapshot: File, store: MetadataStore | None = None) -> int | None:
     return None
 
 
-def is_misnamed(offset: int, time: int | None, last: int) -> bool:
+def is_misnamed(offset: int, time: int | None, last: int, *, is_inside: bool) -> bool:
     """Whether a snapshot is of another offset than its name says: the last record before that offset has another time (`last`) than the
-    one that the snapshot has of its last record. Times are milliseconds.
+    one that the snapshot has of its last record, or the offset `is_inside` of a batch. Controllers take snapshots between batches. Times
+    are milliseconds.
     """
-    return offset > 0 and time is not None and time != last
+    return offset > 0 and time is not None and (time != last or is_inside)
 
 
 def _last_contained(header: bytes) -> int:

@@ -458,7 +458,12 @@ class _Repair:
         for snapshot in snapshots:
             at = bisect_right(starts, snapshot.offset - 1) - 1
             holder = batches[at] if at >= 0 and batches[at].end >= snapshot.offset else None
-            if snapshot.is_whole and holder is not None and is_misnamed(snapshot.offset, snapshot.time, holder.time):
+            is_inside = holder is not None and snapshot.offset < holder.end
+            if (
+                snapshot.is_whole
+                and holder is not None
+                and is_misnamed(snapshot.offset, snapshot.time, holder.time, is_inside=is_inside)
+            ):
                 right = times.get(snapshot.time or 0, [])
                 if len(right) != 1:
                     reason = "the offset in its name is not the offset of its content; left out"
@@ -603,7 +608,13 @@ class _Repair:
                 elif batch.first > reached:
                     self.lose(reached, batch.first)
                 following, reached = max(following, batch.end), max(reached, batch.end)
-        later = [segment for segment in self.store.segments if (segment.place.start_offset or 0) > reached]
+        # A segment whose batches have their place may have any name.
+        placed = {batch.file.path for batch in batches}
+        later = [
+            segment
+            for segment in self.store.segments
+            if (segment.place.start_offset or 0) > reached and segment.path not in placed
+        ]
         if later and self.policy != BROKER:
             first = min(segment.place.start_offset or 0 for segment in later)
             self.lose(reached, first)

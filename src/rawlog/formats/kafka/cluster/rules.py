@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from rawlog.formats.kafka.cluster.metadata import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
-from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, is_misnamed, last_time, stores
+from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, stores
 from rawlog.formats.kafka.cluster.paths import QUORUM_FORMAT, is_bootstrap, snapshot_id
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.cluster.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
@@ -146,15 +148,14 @@ def record(seen: Inspection) -> Iterator[Mark]:
 def snapshot_epoch(seen: Inspection) -> Iterator[Mark]:
     """The batches of a snapshot carry another epoch than its name. It was renamed, or put together by hand."""
     named = snapshot_id(seen.file.path)
-    if named is None or seen.memory.get("is_reported"):
+    if named is None:
         return
-    head = heads(seen.frames)
-    for index in range(len(seen.frames)):
-        epoch = int(head["leader_epoch"][index])
-        if head.sound[index] and epoch != named[1]:
-            seen.memory["is_reported"] = True
-            yield Mark(f"epoch {epoch}", int(seen.frames.positions[index]), expected=named[1], found=epoch)
-            return
+    head, positions, stops = heads(seen.frames), seen.frames.positions, seen.frames.stops + seen.frames.base
+    is_wrong = head.sound & (head["leader_epoch"] != named[1])
+    edges = np.flatnonzero(np.diff(is_wrong, prepend=False, append=False))
+    for start, stop in edges.reshape(-1, 2).tolist():
+        epoch, place = int(head["leader_epoch"][start]), int(positions[start])
+        yield Mark(f"epoch {epoch}", place, int(stops[stop - 1]) - place, expected=named[1], found=epoch)
 
 
 @rule("kraft.checkpoint.content", Severity.WARNING)
@@ -336,8 +337,6 @@ class _Survey:
         self.state = State()
         self.level: int | None = None
         self.early: Mark | None = None
-        #: The whole snapshots by the last offset that they should have, with the time that they have of it.
-        self.ends: dict[int, tuple[File, int | None]] = {}
 
     def run(self) -> None:
         self.marks["gap"].join(self.store.gaps)
@@ -368,8 +367,10 @@ class _Survey:
         start, (last_epoch, end) = store.start, store.end
         whole = [snapshot for snapshot in store.newest_first if store.is_whole(snapshot)]
         ids = {snapshot.path: snapshot_id(snapshot.path) or (0, 0) for snapshot in whole}
-        self.ends = {ids[snapshot.path][0] - 1: (snapshot, last_time(snapshot, store)) for snapshot in whole}
-        if store.first > 0 and not any(offset >= store.first for offset, _ in ids.values()):
+        for snapshot in whole:
+            if (reason := store.misnamed(snapshot)) is not None:
+                self.marks["name"].append(Mark(reason, offset=ids[snapshot.path][0], path=snapshot.path))
+        if store.first > 0 and not any(ids[path][0] >= store.first for path in store.leading):
             message = f"the log begins at offset {store.first}, and no whole snapshot leads up to it"
             self.marks["no-snapshot"].append(Mark(message, offset=store.first, path=store.segments[0].path))
         if whole and store.segments:
@@ -418,20 +419,10 @@ class _Survey:
         for rows in self.store.rows([file], "skip"):
             for index, offset in enumerate(rows.offsets):
                 value = rows.values[index] or b""
-                if offset in self.ends:
-                    self.name(offset, rows.times[index])
                 if rows.controls[index]:
                     self.state.add_control(offset, rows.kinds[index] or 0, value)
                 elif offset >= self.state.end_offset:
                     self.replay(file, rows.positions[index], offset, value)
-
-    def name(self, offset: int, time: int | None) -> None:
-        """Compare the time of the last record in a snapshot with the time of the record at that offset of the log."""
-        snapshot, snapshot_time = self.ends[offset]
-        if time is not None and is_misnamed(offset + 1, snapshot_time, time // 1000):
-            message = f"its last record has time {snapshot_time}, the record at offset {offset} has {time // 1000}"
-            mark = Mark(message, offset=offset + 1, expected=time // 1000, found=snapshot_time, path=snapshot.path)
-            self.marks["name"].append(mark)
 
     def replay(self, file: File, position: int, offset: int, value: bytes) -> None:
         try:
@@ -610,7 +601,8 @@ def differs(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.checkpoint.name", Severity.WARNING)
 def name(files: Files) -> Iterator[Mark]:
-    """A snapshot and the log disagree on the time of the record at the snapshot's offset: it was renamed, or belongs to another cluster.
+    """A snapshot and the log disagree on the time of the record at the snapshot's offset, or the log has a batch that goes on there: the
+    snapshot was renamed, or belongs to another cluster.
 
     A controller loads it, and then applies records of the log twice or leaves some out. `rawlog repair` gives it the name that its time
     leads to, or leaves it out.
