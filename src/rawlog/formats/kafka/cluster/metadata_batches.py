@@ -16,7 +16,7 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.log.segment import decode_bounded, decode_run
 from rawlog.formats.kafka.partition.outline import Outline
-from rawlog.formats.kafka.partition.segment_outline import SoundBatches, bytes_of, find_sound
+from rawlog.formats.kafka.partition.segment_outline import SoundBatches, bytes_of, count_offsets, find_sound
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 from rawlog.model.errors import DataError
@@ -130,7 +130,7 @@ def _decodable_batches(
         if head["magic"][0] != MAGIC_V2 or not (is_decodable or can_decode(frames.slice(number, number + 1), head)):
             continue
         base, epoch = int(head["base_offset"][0]), int(head["leader_epoch"][0])
-        count = int(head["last_offset"][0]) - base + 1
+        count = count_offsets(base, int(head["last_offset"][0]))
         place = int(sound.starts[number]), int(sound.stops[number])
         crc, time = int(head["crc"][0]), int(head["max_timestamp"][0])
         yield number, Batch(file, *place, base, count, epoch, bool(is_control[number]), crc, time, base, epoch)

@@ -210,7 +210,9 @@ def choose(head: Heads, first: int, stop: int, end: int | None = None, *, is_gap
     order = sorted([*chain, *rebased], key=lambda number: rebased.get(number, bases[number]))
     moved, dropped = [], []
     starts = [rebased.get(number, bases[number]) for number in order]
-    ends = [rebased.get(number, bases[number]) + lasts[number] - bases[number] for number in order]
+    ends = [
+        start + count_offsets(bases[number], lasts[number]) - 1 for start, number in zip(starts, order, strict=True)
+    ]
     for number in sorted((number for number in rest if number not in rebased), key=lambda number: bases[number]):
         at = bisect_right(starts, bases[number])
         before = ends[at - 1] if at else first - 1
@@ -251,7 +253,9 @@ def longest_chain(
         if first is not None and number:
             end = first - 1 if number == 1 else lasts[number - 2]
             skipped = scores.get(number - 2, -1) if number > 1 else 0
-            if skipped >= max(score, 0) and bases[number] - end == lasts[number - 1] - bases[number - 1] + 2:
+            if skipped >= max(score, 0) and bases[number] - end - 1 == count_offsets(
+                bases[number - 1], lasts[number - 1]
+            ):
                 score, previous = skipped + 1, number - 2 if number > 1 else -1
         at = bisect_left(ends, bases[number])
         while at:
@@ -269,7 +273,8 @@ def longest_chain(
             at += at & -at
         if stop is not None:
             room = stop - lasts[number] - 1
-            score += room == 0 or (number + 2 == len(bases) and room == lasts[number + 1] - bases[number + 1] + 1)
+            is_next_last = number + 2 == len(bases)
+            score += room == 0 or (is_next_last and room == count_offsets(bases[number + 1], lasts[number + 1]))
         if score > best:
             best, final = score, number
     chain: list[int] = []
@@ -279,9 +284,16 @@ def longest_chain(
     return chain[::-1]
 
 
+def count_offsets(base: int, last: int) -> int:
+    """How many offsets a batch covers. A base offset that is damaged may be any 64 bits: the last offset, which is computed from it, then
+    begins again with the lowest.
+    """
+    return (last - base) % (1 << 64) + 1
+
+
 def is_too_high(before: int, base: int, last: int, end: int) -> bool:
     """Whether the last batch of a log leaves offsets out after the one `before`, and would end where the log did if it left none out."""
-    return base > before + 1 and end == before + 1 + last - base + 1
+    return base > before + 1 and end == before + 1 + count_offsets(base, last)
 
 
 def is_misread(stored: int, expected: int) -> bool:
@@ -313,7 +325,7 @@ def rebase(
         if len(numbers) > 1 or is_copy or following is None or not chain:
             continue
         before = lasts[chain[at - 1]] if at else first - 1
-        if following - before - 1 == lasts[number] - bases[number] + 1:
+        if following - before - 1 == count_offsets(bases[number], lasts[number]):
             rebased[number] = before + 1
     return rebased
 
@@ -542,8 +554,9 @@ def read_extent(file: File, stop: int, end: int | None = None) -> Extent:
 
 def _gapless_end(file: File, before: int, base: int, last: int) -> int | None:
     """Where a metadata log ends, if the base offset of its last batch is damaged: it has no gaps, so the batch follows the one `before`."""
-    is_gapless = file.place.topic == METADATA_TOPIC and last - base <= FARTHEST
-    return before + 1 + last - base + 1 if is_gapless and is_misread(base, before + 1) else None
+    count = count_offsets(base, last)
+    is_gapless = file.place.topic == METADATA_TOPIC and count <= FARTHEST
+    return before + 1 + count if is_gapless and is_misread(base, before + 1) else None
 
 
 def bytes_of(file: File) -> Bytes:
