@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -139,3 +140,37 @@ def test_a_partition_that_has_only_its_other_files_is_lost_for_every_verb(
         ran = run(verb, logs, *options)
         assert ran.code == 1, (verb, ran.text, ran.err)
         assert "codec-none-0" in ran.text + ran.err, verb
+
+
+READERS: dict[str, tuple[str, ...]] = {
+    "verify": (),
+    "report": ("-o", "@.html"),
+    "repair": ("@",),
+    "rescue": ("--to", "@"),
+    "rebuild": ("@",),
+    "convert": ("@.jsonl", "--errors", "skip"),
+    "ingest": ("--to", "@", "--engine", "local"),
+    "cat": ("--errors", "skip"),
+    "count": ("--errors", "skip"),
+}
+
+
+@pytest.mark.parametrize("verb", READERS)
+@pytest.mark.parametrize("name", ["orders-0/00000000000000000000.log", "commitlog/00000000000000000000"])
+def test_a_log_of_nothing_but_garbage_is_damaged(verb: str, name: str, run: Callable[..., Any], tmp_path: Path) -> None:
+    """Bytes that no frame begins or follows were taken for an unfinished last frame, with code 0; zeros, and the beginning of a first
+    frame, are what a crash leaves.
+    """
+    first = {"orders-0": "kafka/codec-none-0/*.log", "commitlog": "rocketmq/store/commitlog/*"}[name.split("/")[0]]
+    beginning = next(path for path in sorted(SAMPLES.glob(first)) if path.is_file()).read_bytes()[:100]
+    for kind, data, code in (
+        ("garbage", b"\xe7" + random.Random(1).randbytes(4095), 1),
+        ("large", b"\x00\x00\x10" + random.Random(2).randbytes(4093), 1),  # its length leads beyond the end
+        ("zeros", bytes(4096), 0),
+        ("beginning", beginning, 0),
+    ):
+        log = tmp_path / kind / name
+        log.parent.mkdir(parents=True)
+        log.write_bytes(data)
+        ran = run(verb, log.parents[1], *(word.replace("@", str(tmp_path / f"out-{kind}")) for word in READERS[verb]))
+        assert ran.code == code, (kind, ran.text, ran.err)

@@ -496,6 +496,24 @@ def random_after_log_no_mark(a: Path, b: Path) -> None:
 
 
 @damage
+def nothing_but_garbage(a: Path, b: Path) -> None:
+    last_log(find("plain-0", a, b)).write_bytes(b"\x00\x00\x10" + b"\x77\xe1" * 2000)
+
+
+@damage
+def nothing_but_garbage_no_mark(a: Path, b: Path) -> None:
+    nothing_but_garbage(a, b)
+    unmark(a, b)
+
+
+@damage
+def epoch_after_the_end(a: Path, b: Path) -> None:
+    epochs = find("plain-0", a, b) / "leader-epoch-checkpoint"
+    version, count, *lines = epochs.read_text().splitlines()
+    epochs.write_text("\n".join([version, str(int(count) + 1), *lines, "9 5000", ""]))
+
+
+@damage
 def flipped_batch(a: Path, b: Path) -> None:
     log = last_log(find("plain-0", a, b))
     flip(log, batch_starts(log)[5] + 70)

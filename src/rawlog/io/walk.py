@@ -285,8 +285,11 @@ class _Walk:
         return frames
 
     def is_tail(self, frames: Frames) -> bool:
-        """Whether the bytes to the end of the file are no frames: what a crash leaves in a file that a system appends to."""
-        can_tell = self.format.appended and not self.sealed and self.lost is None and self.end >= self.source.size
+        """Whether the bytes to the end of the file are no frames: what a crash leaves in a file that a system appends to. Not if the file
+        has nothing else.
+        """
+        is_end = self.lost is None and self.end >= self.source.size and frames.reached_in_file > 0
+        can_tell = self.format.appended and not self.sealed and is_end
         return can_tell and frames.error is None and self.following(frames) is None and self.lost is None
 
     def damaged(self, frames: Frames) -> int | None:

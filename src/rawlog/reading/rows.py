@@ -492,11 +492,11 @@ def skipped(file: File, position: int, stop: int) -> Loss:
 
 def damaged_end(part: Part, frames: Frames, errors: str) -> str:
     """The note on damage that no sound frame follows. At the end of a log that was searched to its end it is what a crash leaves, as an
-    unfinished frame is, unless the bytes cannot be had.
+    unfinished frame is, unless the bytes cannot be had, or the file has nothing else.
     """
     text = f"{part.file.path}: byte {frames.reached_in_file:,}: damaged; nothing is read from there on"
-    is_end = errors == "skip" and is_log(part.file) and not part.is_followed and frames.error is None
-    return text if is_end else Loss(text)
+    is_searched = errors == "skip" and is_log(part.file) and not part.is_followed and frames.error is None
+    return text if is_searched and frames.reached_in_file > 0 else Loss(text)
 
 
 def is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:

@@ -100,6 +100,8 @@ MOST_MS = ((1 << 63) - 1) // 1000
 CODEC_NAMES = pa.array([*CODECS, None, None, None])
 PIECE = 4 << 20
 COMPRESSED_PIECE = 2 << 20
+MOST_POSITIVE = 0x7F
+"""The highest first byte of a number that is not negative."""
 TOTAL = 64 << 20
 """Decompressed bytes decoded at a time, unless one batch alone holds more."""
 
@@ -112,7 +114,15 @@ def scan(data: Bytes, kind: int) -> Frames:
     status = Status(code)
     if status in (Status.BAD_LENGTH, Status.TRUNCATED) and not data[reached:].any():
         status = Status.PADDING
+    if status is Status.TRUNCATED and not count and not may_begin(data):
+        status = Status.BAD_MAGIC
     return Frames(data, starts[:count], stops[:count], int(reached), status)
+
+
+def may_begin(data: Bytes) -> bool:
+    """Whether a batch that was not written to its end may begin with these bytes: its offset is not negative, and its magic is known."""
+    magic = data[OUTLINE.at("magic") : OUTLINE.after("magic")]
+    return not (data[:1] > MOST_POSITIVE).any() and not (magic > MAGIC_V2).any()
 
 
 def resync(data: Bytes, position: int, kind: int) -> int:
@@ -122,6 +132,16 @@ def resync(data: Bytes, position: int, kind: int) -> int:
 
 def fault(frames: Frames) -> DataError:
     """What is wrong with the batch at which the scan stopped."""
+    if frames.status is Status.BAD_MAGIC:
+        magic = int(frames.data[frames.reached + OUTLINE.at("magic")])
+        return CorruptError(
+            "no batch begins here, and none follows: a broker that has to recover the log cuts all of it",
+            position=frames.reached_in_file,
+            layout=OUTLINE.name,
+            field="magic",
+            expected="0 to 2",
+            found=magic,
+        )
     at = frames.reached + OUTLINE.at("length")
     length = int.from_bytes(bytes(frames.data[at : at + 4]), "big", signed=True)
     message = f"batch length {length}, at least {SMALLEST_LENGTH} expected"

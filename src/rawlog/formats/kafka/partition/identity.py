@@ -77,7 +77,9 @@ def trusted_end(segment: File, index: File | None) -> End:
             position += frames.reached
             if not is_cut:
                 left = source.size - position
-                is_fatal = frames.status.is_damage or (frames.status is Status.PADDING and left > OUTLINE.size)
+                # A batch that would go on after the end of the file ends the log, whatever its magic is.
+                is_fatal = frames.status.is_damage and frames.status is not Status.BAD_MAGIC
+                is_fatal |= frames.status is Status.PADDING and left > OUTLINE.size
                 return End(position, offset, is_fatal)
             window = WINDOW if len(frames) else window * 2
         return End(max(0, min(position, source.size)), offset)

@@ -19,7 +19,7 @@ from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.kernels.heads import find_batch
 from rawlog.formats.kafka.log.layouts import BATCH, NONE, OUTLINE, SMALLEST_LENGTH
 from rawlog.formats.kafka.log.legacy import open_wrappers
-from rawlog.formats.kafka.log.segment import scan
+from rawlog.formats.kafka.log.segment import may_begin, scan
 from rawlog.formats.kafka.partition.leader_epochs import EpochRuns
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.storage import Source
@@ -371,9 +371,11 @@ class Extent:
     last_base: int = NONE
 
     def is_crash_tail(self, hole: Hole) -> bool:
-        """Whether bytes are what a crash leaves at the end of a log: an unfinished batch, zeros, or anything that is no batch."""
+        """Whether bytes are what a crash leaves at the end of a log: an unfinished batch, zeros, or after a batch anything that is none."""
+        if hole.reason == PADDING:
+            return True
         is_last = hole.stop >= self.file.size and not self.file.place.sealed and self.stop == HUGE
-        return hole.reason == PADDING or (hole.reason == UNFINISHED and is_last)
+        return hole.reason == UNFINISHED and is_last and (hole.start > 0 or may_begin(bytes_of(self.file)))
 
     def is_before(self, stop: int) -> bool:
         """Whether everything in it is before an offset."""

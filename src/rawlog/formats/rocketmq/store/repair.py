@@ -78,6 +78,7 @@ from rawlog.formats.rocketmq.store.settings import (
 from rawlog.formats.rocketmq.writer import from_messages
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
+from rawlog.io.walk import walk
 from rawlog.model.errors import CorruptError, OptionError
 from rawlog.model.format import File
 from rawlog.model.outline import Piece, Reading
@@ -321,7 +322,8 @@ class Salvage:
             )
             return True
         stop = position + int(tail)
-        if is_last and not self._is_confirmed(position + shift + (file.place.start_offset or 0)):
+        is_crash_tail = is_last and (position > 0 or not _is_garbage(file))
+        if is_crash_tail and not self._is_confirmed(position + shift + (file.place.start_offset or 0)):
             # What a crash leaves: nothing shows that it ever was a message.
             reason = "after the last message; nothing shows that it was one: cut off"
             self.report.add(Action.DROPPED, reason, file.path, start=position, stop=stop, is_expected=True)
@@ -647,6 +649,11 @@ class Salvage:
 
 
 _NO_ADDRESSES = np.empty(0, np.int64)
+
+
+def _is_garbage(file: File) -> bool:
+    """Whether a file begins with bytes that are not even the beginning of a message."""
+    return any(frames.status.is_damage for frames in walk(file, COMMIT_LOG, errors="stop"))
 
 
 def _refuse_dledger(run: MessageRun) -> None:
