@@ -353,3 +353,17 @@ def test_rebuild_makes_derived_files_again_that_are_missing_or_wrong(tmp_path: P
     (disk / NAME / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     assert not refuses(disk, tmp_path / "rebuild")
     assert rawlog.verify(tmp_path / "rebuild").verdict == "clean"
+
+
+def test_a_leader_epoch_that_begins_after_the_end_shows_a_loss(tmp_path: Path) -> None:
+    """A broker drops such a line without a word; it was the only trace of the end, and every verb passed over it."""
+    partition = tmp_path / "source" / "codec-mixed-0"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data") / partition.name, partition)
+    epochs = partition / "leader-epoch-checkpoint"
+    version, _, *lines = epochs.read_text().splitlines()
+    epochs.write_text("\n".join([version, str(len(lines) + 1), *lines, "7 250", ""]))
+    found = [finding for finding in rawlog.verify(partition.parent) if finding.code == "kafka.partition.gap"]
+    assert [finding.offset for finding in found] == [220]
+    assert "leader epoch 7" in found[0].message
+    assert answers(partition.parent, tmp_path, partition.name) == alike([(220, 249)])
+    assert rawlog.verify(tmp_path / "repair").verdict == "clean"

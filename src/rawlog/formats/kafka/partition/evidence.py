@@ -105,6 +105,10 @@ def last_trace(files: Sequence[File]) -> Trace:
             traces.append(Trace(base, "a snapshot of the producers was taken after them"))
         elif file.format in INDEXES[:2] and base > max(names, default=0):
             traces.append(Trace(base + _count_indexed(file), f"{split(file.path)[1]} is there without its segment"))
+    # A leader notes where its epoch begins, at the latest with its first batch.
+    if (epochs := epochs_in(files)) is not None:
+        epoch, start = epochs[-1].tolist()
+        traces.append(Trace(start, f"leader epoch {epoch} begins after them"))
     place = segments[0].place if segments else None
     if place is not None and place.topic is not None and place.partition is not None and place.group is not None:
         for name in (HIGH_WATERMARK, RECOVERY_POINT):
