@@ -367,3 +367,15 @@ def test_a_leader_epoch_that_begins_after_the_end_shows_a_loss(tmp_path: Path) -
     assert "leader epoch 7" in found[0].message
     assert answers(partition.parent, tmp_path, partition.name) == alike([(220, 249)])
     assert rawlog.verify(tmp_path / "repair").verdict == "clean"
+
+
+def test_offsets_that_are_missing_at_the_beginning_of_a_segment_are_judged_like_others(tmp_path: Path) -> None:
+    """The first batch of a segment that the cleaner had not reached was cut out: `verify --complete` missed it, other verbs did not."""
+    name = "compacted-0"
+    disk = copied(tmp_path / "source", "legacy/broker-0.10.0.1", name)
+    (disk / "cleaner-offset-checkpoint").write_text("0\n1\ncompacted 0 202\n")
+    last = segments(disk, name)[-1]
+    first, second, *_ = kafka.decode(last.read_bytes())
+    last.write_bytes(last.read_bytes()[second.position :])
+    assert verdict(disk) == {202}
+    assert answers(disk, tmp_path, name) == alike([(202, first.last_offset)])

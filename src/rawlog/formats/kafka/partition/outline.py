@@ -561,14 +561,24 @@ def _outline(store: Store) -> Outline:
     return outline(store.files)
 
 
+def _begins_file(piece: BatchRange, extent: Extent) -> bool:
+    """Whether the first batch of a piece is the first thing in its file, so that no damage took away others before it."""
+    if extent.choice is None:
+        return not extent.runs or extent.runs[0].start == 0
+    sound, choice = extent.sound_and_choice()
+    numbers = choice.order if piece.numbers is None else piece.numbers
+    return int(sound.starts[numbers[0]]) == 0
+
+
 def _gaps(extents: Sequence[Extent], pieces: Sequence[BatchRange], segments: Sequence[File]) -> list[MissingOffsets]:
     """What is missing between segments, whatever the reason."""
     gaps = []
     end: int | None = None
     seen: set[int] = set()
     for piece in pieces:
-        # Inside of a segment damage or compaction took something out, and says so itself. A metadata log has no gaps at all.
-        start = piece.first if segments[piece.segment].place.topic == METADATA_TOPIC else piece.start
+        # Damage at the beginning of a segment says itself what it took away. A metadata log has no gaps at all.
+        is_metadata = segments[piece.segment].place.topic == METADATA_TOPIC
+        start = piece.first if is_metadata or _begins_file(piece, extents[piece.segment]) else piece.start
         if end is not None and end < start and piece.segment not in seen:
             gaps.append(MissingOffsets(end, start - 1, segments[piece.segment]))
         end = piece.last + 1
