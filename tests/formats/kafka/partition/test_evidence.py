@@ -379,3 +379,21 @@ def test_offsets_that_are_missing_at_the_beginning_of_a_segment_are_judged_like_
     last.write_bytes(last.read_bytes()[second.position :])
     assert verdict(disk) == {202}
     assert answers(disk, tmp_path, name) == alike([(202, first.last_offset)])
+
+
+def test_batches_that_share_zeros_are_read_as_repair_keeps_them(tmp_path: Path) -> None:
+    """The last zeros of a batch are gone, and the next one begins with zeros: both are whole. `convert` lost the second one."""
+    disk = copied(tmp_path / "source")
+    log = segments(disk)[1]
+    data = log.read_bytes()
+    at = next(
+        batch.position for batch in kafka.decode(data) if data[batch.position - 1 : batch.position + 1] == b"\0\0"
+    )
+    log.write_bytes(data[: at - 1] + data[at:])
+    rawlog.repair(disk, tmp_path / "repaired")
+    rows = {}
+    for path in (disk, tmp_path / "repaired"):
+        target = tmp_path / f"{path.name}.jsonl"
+        rawlog.convert(path, target, errors="skip")
+        rows[path.name] = target.read_text()
+    assert rows["source"] == rows["repaired"]

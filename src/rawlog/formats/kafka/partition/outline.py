@@ -142,7 +142,7 @@ class Outline:
     @property
     def is_as_stored(self) -> bool:
         """Whether the rows of the log are those that are stored, in the order of the segments' names."""
-        if self.placed or self.corrections:
+        if self.placed or self.corrections or any(map(_overlaps, self.extents)):
             return False
         return all(
             extent.choice is None or (extent.sound is not None and all(map(extent.is_crash_tail, extent.sound.holes)))
@@ -559,6 +559,11 @@ def expected_gaps(files: Sequence[File]) -> ExpectedGaps:
 
 def _outline(store: Store) -> Outline:
     return outline(store.files)
+
+
+def _overlaps(extent: Extent) -> bool:
+    """Whether a batch begins inside of the one before it: both have zeros there, and some of them are gone."""
+    return any(run.start < before.stop for before, run in pairwise(extent.runs))
 
 
 def _begins_file(piece: BatchRange, extent: Extent) -> bool:
