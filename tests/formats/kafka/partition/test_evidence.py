@@ -397,3 +397,15 @@ def test_batches_that_share_zeros_are_read_as_repair_keeps_them(tmp_path: Path) 
         rawlog.convert(path, target, errors="skip")
         rows[path.name] = target.read_text()
     assert rows["source"] == rows["repaired"]
+
+
+def test_compaction_leaves_undecided_what_was_undecided(tmp_path: Path) -> None:
+    """It wrote a line of the cleaner, by which the missing offsets were a loss: `verify` of the result of code 0 gave 1."""
+    partition = tmp_path / "source" / "codec-mixed-0"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data") / partition.name, partition)
+    log = segments(partition.parent, partition.name)[0]
+    data = log.read_bytes()
+    batch = next(batch for batch in kafka.decode(data) if batch.base_offset == 147)
+    log.write_bytes(data[: batch.position] + data[batch.position + batch.size :])
+    assert rewritten("compact", partition.parent, tmp_path / "compacted").is_whole
+    assert rawlog.verify(tmp_path / "compacted").verdict == "clean"
