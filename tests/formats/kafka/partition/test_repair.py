@@ -318,8 +318,10 @@ def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: P
         assert logs(again) == logs(target)
 
 
-def test_a_segment_that_is_gone_is_reported_and_the_next_one_is_named_for_it(tmp_path: Path) -> None:
-    """The report said that all was whole, although the repaired copy shows no trace of the segment any more."""
+def test_a_segment_that_is_gone_is_reported_and_the_next_one_keeps_its_name(tmp_path: Path) -> None:
+    """The report said that all was whole; later the next segment was named for the missing one, which took away the snapshot at its
+    beginning: a second repair judged transactions by less than the first.
+    """
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
     folder, target = tmp_path / "a" / "segments-by-size-0", tmp_path / "b" / "segments-by-size-0"
     shutil.copytree(source, folder)
@@ -331,10 +333,9 @@ def test_a_segment_that_is_gone_is_reported_and_the_next_one_is_named_for_it(tmp
         report = rewritten("repair", folder, target, policy=policy, overwrite=True)
         assert not report.is_whole
         assert report.lost == [(first, stop - 1)]
-        assert [(one.first_offset, one.stop_offset) for one in report.with_action(Action.MOVED)] == [(first, stop)]
-        assert (target / segments[2].name).read_bytes() == segments[3].read_bytes()
-        assert (target / segments[2].name).stat().st_mtime == 1_000_000_000, "retention goes by it"
-        assert not (target / segments[3].name).exists()
+        assert not report.with_action(Action.MOVED)
+        assert (target / segments[3].name).read_bytes() == segments[3].read_bytes()
+        assert (target / segments[3].name).stat().st_mtime == 1_000_000_000, "retention goes by it"
         assert rawlog.verify(target).verdict == "clean"
         dry = rewritten("repair", folder, target, policy=policy, dry_run=True, overwrite=True)
         assert dry.entries == report.entries

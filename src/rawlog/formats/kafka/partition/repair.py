@@ -424,7 +424,7 @@ class BrokerCut(OutlineRepair):
             sound = extent.sound or find_sound(data, sealed=file.place.sealed)
             stop = HUGE if number + 1 == len(extents) else extents[number + 1].first
             count, end, reason = _sound_prefix(sound, data.size, extent.first, stop)
-            base = self._base(file, extent.first, writer)
+            self._note_gap(file, extent.first, writer)
             head = sound.head.slice(0, count)
             last = int(head["last_offset"][-1]) if count else extent.first - 1
             if count:
@@ -438,19 +438,13 @@ class BrokerCut(OutlineRepair):
                     self.damage.append((last + 1, None))
             frames = Frames(data, sound.starts[:count], sound.stops[:count], data.size, Status.OK)
             self.ledger.add(frames, head)
-            yield NewSegment(base, [(frames, head)], file.modified)
+            yield NewSegment(extent.first, [(frames, head)], file.modified)
 
-    def _base(self, file: File, first: int, writer: PartitionWriter) -> int:
-        """The first offset of a segment that a broker keeps."""
-        end = writer.end_offset
+    def _note_gap(self, file: File, first: int, writer: PartitionWriter) -> None:
+        """Note the offsets that are lost before a segment that a broker keeps."""
         between = [gap for gap in self.log.gaps if gap.side is Side.BETWEEN and gap.is_lost]
-        is_gap = any(gap.file.path == file.path for gap in between)
-        if not writer.batches or end >= first or not is_gap:
-            return first
-        self.damage.append((end, first - 1))
-        reason = f"its name is {end} now, because these offsets before it are lost"
-        self.add(Action.MOVED, file, reason=reason, offsets=(end, first - 1))
-        return end
+        if writer.batches and writer.end_offset < first and any(gap.file.path == file.path for gap in between):
+            self.damage.append((writer.end_offset, first - 1))
 
 
 def _sound_prefix(sound: SoundBatches, size: int, first: int, stop: int) -> tuple[int, int, str]:
@@ -482,7 +476,7 @@ class Salvage(OutlineRepair):
                 self._report_segment(piece.segment, data)
                 noted.add(piece.segment)
             yield NewSegment(None, self.markers_before(piece.start, file))
-            yield NewSegment(self._base(extent, piece, writer), self._batches(piece, known), file.modified)
+            yield NewSegment(self._base(extent, piece), self._batches(piece, known), file.modified)
         for number, extent in enumerate(extents):
             if number not in noted:
                 self._report_segment(number, bytes_of(extent.file))
@@ -496,19 +490,11 @@ class Salvage(OutlineRepair):
         places = {extent.file.path: number for number, extent in enumerate(extents)}
         self.report.entries.sort(key=lambda entry: (places.get(entry.path or "", -1), entry.start or 0))
 
-    def _base(self, extent: Extent, piece: BatchRange, writer: PartitionWriter) -> int:
-        """Where a segment begins: with the offsets that were lost before it, else a segment seems to be missing."""
-        end, name, file = writer.end_offset, extent.first, extent.file
-        is_after_loss = writer.batches and any(
-            first < piece.start and (last is None or last >= end) for first, last in self.log.lost
-        )
-        if end < piece.start and is_after_loss and piece.last - end <= FARTHEST:
-            reason = f"its name is {end} now, because these offsets before it are lost"
-            self.add(Action.MOVED, file, reason=reason, offsets=(end, piece.start - 1))
-            return end
-        if piece.start != name:
+    def _base(self, extent: Extent, piece: BatchRange) -> int:
+        """Where a segment begins."""
+        if piece.start != extent.first:
             reason = f"offsets {piece.first} to {piece.last} of it are in a segment named {piece.start} now"
-            self.add(Action.MOVED, file, reason=reason, offsets=(piece.first, piece.last))
+            self.add(Action.MOVED, extent.file, reason=reason, offsets=(piece.first, piece.last))
         return piece.start
 
     def _report_segment(self, number: int, data: Bytes) -> None:
