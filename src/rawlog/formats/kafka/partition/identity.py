@@ -212,7 +212,7 @@ def is_known_topic(source: str, topic: str) -> bool:
 
 
 def is_compacted_topic(source: str, topic: str) -> bool:
-    """Whether the metadata log in a log directory says that a topic is compacted, or was."""
+    """Whether the metadata in a log directory says that a topic is compacted, or was."""
     return any("compact" in value.split(",") for value in _settings(source, topic, "cleanup.policy"))
 
 
@@ -230,11 +230,14 @@ def is_tiered_topic(source: str, topic: str) -> bool:
 
 
 def _settings(source: str, topic: str, name: str) -> list[str]:
-    """All values that a setting of a topic has had, as the metadata log in a log directory says; up to damage."""
+    """All values that a setting of a topic has had, as the metadata log in a log directory says; up to damage. A restored node has no log
+    yet: it begins with `bootstrap.checkpoint`.
+    """
     changed = next(key for key, schema in framed_types().items() if schema.name == "ConfigRecord")
     values = []
+    folder = f"{source}/{_METADATA_DIRECTORY}"
     try:
-        for key, message in _metadata_records(f"{source}/{_METADATA_DIRECTORY}"):
+        for key, message in _metadata_records(folder if exists(folder) else f"{source}/{BOOTSTRAP}"):
             if key == changed and (message["resourceType"], message["resourceName"]) == (TOPIC, topic):
                 values += [message["value"] or ""] if message["name"] == name else []
     except RawlogError:
@@ -243,7 +246,7 @@ def _settings(source: str, topic: str, name: str) -> list[str]:
 
 
 def _metadata_records(folder: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """All records that can be read in a metadata directory, those of its snapshots first."""
+    """All records that can be read in a metadata directory, those of its snapshots first; or in one file."""
     if not exists(folder):
         return
     entries = [
