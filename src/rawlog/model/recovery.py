@@ -310,6 +310,8 @@ class Offer:
     known: dict[str, TopicFacts] = field(default_factory=dict)
     state: Any = None
     notes: list[str] = field(default_factory=list)
+    #: The offsets of partitions that are not here, start and stop, where other files tell them.
+    absent: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     @property
     def topics(self) -> list[str]:

@@ -422,3 +422,16 @@ def test_a_restored_node_knows_which_topics_are_compacted(tmp_path: Path) -> Non
     assert rawlog.verify(tmp_path / "source").verdict == "clean"
     assert rawlog.restore(tmp_path / "source", tmp_path / "restored").is_whole
     assert rawlog.verify(tmp_path / "restored").verdict == "clean"
+
+
+def test_restore_names_the_offsets_of_a_partition_that_is_not_there(tmp_path: Path) -> None:
+    """verify and repair named them; restore said only that the partition is not in the source."""
+    whole(tmp_path / "source")
+    shutil.rmtree(tmp_path / "source" / "sea.orders-1")
+    missing = next(
+        finding for finding in rawlog.verify(tmp_path / "source") if finding.code == "kafka.partition.missing"
+    )
+    report = rawlog.restore(tmp_path / "source", tmp_path / "restored")
+    [(first, last)] = report.lost
+    assert first == missing.offset
+    assert f"offsets {first} to {last} " in missing.message

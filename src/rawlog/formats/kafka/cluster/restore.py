@@ -53,6 +53,7 @@ from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, NEW
 from rawlog.formats.kafka.log.layouts import NONE, ControlType
 from rawlog.formats.kafka.log.writer import Batching
 from rawlog.formats.kafka.partition.leader_epochs import epochs_in
+from rawlog.formats.kafka.partition.rules import absent
 from rawlog.formats.kafka.partition.sink import Sink, SinkSettings, is_topic
 from rawlog.formats.kafka.partition.writer import PartitionWriter, SegmentLimits, topic_id_in
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
@@ -69,6 +70,7 @@ from rawlog.model.recovery import (
     TopicFacts,
 )
 from rawlog.model.report import Action, Report
+from rawlog.model.store import Store
 
 if TYPE_CHECKING:
     from rawlog.model.recovery import RowContent
@@ -118,6 +120,12 @@ def read_offer(files: Sequence[File], stores: Sequence[Sequence[File]], options:
     if offer.state is None:  # what else says which partitions there were
         offer.known = {topic: TopicFacts(dict.fromkeys(numbers, 0), {}) for topic, numbers in empty.items()}
     offer.partitions = {key: _only(key, candidates, offer) for key, candidates in directories.items()}
+    if options.until is None:
+        offer.absent = {
+            (str(account.topic), account.partition or 0): (account.start, account.stop)
+            for account in absent(Store(files))
+            if account.stop > account.start
+        }
     on_disk = {key: topic_id_of(content.files) for key, content in offer.partitions.items()}
     _leave_strays(offer, on_disk, options)
     if offer.state is not None:
@@ -418,8 +426,10 @@ class Restorer:
             if content is not None:
                 yield RestoreSplit(f"{topic.name}-{number}", topic.name, number, content, partition_options)
             elif _has_batches(offer):  # rows do not show that a partition without any exists
-                self.report.add(Action.LOST, "not in the source; it will be empty", f"{topic.name}-{number}")
-                self.report.facts.setdefault("missing", []).append(f"{topic.name}-{number}")
+                name, (first, stop) = f"{topic.name}-{number}", offer.absent.get((topic.source, number), (None, None))
+                reason = "not in the source; it will be empty"
+                self.report.add(Action.LOST, reason, name, first_offset=first, stop_offset=stop)
+                self.report.facts.setdefault("missing", []).append(name)
 
     def _copy_options(self, topic_id: bytes, *, abort_open: bool) -> CopyOptions:
         options = self.options
