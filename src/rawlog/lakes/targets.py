@@ -23,7 +23,6 @@ from rawlog.io.storage import (
     local_path,
     split_query,
 )
-from rawlog.lakes.parquet import Sheet
 from rawlog.model.errors import EncodeError, ExistsError, OptionError, unknown
 from rawlog.model.format import Format
 from rawlog.model.table import RECORDS, Table
@@ -520,6 +519,8 @@ class FileOutlet(Outlet):
         return LossCheck(Format(name=self.kind, title=self.kind, files=self.ending), {}, self.accepted)
 
     def _write_parquet(self, batches: Iterable[pa.RecordBatch], path: str) -> int:
+        from rawlog.lakes.parquet import Sheet
+
         sheet = Sheet(path, self.table, self.codec)
         try:
             for batch in batches:

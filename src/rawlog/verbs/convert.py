@@ -23,7 +23,6 @@ from rawlog.model.job import (
     Stage,
     packed,
 )
-from rawlog.model.outline import Reading
 from rawlog.model.report import Action, Entry, Report, SeriousNote
 from rawlog.model.store import Store, unread_size
 from rawlog.model.table import Table
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from rawlog.lakes.targets import Outlet, WrittenSplit
     from rawlog.model.format import Undone
     from rawlog.model.frames import Frames
+    from rawlog.model.outline import Reading
     from rawlog.reading.parts import Part
     from rawlog.reading.settlement import (
         PartFold,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rawlog.model.format import File
     from rawlog.model.verb import Section
-    from rawlog.verbs.ls import Listing
+    from rawlog.reading.listing import Listing
 
 HEADINGS = ("", "files", "size", "records", "start", "end", "times", "state")
 LEFT = ("", "times", "state")
