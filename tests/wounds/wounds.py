@@ -639,6 +639,9 @@ def _foreign(copy: Copy) -> bytes:
     """A file of another store of the same system, with addresses from its own beginning."""
     if copy.subject.family.name == AMBRY:  # of partition 42
         return (GOLDEN / "ambry" / "store-ops" / "0_0_log").read_bytes()
+    if copy.subject.family.name == ROCKETMQ:  # of another broker
+        size = len(copy.read(copy.segments[0][0].file))
+        return (GOLDEN / "rocketmq" / "broker-5.3.3" / "store" / "commitlog" / ("0" * 20)).read_bytes()[:size]
     batches = [
         kafka_reference.encode_batch(
             b"".join(kafka_reference.encode_record(n, n, b"foreign", b"foreign %d" % (3 * number + n)) for n in range(3)),
@@ -676,7 +679,7 @@ def duplicate_instead(copy: Copy) -> None:
     copy.is_a("hole")
 
 
-@wound("added", "instead", on=(KAFKA, AMBRY), without="legacy")
+@wound("added", "instead", on=LOGS, without="legacy")
 def foreign(copy: Copy, value: str) -> None:
     """A segment of another partition, whose offsets are not those of its name."""
     if value == "instead":

@@ -593,3 +593,17 @@ def test_a_store_in_the_directory_of_another_partition_gets_one_answer(tmp_path:
         rawlog.ingest(store, to=tmp_path / "lake", engine="local"),
     ):
         assert done.exit_code == 1, done.verb
+
+
+@pytest.mark.parametrize("verb", ["erase", "compact"])
+def test_a_missing_index_file_is_made_again(verb: str, tmp_path: Path) -> None:
+    """Erase, and compact of other segments, copied the other index files as they were: blobs of the missing one stayed unknown to Ambry."""
+    store = copy_store("store-compacted", tmp_path / "77")
+    (store / "4_0_18_index").unlink()
+    if verb == "erase":
+        report = rawlog.erase(store, tmp_path / "out", key="no-such-key", engine="local")
+    else:
+        report = rawlog.compact(store, tmp_path / "out", option={"segments": "0_0,1_1"})
+    assert report.exit_code == 0
+    assert not rawlog.verify(tmp_path / "out").errors
+    assert (tmp_path / "out" / "4_0_18_index").exists()

@@ -538,3 +538,15 @@ def test_a_log_that_goes_on_in_a_missing_file_is_a_warning(tmp_path: Path) -> No
     alone.parent.mkdir(parents=True)
     alone.write_bytes(first.read_bytes())
     assert not [one for one in rawlog.verify(alone.parent.parent) if one.severity != "info"]
+
+
+def test_an_unreadable_bak_next_to_readable_settings_is_a_note(tmp_path: Path) -> None:
+    """A broker writes the `.bak` again by itself. Verify said nothing of it, and repair and rescue exited 1."""
+    root = copy("broker-4.9.7", tmp_path)
+    path = root / "config" / "subscriptionGroup.json.bak"
+    path.write_bytes(path.read_bytes()[:1139])
+    report = repaired(root, tmp_path / "repaired")
+    assert report.is_whole
+    assert [one.path for one in report.with_action(Action.DROPPED)] == [str(path)]
+    (root / "config" / "subscriptionGroup.json").write_bytes(b"{")
+    assert not repaired(root, tmp_path / "both").is_whole

@@ -30,6 +30,7 @@ from rawlog.formats.ambry.store.rewrite import (
     report_tails,
     unchanged_plan,
 )
+from rawlog.formats.ambry.store.rules import index_gap
 from rawlog.formats.ambry.store.state import (
     DELETE,
     DELETED,
@@ -304,10 +305,11 @@ def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, o
 
 
 def _with_damaged_index(store: BlobStore) -> frozenset[int]:
-    """The numbers of segments with a damaged index or bloom file."""
+    """The numbers of segments with a damaged index or bloom file, or without one of their index files."""
     sound = {index.path for _, index in store.sound_indexes} | {path for path, _ in store.blooms.values()}
-    damaged = [file for file in (*store.index_files, *store.bloom_files) if file.path not in sound]
-    numbers = (store.numbers.get(segment_of(file.path) or Segment()) for file in damaged)
+    damaged = [file.path for file in (*store.index_files, *store.bloom_files) if file.path not in sound]
+    damaged += [str(mark.path) for mark in index_gap.check(store.files)]
+    numbers = (store.numbers.get(segment_of(path) or Segment()) for path in damaged)
     return frozenset(number for number in numbers if number is not None)
 
 
@@ -379,7 +381,7 @@ def erase(files: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
         rewritten |= {len(catalog) + number: raw for number, (_, raw) in enumerate(deletes)}
         plan.catalog = catalog.join(added)
         plan.segment = plan.catalog.segment
-    if deletes or len(store.sound_indexes) < len(store.index_files) or len(store.blooms) < len(store.bloom_files):
+    if deletes or _with_damaged_index(store):
         indexes = store.sound_indexes
         plan.entries, plan.entry_segment = fold(plan.catalog, indexes, ORPHANS).entries, plan.segment
         plan.style = Style.of(store, indexes, frozenset((number, index.start) for number, index in indexes), options)

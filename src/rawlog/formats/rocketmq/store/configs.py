@@ -150,7 +150,11 @@ class Configs:
         others = self.sources[config.name_of(file)]
         backup = others.get(False) if file.place.state is None else None
         then = "; a broker takes the .bak, which is one version older" if backup and _is_taken(backup) else ""
-        drop(self.report, f"{why}: left out{then}", file.path, 0, file.size)
+        current = others.get(True) if file.place.state is not None else None
+        if current is not None and _is_taken(current):  # a broker writes the .bak again with the next change
+            self.report.add(Action.DROPPED, f"{why}: left out", file.path, start=0, stop=file.size, is_expected=True)
+        else:
+            drop(self.report, f"{why}: left out{then}", file.path, 0, file.size)
 
     def _recover(self, name: str, current: LoadedConfig, backup: LoadedConfig) -> None:
         """Take entries that a broker refuses in the file from the `.bak`, which is one version older."""
