@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -340,6 +341,21 @@ def test_interrupt_is_130(environment, tmp_path):
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in error
+
+
+def test_an_interrupt_while_modules_are_imported_is_quiet(environment):
+    """The first quarter of a second ended in a traceback of imports."""
+    program = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "rawlog.cli.logs":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+runpy.run_module("rawlog", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 def test_without_a_verb_the_help_is_shown_as_it_is(run):

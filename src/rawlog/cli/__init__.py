@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -134,7 +135,16 @@ def main() -> None:
     gc.set_threshold(200_000)  # importing makes many objects and no garbage
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads for an algebra that is not used here
     _spare_pandas(sys.argv[1:])
-    cli.main(prog_name="rawlog")
+    is_default = (
+        signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    )  # `__main__` sets it, until there is somebody to handle it
+    if is_default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        cli.main(prog_name="rawlog")
+    finally:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _open_streams() -> None:

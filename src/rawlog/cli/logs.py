@@ -224,7 +224,7 @@ def _answer(run: Callable[[], Any]) -> int:
     try:
         code = run()
         return code if isinstance(code, int) else DONE
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         flush()
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
