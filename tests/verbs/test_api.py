@@ -232,6 +232,20 @@ def test_rows_are_dicts_with_the_values_of_the_table() -> None:
     assert rawlog.tail(BASIC, lines=3).count() == 3
 
 
+def test_rows_are_counted_while_an_iterator_waits() -> None:
+    """`list` asks for the length after `iter`, and must not read twice for it; anybody else who did got a TypeError."""
+    rows = rawlog.rows(BASIC, limit=20)
+    waiting = iter(rows)
+    assert len(rows) == 20
+    assert len(list(waiting)) == 20
+    for number, _ in enumerate(rows):
+        assert number or len(rows) == 20
+    counted: list[int] = []
+    rows.count = lambda: counted.append(1) or 20  # type: ignore[method-assign, func-returns-value]
+    assert (len(list(rows)), len(tuple(rows)), len([*rows]), len(sorted(rows, key=str))) == (20, 20, 20, 20)
+    assert not counted
+
+
 def test_a_time_that_the_calendar_does_not_have_is_a_number() -> None:
     """A record of the year 292,277 raised OverflowError from a row that was sound."""
     far = (1 << 63) - 1

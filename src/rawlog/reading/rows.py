@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -634,8 +635,8 @@ class Rows:
     It is also an Arrow stream, which Polars, DuckDB and pyarrow take as it is.
     """
 
-    #: Whether an iterator was made that has not given a row yet.
-    _is_begun = False
+    #: Where an iterator was made that has not given a row yet.
+    _begun_at: tuple[int, int] | None = None
 
     def __init__(self, tree: Tree, table: str | Table = RECORDS, selection: Selection | None = None) -> None:
         """OptionError for an unknown table or column; UnknownFormatError if no file of the tree has that table."""
@@ -800,9 +801,10 @@ class Rows:
 
     def __len__(self) -> int:
         """The number of rows; all of them are counted for it."""
-        if self._is_begun:  # `list(rows)` asks between `iter` and the first row: it must not read everything twice
-            self._is_begun = False
-            raise TypeError("rows that are being read are not counted")
+        if (
+            self._begun_at == _caller()
+        ):  # `list(rows)` asks after it made an iterator: it must not read everything twice
+            raise TypeError("list() does without the number of rows")
         note, self.note = self.note, None
         try:
             return self.count() if type(self) is Rows else sum(batch.num_rows for batch in self.batches())
@@ -824,11 +826,11 @@ class Rows:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows as dicts, in bounded memory. DataError at damage, unless the selection says otherwise."""
-        self._is_begun = True
+        self._begun_at = _caller()
         return self._dicts()
 
     def _dicts(self) -> Iterator[dict[str, Any]]:
-        self._is_begun = False
+        self._begun_at = None
         for batch in self.batches():
             yield from dict_rows(batch)
 
@@ -844,6 +846,12 @@ class Rows:
         more = f"the first {SHOWN} rows of {self.table.name}" if len(rows) > SHOWN else f"{counted(len(rows), 'row')}"
         values = ([row[name] for name in self.schema.names] for row in rows[:SHOWN])
         return html_table(self.schema.names, values, more, shows_null=True)
+
+
+def _caller() -> tuple[int, int]:
+    """The frame that called the caller of this function, and its instruction: the same for all that one call of `list` asks."""
+    frame = sys._getframe(2)
+    return id(frame), frame.f_lasti
 
 
 def dict_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
