@@ -16,13 +16,14 @@ import pytest
 
 import rawlog
 from rawlog.engines import choice
-from rawlog.lakes.sources import kind_of, source_tree
+from rawlog.lakes.sources import BLOCK, kind_of, source_tree
 from rawlog.lakes.targets import LossError, outlet
 from rawlog.model.errors import (
     AccessError,
     CorruptError,
     EncodeError,
     OptionError,
+    UnknownFormatError,
 )
 from rawlog.model.report import Action, Report
 from rawlog.model.table import RECORDS
@@ -178,9 +179,16 @@ def test_a_lake_is_a_source(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_table_that_is_none_is_an_error(name: str, data: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises((CorruptError, AccessError), match=name):
+    with pytest.raises(UnknownFormatError, match=name):
         convert(tmp_path / name, tmp_path / "out.parquet", "parquet")
     assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+def test_a_table_that_ends_in_something_else_is_damaged(tmp_path: Path) -> None:
+    """Only a file without a first row is none of its format: `convert` ended with 1 for it, other verbs with 3."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"key": "k"}\n' * (BLOCK // 10) + b"[]")
+    with pytest.raises(CorruptError, match="a.jsonl"):
+        convert(tmp_path / "a.jsonl", tmp_path / "out.parquet", "parquet")
 
 
 def test_csv_is_what_cat_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

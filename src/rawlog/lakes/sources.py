@@ -15,7 +15,7 @@ import numpy as np
 
 from rawlog.io.storage import file_system, split_query
 from rawlog.lakes.targets import ENDINGS, TEXT_CODECS
-from rawlog.model.errors import AccessError, CorruptError, OptionError
+from rawlog.model.errors import AccessError, CorruptError, OptionError, UnknownFormatError
 from rawlog.model.format import File
 from rawlog.model.table import Table
 from rawlog.reading.select import Selection, partition_column
@@ -382,8 +382,9 @@ def read_sheet(
 ) -> Iterator[pa.RecordBatch]:
     """The wanted rows of a file. `in_order` asks for those of each partition by their offsets, as far as memory allows.
 
-    `payloads` are those of the lake that the file belongs to. CorruptError for a file that is not what its name says, or that has no
-    column of the table; OptionError for one of a lake whose message bytes are elsewhere, without `payloads`.
+    `payloads` are those of the lake that the file belongs to. UnknownFormatError for a file that is not what its name says, or that has no
+    column of the table, CorruptError where that shows after its first rows; OptionError for one of a lake whose message bytes are
+    elsewhere, without `payloads`.
     """
     batches = _checked_batches(file, table, payloads)
     if in_order and file.size <= LARGEST_SORTED:
@@ -421,6 +422,7 @@ def _checked_batches(file: File, table: Table, payloads: Payloads | None) -> Ite
         raise OptionError(
             f"{file.path}: CSV does not tell bytes from text; convert to jsonl or parquet what is to be read again"
         )
+    is_begun = False
     try:
         for batch in _jsonl(file.path, table) if kind == "jsonl" else _parquet(file.path, table, payloads):
             arrays = []
@@ -430,12 +432,15 @@ def _checked_batches(file: File, table: Table, payloads: Payloads | None) -> Ite
                 else:
                     arrays.append(pa.nulls(batch.num_rows, field.type))
             yield pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+            is_begun = True
     except OptionError:
         raise
     except (pa.ArrowException, ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, OSError):
             raise AccessError(f"{file.path}: {error}") from None
-        raise CorruptError(f"no rows of {table.name} as {kind}: {_line(error)}", path=file.path) from None
+        if is_begun:
+            raise CorruptError(f"no rows of {table.name} as {kind}: {_line(error)}", path=file.path) from None
+        raise UnknownFormatError(f"{file.path}: no rows of {table.name} as {kind}: {_line(error)}") from None
     except OSError as error:
         if isinstance(error, AccessError):
             raise
