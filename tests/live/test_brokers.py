@@ -40,7 +40,7 @@ def new_topic(broker: KafkaBroker, partitions: int = 2, name: str | None = None,
     name = name or f"live-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     made = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in configs.items()})
-    admin.create_topics([made])[name].result(30)
+    admin.create_topics([made])[name].result()
     return name
 
 
@@ -61,19 +61,19 @@ def fill(
             timestamp=1_700_000_000_000 + number * 7,
             headers=[("h", b"x"), ("h", None), ("e", b"")] if number % 7 == 0 else None,
         )
-    producer.flush(30)
+    producer.flush()
 
 
 def transactions(broker: KafkaBroker, topic: str) -> None:
     """A commit, an abort, and records in between that belong to none."""
     for number, ends in enumerate(("commit", "abort", "commit")):
         producer = LibraryProducer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-{number}"})
-        producer.init_transactions(30)
+        producer.init_transactions()
         producer.begin_transaction()
         for index in range(10):
             producer.produce(topic, f"{ends}-{number}-{index}".encode(), partition=index % 2)
-        producer.flush(30)  # what is not sent when a transaction is aborted is forgotten
-        producer.commit_transaction(30) if ends == "commit" else producer.abort_transaction(30)
+        producer.flush()  # what is not sent when a transaction is aborted is forgotten
+        producer.commit_transaction() if ends == "commit" else producer.abort_transaction()
         fill(broker, topic, 20, seed=number)
 
 
@@ -267,7 +267,7 @@ def test_partitions_topics_and_times_can_be_chosen(kafka_4: KafkaBroker, tmp_pat
     producer = LibraryProducer({"bootstrap.servers": kafka_4.bootstrap, "partitioner": "murmur2"})  # as Java's
     for number in range(17):
         producer.produce(by_java, b"", b"k%d" % number)
-    producer.flush(30)
+    producer.flush()
     recorded(kafka_4, by_key, tmp_path / "key")
     recorded(kafka_4, by_java, tmp_path / "java")
     java = {row[0]: number for number, part in rows(tmp_path / "java").items() for row in part}
@@ -349,7 +349,7 @@ def test_a_topic_that_is_created_again_is_noticed(kafka: KafkaBroker, tmp_path: 
     fill(kafka, topic, 50, partitions=1)
     recorded(kafka, topic, tmp_path / "one")
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result()
     for _ in range(100):
         try:
             new_topic(kafka, 1, topic)
@@ -380,7 +380,7 @@ def test_a_target_that_is_created_again_is_noticed(kafka: KafkaBroker) -> None:
                     producer.flush()
                 return
             producer.flush()
-            admin.delete_topics([topic])[topic].result(30)
+            admin.delete_topics([topic])[topic].result()
             for _ in range(100):
                 try:
                     new_topic(kafka, 1, topic)
@@ -460,12 +460,12 @@ def test_a_partition_that_cannot_keep_its_offsets_does_not_stop_the_others(
     fill(kafka_4, mixed, 100)
     for topic, is_committed in ((mixed, True), (aborted, False)):
         producer = LibraryProducer({"bootstrap.servers": kafka_4.bootstrap, "transactional.id": topic})
-        producer.init_transactions(30)
+        producer.init_transactions()
         producer.begin_transaction()
         for number in range(7):
             producer.produce(topic, b"%d" % number, partition=1)
-        producer.flush(30)
-        producer.commit_transaction(30) if is_committed else producer.abort_transaction(30)
+        producer.flush()
+        producer.commit_transaction() if is_committed else producer.abort_transaction()
     fill(kafka_4, aborted, 3, partitions=1)
     fill(kafka_4, mixed, 40, seed=3)
     names = ",".join(f"{topic}=to-{topic}" for topic in (plain, mixed, aborted, empty))
@@ -498,7 +498,7 @@ def test_a_topic_that_nothing_can_be_copied_to_is_not_created(kafka_4: KafkaBrok
     fill(kafka_4, topic, 60, partitions=1)
     fill(kafka_4, other, 60, partitions=1)
     deleted, admin = KafkaPartition(topic, 0, 20), AdminClient({"bootstrap.servers": kafka_4.bootstrap})
-    admin.delete_records([deleted])[deleted].result(30)
+    admin.delete_records([deleted])[deleted].result()
     given: dict[str, Any] = {"brokers": kafka_4.bootstrap, "to": kafka_4.bootstrap, "until_end": True}
     exact: dict[str, Any] = {"topic_map": {topic: f"to-{topic}", other: f"to-{other}"}, "exact": True}
     report = rawlog.mirror([topic, other], create_topics=True, **exact, **given)

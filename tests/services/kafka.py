@@ -227,8 +227,10 @@ class KafkaBroker:
             )
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while self.ready not in self.log.read_text(errors="replace"):
+        log, deadline = "", time.monotonic() + START_SECONDS
+        while self.ready not in (now := self.log.read_text(errors="replace")):
+            if now != log:  # it goes on, however slowly
+                log, deadline = now, time.monotonic() + START_SECONDS
             if self._process is None or self._process.poll() is not None:
                 code, self._process = self._process and self._process.returncode, None
                 raise BrokerError(f"Kafka {self.version} ended with {code} at start\n{self.output_tail()}")
