@@ -125,9 +125,16 @@ def walk(
     yield from _Walk(format, source, origin.kind, end, errors, window, file.place.sealed).run(position, first)
 
 
+def memory(size: int) -> Bytes:
+    """So many bytes of Arrow's pool, nothing in them yet. It keeps their pages for the next file, where the system's would be new ones."""
+    import pyarrow as pa
+
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8)
+
+
 def pages(size: int) -> Bytes:
     """So many bytes, nothing in them yet, from the start of a page on."""
-    room = np.empty(size + PAGE, np.uint8)
+    room = memory(size + PAGE)
     start = -room.ctypes.data % PAGE
     return room[start : start + size]
 

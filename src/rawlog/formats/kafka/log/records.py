@@ -30,6 +30,7 @@ from rawlog.formats.kafka.log.layouts import (
     Attributes,
 )
 from rawlog.io import compression
+from rawlog.io.walk import memory
 from rawlog.kernels import byte_view
 from rawlog.kernels.columns import constant
 from rawlog.kernels.gather import SLACK
@@ -329,7 +330,7 @@ def _decompress(
     Snappy and lz4 as Kafka writes them are the kernel's; what it leaves is for the libraries, one batch at a time.
     """
     window: Any = memoryview(data)  # type: ignore[arg-type]
-    out = _memory(USUAL_RATIO * int((stops - firsts).sum()) + LARGEST_BLOCK)
+    out = memory(USUAL_RATIO * int((stops - firsts).sum()) + LARGEST_BLOCK)
     sizes, index, written = np.zeros(firsts.size, np.int64), 0, 0
     while True:
         index, written = unpack_payloads(data, firsts, stops, codecs, counts, index, limit, total, out, written, sizes)
@@ -347,7 +348,7 @@ def _decompress(
             # As it is: a copy of something so large would be too much.
             return byte_view(piece), np.zeros(1, np.int64), np.array([size], np.int64)
         if out.size - written - SLACK < size:
-            larger = _memory(2 * (written + size) + LARGEST_BLOCK)
+            larger = memory(2 * (written + size) + LARGEST_BLOCK)
             larger[:written] = out[:written]
             out = larger
         memoryview(out.data)[written : written + size] = piece
@@ -356,11 +357,6 @@ def _decompress(
     ends = np.cumsum(sizes)
     # The spare bytes let every copy out of it be a wide one.
     return byte_view(out[: written + SLACK]), ends - sizes, ends
-
-
-def _memory(size: int) -> Bytes:
-    """Bytes of Arrow's pool, which keeps its pages from window to window."""
-    return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
 def _decode(
