@@ -252,15 +252,15 @@ class IngestResult(Outcome):
 
 
 def losing(findings: Iterable[Finding], file: File | None = None) -> int:
-    """How many findings say by themselves that rows are missing. Those of a system whose stores are settled do so only in a log, `file`,
-    and if they are errors: of everything else the diagnosis of the store says what is lost.
+    """How many findings say by themselves that rows are missing: errors. Those of a system whose stores are settled do so only in a log,
+    `file`: of everything else the diagnosis of the store says what is lost.
     """
     settled = {family.name for family in registry.families() if family.store_class.can("reading")}
     is_log = file is not None and settles(file, RECORDS)
     count = 0
     for finding in findings:
-        counts = {Severity.ERROR} if is_log else {Severity.ERROR, Severity.WARNING}
-        count += finding.severity in counts and (is_log or finding.code.partition(".")[0] not in settled)
+        is_error = finding.severity is Severity.ERROR
+        count += is_error and (is_log or finding.code.partition(".")[0] not in settled)
     return count
 
 

@@ -148,3 +148,13 @@ def test_any_damage_leaves_a_recording_that_verifies_clean(tmp_path: Path) -> No
         else:
             data = data[:at]
         repaired(bytes(data), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["v2-zeros-24", "v1-reserved-ff", "v2-time-ms"])
+def test_a_warning_that_loses_no_row_is_none_for_verbs_that_read_everything(name: str, tmp_path: Path) -> None:
+    """Convert and cat gave every row and exit code 0, ingest the same rows and 1."""
+    source = golden_path("replay", "damaged", f"{name}.log")
+    assert rawlog.verify(source).warnings
+    rows = rawlog.convert(source, tmp_path / "rows.parquet", engine="local")
+    lake = rawlog.ingest(source, to=tmp_path / "lake", engine="local")
+    assert (rows.exit_code, lake.exit_code) == (0, 0)
