@@ -591,9 +591,9 @@ def _offsets(
     sound: SoundBatches, bases: NDArray[np.int64], choice: BatchOrder
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     base, last = bases.copy(), sound.head["last_offset"].copy()
-    for number, new in choice.rebased.items():
-        last[number] = new + (last[number] - base[number])  # in this order: a wrong offset may be any 64 bits
-        base[number] = new
+    numbers, firsts = (np.array(list(values), np.int64) for values in (choice.rebased, choice.rebased.values()))
+    last[numbers] = firsts + (last[numbers] - base[numbers])  # in this order, of arrays: a wrong offset may be any 64 bits
+    base[numbers] = firsts
     return base, last
 
 
