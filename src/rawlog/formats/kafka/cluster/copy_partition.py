@@ -34,13 +34,15 @@ from rawlog.formats.kafka.partition.repair import BrokerCut, Lost, Repair, Salva
 from rawlog.formats.kafka.partition.rewrite import NewSegment, rewrite, segments_of
 from rawlog.formats.kafka.partition.segment_outline import FARTHEST, HUGE, Extent, PlainExtent, set_field
 from rawlog.formats.kafka.partition.writer import Derivation, PartitionWriter, SegmentLimits, metadata_file
+from rawlog.formats.kafka.paths import split
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import describe, walk
 from rawlog.kernels import byte_view
 from rawlog.model.errors import AccessError, CorruptError, DataError
-from rawlog.model.format import File, Place
+from rawlog.model.format import File
 from rawlog.model.frames import Frames
+from rawlog.model.outline import Run
 from rawlog.model.report import Action, Report
 from rawlog.model.status import Status
 from rawlog.model.table import RECORDS
@@ -378,8 +380,8 @@ def _misplaced_error(frames: Frames, head: Heads, before: int, following: int | 
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A partition put together from several replicas: the batches of chosen stretches of their segments, written as one log.
-# Where nothing is damaged the stretches are whole segments, and their bytes are copied as they are.
+# A partition put together from several replicas: chosen runs of their outlines, written as one log.
+# Where nothing is damaged the runs are whole segments, and their bytes are copied as they are.
 
 
 #: A segment that grows by what other replicas give it ends here: an index holds no larger position.
@@ -387,44 +389,15 @@ LARGEST_SEGMENT = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Bytes `start` to `stop` of a segment, and of the batches there those from offset `first` to `end`.
-
-    `epoch` is the right leader epoch of all of them, if theirs is wrong; with `is_moved` they are one batch, whose offset is wrong: it
-    begins at `first`.
-    """
-
-    path: str
-    base: int
-    start: int
-    stop: int
-    first: int
-    end: int
-    modified: float | None = None
-    epoch: int | None = None
-    is_moved: bool = False
-
-    @property
-    def is_corrected(self) -> bool:
-        """Whether a field of the batches is written otherwise than it is stored."""
-        return self.epoch is not None or self.is_moved
-
-    @property
-    def file(self) -> File:
-        """The segment."""
-        return File(self.path, self.stop, self.modified, "kafka.log", Place(start_offset=self.base))
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionUnion:
     """What a partition is put together from. `floor` is the first offset that consumers get, if the log begins before it; `aside` are
-    stretches that contradict the result, by the name of their disk.
+    runs that contradict the result, by the name of their disk.
     """
 
-    stretches: tuple[Stretch, ...]
+    runs: tuple[Run, ...]
     start: int = 0
     floor: int | None = None
-    aside: tuple[tuple[str, tuple[Stretch, ...]], ...] = ()
+    aside: tuple[tuple[str, tuple[Run, ...]], ...] = ()
     #: The files of the only replica: it is repaired.
     files: tuple[File, ...] = ()
     #: Offsets that no replica has, first and last; the damaged bytes there; and the files of each replica, which may know of
@@ -436,41 +409,19 @@ class PartitionUnion:
     @property
     def size(self) -> int:
         logs = sum(file.size for file in self.files if file.format == "kafka.log")
-        return logs + sum(stretch.stop - stretch.start for stretch in self.stretches)
+        return logs + sum(run.stop - run.start for run in self.runs)
 
 
-def stretches_of(copy: Copy, start: int, stop: int) -> Iterator[Stretch]:
-    """Where the batches of a copy with offsets in a range are; runs that follow one another in a segment are one."""
-    before: Stretch | None = None
+def runs_between(copy: Copy, start: int, stop: int) -> Iterator[Run]:
+    """The runs of a copy with offsets in a range, cut to it."""
     for run in copy.runs:
-        if run.end <= start or run.first >= stop:
-            continue
-        first, end, name = max(run.first, start), min(run.end, stop), run.file.place.start_offset or 0
-        joins = before is not None and before.path == run.file.path and before.stop == run.start and before.end <= first
-        if before is not None and joins and not run.is_corrected and not before.is_corrected:
-            before = replace(before, stop=run.stop, end=end)
-            continue
-        is_named = name <= run.first and (before is None or before.path == run.file.path or before.end <= name)
-        if before is not None:
-            yield before
-        before = Stretch(
-            run.file.path,
-            name if is_named else run.first,
-            run.start,
-            run.stop,
-            first,
-            end,
-            run.file.modified,
-            None if run.stored_lineage is None else run.lineage,
-            run.stored is not None,
-        )
-    if before is not None:
-        yield before
+        if run.end > start and run.first < stop:
+            yield replace(run, first=max(run.first, start), end=min(run.end, stop))
 
 
-def pieces_of(copies: dict[int, Copy], pieces: list[Share]) -> tuple[Stretch, ...]:
-    """The stretches of the pieces of a result, in order."""
-    return tuple(stretch for piece in pieces for stretch in stretches_of(copies[piece.copy], piece.start, piece.stop))
+def runs_of_pieces(copies: dict[int, Copy], pieces: list[Share]) -> tuple[Run, ...]:
+    """The runs of the pieces of a result, in order."""
+    return tuple(run for piece in pieces for run in runs_between(copies[piece.copy], piece.start, piece.stop))
 
 
 def copy_union(
@@ -480,14 +431,14 @@ def copy_union(
     advance: Callable[[int], None] = lambda size: None,
     closing: Closing | None = None,
 ) -> Report:
-    """Write the stretches of several replicas into a folder, which exists and is empty."""
+    """Write the runs of several replicas into a folder, which exists and is empty."""
     source = partial(UnionBatches, content)
     copy = PartitionCopy(folder, options, source(), advance, closing)
     return _write_repaired(copy, source, content.start, content.evidence).summarise(content.floor)
 
 
 class UnionBatches(Repair):
-    """The batches of stretches of several replicas, one after the other, and lost markers of transactions between them."""
+    """The batches of runs of several replicas, one after the other, and lost markers of transactions between them."""
 
     def __init__(self, content: PartitionUnion, transactions: Sequence[Transaction] = ()) -> None:
         super().__init__(transactions=transactions)
@@ -496,54 +447,51 @@ class UnionBatches(Repair):
         self.base, self.size = NONE, 0
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
-        """Every stretch. A segment begins where one of the replica does that it is from, unless its beginning is written already."""
+        """Every run. A segment begins where one of the replica does that it is from, unless its beginning is written already."""
         self.damage += self.content.lost
         for damaged in self.content.damage:
             with suppress(AccessError), Source(damaged.path) as source:
                 self.ledger.cut(byte_view(source.read(damaged.start, damaged.stop - damaged.start)))
-        for stretch in self.content.stretches:
-            for frames, head in self.batches(writer, stretch):
-                base = self.begins(writer, stretch, head)
+        before: Run | None = None
+        for run in self.content.runs:
+            name, before = _segment_name(run, before), run
+            for frames, head in self.batches(writer, run):
+                base = self.begins(writer, name, head)
                 if base is not None and self.base != NONE:
-                    yield NewSegment(None, self.markers_before(base, stretch.file))
+                    yield NewSegment(None, self.markers_before(base, run.file))
                 self.base = self.base if base is None else base
                 self.size = int(frames.sizes.sum()) + (self.size if base is None else 0)
-                batches = self.insert_markers(stretch.file, frames, head) if self.damage else [(frames, head)]
-                yield NewSegment(base, batches, stretch.modified)
-        for stretch in self.content.stretches[-1:]:
-            yield NewSegment(None, self.markers_before(HUGE, stretch.file))
+                batches = self.insert_markers(run.file, frames, head) if self.damage else [(frames, head)]
+                yield NewSegment(base, batches, run.file.modified)
+        for run in self.content.runs[-1:]:
+            yield NewSegment(None, self.markers_before(HUGE, run.file))
 
-    def batches(self, writer: PartitionWriter, stretch: Stretch) -> Iterator[tuple[Frames, Heads]]:
-        """The batches of one stretch. What the survey found to be sound and is not any more is lost, and reported."""
+    def batches(self, writer: PartitionWriter, run: Run) -> Iterator[tuple[Frames, Heads]]:
+        """The batches of one run. What the survey found to be sound and is not any more is lost, and reported."""
         from rawlog.formats.kafka import LOG
 
-        self.report_corrections(stretch)
+        self.report_corrections(run)
         is_read = False
-        for frames in walk(stretch.file, LOG, start=stretch.start, stop=stretch.stop, errors="skip"):
-            whole, head = select_batches(correct_offsets(frames, stretch), stretch, writer.end_offset)
+        for frames in walk(run.file, LOG, start=run.start, stop=run.stop, errors="skip"):
+            whole, head = select_batches(correct_offsets(frames, run), run, writer.end_offset)
             if len(whole):
                 is_read = True
                 yield whole, head
-        if not is_read and stretch.first < stretch.end:
-            place = {"first_offset": stretch.first, "stop_offset": stretch.end}
-            self.report.add(Action.LOST, "it could be read before, and cannot now", stretch.path, **place)
+        if not is_read and run.first < run.end:
+            place = {"first_offset": run.first, "stop_offset": run.end}
+            self.report.add(Action.LOST, "it could be read before, and cannot now", run.file.path, **place)
 
-    def report_corrections(self, stretch: Stretch) -> None:
-        """Report the fields of a stretch's batches that are written with another value than the stored one."""
-        place = {
-            "start": stretch.start,
-            "stop": stretch.stop,
-            "first_offset": stretch.first,
-            "stop_offset": stretch.end,
-        }
-        if stretch.is_moved:
-            self.report.add(Action.CHANGED, f"base offset set to {stretch.first}", stretch.path, **place)
-        if stretch.epoch is not None:
-            self.report.add(Action.CHANGED, f"leader epoch set to {stretch.epoch}", stretch.path, **place)
+    def report_corrections(self, run: Run) -> None:
+        """Report the fields of a run's batches that are written with another value than the stored one."""
+        place = {"start": run.start, "stop": run.stop, "first_offset": run.first, "stop_offset": run.end}
+        if run.stored is not None:
+            self.report.add(Action.CHANGED, f"base offset set to {run.first}", run.file.path, **place)
+        if run.stored_lineage is not None:
+            self.report.add(Action.CHANGED, f"leader epoch set to {run.lineage}", run.file.path, **place)
 
-    def begins(self, writer: PartitionWriter, stretch: Stretch, head: Heads) -> int | None:
-        """The offset that a new segment is named by; None to go on with the one that is being written."""
-        base, end = stretch.base, writer.end_offset
+    def begins(self, writer: PartitionWriter, base: int, head: Heads) -> int | None:
+        """The offset that a new segment is named by, `base` if it can be; None to go on with the one that is being written."""
+        end = writer.end_offset
         first, last = int(head["base_offset"][0]), int(head["last_offset"][-1])
         if int(head["magic"][0]) != MAGIC_V2:
             first = max(end, base)  # of a wrapper only the content tells its first offset
@@ -555,26 +503,33 @@ class UnionBatches(Repair):
         return max(end, min(first, end)) if is_full else None
 
 
-def correct_offsets(frames: Frames, stretch: Stretch) -> Frames:
+def _segment_name(run: Run, before: Run | None) -> int:
+    """The offset in the name of a run's segment; where the run begins, if it does not fit that name or the run before it in the replica."""
+    name, path = run.file.place.start_offset or 0, run.file.path
+    is_alone = before is None or before.file.path == path or split(before.file.path)[0] != split(path)[0]
+    return name if name <= run.first and (is_alone or (before is not None and before.end <= name)) else run.first
+
+
+def correct_offsets(frames: Frames, run: Run) -> Frames:
     """The batches of a window with the offset and epoch that they must have; neither is covered by their checksums."""
-    if not stretch.is_corrected:
+    if not run.is_corrected:
         return frames
     frames = replace(frames, data=frames.data.copy())
     for start in frames.starts.tolist():
-        if stretch.is_moved:  # of magic 0 and 1 the last offset is the one that is stored
+        if run.stored is not None:  # of magic 0 and 1 the last offset is the one that is stored
             is_new = frames.data[start + OUTLINE.at("magic")] == MAGIC_V2
-            set_field(frames.data, start, "base_offset", stretch.first if is_new else stretch.end - 1)
-        if stretch.epoch is not None:
-            set_field(frames.data, start, "leader_epoch", stretch.epoch)
+            set_field(frames.data, start, "base_offset", run.first if is_new else run.end - 1)
+        if run.stored_lineage is not None:
+            set_field(frames.data, start, "leader_epoch", run.lineage)
     return frames
 
 
-def select_batches(frames: Frames, stretch: Stretch, end: int) -> tuple[Frames, Heads]:
-    """The sound batches of a window that lie entirely in a stretch and after `end`, the end of the written log."""
+def select_batches(frames: Frames, run: Run, end: int) -> tuple[Frames, Heads]:
+    """The sound batches of a window that lie entirely in a run and after `end`, the end of the written log."""
     head = heads(frames)
     if not len(frames):
         return frames, head
-    first = max(stretch.first, end)
-    keep = head.sound & (head["last_offset"] >= first) & (head["last_offset"] < stretch.end)
+    first = max(run.first, end)
+    keep = head.sound & (head["last_offset"] >= first) & (head["last_offset"] < run.end)
     keep &= (head["base_offset"] >= first) | (head["magic"] != MAGIC_V2)
     return (frames, head) if bool(np.all(keep)) else (only(frames, keep), head.only(keep))

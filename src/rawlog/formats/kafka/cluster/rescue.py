@@ -27,8 +27,8 @@ from rawlog.formats.kafka.cluster.copy_partition import (
     PlainBatches,
     copy_directory,
     copy_union,
-    pieces_of,
-    stretches_of,
+    runs_between,
+    runs_of_pieces,
 )
 from rawlog.formats.kafka.cluster.infer_cluster import HASHED, PartitionDirectory, rebuild
 from rawlog.formats.kafka.cluster.internal_topics import (
@@ -471,16 +471,16 @@ class Rescuer:
         aside = tuple(
             (
                 f"disk-{self._disk_number(by_number[number])}",
-                tuple(stretches_of(by_number[number], span.start, span.stop or 0)),
+                tuple(runs_between(by_number[number], span.start, span.stop or 0)),
             )
             for number, span in decision.plan.divergent
         )
         if len(copies) == 1 and not copies[0].state and not aside and copies[0].log.is_readable:
             [files] = [replica.files for replica in self.replicas if replica.group == copies[0].path]
             return PartitionUnion((), decision.start, decision.floor, files=tuple(files))
-        stretches = pieces_of(by_number, decision.pieces)
+        runs = runs_of_pieces(by_number, decision.pieces)
         if not decision.plan.lost:
-            return PartitionUnion(stretches, decision.start, decision.floor, aside)
+            return PartitionUnion(runs, decision.start, decision.floor, aside)
         lost = Intervals((span.start, HUGE if span.stop is None else span.stop) for span in decision.plan.lost)
         agreeing = [copy for copy in copies if copy.number not in dict(decision.plan.divergent)]
         damage = tuple(
@@ -493,7 +493,7 @@ class Rescuer:
         paths = {copy.path for copy in agreeing if not copy.state}
         evidence = tuple(tuple(replica.files) for replica in self.replicas if replica.group in paths)
         ends = tuple((start, None if stop == HUGE else stop - 1) for start, stop in lost)
-        return PartitionUnion(stretches, decision.start, decision.floor, aside, (), ends, damage, evidence)
+        return PartitionUnion(runs, decision.start, decision.floor, aside, (), ends, damage, evidence)
 
     def _disk_number(self, copy: Copy) -> int:
         return 1 + list(self.disks.by_path).index(split(copy.path)[0])
@@ -545,9 +545,9 @@ class Rescuer:
         """Write the union of a partition, and the divergent ends of its replicas next to it."""
         restore_split: RestoreSplit = split.content
         options: PartitionOptions = restore_split.how
-        for label, stretches in restore_split.content.aside:
+        for label, runs in restore_split.content.aside:
             copying = replace(options.copying, abort_open=False)
-            parts = PartitionUnion(stretches, stretches[0].first if stretches else 0)
+            parts = PartitionUnion(runs, runs[0].first if runs else 0)
             copy_union(parts, aside.folder(f"{label}/{restore_split.name}").path, copying, advance)
         place = folder.folder(restore_split.name).path
         closing = self.restorer.closing(options)
