@@ -51,12 +51,9 @@ if TYPE_CHECKING:
     from rawlog.reading.profile import FileProfile
 
 
-def inspect_file(
-    file: File, chosen: RuleChoice | None = None, seen: Callable[[Frames], None] | None = None
-) -> Findings:
-    """All findings on one file alone. `seen` is shown every window of frames once the rules have looked at it."""
-    chosen = chosen or RuleChoice()
-    return check_file(file, chosen, seen).finish(chosen)
+def inspect_file(file: File) -> Findings:
+    """All findings on one file alone."""
+    return check_file(file, RuleChoice()).finish(RuleChoice())
 
 
 @dataclass(frozen=True, slots=True)

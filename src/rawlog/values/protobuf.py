@@ -422,9 +422,9 @@ def descriptor_of(text: str) -> bytes | None:
     return raw if descriptor.message_type else None
 
 
-def read_indexes(body: bytes, start: int = 0) -> tuple[tuple[int, ...], int]:
+def read_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
     """The path of message indexes in front of a body, and where the body begins. EOFError if they are cut, BadIndex if invalid."""
-    walk = Walk(body, start)
+    walk = Walk(body, 0)
     try:
         count = walk.long()
         if count == 0:

@@ -49,8 +49,6 @@ FUNCTIONS = {
     "rules": "verify",
     "write": "convert",
 }
-#: Verbs whose functions have another name: `rawlog.formats` is a package.
-RENAMED = {"formats"}
 
 
 def declaration(name: str) -> Declaration:

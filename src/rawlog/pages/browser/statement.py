@@ -62,9 +62,9 @@ class Statement:
     rows: int | None = None
 
 
-def views_of(opened: OpenedPaths, errors: str = "raise") -> list[View]:
+def views_of(opened: OpenedPaths) -> list[View]:
     """The tables over what was opened."""
-    return _views(Statement("", opened.paths, opened.listing().tree, errors))
+    return _views(Statement("", opened.paths, opened.listing().tree, "raise"))
 
 
 def _views(statement: Statement) -> list[View]:

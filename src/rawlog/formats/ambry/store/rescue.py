@@ -487,17 +487,17 @@ class Union:
                     or keys.identity_of(right) in self.replicas[holder].indexed_blobs
                 ):
                     ghosts.add((number, row))
-                    self._report_at(Action.DROPPED, f"its blob id is damaged: {text}", number, row, is_expected=True)
+                    self._report_at(Action.DROPPED, f"its blob id is damaged: {text}", number, row)
                 else:
                     self._note_undecided(f"blob {text}, with the same content: one of the ids is damaged")
         return ghosts
 
-    def _report_at(self, action: Action, reason: str, number: int, row: int, *, is_expected: bool = False) -> None:
-        """Report something about a message of a replica."""
+    def _report_at(self, action: Action, reason: str, number: int, row: int) -> None:
+        """Report something expected about a message of a replica."""
         merged, replica = self.replicas[number].messages.merged, self.replicas[number]
         segment, start = int(merged.segment[row]), int(merged.offset[row])
         path = replica.store.logs[segment].path if segment < len(replica.store.logs) else replica.store.folder
-        self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]), is_expected=is_expected)
+        self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]), is_expected=True)
 
     # Losses
 

@@ -502,8 +502,6 @@ class Counts:
     without_key: int = 0
     batches_read: int = 0
     batches_kept: int = 0
-    bytes_read: int = 0
-    bytes_kept: int = 0
 
 
 @dataclass(slots=True)
@@ -630,8 +628,6 @@ class Round:
         total.without_key += without
         total.batches_read += len(frames)
         total.batches_kept += len(left.frames)
-        total.bytes_read += int(frames.sizes.sum())
-        total.bytes_kept += int(left.frames.sizes.sum())
 
 
 def _windows(segment: File) -> Iterator[tuple[Frames, Heads]]:
@@ -943,7 +939,7 @@ class Compaction:
 
     def _copy(self, segment: Segment, stop: int, *, is_last: bool) -> Iterator[tuple[Frames, Heads]]:
         """A segment as it is, whose offsets end before `stop`."""
-        yield from whole_batches(segment.file, self.report, is_last=is_last, is_tail_lost=False)
+        yield from whole_batches(segment.file, self.report, is_last=is_last)
         self._list_aborted(
             [transaction for transaction in self.aborted if segment.base <= transaction.last_offset < stop]
         )

@@ -136,11 +136,9 @@ def segments_of(files: Sequence[File]) -> list[File]:
     return sorted(segments, key=lambda segment: segment.place.start_offset or 0)
 
 
-def whole_batches(
-    segment: File, report: Report, *, is_last: bool, is_tail_lost: bool = True
-) -> Iterator[tuple[Frames, Heads]]:
+def whole_batches(segment: File, report: Report, *, is_last: bool) -> Iterator[tuple[Frames, Heads]]:
     """The batches of a segment as they are; what is left out at its end is reported. DataError for damage, and for an unfinished batch
-    in a segment that is not the last one. `is_tail_lost`: an unfinished batch at the end of the log is a loss.
+    in a segment that is not the last one.
     """
     from rawlog.formats.kafka import LOG
 
@@ -158,7 +156,7 @@ def whole_batches(
         is_padding = status is Status.PADDING
         reason = PADDING if is_padding else UNFINISHED
         place = {"start": reached, "stop": segment.size}
-        report.add(Action.DROPPED, reason, segment.path, is_expected=is_padding or not is_tail_lost, **place)
+        report.add(Action.DROPPED, reason, segment.path, is_expected=True, **place)
         report.count("bytes_lost", 0 if is_padding else segment.size - reached)
 
 
@@ -230,7 +228,7 @@ class Copying:
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Each segment of the source."""
         for file in self.files:
-            batches = whole_batches(file, self.report, is_last=file is self.files[-1], is_tail_lost=False)
+            batches = whole_batches(file, self.report, is_last=file is self.files[-1])
             yield NewSegment(file.place.start_offset or 0, batches, file.modified)
 
 

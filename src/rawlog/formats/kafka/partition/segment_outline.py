@@ -592,7 +592,9 @@ def _offsets(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     base, last = bases.copy(), sound.head["last_offset"].copy()
     numbers, firsts = (np.array(list(values), np.int64) for values in (choice.rebased, choice.rebased.values()))
-    last[numbers] = firsts + (last[numbers] - base[numbers])  # in this order, of arrays: a wrong offset may be any 64 bits
+    last[numbers] = firsts + (
+        last[numbers] - base[numbers]
+    )  # in this order, of arrays: a wrong offset may be any 64 bits
     base[numbers] = firsts
     return base, last
 
