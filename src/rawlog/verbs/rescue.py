@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack
 
 from rawlog import registry
 from rawlog.io.output import Folder, Output, writing
-from rawlog.io.storage import is_remote, local_path, read_regular
+from rawlog.io.storage import Places, is_remote, local_path, read_regular
 from rawlog.model.errors import (
     AccessError,
     ExistsError,
@@ -133,7 +133,9 @@ def rescue(
         options=option_texts(option),
     )
     left_out: list[str] = []
-    engine, [tree] = open_sources([whole_paths(listed(paths))], running, note=left_out.append)
+    places = Places(left_out)
+    disks = [path for path in whole_paths(listed(paths)) if places.is_new(path)]
+    engine, [tree] = open_sources([disks], running, note=left_out.append)
     check_page(html, tree.sources)
     with Rescue(None if to is None else os.fspath(to), request, resume=resume) as job:
         report = engine.run(job, tree, running.get("progress"))

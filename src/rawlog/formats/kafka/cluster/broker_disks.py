@@ -78,9 +78,6 @@ def find_disks(roots: Sequence[str], files: Sequence[File]) -> Disks:
             continue
         disks[path], note = read_disk(path)
         notes += [] if note is None else [note]
-    notes += [
-        f"{root} was named twice: used once" for root in sorted({root for root in roots if roots.count(root) > 1})
-    ]
     notes += [f"{root}: no file of a log directory: nothing is used" for root in _empty(roots, paths)]
     if not disks:
         raise OptionError(f"{', '.join(roots)}: no log directory of a Kafka broker")
