@@ -435,3 +435,16 @@ def test_restore_names_the_offsets_of_a_partition_that_is_not_there(tmp_path: Pa
     [(first, last)] = report.lost
     assert first == missing.offset
     assert f"offsets {first} to {last} " in missing.message
+
+
+def test_what_a_dead_cleaner_left_does_not_stand_for_the_segment(tmp_path: Path) -> None:
+    """The segment is gone, its index and an unfinished `.log.cleaned` of the same name are there: only rescue missed the segment."""
+    name = "magic-mismatch-0"
+    disk = copied(tmp_path / "source", "legacy/broker-0.10.0.1-kafka-4298", name)
+    (disk / "cleaner-offset-checkpoint").write_text("0\n1\nmagic-mismatch 0 40\n")
+    lost = disk / name / f"{40:020}.log"
+    assert lost.with_suffix(".index").exists()
+    assert lost.with_suffix(".log.cleaned").exists()
+    lost.unlink()
+    assert verdict(disk) == {39}
+    assert answers(disk, tmp_path, name) == alike([(39, 77)])

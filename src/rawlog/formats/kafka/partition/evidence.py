@@ -143,14 +143,18 @@ def stated_end(files: Sequence[File]) -> int | None:
 def index_traces(files: Sequence[File]) -> list[int]:
     """Offsets of indexes whose segment is missing or empty: compaction would have deleted or rebuilt them."""
     deleted = {file.place.start_offset for file in files if file.place.state == "deleted"}
-    segments = {file.place.start_offset or 0 for file in files if file.format == "kafka.log" and file.size}
+    sizes = {
+        file.place.start_offset or 0: file.size
+        for file in files
+        if file.format == "kafka.log" and file.place.state is None
+    }
     offsets = []
     for file in files:
         base = file.place.start_offset or 0
-        if file.format in INDEXES and file.place.state is None and base not in segments and base not in deleted:
-            is_empty = any(other.format == "kafka.log" and other.place.start_offset == base for other in files)
-            if not is_empty or (file.format in INDEXES[:2] and _count_indexed(file)):
-                offsets.append(base)
+        if file.format not in INDEXES or file.place.state is not None or sizes.get(base) or base in deleted:
+            continue
+        if base not in sizes or (file.format in INDEXES[:2] and _count_indexed(file)):
+            offsets.append(base)
     return sorted(offsets)
 
 
