@@ -448,3 +448,16 @@ def test_what_a_dead_cleaner_left_does_not_stand_for_the_segment(tmp_path: Path)
     lost.unlink()
     assert verdict(disk) == {39}
     assert answers(disk, tmp_path, name) == alike([(39, 77)])
+
+
+def test_metadata_segments_with_swapped_names_are_reported_by_verbs_that_read_everything(tmp_path: Path) -> None:
+    """convert gave the rows in their order with code 0, although verify finds damage; of other logs it said so."""
+    folder = tmp_path / "__cluster_metadata-0"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data") / folder.name, folder)
+    first, second = segments(tmp_path, folder.name)[2:4]
+    names, data = (first.name, second.name), (first.read_bytes(), second.read_bytes())
+    first.write_bytes(data[1])
+    second.write_bytes(data[0])
+    ran = CliRunner().invoke(cli, ["convert", str(folder), str(tmp_path / "rows.jsonl"), "--errors", "skip", "--json"])
+    assert ran.exit_code == 1
+    assert all(name in ran.stdout + ran.stderr for name in names)

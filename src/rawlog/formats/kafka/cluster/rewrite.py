@@ -182,6 +182,7 @@ def reading(store: Store) -> Reading:
     snapshots, log_batches = policy.place()
     policy.report_batches(log_batches, log_batches.batches, is_folded=False)
     policy.report_losses(log_batches.batches, [snapshot for snapshot in snapshots if snapshot.is_whole], 0)
+    policy.segments(log_batches.batches, is_all=True)  # reports those with wrong names
     kept: list[Piece] = []
     patches: dict[str, list[Patch]] = {}
     for batch in log_batches.batches:
