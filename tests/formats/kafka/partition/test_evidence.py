@@ -461,3 +461,13 @@ def test_metadata_segments_with_swapped_names_are_reported_by_verbs_that_read_ev
     ran = CliRunner().invoke(cli, ["convert", str(folder), str(tmp_path / "rows.jsonl"), "--errors", "skip", "--json"])
     assert ran.exit_code == 1
     assert all(name in ran.stdout + ran.stderr for name in names)
+
+
+def test_a_first_segment_that_was_emptied_is_a_loss_as_any_other(tmp_path: Path) -> None:
+    """Only its time index was found wrong: repair, restore and convert ended with 0."""
+    disk = copied(tmp_path / "disk")
+    first, second = segments(disk)[:2]
+    first.write_bytes(b"")
+    stop = int(second.stem)
+    assert 0 in verdict(disk)
+    assert answers(disk, tmp_path) == alike([(0, stop - 1)])

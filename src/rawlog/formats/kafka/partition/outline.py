@@ -18,6 +18,7 @@ from itertools import chain, groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE
 from rawlog.formats.kafka.partition.evidence import (
@@ -304,7 +305,9 @@ def outline(files: Sequence[File], known_extents: Mapping[str, Extent] | None = 
         extents.append(extent)
     placed = _place_strays(extents)
     pieces = _pieces(extents, placed)
-    gaps, holes = _judge(all_files, extents, _gaps(extents, pieces, segments), _has_damage(extents, placed))
+    gaps, holes = _judge(
+        all_files, extents, _gaps(extents, pieces, segments, _start(files, segments)), _has_damage(extents, placed)
+    )
     gaps = [*_start_gap(all_files, extents, pieces), *gaps, *_end_gap(files, extents, pieces)]
     lost = _lost(extents, pieces, gaps, placed)
     return Outline(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files), holes)
@@ -561,6 +564,13 @@ def _outline(store: Store) -> Outline:
     return outline(store.files)
 
 
+def _start(files: Sequence[File], segments: Sequence[File]) -> int | None:
+    """Where a log begins by the name of its first segment and the checkpoint; None of a metadata log, whose snapshots replace offsets."""
+    if not segments or segments[0].place.topic == METADATA_TOPIC:
+        return None
+    return log_start(segments[0], files) or segments[0].place.start_offset or 0
+
+
 def _overlaps(extent: Extent) -> bool:
     """Whether a batch begins inside of the one before it: both have zeros there, and some of them are gone."""
     return any(run.start < before.stop for before, run in pairwise(extent.runs))
@@ -575,10 +585,12 @@ def _begins_file(piece: BatchRange, extent: Extent) -> bool:
     return int(sound.starts[numbers[0]]) == 0
 
 
-def _gaps(extents: Sequence[Extent], pieces: Sequence[BatchRange], segments: Sequence[File]) -> list[MissingOffsets]:
-    """What is missing between segments, whatever the reason."""
+def _gaps(
+    extents: Sequence[Extent], pieces: Sequence[BatchRange], segments: Sequence[File], start_offset: int | None
+) -> list[MissingOffsets]:
+    """What is missing between segments, whatever the reason; and from the start of the log on, if the first one is empty."""
     gaps = []
-    end: int | None = None
+    end = start_offset if extents and not extents[0].has_batches else None
     seen: set[int] = set()
     for piece in pieces:
         # Damage at the beginning of a segment says itself what it took away. A metadata log has no gaps at all.
