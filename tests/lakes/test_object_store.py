@@ -14,6 +14,7 @@ from rawlog.lakes.names import is_lake
 from rawlog.lakes.upkeep import join, orphans
 from rawlog.lakes.values import IngestResult
 from rawlog.model.errors import OptionError
+from rawlog.model.job import Stage
 from rawlog.reading.tree import open_tree
 from tests.data.recordings import expected, held, record, stored
 
@@ -63,6 +64,24 @@ def test_a_lake_in_a_bucket_takes_every_record_once(s3: S3Server, bucket: str, t
     for info in store.get_file_info(FileSelector(lake.removeprefix("s3://"), recursive=True)):
         if info.is_file:
             assert SECRET.encode() not in store.open_input_file(info.path).read()
+
+
+def test_a_run_that_makes_no_table_leaves_no_files(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    """Files of a run that was overtaken before there was a table stayed: only tables of the catalog were looked at."""
+    from pyarrow.fs import FileSelector
+
+    lake = f"{bucket}/{tmp_path.name}"
+    record(tmp_path / "a.log", 20, first=0)
+
+    def data_files() -> list[str]:
+        selector = FileSelector(lake.removeprefix("s3://"), recursive=True, allow_not_found=True)
+        return [info.path for info in s3.filesystem().get_file_info(selector) if info.is_file]
+
+    with Ingest(lake, catalog=str(tmp_path / "catalog.db")) as job:
+        for split in job.plan(open_tree(str(tmp_path / "a.log"))):
+            job.work(split, Stage(str(job.stage), f"{split.number}-x"))
+        assert data_files()
+    assert not data_files()
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated(tmp_path: Path) -> None:

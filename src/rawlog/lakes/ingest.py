@@ -135,7 +135,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
         assert self.lake is not None
         try:
             if self._plan is not None:
-                self.lake.sweep(self._plan.run)
+                self.lake.sweep(self._plan.run, self._plan.histories)
         finally:
             self.lake.__exit__()
 
@@ -171,7 +171,7 @@ class Ingest(Job[IngestSplitResult, IngestResult]):
         for root in tree.roots:
             check_url(root)
         if self._plan is not None:
-            self.lake.sweep(self._plan.run)
+            self.lake.sweep(self._plan.run, self._plan.histories)
         replica_notes: list[str] = []
         self._bind(tree)
         self.selection = bind(self.chosen, tree)

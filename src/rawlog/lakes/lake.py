@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from rawlog.io.output import make_directory
-from rawlog.io.storage import is_owned, is_remote, local_path, open_regular, owned_listing
+from rawlog.io.storage import file_system, is_owned, is_remote, local_path, open_regular, owned_listing
 from rawlog.lakes.names import (
     CATALOG,
     Cut,
@@ -622,14 +622,15 @@ class Lake:
 
     # Leftovers --------------------------------------------------------------------------------------------------------
 
-    def sweep(self, run: str | None = None) -> int:
+    def sweep(self, run: str | None = None, tables: Collection[str] = ()) -> int:
         """Remove data files that no snapshot lists, of one ended run or of all dead writers. Returns their number.
 
-        In an object store it is not known which writers are dead: there, only a run itself removes its leftovers. A table that has
+        In an object store it is not known which writers are dead: there, only a run itself removes its leftovers, in the tables that exist
+        and in those of `tables` that it did not come to make. A table that has
         metadata and is not in the catalog is another catalog's, or another run is creating it: files of other runs stay there.
         """
         removed = 0
-        for name, folders in self._run_folders(run):
+        for name, folders in self._run_folders(run, tables):
             table = self.load(name)
             is_unknown = table is None and not is_remote(self.path)
             if is_unknown and run is None and os.path.lexists(f"{self.folder_of(name)}/metadata"):
@@ -650,10 +651,10 @@ class Lake:
                     os.rmdir(folder)
         return removed
 
-    def _run_folders(self, run: str | None) -> Iterator[tuple[str, list[str]]]:
+    def _run_folders(self, run: str | None, tables: Collection[str]) -> Iterator[tuple[str, list[str]]]:
         """The directories of data files to sweep, by the name of their table."""
         if is_remote(self.path):
-            for name in self.tables() if run is not None else ():
+            for name in sorted({*self.tables(), *map(lake_name, tables)}) if run is not None else ():
                 run_folder = data_path(self.path, name, str(run))
                 with contextlib.suppress(AccessError):
                     next(owned_listing(self.path, run_folder))
@@ -683,17 +684,19 @@ class Lake:
 
     def remove(self, path: str, table: Any | None) -> None:
         """Remove a file of a table, if it still exists."""
-        if table is not None or not is_remote(path):
-            remove_file(self.path, path, None if table is None else table.io)
+        remove_file(self.path, path, None if table is None else table.io)
 
 
 def remove_file(lake: str, path: str, io: Any) -> None:
     """Remove a file of a lake, if it still exists. One that a symbolic link leads to, out of the lake, stays. `io` is PyIceberg's way to
-    files that are not local.
+    files that are not local; Arrow's is taken without it.
     """
     with contextlib.suppress(OSError):
-        if is_remote(path):
+        if is_remote(path) and io is not None:
             io.delete(path)
+        elif is_remote(path):
+            system, inner = file_system(path)
+            system.delete_file(inner)
         elif is_owned(lake, path):
             os.unlink(local_path(path))
 
