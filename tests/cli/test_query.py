@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,3 +226,22 @@ def test_small_tables_are_staged_and_large_ones_read_through_the_source(
     with SparkEngine(lambda: spark, views(Source(None, (str(folder),))), embedded=True) as engine:
         assert rows(engine) == staged
         assert ".parquet" not in plan(engine)
+
+
+@pytest.mark.parametrize("end", ["interrupt", "mistake"])
+def test_what_ends_the_reading_of_files_ends_the_query(
+    run: Run, logs: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """DuckDB made wrong usage of an interrupt, and of our own mistakes: "reading the stream failed: Unknown error"."""
+    from rawlog.engines.sql import Files
+
+    def batches(*_: object) -> Any:
+        if end == "interrupt":
+            signal.raise_signal(signal.SIGINT)
+        raise ZeroDivisionError("oops")
+        yield
+
+    monkeypatch.setattr(Files, "batches", batches)
+    ran = run("query", "SELECT * FROM records", logs, "--engine", "duckdb")
+    assert ran.code == (130 if end == "interrupt" else 70)
+    assert "registered" not in ran.err

@@ -179,7 +179,7 @@ class _Stream:
     def _read(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self.batches()
-        except RawlogError as error:  # DuckDB keeps only its text
+        except (Exception, KeyboardInterrupt) as error:  # DuckDB keeps only its text
             self.engine.failure = error
             raise
 
@@ -203,7 +203,8 @@ class DuckEngine(Engine):
         except ImportError as error:
             otherwise = "--engine spark" if find_spec("pyspark") else install_command("spark")
             raise missing("DuckDB", "duckdb", otherwise=otherwise) from error
-        self.failure: RawlogError | None = None
+        #: What ended a stream that DuckDB read.
+        self.failure: Exception | KeyboardInterrupt | None = None
         self._duckdb: Any = duckdb
         self._connection: Any = duckdb.connect()
         for setting in (
@@ -273,6 +274,8 @@ class DuckEngine(Engine):
     def _translate(self, error: Exception, needed: dict[str, View]) -> RawlogError:
         if self.failure is not None:
             failure, self.failure = self.failure, None
+            if not isinstance(failure, RawlogError):
+                raise failure
             return failure
         if isinstance(error, RawlogError):
             return error
