@@ -18,10 +18,10 @@ unexport PYTHONDONTWRITEBYTECODE  # each of hundreds of processes would compile 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup kernels run quick test times fmt lint fuzz faults brokers bench performance counts surface docs site picture man pythons ci lock sbom dist clean
+.PHONY: help setup kernels run quick test times fmt lint fuzz deep faults brokers bench performance counts surface docs site picture man pythons ci lock sbom every-byte proof dist clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: setup ## ingest the sample files into a lake, then ask it a question
 	$(BIN)/rawlog ingest samples --to $(LAKE) || test $$? -eq 1  # 1: damage was found, and some samples are damaged
@@ -51,7 +51,10 @@ lint: $(STAMP) ## style, types and imports; changes nothing
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fuzz: setup ## the property tests with the deep profile, and every kind of wound, for as long as it takes
+fuzz: setup ## random executions of all verbs on damaged stores (ARGS='--seed 7 --seconds 600 --family kafka'); failures go to out/fuzz
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+deep: setup ## the property tests with the deep profile, and every kind of wound, for as long as it takes
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
 
 faults: setup ## ingest killed at thirty random moments and started again; the disks of thirty dead clusters rescued
@@ -98,6 +101,12 @@ lock: $(STAMP) ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade 
 	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --group docs --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --quiet \
 	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS)
+
+every-byte: setup ## flip every bit of a file of each format, cut it at every length, and write docs/every-byte.json and its page again (5 minutes)
+	$(BIN)/python -m tests.every_byte $(ARGS) && $(BIN)/python docs/build.py
+
+proof: setup ## count what the tests declare, and write docs/proof.json and its page again
+	$(BIN)/python docs/proof.py && $(BIN)/python docs/build.py
 
 sbom: $(STAMP) ## the bill of materials, CycloneDX, from requirements.lock into out/rawlog.cdx.json
 	$(BIN)/python docs/supply.py out/rawlog.cdx.json

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import proof
 import shapes
 import supply
 
@@ -26,6 +27,7 @@ from rawlog.model.format import Family, Format
 from rawlog.model.layout import Layout
 from rawlog.model.table import Table
 from rawlog.reading.inspect import framing_rules
+from tests import every_byte
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "formats"
@@ -243,6 +245,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "performance": performance,
     "licences": supply.licences,
     "json": shapes.page,
+    "every-byte": every_byte.table,
+    "proof": proof.table,
 }
 CHARTS = {ROOT / "docs" / "pictures" / f"performance-{role}s.svg": role for role in ("peer", "limit")}
 

@@ -23,7 +23,7 @@ SUBJECTS: dict[str, Subject] = {
 }
 
 
-#: `make fuzz` runs more seeds, and every case.
+#: `make deep` runs more seeds, and every case.
 IS_DEEP = settings.default is not None and settings.default.max_examples > 1000
 #: Subjects that are much like others: they get one wound of each kind.
 LIKE_OTHERS = frozenset(
@@ -43,7 +43,7 @@ def cases(*subjects: str) -> list[tuple[str, str]]:
 
 def chosen(*subjects: str) -> list[tuple[str, str]]:
     """The cases that a run of the tests takes: one wound of each kind, and half of them on subjects that are much like others. All of them
-    with the deep profile (`make fuzz`, or `HYPOTHESIS_PROFILE=deep pytest tests/wounds -k one_wound`).
+    with the deep profile (`make deep`, or `HYPOTHESIS_PROFILE=deep pytest tests/wounds -k one_wound`).
     """
     return [(name, wound) for name, wound in cases(*subjects) if IS_DEEP or _is_quick(name, wound)]
 

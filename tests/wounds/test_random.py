@@ -1,6 +1,6 @@
 """Damage at random: whatever the verbs say, none crashes or changes its source, and repair keeps what was not destroyed.
 
-`make fuzz` runs many seeds.
+`make deep` runs many seeds.
 """
 
 from __future__ import annotations
