@@ -358,6 +358,23 @@ runpy.run_module("rawlog", run_name="__main__")
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls", "s3://key:hidden@bucket/x?endpoint_override=127.0.0.1:1&scheme=http"),
+        ("ls", "s3://bucket/x?access_key=a&secret_key=hidden&scheme=http"),
+        ("convert", "{log}", "s3://key:hidden@bucket/rows"),
+        ("record", "t", "-b", "sasl://u:hidden@127.0.0.1:1", "--to", "{log}.new"),
+    ],
+)
+def test_passwords_in_urls_are_not_repeated(run, log, words):
+    """Errors had the whole URL, and logs of errors are sent around."""
+    ran = run(*(word.format(log=log) for word in words))
+    assert ran.code in (2, 3)
+    assert "hidden" not in ran.err
+    assert "********" in ran.err
+
+
 def test_without_a_verb_the_help_is_shown_as_it_is(run):
     ran = run()
     assert ran.code == 2

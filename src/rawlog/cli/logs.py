@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import sys
 import threading
@@ -300,8 +301,15 @@ def code_of(error: RawlogError) -> int:
     return UNREADABLE
 
 
+#: Passwords in URLs: before the host, or as parameters of an object store.
+_SECRETS = re.compile(r"(?<=:)[^/\s:@]+(?=@[\w.\[-])|(?<=[?&]secret_key=)[^&\s]+|(?<=[?&]session_token=)[^&\s]+")
+
+
 def say(text: str, kind: str = "", level: str | None = None) -> None:
-    """A message on stderr; names from files cannot steer the terminal. Its level in a log is that of an error, or info for a note."""
+    """A message on stderr; names from files cannot steer the terminal, and passwords in URLs are left out. Its level in a log is that of
+    an error, or info for a note.
+    """
+    text = _SECRETS.sub("********", text) if "://" in text or "@" in text else text
     if is_json():
         write(level or ("info" if kind else "error"), text)
         return
