@@ -34,6 +34,12 @@ def test_what_was_found_stays_corrected(path: Path) -> None:
     assert list(fuzz.check(fuzz.Case.from_json(path.read_text()))) == []
 
 
+@pytest.mark.parametrize("number", [1032, 1065])
+def test_partitions_of_a_topic_whose_record_is_damaged(number: int) -> None:
+    """Metadata with partitions of a topic id without a topic ended `verify` and `repair` in a KeyError. Ids differ from run to run."""
+    assert list(fuzz.check(fuzz.made("kafka", 4, number))) == []
+
+
 def test_a_case_is_the_same_again_and_can_be_kept() -> None:
     for family in fuzz.FAMILIES:
         case = fuzz.made(family, 27, 3)

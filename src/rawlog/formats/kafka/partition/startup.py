@@ -326,7 +326,7 @@ def _predict_metadata(node: NodeDirectories) -> Iterator[Prediction]:
     for key, path in loaded.items():
         topic = topic_id_in(path)  # one that cannot be read fails before anything is done with it
         why = _stray_reason(topic, key[1], node, assignments)
-        if why is None and topic and assignments.topics[topic] != key[0]:
+        if why is None and topic and assignments.topics.get(topic, key[0]) != key[0]:
             message = f"{split(path)[1]} has the topic id of {assignments.topics[topic]}: a broker does not serve it"
             yield Prediction(Effect.OFFLINE, path, message)
         elif why is not None:
