@@ -26,7 +26,7 @@ help: ## this list
 run: setup ## ingest the sample files into a lake, then ask it a question
 	$(BIN)/rawlog ingest samples --to $(LAKE) || test $$? -eq 1  # 1: damage was found, and some samples are damaged
 	$(BIN)/rawlog query "SELECT topic, partition, count(*) AS records, min(offset) AS first, max(offset) AS last, \
-	  sum(length(value)) AS bytes FROM records GROUP BY topic, partition ORDER BY topic, partition" $(LAKE)
+	  sum(octet_length(value)) AS bytes FROM records GROUP BY topic, partition ORDER BY topic, partition" $(LAKE)
 	@echo; echo "The lake is $(abspath $(LAKE)): Parquet files and an Iceberg catalog; ask it more with"
 	@echo "  $(BIN)/rawlog query 'SELECT * FROM findings' $(LAKE)"
 
