@@ -437,6 +437,23 @@ def test_restore_names_the_offsets_of_a_partition_that_is_not_there(tmp_path: Pa
     assert f"offsets {first} to {last} " in missing.message
 
 
+@pytest.mark.parametrize("metadata", [True, False])
+@pytest.mark.parametrize("name", ["sea.orders-1", "sea.audit-0"])
+def test_rescue_names_the_offsets_of_a_partition_that_is_not_there(tmp_path: Path, name: str, metadata: bool) -> None:
+    """It said that all offsets from 0 on are lost. Without the metadata neither it nor restore named a topic with one partition."""
+    whole(tmp_path / "source")
+    for gone in [name] + ([] if metadata else ["__cluster_metadata-0"]):
+        shutil.rmtree(tmp_path / "source" / gone)
+    found = next(finding for finding in rawlog.verify(tmp_path / "source") if finding.code == "kafka.partition.missing")
+    report = rawlog.rescue(tmp_path / "source", to=tmp_path / "rescued")
+    [(first, last)] = report.lost
+    assert first == found.offset
+    assert f"{name} is not here: offsets {first} to {last} " in found.message
+    assert report.counts["offsets_lost"] == last - first + 1
+    assert name in report.lines()[-1]
+    assert rawlog.restore(tmp_path / "source", tmp_path / "restored").lost == report.lost
+
+
 def test_what_a_dead_cleaner_left_does_not_stand_for_the_segment(tmp_path: Path) -> None:
     """The segment is gone, its index and an unfinished `.log.cleaned` of the same name are there: only rescue missed the segment."""
     name = "magic-mismatch-0"

@@ -67,6 +67,7 @@ from rawlog.formats.kafka.partition.replicas import (
     Decision,
     decide,
 )
+from rawlog.formats.kafka.partition.rules import absent_offsets
 from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of
 from rawlog.formats.kafka.paths import directory_place, split
 from rawlog.io.output import Folder
@@ -176,11 +177,15 @@ class Rescuer:
         self.doubtful: dict[Key, list[str]] = {}
         #: Partitions that a cleaner has worked on.
         self.cleaned: set[Key] = set()
+        #: The offsets that checkpoints count of partitions missing on a disk, start and stop.
+        self.absent: dict[Key, tuple[int, int]] = {}
+        #: The directories of partitions without a segment.
+        self.empty: dict[Key, str] = {}
         self.decisions: dict[str, Decision] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {"report": Report(), "disks": Disks({}), "cluster": None, "replicas": []}
-        kept |= {"doubtful": {}, "cleaned": set(), "decisions": {}}
+        kept |= {"doubtful": {}, "cleaned": set(), "decisions": {}, "absent": {}, "empty": {}}
         return {**self.__dict__, **kept}
 
     # What is there ------------------------------------------------------------------------------------------------------
@@ -193,7 +198,8 @@ class Rescuer:
         self._check_topics(stores)
         self.replicas = list(self._replicas(stores))
         self._doubt_deleted()
-        self._report_empty(stores)
+        self.absent = absent_offsets(files)
+        self.empty = dict(self._empty_directories(stores))
         if not self.replicas and not self.cluster.partitions:
             raise UnknownFormatError(f"{', '.join(roots)}: no partition is here")
         used = [replica for replica in self.replicas if replica.why is None]
@@ -230,17 +236,15 @@ class Rescuer:
                 replica.rank, replica.why = self._judge(replica)
                 yield replica
 
-    def _report_empty(self, stores: Sequence[Store]) -> None:
-        """Report partitions that neither a replica nor the metadata shows: their directories have other files, and no segment."""
-        assert self.cluster is not None
-        keys = {replica.key for replica in self.replicas} | set(self.cluster.partitions)
+    def _empty_directories(self, stores: Sequence[Store]) -> Iterator[tuple[Key, str]]:
+        """The directories of partitions that have other files, and no segment."""
+        filled = {replica.key for replica in self.replicas}
         for store in stores:
             place = store[0].place
             if place.topic is None or place.partition is None or place.state is not None or place.remote:
                 continue
-            if (place.topic, place.partition) not in keys and self._is_wanted((place.topic, place.partition)):
-                reason = f"{place.topic}-{place.partition}: its directory has no segment, and no other replica is here"
-                self.report.add(Action.LOST, reason, place.group)
+            if (place.topic, place.partition) not in filled:
+                yield (place.topic, place.partition), place.group or ""
 
     def _doubt_deleted(self) -> None:
         """Find topics that a disk marks as deleted and the metadata log does not mention."""
@@ -364,7 +368,8 @@ class Rescuer:
             return Decision(plan)
         assignment, name = self._assignment(key), f"{key[0]}-{key[1]}"
         nodes = self.disks.nodes
-        return decide(name, copies, assignment, is_compacted=is_compacted, left_out=left_out, nodes=nodes)
+        known = self.absent.get(key, (0, None))
+        return decide(name, copies, assignment, is_compacted=is_compacted, left_out=left_out, nodes=nodes, known=known)
 
     def _rebuild(self, surveyed: Mapping[str, LogOutline], looks: Mapping[str, InternalContents]) -> None:
         """Add to the metadata what only directories tell, and leave out directories of topics that were created again."""
@@ -453,7 +458,7 @@ class Rescuer:
         """What `restore` is given: the topics of the cluster, their ids and settings."""
         assert self.cluster is not None
         state = self.cluster.state
-        offer = Offer({}, state=state if self.cluster.is_found or self.cluster.is_rebuilt else None)
+        offer = Offer({}, state=state if self.cluster.is_found or self.cluster.is_rebuilt else None, absent=self.absent)
         for replica in self.replicas:
             if replica.why is None and replica.topic_id is not None:
                 offer.ids.setdefault(replica.key[0], replica.topic_id)
@@ -524,8 +529,21 @@ class Rescuer:
             elif plan.action == "rescue":
                 report.parts[plan.name] = part_report(plan)
                 self._report_doubt(plan, report.parts[plan.name])
-        lost = [span for plan in plans for span in plan.lost]
+        lost = [*self._report_missing(), *(span for plan in plans for span in plan.lost)]
         report.counts["offsets_lost"] = sum(span.stop - span.start for span in lost if span.stop is not None)
+
+    def _report_missing(self) -> Iterator[Span]:
+        """Report partitions that neither a replica nor the metadata shows: only an empty directory, or a checkpoint. The lost offsets."""
+        missing = {**dict.fromkeys(self.absent), **self.empty}
+        for key in sorted(filter(self._is_wanted, missing)):
+            name = f"{key[0]}-{key[1]}"
+            if name in self.decisions:
+                continue
+            what = "a checkpoint lists it" if missing[key] is None else "its directory has no segment"
+            start, stop = self.absent.get(key, (0, None))
+            reason = f"{name}: {what}, and no replica is here"
+            self.report.add(Action.LOST, reason, missing[key], first_offset=start, stop_offset=stop)
+            yield Span(start, stop, reason)
 
     def _report_doubt(self, plan: UnitPlan, report: Report) -> None:
         """Report that a partition is kept although its topic was perhaps deleted."""

@@ -53,7 +53,7 @@ from rawlog.formats.kafka.internal.messages import CONSUMER_OFFSETS, LEVELS, NEW
 from rawlog.formats.kafka.log.layouts import NONE, ControlType
 from rawlog.formats.kafka.log.writer import Batching
 from rawlog.formats.kafka.partition.leader_epochs import epochs_in
-from rawlog.formats.kafka.partition.rules import absent
+from rawlog.formats.kafka.partition.rules import absent_offsets
 from rawlog.formats.kafka.partition.sink import Sink, SinkSettings, is_topic
 from rawlog.formats.kafka.partition.writer import PartitionWriter, SegmentLimits, topic_id_in
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
@@ -117,15 +117,13 @@ def read_offer(files: Sequence[File], stores: Sequence[Sequence[File]], options:
         elif place.topic not in (None, METADATA_TOPIC) and place.partition is not None and place.state is None:
             empty.setdefault(str(place.topic), []).append(place.partition)
     offer.state = _state(files, options, offer)
-    if offer.state is None:  # what else says which partitions there were
-        offer.known = {topic: TopicFacts(dict.fromkeys(numbers, 0), {}) for topic, numbers in empty.items()}
     offer.partitions = {key: _only(key, candidates, offer) for key, candidates in directories.items()}
     if options.until is None:
-        offer.absent = {
-            (str(account.topic), account.partition or 0): (account.start, account.stop)
-            for account in absent(Store(files))
-            if account.stop > account.start
-        }
+        offer.absent = absent_offsets(Store(files))
+    if offer.state is None:  # what else says which partitions there were
+        for topic, number in sorted(offer.absent):
+            empty.setdefault(topic, []).append(number)
+        offer.known = {topic: TopicFacts(dict.fromkeys(numbers, 0), {}) for topic, numbers in empty.items()}
     on_disk = {key: topic_id_of(content.files) for key, content in offer.partitions.items()}
     _leave_strays(offer, on_disk, options)
     if offer.state is not None:

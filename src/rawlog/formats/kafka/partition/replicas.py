@@ -487,13 +487,15 @@ def decide(
     left_out: Sequence[CopyPlan] = (),
     unknown: Sequence[str] = (),
     nodes: Collection[int] = (),
+    known: tuple[int, int | None] = (0, None),
 ) -> Decision:
     """Decide on a partition. `assignment` is None without metadata, `is_compacted` is None if nothing says it. `left_out` are copies that
-    are only listed. `nodes` are the brokers with a disk among the sources.
+    are only listed. `nodes` are the brokers with a disk among the sources. `known` are the offsets that other files count, of a partition
+    without a copy.
     """
     usable = [copy for copy in copies if not copy.is_blank] or list(copies)
     if not usable:
-        lost = (Span(0, None, "no replica is here"),)
+        lost = (Span(*known, "no replica is here"),)
         return Decision(
             UnitPlan(name, "lost", 0, 0, "no replica was found", tuple(left_out), lost=lost, unknown=tuple(unknown))
         )

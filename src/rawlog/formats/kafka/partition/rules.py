@@ -329,6 +329,17 @@ def _missing_in(store: Store) -> list[MissingPartition]:
     return [missing for node in nodes(store) for missing in missing_partitions(node)]
 
 
+def absent_offsets(files: Files) -> dict[tuple[str, int], tuple[int, int]]:
+    """The offsets of partitions of which no segment is here, start and stop, as far as checkpoints count them. Of several nodes the one
+    that counts most decides.
+    """
+    offsets: dict[tuple[str, int], tuple[int, int]] = {}
+    for missing in _missing(files):
+        if missing.is_lost and missing.stop > max(missing.first, offsets.get(missing.key, (0, 0))[1]):
+            offsets[missing.key] = missing.first, missing.stop
+    return offsets
+
+
 def absent(files: Files) -> list[Account]:
     """The accounts of partitions of which no segment is here: all offsets that a checkpoint counts are unexplained."""
     lost = [
