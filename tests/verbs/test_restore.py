@@ -277,6 +277,7 @@ def test_an_unfinished_last_batch_is_normal_and_one_in_the_middle_is_not(tmp_pat
     first, *_, last = sorted((tmp_path / "source").rglob("*.log"))
     last.write_bytes(last.read_bytes()[:-7])
     max(last.parent.glob("*.snapshot")).unlink()  # it says that the batch was whole
+    (last.parent / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")  # so does an epoch that begins after it
     report = restored(tmp_path / "source", tmp_path / "data")
     assert report.is_whole
     assert any("unfinished batch" in line for line in report.lines())
