@@ -133,14 +133,14 @@ def resync(data: Bytes, position: int, kind: int) -> int:
 def fault(frames: Frames) -> DataError:
     """What is wrong with the batch at which the scan stopped."""
     if frames.status is Status.BAD_MAGIC:
-        magic = int(frames.data[frames.reached + OUTLINE.at("magic")])
+        is_negative = bool(frames.data[frames.reached] > MOST_POSITIVE)
         return CorruptError(
             "no batch begins here, and none follows: a broker that has to recover the log cuts all of it",
             position=frames.reached_in_file,
             layout=OUTLINE.name,
-            field="magic",
-            expected="0 to 2",
-            found=magic,
+            field="base_offset" if is_negative else "magic",
+            expected="0 or more" if is_negative else "0 to 2",
+            found="a negative number" if is_negative else int(frames.data[frames.reached + OUTLINE.at("magic")]),
         )
     at = frames.reached + OUTLINE.at("length")
     length = int.from_bytes(bytes(frames.data[at : at + 4]), "big", signed=True)
