@@ -174,8 +174,8 @@ class Spans:
     """What frames cover, one value per frame, known without decoding them. None: the format does not say.
 
     Offsets are half-open ranges; times are microseconds, `NO_TIME` where a frame has none; `records` is the number of
-    rows that a frame gives in the table `records`, -1 where only decoding tells. `min_is_exact` is false where rows may
-    lie before `min_time` (it is then only what the frame says of itself).
+    rows that a frame gives in the table `records`, -1 where only decoding tells. `min_is_exact` is false, for all frames or for
+    each, where rows may lie before `min_time` (it is then only what the frame says of itself).
     """
 
     start_offset: NDArray[np.int64] | None = None
@@ -183,7 +183,7 @@ class Spans:
     min_time: NDArray[np.int64] | None = None
     max_time: NDArray[np.int64] | None = None
     records: NDArray[np.int64] | None = None
-    min_is_exact: bool = True
+    min_is_exact: bool | NDArray[np.bool_] = True
 
 
 class Offsets(NamedTuple):

@@ -203,6 +203,8 @@ class Selection:
 
     def takes_frames(self, spans: Spans) -> NDArray[np.bool_] | None:
         """Which frames may hold wanted rows; None for all of them."""
+        import numpy as np
+
         mask: NDArray[np.bool_] | None = None
 
         def keep(test: NDArray[np.bool_]) -> None:
@@ -215,8 +217,8 @@ class Selection:
             keep(spans.start_offset < self.to_offset)
         if self.since is not None and spans.max_time is not None:
             keep((spans.max_time >= self.since) | (spans.max_time == NO_TIME))
-        if self.until is not None and spans.min_time is not None and spans.min_is_exact:
-            keep((spans.min_time < self.until) | (spans.min_time == NO_TIME))
+        if self.until is not None and spans.min_time is not None:
+            keep((spans.min_time < self.until) | (spans.min_time == NO_TIME) | np.logical_not(spans.min_is_exact))
         return mask
 
     def check(self, table: Table) -> None:

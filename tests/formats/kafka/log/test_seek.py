@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rawlog
+from rawlog.formats.kafka.log import segment
 from rawlog.io.storage import Source
+from rawlog.model.format import File
+from rawlog.reading.select import Selection
 from tests.reference import kafka
 
 BATCHES, RECORDS = 3000, 50
@@ -113,3 +118,83 @@ def test_segments_outside_of_what_is_wanted_are_not_opened(
     assert sum(read_bytes) < 1_000_000
     wide = {"from_offset": 1000 * RECORDS - 1, "to_offset": 2000 * RECORDS + 1}
     assert rawlog.read(folder, **wanted | wide).num_rows == 1000 * RECORDS + 2
+
+
+def random_times(folder: Path, seed: int) -> None:
+    """Segments whose times rise, fall, repeat, are negative or missing, by create or append time, with the time indexes of a broker."""
+    rng, offset = random.Random(seed), 0
+    folder.mkdir()
+    for _ in range(3):
+        log, index, times = bytearray(), bytearray(), bytearray()
+        base, largest, at, indexed, top = offset, -1, 0, 0, -1
+        for _ in range(rng.randrange(1, 25)):
+            count, is_appended = rng.randrange(1, 6), rng.random() < 0.4
+            stamps = [rng.choice([-1, -7, 0, rng.randrange(60), 10, offset]) for _ in range(count)]
+            body = b"".join(
+                kafka.encode_record(delta, stamp - stamps[0], b"k", bytes(rng.randrange(90)))
+                for delta, stamp in enumerate(stamps)
+            )
+            highest = max(stamps)
+            batch = kafka.encode_batch(
+                body,
+                record_count=count,
+                base_offset=offset,
+                codec=rng.choice([0, 0, 1]),
+                timestamp_type=int(is_appended),
+                base_timestamp=stamps[0],
+                max_timestamp=highest,
+            )
+            offset += count
+            if highest > largest:
+                largest, at = highest, offset - 1
+            if len(log) - indexed > 150:
+                index += struct.pack(">ii", offset - 1 - base, len(log))
+                if largest > top:
+                    times += struct.pack(">qi", largest, at - base)
+                    top = largest
+                indexed = len(log)
+            log += batch
+        if largest > top:
+            times += struct.pack(">qi", largest, at - base)
+        for suffix, data in ((".log", log), (".index", index), (".timeindex", times)):
+            (folder / f"{base:020d}{suffix}").write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_span_of_any_times_has_the_rows_of_a_full_read(seed: int, tmp_path: Path) -> None:
+    """With create time a record may be older than all before it: no header and no index may leave it out."""
+    folder = tmp_path / "orders-0"
+    random_times(folder, seed)
+    rows = rawlog.read(folder, columns=["offset", "timestamp"])
+    offsets, times = rows["offset"].to_pylist(), rows["timestamp"].cast("int64").to_pylist()
+    rng = random.Random(seed)
+    for _ in range(12):
+        since, until = (rng.choice([None, rng.randrange(-10, 70)]) for _ in range(2))
+        bounds = {name: value for name, value in (("since", since), ("until", until)) if value is not None}
+        expected = [
+            offset
+            for offset, time in zip(offsets, times, strict=True)
+            if (since is None or (time is not None and time >= since * 1000))
+            and (until is None or (time is not None and time < until * 1000))
+        ]
+        assert rawlog.read(folder, columns=["offset"], **bounds)["offset"].to_pylist() == expected, bounds
+
+
+def test_batches_with_append_time_after_the_span_are_not_decoded() -> None:
+    """All records of such a batch have one time, which the header tells; with create time it tells only the latest and the first."""
+    data = b"".join(
+        kafka.encode_batch(
+            kafka.encode_record(0, 0, b"k", b"v") + kafka.encode_record(1, -500, b"k", b"v"),
+            record_count=2,
+            base_offset=number * 2,
+            timestamp_type=number % 2,
+            base_timestamp=1000 * number,
+            max_timestamp=1000 * number,
+        )
+        for number in range(1, 7)
+    )
+    file = File("00000000000000000002.log", len(data), None, "kafka.log")
+    frames = segment.scan(np.frombuffer(data, np.uint8), 0)
+    taken = Selection(until=3_000_000).takes_frames(segment.spans(frames, file))
+    assert taken is not None
+    assert taken.tolist() == [True, True, False, True, False, True]

@@ -209,14 +209,16 @@ def spans(frames: Frames, file: File) -> Spans:
     count = (open_wrappers(frames, head) if has_open_wrappers(frames) else head)["record_count"]
     data_records = np.where(head.has(Attributes.CONTROL), 0, count)
     top = head["max_timestamp"]
-    first = np.where(head.has(Attributes.LOG_APPEND_TIME), top, head["base_timestamp"])
+    is_append_time = head.has(Attributes.LOG_APPEND_TIME)
+    first = np.where(is_append_time, top, head["base_timestamp"])
     first = np.where(head.has(Attributes.DELETE_HORIZON) | (count == 0), NONE, first)
     start, stop = head["base_offset"], head["last_offset"] + 1
     if is_wrapper.any():
         # A wrapper begins somewhere after the frame before it; the first may begin with the segment.
         low = np.concatenate(([min(file.place.start_offset or 0, int(start[0]))], stop[:-1]))
         start = np.where(is_wrapper, np.minimum(low, start), start)
-    return Spans(start, stop, _micros(first), _micros(top), data_records, min_is_exact=False)
+    # With create time a batch begins with the time of its first record; those after it may be older.
+    return Spans(start, stop, _micros(first), _micros(top), data_records, min_is_exact=is_append_time)
 
 
 def offsets(frames: Frames, file: File) -> Offsets:
