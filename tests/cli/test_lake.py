@@ -133,7 +133,8 @@ def test_orphans_are_removed_and_said(run: Run, lake: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "code", "words"),
     [
-        (["nowhere"], 3, "not a lake"),
+        (["nowhere"], 3, "no such file or directory"),
+        (["."], 3, "not a lake"),
         (["lake", "--dry-run"], 2, "--dry-run goes with"),
         (["lake", "--older-than", "soon"], 2, "such as 30s, 5m, 1h30m or 7d expected"),
         (["lake", "--compacted"], 2, "--compact"),
@@ -195,6 +196,21 @@ def test_a_lake_that_was_copied_or_moved_is_refused(run: Run, lake: Path, is_mov
         lake.symlink_to(copy)
         assert run("lake", copy, *UPKEEP, "--older-than", "0s").code == 0
         assert len(held(lake)) == 10 * RUNS
+
+
+def test_a_copy_without_files_of_the_original_is_said_to_be_one(run: Run, lake: Path) -> None:
+    """Only a file system's error was shown, which names a file of the other lake."""
+    copy = lake.parent / "copy"
+    shutil.copytree(lake, copy)
+    for path in (lake / "rawlog" / "records" / "metadata").glob("*.avro"):
+        path.unlink()
+    for verb in (("lake", copy), ("query", "select count(*) from records", copy)):
+        ran = run(*verb)
+        assert (ran.code, ran.text) == (3, "")
+        assert "has metadata of another place" in ran.err
+    ran = run("lake", lake)
+    assert ran.code == 3
+    assert "another place" not in ran.err
 
 
 @pytest.mark.parametrize("is_moved", [False, True])

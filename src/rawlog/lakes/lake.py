@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from rawlog.io.output import make_directory
-from rawlog.io.storage import file_system, is_owned, is_remote, local_path, open_regular, owned_listing
+from rawlog.io.storage import absent, file_system, is_owned, is_remote, local_path, open_regular, owned_listing
 from rawlog.lakes.names import (
     CATALOG,
     Cut,
@@ -313,6 +313,8 @@ class Lake:
         if os.path.isfile(os.path.join(self.path, CATALOG)):
             return
         if not create:
+            if not os.path.lexists(self.path):
+                raise absent(self.path)
             raise AccessError(f"{self.path}: not a lake: it has no {CATALOG}").advise(
                 f"rawlog ls {self.path} if it has files, rawlog ingest PATH --to {self.path} to make a lake"
             )
@@ -360,6 +362,10 @@ class Lake:
             yield
         except RawlogError:
             raise
+        except FileNotFoundError as error:
+            if "local file" in str(error) and f"'{self.path}/" not in str(error):
+                raise self._refusal(_line(error)) from error
+            raise AccessError(f"{self.path}: {_line(error)}") from error
         except Exception as error:
             raise AccessError(f"{self.path}: {_line(error)}") from error
 
@@ -401,8 +407,6 @@ class Lake:
                 table = self.catalog.load_table(name)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-            except FileNotFoundError as error:
-                raise self._refusal(name, _line(error)) from None
         if self.writer is not None:
             self._check_owned(name, table)
         if named := [key for key in CODE if key in table.properties]:
@@ -424,11 +428,11 @@ class Lake:
         for path in (f"{table.location().rstrip('/')}/x", table.metadata_location, *log):
             (place,) = same_files([path])
             if not place.startswith(owned.removesuffix("x")):
-                raise self._refusal(name, f"its files are at {path.removesuffix('/x')}")
+                raise self._refusal(f"the files of table {name} are at {path.removesuffix('/x')}")
 
-    def _refusal(self, name: str, why: str) -> AccessError:
+    def _refusal(self, why: str) -> AccessError:
         return AccessError(
-            f"{self.path}: table {name} has metadata of another place: {why}. Nothing was changed. Name the lake by the path that it was "
+            f"{self.path}: has metadata of another place: {why}. Nothing was changed. Name the lake by the path that it was "
             "made with. If it was moved, make a link there; for a copy, see `Moved and copied lakes` in docs/lake.md"
         )
 
