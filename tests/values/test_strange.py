@@ -312,6 +312,14 @@ def test_descriptors_that_contradict_themselves_are_no_schema(fault: str) -> Non
         compile_schema(text)
 
 
+def test_what_protoc_says_has_no_place_of_ours() -> None:
+    """Errors named a directory that was already gone, and had lines of protoc's log in front."""
+    with pytest.raises(SchemaError) as refused:
+        compile_schema("message A { Missing x = 1; }")
+    assert str(refused.value).startswith("rawlog_schema.proto:1:")
+    assert "/" not in str(refused.value)
+
+
 def test_options_of_confluents_own() -> None:
     """Tags and descriptions of fields made a schema unusable."""
     text = """syntax = "proto3";

@@ -367,6 +367,10 @@ sys.exit(_protoc_compiler.run_main([one.encode() for one in ("protoc", *sys.argv
 """
 
 
+#: What protoc's own log prints between the errors.
+_LOGGED = re.compile(r"WARNING: All log messages|[IWEF][0-9]{4} ")
+
+
 def _run_protoc(folder: Folder, ready: bytes) -> bytes:
     """What protoc makes of the texts in `SOURCES` of a directory; `ready` is a FileDescriptorSet of files that have no text.
 
@@ -393,7 +397,8 @@ def _run_protoc(folder: Folder, ready: bytes) -> bytes:
     except subprocess.TimeoutExpired:
         raise SchemaError(f"protoc did not end within {SECONDS} s") from None
     if finished.returncode or not target.is_file():
-        output = finished.stderr.decode("utf-8", "replace").strip().splitlines()
+        text = finished.stderr.decode("utf-8", "replace").replace(f"{root / SOURCES}/", "")
+        output = [line for line in text.splitlines() if line and not _LOGGED.match(line)]
         raise SchemaError("; ".join(output[:3]) or f"protoc ended with {finished.returncode}")
     return target.read_bytes()
 
