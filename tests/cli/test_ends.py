@@ -182,6 +182,17 @@ def test_a_directory_with_files_that_cannot_be_read(spawn, run, log):
     assert run("cat", folder / "dangling.log").code == 3
 
 
+@pytest.mark.parametrize("verb", ["groups", "cluster", "transactions"])
+def test_verbs_that_show_a_system_say_by_their_code_what_cannot_be_read(run, tmp_path, verb):
+    """They ended with 1, as if damage had been found; all other verbs end with 3."""
+    shutil.copytree(SAMPLES / "kafka", tmp_path / "data")
+    before = run(verb, tmp_path / "data")
+    (tmp_path / "data" / "gone").symlink_to(tmp_path / "nowhere")
+    ran = run(verb, tmp_path / "data")
+    assert (ran.code, ran.text) == (3, before.text)
+    assert "gone: dangling symbolic link" in ran.err
+
+
 @pytest.fixture
 def denied(environment) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs a verb in a process that must not read a path, which is the first argument; root gives up the right to read everything."""

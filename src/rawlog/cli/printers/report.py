@@ -163,13 +163,16 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def show_items(call: Call, *, as_json: Json = False) -> int:
-    """Print what a verb shows as it is read; the exit code says whether something was found."""
+    """Print what a verb shows as it is read; the exit code says whether something was found, or could not be read."""
+    from rawlog.model.report import SeriousNote
+
     code = DONE
     for item in call.run().items():
         if item.is_finding:
             code = FOUND
         if item.note is not None:
-            say(item.note, "note")
+            is_serious = item.is_finding and not isinstance(item.note, SeriousNote)
+            call.notes(SeriousNote(item.note) if is_serious else item.note)
         if as_json and item.row is not None:
             output.json_line(item.row)
         elif not as_json and isinstance(item.text, Line):
@@ -177,7 +180,7 @@ def show_items(call: Call, *, as_json: Json = False) -> int:
         elif not as_json and isinstance(item.text, Section):
             _print_section(item.text, call.detail)
     output.flush()
-    return code
+    return call.notes.code or code
 
 
 def _print_section(section: Section, detail: Detail) -> None:
