@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -694,6 +695,30 @@ class MetadataStore(Store):
             return state  # a controller empties a log that ends in an older epoch than its snapshot
         fits = self._replay(state, at, errors) and not state.problems and not state.replaced
         return state if fits or self.settled is self else self.settled.fold(at, errors)
+
+    def fold_kept(self, at: Moment, errors: str) -> State:
+        """The same with every batch at the offset and of the epoch that `repair` would give it. DataError and OptionError as for `fold`."""
+        log, state = self.settled, State()
+        base = log._base(at)
+        is_unreadable = errors != "skip" and any(extent.has_damage for extent in log.outline.extents)
+        if log.outline.is_as_stored or is_unreadable or errors == "stop" or (base is None and log.first > 0):
+            return self.fold(at, errors)
+        if base is not None:
+            log.load(state, base, errors)
+            state.end_offset, state.epoch = snapshot_id(base.path) or (0, 0)
+            leading = [batch for batch in log.log.batches if batch.is_control and batch.first < state.end_offset]
+            for _, kind, value in chain.from_iterable(batch.records() for batch in leading):
+                if kind == ControlType.LEADER_CHANGE:  # a snapshot does not say who led
+                    state.add_control(0, kind, value or b"")
+            if log.log.batches and log.log.batches[-1].epoch < state.epoch:
+                return state
+        stop = None if at.offset is None else at.offset + 1
+        for batch in log.log.batches:
+            if (stop is not None and batch.first >= stop) or (at.time is not None and batch.time * 1000 > at.time):
+                break
+            if batch.end > state.end_offset:
+                batch.replay(state, stop)
+        return state
 
     def _base(self, at: Moment) -> File | None:
         """The newest snapshot that is not after the moment."""

@@ -299,7 +299,7 @@ def compare_metadata(a: Sequence[File], b: Sequence[File], selection: Any) -> It
             yield core.Difference(change, CLUSTER, only_store.cluster_id or only_store.folder)
         return
     at = Moment.of(selection.options)
-    before, after = (store.fold(at, selection.errors) for store in (store_a, store_b))
+    before, after = (store.fold_kept(at, selection.errors) for store in (store_a, store_b))
     shown = (option(selection.options, "showSecrets") or "").lower() in ("true", "1", "yes")
     unlike = 0
     for difference in differences(before, after, show_secrets=shown):
