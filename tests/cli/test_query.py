@@ -237,9 +237,10 @@ def test_what_ends_the_reading_of_files_ends_the_query(
 
     def batches(*_: object) -> Any:
         if end == "interrupt":
-            signal.raise_signal(signal.SIGINT)
-        raise ZeroDivisionError("oops")
-        yield
+            signal.raise_signal(signal.SIGINT)  # the main thread's; this may be another one, which then goes on
+        else:
+            raise ZeroDivisionError("oops")
+        yield from ()
 
     monkeypatch.setattr(Files, "batches", batches)
     ran = run("query", "SELECT * FROM records", logs, "--engine", "duckdb")

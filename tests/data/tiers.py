@@ -62,13 +62,13 @@ def copy_segments(folder: Path, tier: Path, chosen: Sequence[int], layout: str, 
         if following is not None:
             files["snapshot"] = folder / f"{following:020d}.snapshot"
         files = {kind: path for kind, path in files.items() if path.is_file()}
-        epochs = folder / "leader-epoch-checkpoint"
+        epochs = epochs_up_to(folder / "leader-epoch-checkpoint", following)
         if layout == "local":
             target = tier / f"{folder.name}-{topic_id(folder)}"
             target.mkdir(parents=True, exist_ok=True)
             for kind, path in files.items():
                 shutil.copy(path, target / f"{base}-{own}.{kind}")
-            shutil.copy(epochs, target / f"{base}-{own}.leader_epoch_checkpoint")
+            (target / f"{base}-{own}.leader_epoch_checkpoint").write_bytes(epochs)
         elif layout == "plain":
             target = tier / f"{folder.name}-{topic_id(folder)}"
             target.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,14 @@ def copy_segments(folder: Path, tier: Path, chosen: Sequence[int], layout: str, 
     return ids
 
 
-def write_chunks(stem: Path, files: dict[str, Path], epochs: Path, *, is_compressed: bool, chunk: int) -> None:
+def epochs_up_to(checkpoint: Path, end: int | None) -> bytes:
+    """A leader epoch checkpoint as a broker copies it with a segment: what begins at the segment's end or later is not in it."""
+    version, _, *entries = checkpoint.read_text().splitlines()
+    kept = [entry for entry in entries if end is None or int(entry.split()[1]) < end]
+    return "\n".join([version, str(len(kept)), *kept, ""]).encode()
+
+
+def write_chunks(stem: Path, files: dict[str, Path], epochs: bytes, *, is_compressed: bool, chunk: int) -> None:
     """One segment as Aiven's plug-in writes it."""
     data = files["log"].read_bytes()
     pieces = [data[at : at + chunk] for at in range(0, len(data), chunk)]
@@ -95,10 +102,10 @@ def write_chunks(stem: Path, files: dict[str, Path], epochs: Path, *, is_compres
         last = len(stored[-1]) if stored else 0
         index = {"type": "fixed", **index, "transformedChunkSize": chunk, "finalTransformedChunkSize": last}
     places, whole = {}, b""
-    members = [*((TEXT[kind], files[kind]) for kind in TEXT if kind in files), ("leaderEpoch", epochs)]
-    for name, path in members:
-        places[name] = {"position": len(whole), "size": path.stat().st_size}
-        whole += path.read_bytes()
+    members = [*((TEXT[kind], files[kind].read_bytes()) for kind in TEXT if kind in files), ("leaderEpoch", epochs)]
+    for name, content in members:
+        places[name] = {"position": len(whole), "size": len(content)}
+        whole += content
     places.setdefault("transaction", None)  # type: ignore[arg-type]
     manifest = {"version": "1", "chunkIndex": index, "segmentIndexes": places, "compression": is_compressed}
     stem.with_name(stem.name + ".log").write_bytes(b"".join(stored))

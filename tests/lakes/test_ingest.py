@@ -306,7 +306,10 @@ def test_what_cannot_be_a_lake_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken" / "catalog.db").write_bytes(b"not a database" * 100)
     with pytest.raises(AccessError, match="not a database"):
         Ingest(str(tmp_path / "broken"))
+    (tmp_path / "empty").mkdir()
     with pytest.raises(AccessError, match=r"no catalog\.db"):
+        Lake(str(tmp_path / "empty"))
+    with pytest.raises(AccessError, match="no such file or directory"):
         Lake(str(tmp_path / "new"))
     with pytest.raises(OptionError, match="--catalog"):
         Ingest("s3://bucket/lake")

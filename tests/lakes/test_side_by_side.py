@@ -213,7 +213,7 @@ def test_files_that_were_rewritten_in_vain_are_removed(tmp_path: Path, monkeypat
     record(tmp_path / "in" / "b.log", 40, first=1000)
     ingest(lake, tmp_path / "in")
     record(tmp_path / "in" / "a.log", 60)
-    commit = lakes.commits.exchange
+    commit = lakes.exchange
     tries: list[int] = []
 
     def overtaken(table: object, *arguments: object, **named: object) -> None:
@@ -228,7 +228,7 @@ def test_files_that_were_rewritten_in_vain_are_removed(tmp_path: Path, monkeypat
                 commit(table, *arguments, **named)
         commit(table, *arguments, **named)
 
-    monkeypatch.setattr(lakes.commits, "exchange", overtaken)
+    monkeypatch.setattr(lakes, "exchange", overtaken)
     ingest(lake, tmp_path / "in")
     assert len(tries) == 2
     assert orphans(lake) == set()

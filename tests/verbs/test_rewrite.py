@@ -139,7 +139,7 @@ def test_several_stores_are_done_one_by_one(system: str, tmp_path: Path) -> None
     """They were taken for one store, whose files of the same name overwrote one another (RocketMQ), or refused (Ambry)."""
     stores = {
         "rocketmq": {"disk-1/store": rocketmq_store("4.9.8"), "disk-2/store": rocketmq_store("5.1.4")},
-        "ambry": {"1": store_path("store-small"), "2": store_path("store-ops")},
+        "ambry": {"disk-1/9": store_path("store-small"), "disk-2/42": store_path("store-ops")},
     }[system]
     options = SMALL if system == "rocketmq" else {}
     for name, path in stores.items():
@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_opened_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["repair", "rebuild", "compact"])
 def test_every_file_of_a_blob_store_is_copied(verb: str, tmp_path: Path) -> None:
-    source = tmp_path / "7"
+    source = tmp_path / "9"
     shutil.copytree(store_path("store-small"), source)
     (source / "operator.txt").write_bytes(b"of the operator")
     report = rewrite(verb, source, tmp_path / "target", dict(NOW) if verb == "compact" else {})

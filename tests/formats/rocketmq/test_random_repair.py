@@ -352,7 +352,9 @@ class TestMessageStores(RandomRepair):
         return True  # `repaired` asserts it
 
     def is_settled(self, second: Report, first: Report) -> bool:
-        return not [entry for entry in second.all_entries() if entry.is_alteration]
+        # Zeros inside of a message stay where they are: each repair says so again. All else is done by the first one.
+        stays = {entry.reason for entry in first.all_entries() if "properties end in zero bytes" in entry.reason}
+        return not [entry for entry in second.all_entries() if entry.is_alteration and entry.reason not in stays]
 
     def judge(self, damage: Damage, repair: Repair) -> None:
         (files, truth), report, root = damage.truth, repair.report, repair.target
