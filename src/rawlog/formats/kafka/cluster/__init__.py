@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rawlog.formats.kafka.cluster import paths
-from rawlog.formats.kafka.cluster.tables import METADATA, STATE
+from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.paths import METADATA_TOPIC, file_named, unknown_file
+from rawlog.formats.kafka.tables import METADATA, STATE
 from rawlog.model.format import Family, File, Format, UnknownFile
 from rawlog.model.store import Copies, Panel, Rewrite, Store
 

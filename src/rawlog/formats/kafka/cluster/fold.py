@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from rawlog.formats.kafka.cluster import metadata, tables
+from rawlog.formats.kafka import tables
+from rawlog.formats.kafka.cluster import metadata
 from rawlog.formats.kafka.cluster.metadata_log import Moment, clusters
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal import messages

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from rawlog.formats.kafka.cluster.broker_disks import LARGEST_TEXT, Disks
 from rawlog.formats.kafka.cluster.metadata_batches import Batch
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, stores
-from rawlog.formats.kafka.cluster.paths import QUORUM_FORMAT, snapshot_id, takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import Message
 from rawlog.formats.kafka.partition.lineage import Copy, Lineage, LogOutline, unite
+from rawlog.formats.kafka.paths import QUORUM_FORMAT, snapshot_id, takes
 from rawlog.io.storage import Source
 from rawlog.model.errors import RawlogError
 from rawlog.model.format import File

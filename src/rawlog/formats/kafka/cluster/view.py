@@ -12,7 +12,6 @@ from rawlog.formats.kafka.cluster.broker_disks import compare
 from rawlog.formats.kafka.cluster.fold import ROWS_OF, level_text
 from rawlog.formats.kafka.cluster.metadata import METADATA_VERSION, NO_LEADER, SAME_LEADER, option
 from rawlog.formats.kafka.cluster.metadata_log import MetadataStore, Moment, clusters
-from rawlog.formats.kafka.cluster.paths import METADATA_DIRECTORY, takes
 from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal.codec import Message, uuid_text
 from rawlog.formats.kafka.internal.messages import (
@@ -29,6 +28,7 @@ from rawlog.formats.kafka.internal.messages import (
     is_secret_config,
 )
 from rawlog.formats.kafka.log.layouts import ControlType
+from rawlog.formats.kafka.paths import METADATA_DIRECTORY, takes
 from rawlog.model import difference as core
 from rawlog.model.errors import AccessError, DataError, OptionError
 from rawlog.model.format import File

@@ -706,7 +706,7 @@ def contradicted(group: Sequence[File], file: File, end: int) -> Iterator[str]:
     """That a segment is of another metadata log than those before it."""
     if file.place.topic != METADATA_TOPIC:
         return iter(())
-    from rawlog.formats.kafka.cluster import paths
+    from rawlog.formats.kafka import paths
 
     return paths.contradicted(group, file, end)
 
