@@ -25,7 +25,7 @@ from rawlog.formats.kafka.log.seek import skim
 from rawlog.formats.kafka.partition.writer import GrowingPartition, SegmentLimits
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.replay.layouts import FILE_HEADER
-from rawlog.formats.replay.writer import entries, file_header
+from rawlog.formats.replay.recording import entries, file_header
 from rawlog.io.output import Folder, writing
 from rawlog.io.storage import read_regular
 from rawlog.live.client import UNKNOWN_TOPIC

@@ -40,7 +40,7 @@ QUORUM = Format(
     name="kraft.quorum",
     title="election state of a controller",
     files="quorum-state",
-    module="rawlog.formats.kafka.properties:QUORUM",
+    module="rawlog.formats.kafka.texts:QUORUM",
     match=file_named("quorum-state"),
     whole=True,
 )

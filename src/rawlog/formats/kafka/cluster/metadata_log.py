@@ -41,8 +41,8 @@ from rawlog.formats.kafka.paths import (
     snapshot_id,
     split,
 )
-from rawlog.formats.kafka.properties import properties
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
+from rawlog.formats.kafka.texts import properties
 from rawlog.io.storage import Source, exists
 from rawlog.io.walk import walk
 from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError

@@ -30,7 +30,6 @@ from rawlog.formats.kafka.cluster.copy_partition import (
     runs_between,
     runs_of_pieces,
 )
-from rawlog.formats.kafka.cluster.infer_cluster import HASHED, PartitionDirectory, rebuild
 from rawlog.formats.kafka.cluster.internal_topics import (
     Endings,
     InternalContents,
@@ -38,7 +37,7 @@ from rawlog.formats.kafka.cluster.internal_topics import (
     largest_producer,
     look,
 )
-from rawlog.formats.kafka.cluster.metadata_replicas import ClusterMetadata, elect
+from rawlog.formats.kafka.cluster.metadata_replicas import HASHED, ClusterMetadata, PartitionDirectory, elect, rebuild
 from rawlog.formats.kafka.cluster.new_cluster import (
     COPIES,
     INTERNAL_CONFIGS,

@@ -56,7 +56,7 @@ from rawlog.formats.kafka.partition.rules import absent_offsets
 from rawlog.formats.kafka.partition.sink import Sink, SinkSettings, is_topic
 from rawlog.formats.kafka.partition.writer import PartitionWriter, SegmentLimits, topic_id_in
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split, takes
-from rawlog.formats.kafka.properties import topic_id
+from rawlog.formats.kafka.texts import topic_id
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.model.errors import OptionError, RawlogError

@@ -38,7 +38,7 @@ from rawlog.formats.kafka.paths import (
     snapshot_id,
     split,
 )
-from rawlog.formats.kafka.properties import parse_quorum
+from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.model.errors import (

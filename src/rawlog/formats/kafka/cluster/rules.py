@@ -20,7 +20,7 @@ from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.log.layouts import MAGIC_V2, OUTLINE, Attributes, ControlType
 from rawlog.formats.kafka.log.segment import decode_bounded, only
 from rawlog.formats.kafka.paths import METADATA_TOPIC, QUORUM_FORMAT, is_bootstrap, snapshot_id
-from rawlog.formats.kafka.properties import parse_quorum
+from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.io.storage import Source
 from rawlog.model.errors import DataError, LimitError, RawlogError, UnsupportedError
 from rawlog.model.finding import Account, Few, Mark, Rule, Severity, rule

@@ -62,9 +62,9 @@ class Partition(Store):
         return complete.accounts(self)
 
     def predictions(self) -> Sequence[Prediction]:
-        from rawlog.formats.kafka.partition import startup
+        from rawlog.formats.kafka.partition import log_directories
 
-        return startup.predictions(self)
+        return log_directories.predictions(self)
 
     def reading(self) -> Reading:
         from rawlog.formats.kafka.partition.survey import reading
@@ -187,9 +187,9 @@ class Partition(Store):
 
     @classmethod
     def startups(cls, files: Sequence[File]) -> Sequence[Startup]:
-        from rawlog.formats.kafka.partition import startup
+        from rawlog.formats.kafka.partition import log_directories
 
-        return startup.startups(files)
+        return log_directories.startups(files)
 
     @classmethod
     def elsewhere(cls, files: Sequence[File]) -> Sequence[Elsewhere]:

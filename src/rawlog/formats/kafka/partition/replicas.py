@@ -27,7 +27,7 @@ from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.seek import last_indexed
 from rawlog.formats.kafka.partition.lineage import Copy, Lineage, Share, span, unite
 from rawlog.formats.kafka.paths import METADATA_TOPIC, remote_directory, split
-from rawlog.formats.kafka.properties import properties, topic_id
+from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.difference import Change, Difference, Tally, compare_ordered

@@ -38,7 +38,7 @@ from rawlog.formats.kafka.paths import (
     remote_directory,
     split,
 )
-from rawlog.formats.kafka.properties import check_meta
+from rawlog.formats.kafka.texts import check_meta
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source, exists
 from rawlog.io.walk import describe, walk

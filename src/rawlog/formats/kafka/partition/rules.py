@@ -10,7 +10,7 @@ from rawlog.formats.kafka.log.heads import heads
 from rawlog.formats.kafka.partition.log_directories import MissingPartition, has_segment, missing_partitions, nodes
 from rawlog.formats.kafka.partition.survey import survey
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.properties import properties, topic_id
+from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.model.errors import RawlogError
