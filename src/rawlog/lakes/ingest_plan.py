@@ -15,18 +15,16 @@ from rawlog.lakes import values
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import Cut, cuts_of, lake_name, parse_cuts, parse_order
 from rawlog.lakes.parquet import order_of
-from rawlog.lakes.removal import (
-    OldFile,
-    Removal,
-    merge_ranges,
-    old_files,
-    rows_of,
-)
 from rawlog.lakes.rewrites import (
     Comparison,
     LakeReplicas,
+    OldFile,
+    Removal,
     known_names,
+    merge_ranges,
+    old_files,
     read_marks,
+    rows_of,
     why_replaced,
 )
 from rawlog.lakes.state import History, Memory, SourceProgress, history_of

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rawlog import registry
 from rawlog.io.storage import exists
 from rawlog.lakes.parquet import WrittenFile
-from rawlog.lakes.removal import OldFile, ThinnedFile
-from rawlog.lakes.rewrites import LakeReplicas
+from rawlog.lakes.rewrites import LakeReplicas, OldFile, ThinnedFile
 from rawlog.lakes.state import History, RowRange, UnitSources
 from rawlog.model.errors import AccessError, RawlogError
 from rawlog.model.finding import Finding, Severity

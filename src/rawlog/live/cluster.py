@@ -22,12 +22,12 @@ from rawlog.live.client import (
     TOPIC_EXISTS,
     UNKNOWN_TOPIC,
     BrokerError,
+    Connection,
     Disconnected,
     explain_code,
     refusal,
 )
 from rawlog.live.settings import Settings
-from rawlog.live.wire import Connection
 from rawlog.model.errors import unknown
 from rawlog.model.report import Action, Report
 

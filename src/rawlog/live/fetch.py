@@ -25,6 +25,8 @@ from rawlog.live.client import (
     OUT_OF_RANGE,
     RETRIABLE,
     BrokerError,
+    Buffer,
+    Connection,
     Disconnected,
     refusal,
 )
@@ -35,7 +37,6 @@ from rawlog.live.cluster import (
     Leader,
     TopicPartition,
 )
-from rawlog.live.wire import Buffer, Connection
 from rawlog.model.errors import DataError
 from rawlog.model.format import File, Place, Want
 from rawlog.model.frames import Frames

@@ -246,7 +246,7 @@ def tail(
     >>> import rawlog
     >>> last = list(rawlog.tail("samples/kafka", lines=3, topic="transactions"))
     """
-    from rawlog.reading.tail import LastRows
+    from rawlog.reading.follow import LastRows
 
     rows = open_rows(paths, table, format, selection_of(selection), note)
     last = LastRows(rows.tree, rows.table, rows.selection, lines)
@@ -403,7 +403,7 @@ def find(
     >>> import rawlog
     >>> hits = [(row["topic"], row["offset"], row["found_in"]) for row in rawlog.find("key-602", "samples/kafka")]
     """
-    from rawlog.reading.tail import FoundRows
+    from rawlog.reading.follow import FoundRows
 
     places = listed(within)
     for place in places:

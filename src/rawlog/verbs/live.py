@@ -237,8 +237,7 @@ def _record_through(
     settings: Settings, request: Any, target: str, as_: str, limits: Any, run: dict[str, Any]
 ) -> Report:
     """Record native directories next to the target, then convert or ingest them, and remove them when that is done."""
-    from rawlog.io.output import Output, refuse_staged
-    from rawlog.io.stages import remove_stage
+    from rawlog.io.output import Output, refuse_staged, remove_stage
     from rawlog.live.recorder import NATIVE, record
     from rawlog.verbs.convert import convert
     from rawlog.verbs.ingest import ingest

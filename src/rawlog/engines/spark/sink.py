@@ -21,8 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from rawlog.engines.spark.options import absolute
-from rawlog.io.output import Output, make_directory, writing
-from rawlog.io.stages import remove_stage
+from rawlog.io.output import Output, make_directory, remove_stage, writing
 from rawlog.io.storage import Source, exists, is_remote
 from rawlog.lakes.targets import (
     PLAIN,
