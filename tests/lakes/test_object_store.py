@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rawlog.lakes.ingest import Ingest
+from rawlog.lakes.ingest_plan import IngestResult
 from rawlog.lakes.lake import Lake
 from rawlog.lakes.names import is_lake
 from rawlog.lakes.upkeep import join, orphans
-from rawlog.lakes.values import IngestResult
 from rawlog.model.errors import OptionError
 from rawlog.model.job import Stage
 from rawlog.reading.tree import open_tree

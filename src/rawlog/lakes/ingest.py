@@ -21,8 +21,23 @@ from rawlog import __version__, registry
 from rawlog.io.output import refuse_nested
 from rawlog.io.storage import is_remote, remembering, stored_path
 from rawlog.io.walk import walk
-from rawlog.lakes import values
-from rawlog.lakes.ingest_plan import Plan, joint_codes, splits_of
+from rawlog.lakes import ingest_plan
+from rawlog.lakes.ingest_plan import (
+    DistrustError,
+    IngestResult,
+    IngestSplit,
+    IngestSplitResult,
+    PartProgress,
+    Plan,
+    RecutError,
+    SettledSpans,
+    SplitParts,
+    by_unit,
+    fold,
+    joint_codes,
+    losing,
+    splits_of,
+)
 from rawlog.lakes.lake import Lake, OvertakenError
 from rawlog.lakes.names import JOBS, Cut, check_names, check_url, data_path, known_tables, lake_name, unit_mark
 from rawlog.lakes.parquet import Sheets, WrittenFile, check_order
@@ -30,19 +45,6 @@ from rawlog.lakes.payload import References, stored
 from rawlog.lakes.rewrites import check_policy, findings_among, mark, thin
 from rawlog.lakes.state import RowRange, SourceProgress
 from rawlog.lakes.upkeep import expire
-from rawlog.lakes.values import (
-    DistrustError,
-    IngestResult,
-    IngestSplit,
-    IngestSplitResult,
-    PartProgress,
-    RecutError,
-    SettledSpans,
-    SplitParts,
-    by_unit,
-    fold,
-    losing,
-)
 from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError, unknown
 from rawlog.model.finding import Findings
 from rawlog.model.format import File, lasting
@@ -898,7 +900,7 @@ class Commit:
             self.plan.run,
             self.files.get(table.name, []),
             {},
-            units=values.units(folds, self.plan.chosen),
+            units=ingest_plan.units(folds, self.plan.chosen),
             units_before={fold.unit: units.get(fold.unit) for fold in folds},
         )
         return True
@@ -943,7 +945,7 @@ class Commit:
             assert checked.measure is not None
             rows.append(checked.measure.values())
             findings = checked.finish(RuleChoice())
-            self.losing += values.losing(findings, checked.file)
+            self.losing += ingest_plan.losing(findings, checked.file)
             all_findings.add(findings)
             self.damaged |= {checked.file.path} if findings.errors else set()
         self.errors += all_findings.errors

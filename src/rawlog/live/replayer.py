@@ -36,9 +36,8 @@ from rawlog.live.fetch import SEQUENCES, written_after
 from rawlog.live.librdkafka import connect
 from rawlog.live.options import ReplayOptions, Source
 from rawlog.live.produce import Merger, OutgoingBatch
-from rawlog.live.sending import Sending, Stop, TransactionPlan
+from rawlog.live.sending import Sending, Stop, Targets, TransactionPlan, check_topic_map
 from rawlog.live.settings import Settings
-from rawlog.live.sinks import Targets, check_topic_map
 from rawlog.live.sources import (
     NOT_TRANSACTIONAL,
     LakePartition,

@@ -108,7 +108,7 @@ def erase(
     >>> report = rawlog.erase("samples/kafka/transactions-0", "out/erased", key="k-1")
     """
     from rawlog.reading.erasure import Erasure
-    from rawlog.reading.names import check_names
+    from rawlog.reading.rows import check_names
     from rawlog.verbs.convert import keys_of
 
     matching, running = divide_options(options)

@@ -354,7 +354,7 @@ def replay(
     from rawlog.live.options import ReplayOptions, Source
     from rawlog.live.replayer import replay
     from rawlog.live.sources import lake_partitions, native_partitions, row_streams
-    from rawlog.reading.names import check_names
+    from rawlog.reading.rows import check_names
 
     settings = settings_of(options)
     keep_transactions = options.get("isolation") != "read_committed" and not settings.uses_library

@@ -15,7 +15,7 @@ from rawlog.formats.kafka.cluster.state import State
 from rawlog.formats.kafka.internal import messages
 from rawlog.formats.kafka.internal.codec import Message, bytes_text, uuid_text
 from rawlog.formats.kafka.internal.topics import as_batch, milliseconds
-from rawlog.formats.kafka.log.secrets import shows_secrets
+from rawlog.formats.kafka.log.segment import shows_secrets
 from rawlog.model.format import File
 from rawlog.model.table import Table
 

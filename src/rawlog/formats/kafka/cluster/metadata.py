@@ -26,8 +26,7 @@ from rawlog.formats.kafka.internal.messages import (
 from rawlog.formats.kafka.internal.topics import as_batch, read_records
 from rawlog.formats.kafka.log import segment
 from rawlog.formats.kafka.log.layouts import BATCH
-from rawlog.formats.kafka.log.secrets import may_hold_secret, shows_secrets
-from rawlog.formats.kafka.log.segment import explain, fault, resync, scan
+from rawlog.formats.kafka.log.segment import explain, fault, may_hold_secret, resync, scan, shows_secrets
 from rawlog.formats.kafka.paths import LOG_FORMAT
 from rawlog.formats.kafka.tables import KAFKA_RECORDS, METADATA
 from rawlog.model.errors import DataError, LimitError

@@ -54,7 +54,6 @@ from rawlog.formats.kafka.log.layouts import NONE
 from rawlog.formats.kafka.log.segment import scan
 from rawlog.formats.kafka.partition.evidence import first_trace
 from rawlog.formats.kafka.partition.identity import is_known_topic
-from rawlog.formats.kafka.partition.leader_epochs import epochs_in
 from rawlog.formats.kafka.partition.lineage import Copy, DamagedBytes, LogOutline
 from rawlog.formats.kafka.partition.markers import LARGEST_STRETCH
 from rawlog.formats.kafka.partition.outline import Outline, Side, outline
@@ -67,7 +66,7 @@ from rawlog.formats.kafka.partition.replicas import (
     decide,
 )
 from rawlog.formats.kafka.partition.rules import absent_offsets
-from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of
+from rawlog.formats.kafka.partition.segment_outline import HUGE, bytes_of, epochs_in
 from rawlog.formats.kafka.paths import directory_place, split
 from rawlog.io.output import Folder
 from rawlog.io.storage import is_remote, is_view, local_path

@@ -57,9 +57,9 @@ class Partition(Store):
         return topic.startswith("__")
 
     def accounts(self) -> Sequence[Account]:
-        from rawlog.formats.kafka.partition import complete
+        from rawlog.formats.kafka.partition import rules
 
-        return complete.accounts(self)
+        return rules.accounts(self)
 
     def predictions(self) -> Sequence[Prediction]:
         from rawlog.formats.kafka.partition import log_directories

@@ -31,7 +31,6 @@ from rawlog.formats.kafka.partition.evidence import (
     stated_end,
 )
 from rawlog.formats.kafka.partition.identity import Identity
-from rawlog.formats.kafka.partition.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.partition.segment_outline import (
     FARTHEST,
     HUGE,
@@ -39,6 +38,8 @@ from rawlog.formats.kafka.partition.segment_outline import (
     PADDING,
     UNFINISHED,
     BatchOrder,
+    Correction,
+    EpochRuns,
     Extent,
     SoundBatches,
     Span,
