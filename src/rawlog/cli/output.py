@@ -158,8 +158,7 @@ class _CsvPrinter(_LinesPrinter):
 def _raw_printer(printing: Mapping[str, Any], table: Table) -> Printer:
     from rawlog.cli.template import unescape
     from rawlog.kernels.text import RAW
-    from rawlog.model.table import JSON, arrow_type
-    from rawlog.reading.field_paths import field_column
+    from rawlog.model.table import JSON, arrow_type, field_column
     from rawlog.reading.render import (
         Lines,
         is_text,

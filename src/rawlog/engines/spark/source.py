@@ -65,9 +65,8 @@ from rawlog.model.errors import AccessError, DataError, OptionError, unknown
 from rawlog.model.format import File
 from rawlog.model.report import SeriousNote
 from rawlog.model.store import Store
-from rawlog.model.table import JSON, RECORDS, arrow_type
+from rawlog.model.table import JSON, RECORDS, arrow_type, field_column
 from rawlog.reading import parts, rows
-from rawlog.reading.field_paths import field_column
 from rawlog.reading.follow import Follower, Line, Mark, are_marked, from_position, to_position
 from rawlog.reading.follow import Position as Offset
 from rawlog.reading.parts import Part, choose_replicas, cut

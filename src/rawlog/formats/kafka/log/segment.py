@@ -1,6 +1,6 @@
 """The log segment: everything rawlog can do with one, by what the headers of its batches say.
 
-`records` and `legacy` read the bytes of records, `seek` finds places through indexes and headers, `explain` and `rules` are imported when
+`records` reads the bytes of records, `seek` finds places through indexes and headers, `explain` and `rules` are imported when
 they are needed.
 """
 
@@ -30,16 +30,21 @@ from rawlog.formats.kafka.log.layouts import (
     SMALLEST_LENGTH,
     Attributes,
 )
-from rawlog.formats.kafka.log.legacy import (
+from rawlog.formats.kafka.log.records import (
+    COLUMNS,
+    WHOLE_ROWS,
+    Columns,
+    TooMuch,
+    decode_columns,
     decode_legacy,
     decode_legacy_slices,
     decode_plain,
+    decode_slices,
     has_open_wrappers,
     open_wrappers,
     starts_plain,
     unwrap,
 )
-from rawlog.formats.kafka.log.records import COLUMNS, WHOLE_ROWS, Columns, TooMuch, decode_columns, decode_slices
 from rawlog.formats.kafka.log.seek import count, cuts, seek
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.kernels import byte_view, columns

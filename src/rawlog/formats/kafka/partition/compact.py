@@ -34,8 +34,7 @@ from rawlog.formats.kafka.log.layouts import (
     Attributes,
     ControlType,
 )
-from rawlog.formats.kafka.log.legacy import decode_legacy
-from rawlog.formats.kafka.log.records import WHOLE_ROWS, TooMuch
+from rawlog.formats.kafka.log.records import WHOLE_ROWS, TooMuch, decode_legacy
 from rawlog.formats.kafka.log.segment import TOTAL, only, pieces, sound
 from rawlog.formats.kafka.partition.erase import FilterResult, keep_records
 from rawlog.formats.kafka.partition.outline import refuse_misplaced

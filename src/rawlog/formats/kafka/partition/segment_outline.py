@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rawlog.formats.kafka.log.heads import Heads, heads
 from rawlog.formats.kafka.log.kernels.heads import find_batch
 from rawlog.formats.kafka.log.layouts import BATCH, MAGIC_V2, NONE, OUTLINE, SMALLEST_LENGTH, Attributes
-from rawlog.formats.kafka.log.legacy import open_wrappers
+from rawlog.formats.kafka.log.records import open_wrappers
 from rawlog.formats.kafka.log.segment import may_begin, scan
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.io.storage import Source

@@ -25,7 +25,7 @@ from rawlog.formats.kafka.log.layouts import (
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
 )
-from rawlog.formats.kafka.log.legacy import open_wrappers
+from rawlog.formats.kafka.log.records import open_wrappers
 from rawlog.formats.kafka.log.seek import index_entries, time_entries
 from rawlog.formats.kafka.partition.outline import (
     UNDECIDED,
