@@ -1,12 +1,12 @@
 """The log segment: everything rawlog can do with one, by what the headers of its batches say.
 
-`records` reads the bytes of records, `seek` finds places through indexes and headers, `explain` and `rules` are imported when
-they are needed.
+`records` reads the bytes of records. `seek`, which finds places through indexes and headers, `explain` and `rules` are imported when they
+are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,6 @@ from rawlog.formats.kafka.log.records import (
     starts_plain,
     unwrap,
 )
-from rawlog.formats.kafka.log.seek import count, cuts, seek
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.kernels import byte_view, columns
 from rawlog.model.errors import CorruptError, DataError, OptionError
@@ -658,6 +657,32 @@ def rules() -> Sequence[Rule[Inspection]]:
     from rawlog.formats.kafka.log.rules import log_rules
 
     return log_rules()
+
+
+# Places that are found through indexes and headers -------------------------------------------------------------------------------
+
+
+def seek(file: File, group: Sequence[File], offset: int | None, since: int | None) -> int:
+    """A batch's position not after the first row at `offset` or `since` (microseconds); 0 where no index helps."""
+    from rawlog.formats.kafka.log import seek as places
+
+    return places.seek(file, group, offset, since)
+
+
+def cuts(file: File, group: Sequence[File], size: int) -> list[int]:
+    """Positions of batches about `size` bytes apart."""
+    from rawlog.formats.kafka.log import seek as places
+
+    return places.cuts(file, group, size)
+
+
+def count(
+    file: File, start: int, stop: int | None, following: int | None, see: Callable[[Offsets], None]
+) -> tuple[int, int]:
+    """The number of records from `start` on without control records, and the byte up to which headers tell it."""
+    from rawlog.formats.kafka.log import seek as places
+
+    return places.count(file, start, stop, following, see)
 
 
 # What needs the other files of its partition, or writes them -------------------------------------------------------------
