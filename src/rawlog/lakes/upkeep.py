@@ -661,21 +661,19 @@ def status(lake: Lake) -> Iterator[TableStatus]:
         )
 
 
-def expire(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> int:
+def expire(lake: Lake, name: str, grace: float = GRACE) -> int:
     """Expire snapshots of a table that were replaced longer ago than the time of grace, here and now, and remove what only they listed;
     how many snapshots.
     """
-    unlisted = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, UnlistedFiles())
-    if not dry_run:
-        run_here(Remove(lake, {name: unlisted.files}))
+    unlisted = run_here(Expire(lake, [name], grace)).get(name, UnlistedFiles())
+    run_here(Remove(lake, {name: unlisted.files}))
     return int(unlisted.expired)
 
 
-def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> list[tuple[str, int]]:
+def orphans(lake: Lake, name: str, grace: float = GRACE) -> list[tuple[str, int]]:
     """Remove the files below a table that no snapshot lists, here and now. Path and size of each."""
     unlisted = run_here(Orphans(lake, [name], grace))[name]
-    if not dry_run:
-        run_here(Remove(lake, {name: unlisted.files}))
+    run_here(Remove(lake, {name: unlisted.files}))
     return list(unlisted.files.items())
 
 

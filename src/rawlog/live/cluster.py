@@ -373,13 +373,13 @@ class Cluster:
 
     # Topics -------------------------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+    def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic with the cluster's default replication; one that exists is left as it is."""
         row = {
             "name": name,
             "numPartitions": partitions,
             "replicationFactor": -1,
-            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+            "configs": [],
         }
         answer = self.retry(lambda: self.any().ask(client.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
         for result in answer["topics"]:

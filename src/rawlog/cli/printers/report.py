@@ -204,11 +204,6 @@ def _style(cell: str | Line) -> str:
     return output.style(printable(line.text), **STYLES.get(line.tone, {}))
 
 
-def show_run(call: Call, *, as_json: Json = False) -> int:
-    """Run a verb, and print what it did."""
-    return _show_run(call, as_json)
-
-
 def show_record(
     call: Call,
     *,
@@ -222,7 +217,7 @@ def show_record(
     call.arguments["topics"] = (*call.arguments["topics"], *more_topics)
     if "as_" not in call.arguments and call.arguments["to"].endswith(".parquet"):
         call.arguments["as_"] = "parquet"
-    return _show_run(call, as_json)
+    return show_run(call, as_json=as_json)
 
 
 def show_replay(
@@ -251,7 +246,7 @@ def show_replay(
         with query(sql, paths, engine="duckdb") as answer:
             paths = answer.to_arrow()
     call.arguments["source"] = paths
-    return _show_run(call, as_json)
+    return show_run(call, as_json=as_json)
 
 
 def _run(call: Call) -> Report:
@@ -263,8 +258,8 @@ def _run(call: Call) -> Report:
     return report
 
 
-def _show_run(call: Call, as_json: bool) -> int:
-    """Run a verb, and print what it did; the exit code."""
+def show_run(call: Call, *, as_json: Json = False) -> int:
+    """Run a live verb, and print what it did; the exit code."""
     report = _run(call)
     verb = f"{report.verb}: {printable(report.source)} to {printable(report.target)}"
     code = print_report(

@@ -135,14 +135,14 @@ class Cursor:
             parts.append("NON_AMBRY" if key.flags & 0x80 else "AMBRY")
         self._add(self.take(1, "flags"), "flags", "uint8", key.flags, ", ".join(parts))
 
-    def crc(self, start: int = 0, name: str = "crc") -> bool:
+    def crc(self, start: int = 0) -> bool:
         """The checksum field of everything from `start` to here; whether it is right."""
         computed = crc32(self.data[start : self.position])
-        raw = self.take(CRC_SIZE, name)
+        raw = self.take(CRC_SIZE, "crc")
         stored = int.from_bytes(raw, "big")
         right = stored == computed
         covers = (self.base + start, self.base + self.position - CRC_SIZE)
-        self._add(raw, name, "crc32", stored, "right" if right else f"WRONG, {computed:016x} expected")
+        self._add(raw, "crc", "crc32", stored, "right" if right else f"WRONG, {computed:016x} expected")
         self.nodes[-1].covers = covers
         return right
 

@@ -200,10 +200,8 @@ _TEXTS: dict[str, _Text] = {
 }
 
 
-def events(
-    store: MetadataStore, *, errors: str = "raise", show_secrets: bool = False, no_ops: bool = False
-) -> Iterator[Event]:
-    """Every record of the log as an event, in order."""
+def events(store: MetadataStore, *, errors: str = "raise", show_secrets: bool = False) -> Iterator[Event]:
+    """Every record of the log that says something as an event, in order."""
     narrator = Narrator(show_secrets)
     if store.start and store.snapshots:
         narrator.learn(MetadataStore(store.newest_first[-1:]).fold(errors="skip"))
@@ -214,7 +212,7 @@ def events(
                 type, text = narrator.control(rows.kinds[index], value)
             else:
                 type, topic, text = narrator.record(value)
-            if type != NO_OP or no_ops:
+            if type != NO_OP:
                 yield Event(offset, rows.times[index], rows.epochs[index], narrator.leader, type, topic, text)
 
 

@@ -60,11 +60,8 @@ class _Ids:
         return all(value is None or value == other for value, other in zip(self.facts, facts, strict=True))
 
 
-def copies(stores: Sequence[Store], reach: Callable[[Store], tuple[int, int]] | None = None) -> list[Copies]:
-    """The sets of replicas among partition directories, each with the best first.
-
-    `reach` gives an epoch and an offset that a directory is known to reach by other files than those of a partition.
-    """
+def copies(stores: Sequence[Store]) -> list[Copies]:
+    """The sets of replicas among partition directories, each with the best first."""
     owner: Callable[[str], dict[str, str]] = cache(_properties)
     offsets: Callable[[str, str], Mapping[tuple[str, int], int]] = cache(offsets_in)
     by_name: dict[tuple[str | None, int | None], list[Store]] = defaultdict(list)
@@ -74,7 +71,7 @@ def copies(stores: Sequence[Store], reach: Callable[[Store], tuple[int, int]] | 
     for (topic, partition), namesakes in by_name.items():
         for facts, replicas in _group_alike(namesakes, owner):
             identity = Identity("kafka", f"{topic}-{partition}", tuple(fact or "" for fact in facts))
-            ranks = _ranks(replicas, offsets, reach or (lambda store: (-1, 0)))
+            ranks = _ranks(replicas, offsets)
             replica_sets.append(Copies.ranked(identity, replicas, ranks))
     return replica_sets
 
@@ -141,7 +138,6 @@ def _text(path: str) -> bytes:
 def _ranks(
     stores: Sequence[Store],
     offsets: Callable[[str, str], Mapping[tuple[str, int], int]],
-    reach: Callable[[Store], tuple[int, int]],
 ) -> list[tuple[tuple[int, ...], str]]:
     """How far each replica is: by its last leader epoch, then by its end, then by its high watermark.
 
@@ -160,8 +156,7 @@ def _ranks(
     ranks: list[tuple[tuple[int, ...], str]] = []
     for store, segments, folder in zip(stores, logs, folders, strict=True):
         mark = offsets(folder, HIGH_WATERMARK).get(key, -1)
-        epoch, reached = reach(store)
-        epoch, reached = max(epoch, _last_epoch(store)), max(reached, mark)
+        epoch, reached = _last_epoch(store), max(0, mark)
         if segments:
             reached = max(reached, segments[-1].place.start_offset or 0)
         if by_bytes:
@@ -485,7 +480,6 @@ def decide(
     *,
     is_compacted: bool | None = False,
     left_out: Sequence[CopyPlan] = (),
-    unknown: Sequence[str] = (),
     nodes: Collection[int] = (),
     known: tuple[int, int | None] = (0, None),
 ) -> Decision:
@@ -496,10 +490,8 @@ def decide(
     usable = [copy for copy in copies if not copy.is_blank] or list(copies)
     if not usable:
         lost = (Span(*known, "no replica is here"),)
-        return Decision(
-            UnitPlan(name, "lost", 0, 0, "no replica was found", tuple(left_out), lost=lost, unknown=tuple(unknown))
-        )
-    return _Decider(name, usable, assignment, is_compacted, list(unknown), nodes).decide(copies, left_out)
+        return Decision(UnitPlan(name, "lost", 0, 0, "no replica was found", tuple(left_out), lost=lost))
+    return _Decider(name, usable, assignment, is_compacted, nodes).decide(copies, left_out)
 
 
 class _Decider:
@@ -511,11 +503,10 @@ class _Decider:
         copies: Sequence[Copy],
         assignment: Assignment | None,
         is_compacted: bool | None,
-        unknown: list[str],
         nodes: Collection[int],
     ) -> None:
-        self.name, self.copies, self.is_compacted, self.unknown = name, copies, is_compacted, unknown
-        self.nodes = nodes
+        self.name, self.copies, self.is_compacted, self.nodes = name, copies, is_compacted, nodes
+        self.unknown: list[str] = []
         newest = max(copy.written_epoch for copy in copies)
         self.is_outdated = assignment is not None and newest > assignment.epoch
         self.assignment = None if self.is_outdated else assignment
