@@ -44,7 +44,7 @@ from rawlog.lakes.parquet import Sheets, WrittenFile, check_order
 from rawlog.lakes.payload import References, stored
 from rawlog.lakes.rewrites import check_policy, findings_among, mark, thin
 from rawlog.lakes.state import RowRange, SourceProgress
-from rawlog.lakes.upkeep import expire
+from rawlog.lakes.upkeep import keep, run_here
 from rawlog.model.errors import AccessError, DataError, OptionError, RawlogError, unknown
 from rawlog.model.finding import Findings
 from rawlog.model.format import File, lasting
@@ -765,8 +765,7 @@ def follow(
 
 def _tidy(job: Ingest) -> None:
     assert job.lake is not None
-    for name in job.lake.tables():
-        expire(job.lake, name, GRACE)
+    keep(job.lake, run_here, expire_after=GRACE, clean_after=None)
 
 
 # Commit: what the splits wrote becomes part of the tables ------------------------------------------------------------------------
