@@ -414,6 +414,3 @@ def _words(error: BaseException) -> str:
     """What librdkafka says."""
     cause = error.args[0] if error.args else error
     return str(cause.str()) if hasattr(cause, "str") else str(cause)
-
-
-__all__ = ["NOTE", "Library", "LibraryFetcher", "LibraryProducer", "connect", "reader", "writer"]

@@ -624,6 +624,3 @@ def segment_limits(options: Mapping[str, object] | None) -> SegmentLimits:
         if name not in names:
             raise unknown("option of a recording", name, names)
     return SegmentLimits.from_options(texts)
-
-
-__all__ = ["FORMS", "NATIVE", "record", "segment_limits"]

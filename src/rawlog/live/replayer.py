@@ -993,6 +993,3 @@ class _Replay:
 
 def _percentiles(percentiles: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:,.1f} ms" for name, value in percentiles.items())
-
-
-__all__ = ["replay"]

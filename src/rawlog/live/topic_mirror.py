@@ -338,6 +338,3 @@ class _Mirror:
             report.facts["acknowledgement_ms"] = self.latencies.summary()
         report.notes += [*self.targets.notes, f"{acknowledged / max(seconds, 1e-9):,.0f} records/s, {seconds:,.1f} s"]
         return report
-
-
-__all__ = ["MirrorOptions", "mirror"]

@@ -803,6 +803,3 @@ def _left_out_plan(replica: Replica) -> CopyPlan:
     id_text = "" if replica.topic_id is None else f" (topic id {uuid_text(replica.topic_id)})"
     use = f"left out: {replica.why}{id_text}"
     return CopyPlan(replica.disk.name, replica.group, bases[0], bases[-1], replica.size, replica.state or "", use=use)
-
-
-__all__ = ["Rescuer"]

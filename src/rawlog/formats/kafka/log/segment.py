@@ -72,33 +72,6 @@ if TYPE_CHECKING:
     from rawlog.model.explain import Node
 
 
-__all__ = [
-    "LAYOUTS",
-    "context",
-    "contradicted",
-    "count",
-    "cuts",
-    "decode",
-    "decode_together",
-    "expected_gaps",
-    "explain",
-    "fault",
-    "floor",
-    "losses",
-    "lost_offsets",
-    "offsets",
-    "resync",
-    "rules",
-    "scan",
-    "seek",
-    "spans",
-    "splits",
-    "summary",
-    "tally",
-    "undone",
-    "write",
-]
-
 LAYOUTS = (BATCH, ENTRY_V1, ENTRY_V0)
 MOST_MS = ((1 << 63) - 1) // 1000
 CODEC_NAMES = pa.array([*CODECS, None, None, None])

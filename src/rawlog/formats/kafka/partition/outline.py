@@ -738,6 +738,3 @@ def _subtract(spans: Iterable[tuple[int, int | None]], covered: Iterable[Span]) 
     ranges = Intervals((first, HUGE if last is None else last + 1) for first, last in spans)
     left = ranges.subtract(Intervals.closed(covered))
     return [(first, None if stop == HUGE else stop - 1) for first, stop in left]
-
-
-__all__ = ["BatchRange", "Fate", "MissingOffsets", "Outline", "Side", "outline", "refuse_damage"]

@@ -60,8 +60,11 @@ class _Ids:
         return all(value is None or value == other for value, other in zip(self.facts, facts, strict=True))
 
 
-def copies(stores: Sequence[Store]) -> list[Copies]:
-    """The sets of replicas among partition directories, each with the best first."""
+def copies(stores: Sequence[Store], reach: Callable[[Store], tuple[int, int]] | None = None) -> list[Copies]:
+    """The sets of replicas among partition directories, each with the best first.
+
+    `reach` gives an epoch and an offset that a directory is known to reach by other files than those of a partition.
+    """
     owner: Callable[[str], dict[str, str]] = cache(_properties)
     offsets: Callable[[str, str], Mapping[tuple[str, int], int]] = cache(offsets_in)
     by_name: dict[tuple[str | None, int | None], list[Store]] = defaultdict(list)
@@ -71,7 +74,7 @@ def copies(stores: Sequence[Store]) -> list[Copies]:
     for (topic, partition), namesakes in by_name.items():
         for facts, replicas in _group_alike(namesakes, owner):
             identity = Identity("kafka", f"{topic}-{partition}", tuple(fact or "" for fact in facts))
-            ranks = _ranks(replicas, offsets)
+            ranks = _ranks(replicas, offsets, reach or (lambda store: (-1, 0)))
             replica_sets.append(Copies.ranked(identity, replicas, ranks))
     return replica_sets
 
@@ -138,6 +141,7 @@ def _text(path: str) -> bytes:
 def _ranks(
     stores: Sequence[Store],
     offsets: Callable[[str, str], Mapping[tuple[str, int], int]],
+    reach: Callable[[Store], tuple[int, int]],
 ) -> list[tuple[tuple[int, ...], str]]:
     """How far each replica is: by its last leader epoch, then by its end, then by its high watermark.
 
@@ -156,7 +160,8 @@ def _ranks(
     ranks: list[tuple[tuple[int, ...], str]] = []
     for store, segments, folder in zip(stores, logs, folders, strict=True):
         mark = offsets(folder, HIGH_WATERMARK).get(key, -1)
-        epoch, reached = _last_epoch(store), max(0, mark)
+        epoch, reached = reach(store)
+        epoch, reached = max(epoch, _last_epoch(store)), max(reached, mark)
         if segments:
             reached = max(reached, segments[-1].place.start_offset or 0)
         if by_bytes:

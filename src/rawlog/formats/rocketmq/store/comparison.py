@@ -437,6 +437,3 @@ def _among(keys: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.boo
     is_present = np.empty(order.size, np.bool_)
     is_present[order] = first[np.cumsum(is_new) - 1] < count
     return is_present[count:]
-
-
-__all__ = ["ComparisonResult", "compare_index", "comparison_of"]
